@@ -38,12 +38,15 @@ class LossCause(StrEnum):
     UNKNOWN: they are tried again, a few times. CRASH: the model's own code, at a cost of seconds:
     they are tried once more. TIME_LIMIT: they ran too long, so running again is useless.
     RECLAIMED: its machine was taken away while it drained, which counts no attempt.
+    STOPPED: its supervisor was asked to stop, and killed it in the middle of a call; the call is
+    tried again as for UNKNOWN.
     """
 
     UNKNOWN = "unknown"
     CRASH = "crash"
     TIME_LIMIT = "time limit"
     RECLAIMED = "reclaimed"
+    STOPPED = "stopped"
 
 
 class FarmError(Exception):

@@ -70,7 +70,8 @@ def tables(
         where = f" on {row['worker']}" if row["worker"] else ", before it ran"
         of = f" for {short_name(row['client'])}" if row["client"] else ""
         calls = _count(row["count"], "call")
-        about = f"{calls} of {short_name(row['model'])}, last at {at(row['last'])}{where}{of}"
+        model = short_name(row["model"]) or "a model that is not known"
+        about = f"{calls} of {model}, last at {at(row['last'])}{where}{of}"
         table.add_row(*_two_lines(row["id"], about, f"{row['kind']}: {row['text']}"))
     for row in lost[:most]:
         hosts = ", ".join(row["hosts"])

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from farm.cli.failures import summary
-from farm.cli.options import target_option
+from farm.cli.options import target_argument
 from farm.cli.status_use import clients, lines, progress, why
 from farm.cli.tables import duration, short_name, text_table
 from farm.cli.worker_table import worker_tables
@@ -22,9 +22,11 @@ from farm.client import connect
 EXAMPLES = """\b
 Examples:
   farm status                  the farm of ./farm-run
+  farm status farm-4711        the farm of another run folder
   farm status --watch          refresh each second
   farm status --why sampler    why the calls of this client wait
   farm status --why 17         why call 17 waits
+  farm status --why abc-123    why the call with the header X-Request-ID: abc-123 waits
   farm status --to http://node3:4242 --json | jq .queues
 """
 
@@ -34,14 +36,15 @@ CHAINS_SHOWN = 20
 
 
 @click.command(epilog=EXAMPLES)
-@target_option
+@target_argument
 @click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
 @click.option("--watch", is_flag=True, help="Refresh each second until Ctrl-C.")
 @click.option(
     "--why",
     "of",
     metavar="CALL|CLIENT",
-    help="Explain why a call waits, by its number, or the oldest waiting call of a client.",
+    help="Explain why a call waits, by its number or the id of its request, or the oldest waiting "
+    "call of a client.",
 )
 @click.option("--chain", metavar="NAME", help="With --why: the chain of the client.")
 def status(

@@ -79,13 +79,9 @@ def _end(row: dict[str, Any]) -> str:
 
 
 def why(client: Client, of: str, chain: str | None) -> dict[str, Any]:
-    """Return why a call or a client waits: digits are first taken for the number of a call."""
-    if of.isdecimal() and chain is None:
-        found = client.why(call=of)
-        if found["phase"] is not None:
-            return found
-        of_client = client.why(of)
-        return of_client if of_client["phase"] is not None else found
+    """Return why a call or a client waits. of: number or id of the call, or the client's name."""
+    if chain is None:
+        return dict(client.ask("why", of=of))
     return client.why(of, chain=chain)
 
 

@@ -316,18 +316,20 @@ class Client:
 
     @briefly(FarmError)
     def why(
-        self, client: str = "", *, chain: str | None = None, call: str | int = ""
+        self, client: str | None = None, *, chain: str | None = None, call: str | int = ""
     ) -> dict[str, Any]:
         """Return why a call waits, as JSON data with lines of text under "why".
 
-        call: its number in `farm status`; without one, the oldest waiting call of `client`, or of
-        its `chain`, counts. By default these are the names given to `connect`. Raises InvalidInput
-        without any of them, UnsupportedFeature if the server is not a farm.
+        call: its number in `farm status`, or the id of its request; without one, the oldest waiting
+        call of `client`, or of its `chain`, counts. By default these are the names given to
+        `connect`, or that of this connection; "" stands for all clients without a name. Raises
+        UnsupportedFeature if the server is not a farm.
         """
         if call:
             return dict(self.ask("why", call=str(call)))
-        if not client:
-            client, chain = self.hints.client, self.hints.chain if chain is None else chain
+        if client is None:
+            client = self.hints.client or None
+            chain = self.hints.chain if chain is None else chain
         return dict(self.ask("why", **_names(client, chain)))
 
     @briefly(FarmError)
@@ -460,8 +462,9 @@ class Client:
         return _connect_again, (*self._address, bool(self._seen))
 
 
-def _names(client: str, chain: str | None) -> dict[str, str]:
-    return {"client": client} if chain is None else {"client": client, "chain": chain}
+def _names(client: str | None, chain: str | None) -> dict[str, str]:
+    names = {"client": client, "chain": chain}
+    return {key: name for key, name in names.items() if name is not None}
 
 
 def _shown(target: str | Path) -> str:

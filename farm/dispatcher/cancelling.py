@@ -9,10 +9,9 @@ from typing import Any
 
 from farm.dispatcher.feeder import Feeder
 from farm.dispatcher.flights import Flight
-from farm.dispatcher.questions import needed
 from farm.dispatcher.reuse import Reuse
 from farm.dispatcher.statistics import calls_of
-from farm.errors import Cancelled
+from farm.errors import Cancelled, InvalidInput
 from farm.scheduler.accounts import Chain
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
@@ -49,7 +48,9 @@ class Cancelling:
 
     async def answer(self, arguments: Mapping[str, str]) -> dict[str, Any]:
         """Cancel the calls of the argument `client`, and `chain` if given: return their number."""
-        client = needed(arguments, "client")
+        client = arguments.get("client")
+        if client is None:
+            raise InvalidInput("the argument 'client' is missing; it is empty for nameless clients")
         count = await self.waiting(client, arguments.get("chain"))
         self._note("cancelled", client, f"the owner cancelled {count} waiting calls")
         return {"cancelled": count}

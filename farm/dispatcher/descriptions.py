@@ -1,10 +1,14 @@
-"""A cache of model descriptions by config, so that a repeated question needs no worker."""
+"""The descriptions of models, by config, so that a repeated question needs no worker."""
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 
-from farm.call import ModelInfo
+from farm.call import EMPTY_CONFIG, ModelInfo
+from farm.scheduler.state import WorkerId
+
+log = logging.getLogger(__name__)
 
 MOST_KEPT = 4096
 """Most cached descriptions; a new config per call, such as a seed, must not fill the memory."""
@@ -14,17 +18,31 @@ LONGEST_CONFIG = 16 * 1024
 
 
 class Descriptions:
-    """The most recently used descriptions, by model and config."""
+    """The descriptions for the empty config, and the most recently used ones for others.
+
+    models: those for the empty config, by model.
+    """
 
     def __init__(self) -> None:
+        self.models: dict[str, ModelInfo] = {}
         self._kept: OrderedDict[tuple[str, str], ModelInfo] = OrderedDict()
 
     def find(self, model: str, config: str) -> ModelInfo | None:
-        """Return the description of a model for a config, if it is cached."""
+        """Return the description of a model for a config, if it is known."""
+        if config == EMPTY_CONFIG:
+            return self.models.get(model)
         info = self._kept.get((model, config))
         if info is not None:
             self._kept.move_to_end((model, config))
         return info
+
+    def know(self, model: ModelInfo, worker: WorkerId) -> None:
+        """Note the description of a worker that joined; a new one replaces those that were kept."""
+        known = self.models.get(model.name)
+        if known is not None and known != model:
+            log.warning("worker %s has a new description of model %r", worker, model.name)
+            self.forget(model.name)
+        self.models[model.name] = model
 
     def keep(self, model: str, config: str, info: ModelInfo) -> None:
         """Cache a description; if there are too many, drop the least recently used one."""

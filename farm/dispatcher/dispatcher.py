@@ -20,7 +20,7 @@ from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation,
 from farm.dispatcher.cancelling import Cancelling
 from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.events import Departure, Events
-from farm.dispatcher.failing import tell_failed
+from farm.dispatcher.failing import tell_failed, tell_refused
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
@@ -34,7 +34,7 @@ from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
-from farm.errors import InvalidInput, LossCause, Unavailable
+from farm.errors import FarmError, InvalidInput, LossCause, Overloaded, Unavailable
 from farm.model import as_declared, check_call
 from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
 from farm.scheduler.core import Scheduler
@@ -63,14 +63,14 @@ class Dispatcher(Listeners):
         self._transports = list(transports)
         self._carrier: dict[WorkerId, Transport] = {}
         self._workers: dict[WorkerId, WorkerInfo] = {}
-        self._models: dict[str, ModelInfo] = {}
         self._descriptions = Descriptions()
+        self._models = self._descriptions.models
         self._waiting: dict[TaskId, OnDone] = {}
         self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
         self._timer = Timer(self._act)
         self.calls_taken = 0
         self._flush_policy = FlushPolicy(self)
-        self._acts_soon = self._closed = False
+        self._acts_soon = self.closed = False
         self._after_acting: list[Callable[[], None]] = []
         self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
         self._events = Events()
@@ -88,7 +88,8 @@ class Dispatcher(Listeners):
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
-        self.first_worker = FirstWorker(self._models, self._waiting, self._drop)
+        calls = self._waiting, self._fail, self.on_failed
+        self.first_worker = FirstWorker(self._models, *calls)
         self.on_joined += [self.first_worker.joined, self._events.joined]
         self.on_left += [self.first_worker.left, self._events.left]
         if memory is not None:
@@ -110,6 +111,14 @@ class Dispatcher(Listeners):
         Raises FarmError at once, and never calls `on_done`, if the call cannot be accepted: unknown
         model, full queue, or an input that does not fit a known description.
         """
+        try:
+            return self._accept(call, hints, on_done)
+        except (Overloaded, Unavailable) as error:
+            if not self.closed:
+                tell_refused(self.on_failed, call, hints, error)
+            raise
+
+    def _accept(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
         self._check_served(call.model)
         most = self._models[call.model].max_batch
         info = None
@@ -126,7 +135,7 @@ class Dispatcher(Listeners):
         return self._start(call, hints, on_done, time.monotonic())
 
     def _check_served(self, model: str) -> None:
-        if self._closed:
+        if self.closed:
             raise Unavailable("the farm is shutting down")
         if model not in self._models:
             raise self.first_worker.not_served(model)
@@ -207,6 +216,10 @@ class Dispatcher(Listeners):
         self._changed.set()
         return True
 
+    def _fail(self, task_id: TaskId, error: FarmError) -> None:
+        self._scheduler.fail(task_id, error, now=time.monotonic())
+        self._act_soon()
+
     def models(self) -> Mapping[str, ModelInfo]:
         """Return the served models with their descriptions for the empty config."""
         return self._models
@@ -229,8 +242,6 @@ class Dispatcher(Listeners):
 
     def description(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo | None:
         """Return the model's description for a config, if it is known."""
-        if config == EMPTY_CONFIG:
-            return self._models.get(model)
         return self._descriptions.find(model, config)
 
     def is_ready(self, model: str) -> bool:
@@ -248,7 +259,7 @@ class Dispatcher(Listeners):
         worker, now = WorkerId(info.name), time.monotonic()
         ends_at = None if info.ends_at is None else info.ends_at - time.time() + now
         for model in info.models:
-            self._know(model, worker)
+            self._descriptions.know(model, worker)
         self._carrier[worker] = transport
         self._scheduler.worker_joined(
             worker, info.models, slots=info.slots, ends_at=ends_at, host=info.host, now=now
@@ -321,13 +332,6 @@ class Dispatcher(Listeners):
         self._scheduler.went_missing(worker, tasks, reason, now=time.monotonic())
         self._act_soon()
 
-    def _know(self, model: ModelInfo, worker: WorkerId) -> None:
-        known = self._models.get(model.name)
-        if known is not None and known != model:
-            log.warning("worker %s has a new description of model %r", worker, model.name)
-            self._descriptions.forget(model.name)
-        self._models[model.name] = model
-
     def expect(self, models: Iterable[ModelInfo]) -> None:
         """Accept calls of these models before a worker has them, as workers will join."""
         new = [model for model in models if model.name not in self._models]
@@ -384,7 +388,7 @@ class Dispatcher(Listeners):
                 self._memory.keep(replies)
             for reply in replies:
                 self._reply(reply, now)
-        if self._closed:
+        if self.closed:
             self._changed.set()
         for callback in self._after_acting:
             callback()
@@ -447,7 +451,7 @@ class Dispatcher(Listeners):
 
         Calls that have not finished after `grace_s` seconds are answered with Unavailable.
         """
-        self._closed = True
+        self.closed = True
         await self._until(lambda: not (self._waiting or self._feeder or self._reuse), grace_s)
         self.give_up()
         for transport in self._transports:
@@ -461,7 +465,7 @@ class Dispatcher(Listeners):
 
     def give_up(self) -> None:
         """Refuse new calls, and answer the open ones with Unavailable now."""
-        self._closed = True
+        self.closed = True
         error = Unavailable("the farm shut down before the call finished")
         self._feeder.fail_all(error)
         self.first_worker.close()

@@ -26,6 +26,11 @@ class Departure:
     detail: str = ""
     drained: bool = False
 
+    @property
+    def in_order(self) -> bool:
+        """Whether it left because it was asked to; it then does not count as lost."""
+        return self.drained or self.cause is LossCause.STOPPED
+
 
 class Events:
     """The last `EVENTS_KEPT` events."""
@@ -39,7 +44,7 @@ class Events:
 
     def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Report that a worker left."""
-        self.note("left" if departure.drained else "lost", info.name, departure.reason)
+        self.note("left" if departure.in_order else "lost", info.name, departure.reason)
 
     def note(self, event: str, subject: str, text: str) -> None:
         """Record an event for `farm status`. subject: the worker or job; text: the reason."""

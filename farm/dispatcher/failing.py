@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from farm.call import Call
+from farm.call import QUESTIONS, Call, Hints
 from farm.dispatcher.statistics import fails_of
-from farm.errors import FarmError
+from farm.errors import FarmError, Unavailable
 from farm.scheduler.actions import Reply
 
 
@@ -28,6 +28,17 @@ class Failure:
 
 
 OnFailed = Callable[[Failure], None]
+
+
+def tell_refused(tell: Iterable[OnFailed], call: Call, hints: Hints, error: FarmError) -> None:
+    """Report a call that the farm did not accept, unless it was a question about a model.
+
+    Patient callers try again while the farm is unavailable; the call has not failed then.
+    """
+    if call.operation in QUESTIONS or (hints.patient and isinstance(error, Unavailable)):
+        return
+    for each in tell:
+        each(Failure(error, 1, call, None, "", hints.client))
 
 
 def tell_failed(tell: Iterable[OnFailed], reply: Reply, on_done: object) -> None:

@@ -12,13 +12,14 @@ import heapq
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import takewhile
 
-from farm.call import Hints, ModelInfo, WorkerInfo
+from farm.call import Call, Hints, ModelInfo, Operation, WorkerInfo
 from farm.dispatcher.backend import CancelCall
 from farm.dispatcher.events import Departure
+from farm.dispatcher.failing import Failure, OnFailed
 from farm.dispatcher.timer import Timer
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.scheduler.state import TaskId
@@ -32,6 +33,11 @@ SLACK = 1000
 CHECK_S = 20.0
 """Seconds between two questions when a worker is expected. A batch system needs some seconds to
 plan a job that has just been submitted."""
+
+NO_CALL = Call("", Operation.EVALUATE)
+"""Stands for requests of models that are not known, in reports of failures."""
+
+UNKNOWN = "the model of a request is not known yet"
 
 
 class FirstWorker:
@@ -48,10 +54,14 @@ class FirstWorker:
     def __init__(
         self,
         models: Mapping[str, ModelInfo],
-        open_calls: Mapping[TaskId, Callable[[FarmError], None]],
-        drop: Callable[[TaskId], object],
+        open_calls: Collection[TaskId],
+        fail: Callable[[TaskId, FarmError], None],
+        on_failed: Iterable[OnFailed] = (),
     ) -> None:
-        """open_calls: the callbacks of the calls without an outcome; drop: cancels a call."""
+        """open_calls: those without an outcome. fail: answers a call with an error.
+
+        on_failed: called with the requests that wait in vain, whose model is not known.
+        """
         self.limit_s = math.inf
         self.awaited: Callable[[], str] = str
         self.incomplete: Callable[[], bool] = bool
@@ -60,7 +70,8 @@ class FirstWorker:
         self.starts_in: Callable[[str], float | None] = lambda model: None
         self._models = models
         self._open_calls = open_calls
-        self._drop = drop
+        self._fail_call = fail
+        self._on_failed = on_failed
         self._workers: Counter[str] = Counter()  # by model
         self._requests: dict[_Waiting, None] = {}  # in the order in which they came
         self._going: deque[_Waiting] = deque()
@@ -200,7 +211,9 @@ class FirstWorker:
         self._check_at = math.inf
         if self._requests:
             limit = now + (self.starts_in("") or 0.0)
-            self._let_go(list(takewhile(lambda each: each.limit <= limit, self._requests)))
+            late = list(takewhile(lambda each: each.limit <= limit, self._requests))
+            self._tell_late(len(late))
+            self._let_go(late)
             later = next((each.limit for each in self._requests if each.limit > limit), math.inf)
             self._check_soon(later, now)
         for model, calls in list(self._calls.items()):
@@ -213,13 +226,18 @@ class FirstWorker:
             else:
                 del self._calls[model]
 
+    def _tell_late(self, requests: int) -> None:
+        """Report requests that go on although no model is known, or not the one they ask for."""
+        if requests:
+            error = self.no_model() if not self._models else self.unknown(UNKNOWN)
+            for tell in self._on_failed:
+                tell(Failure(error, requests, NO_CALL, None, "", ""))
+
     def _fail(self, task_id: TaskId, model: str, how: str) -> None:
         """Answer a call without a worker, if it is still open."""
-        on_done = self._open_calls.get(task_id)
-        if on_done is not None and not self._workers[model] > 0:
-            self._drop(task_id)
+        if task_id in self._open_calls and not self._workers[model] > 0:
             text = f"no worker of model {model!r} {how} within {self.limit_s:g} s"
-            on_done(Unavailable(": ".join(filter(None, (text, self.why(model))))))
+            self._fail_call(task_id, Unavailable(": ".join(filter(None, (text, self.why(model))))))
 
     def close(self) -> None:
         """Let no call wait any more."""

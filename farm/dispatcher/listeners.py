@@ -1,4 +1,4 @@
-"""What other parts of a farm hear from its dispatcher: functions that they add to lists."""
+"""The functions by which other parts of a farm hear from its dispatcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OnShown = Callable[[list[dict[str, Any]], float], None]
 
 
 class Listeners:
-    """The functions that are told what happens, and what is shown.
+    """Lists of functions that the dispatcher calls on events and for each snapshot.
 
     on_joined: called with a worker that joined, and its earlier start if that has not left;
     on_left: with a worker that left, and how; on_answered: with a task, its last outcome and the

@@ -16,33 +16,47 @@ Answer = Callable[[Mapping[str, str]], Any]
 """Returns JSON data, or an awaitable of it. Raises FarmError."""
 
 
+ASKER = "asker"
+"""The argument with the client that asks. A text of this name from the client is ignored."""
+
+
 class _Offered(NamedTuple):
     answer: Answer
     changes: bool
+    of_asker: bool
 
 
 class Questions:
-    """What a farm answers about itself, by name."""
+    """The questions that a farm answers about itself, and its actions, by name."""
 
     def __init__(self) -> None:
         self._offered: dict[str, _Offered] = {}
 
-    def offer(self, name: str, answer: Answer, *, changes: bool = False) -> None:
-        """Answer the question `name` by `answer`. changes: it is an action, only for the owner."""
-        self._offered[name] = _Offered(answer, changes)
+    def offer(
+        self, name: str, answer: Answer, *, changes: bool = False, of_asker: bool = False
+    ) -> None:
+        """Answer the question `name` by `answer`.
+
+        changes: it is an action, only for the owner. of_asker: `answer` also gets the name of the
+        client that asks, as the argument `asker`.
+        """
+        self._offered[name] = _Offered(answer, changes, of_asker)
 
     def changes(self, name: str) -> bool | None:
         """Whether a name is that of an action; None if it is not known."""
         offered = self._offered.get(name)
         return None if offered is None else offered.changes
 
-    async def ask(self, name: str, arguments: Mapping[str, str]) -> Any:
-        """Return the answer as JSON data. Raises FarmError."""
+    async def ask(self, name: str, arguments: Mapping[str, str], *, asker: str = "") -> Any:
+        """Return the answer as JSON data. Raises FarmError.
+
+        asker: the name of the client that asks.
+        """
         offered = self._offered.get(name)
         if offered is None:
             known = ", ".join(sorted(self._offered)) or "none"
             raise UnsupportedFeature(f"this farm has no question {name!r:.60}; it has: {known}")
-        answer = offered.answer(arguments)
+        answer = offered.answer({**arguments, ASKER: asker} if offered.of_asker else arguments)
         return await answer if inspect.isawaitable(answer) else answer
 
 

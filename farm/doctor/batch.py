@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from farm.doctor import qstat
 from farm.doctor.finding import Finding, Weight, ok, warning, wrong
 from farm.errors import FarmError, Unavailable
 from farm.provision.batch.commands import Commands
@@ -18,16 +19,28 @@ from farm.settings import SettingsError
 ANSWER_S = 15.0
 
 
-def systems(cluster: Path | None = None) -> list[Finding]:
-    """Ask each batch system whose commands are here for this user's jobs.
+def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
+    """Ask the batch systems for this user's jobs.
 
-    One that does not answer is wrong if the file `cluster` needs it; otherwise a warning, unless
-    another one answers: PBS and Grid Engine have commands of the same names.
+    cluster: a file whose system alone is asked; it is wrong if that does not answer. used: the
+    title of the system that the farm uses, which alone is asked otherwise. Without both, each
+    system whose commands are here is asked; one that does not answer is a warning, unless another
+    one answers.
     """
     needed = _system_of(cluster)
+    asked_for = needed.title if needed is not None else used
+    owner = "" if asked_for else qstat.owner()
     answering: list[Finding] = []
+    if owner == qstat.UNKNOWN:
+        text = "qstat is neither that of PBS nor that of Grid Engine"
+        remedy = "look at the output of `qstat --version` and `qstat -help`"
+        answering.append(warning("batch system", text, remedy))
     silent: list[Finding] = []
     for name, system in SYSTEMS.items():
+        if asked_for and system.title != asked_for:
+            continue
+        if owner and name in qstat.SYSTEMS and name != owner:
+            continue  # PBS and Grid Engine have commands of the same names
         make = wrong if system is needed else warning
         try:
             asked = system()

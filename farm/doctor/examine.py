@@ -35,7 +35,7 @@ def checks(named: str | None, cluster: Path | None) -> dict[str, Check]:
         "keys": partial(folder.permissions, where),
         "port": partial(target.port, named),
         "farm": partial(target.answers, named),
-        "batch system": partial(batch.systems, cluster),
+        "batch system": lambda: batch.systems(cluster, target.batch_system(named)),
         **({} if cluster is None else {"cluster file": partial(batch.plan, cluster)}),
     }
 

@@ -1,4 +1,4 @@
-"""What a check finds: one line, its weight, and what to do."""
+"""The result of a check: one line, its weight, and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Weight(StrEnum):
 class Finding:
     """One line of `farm doctor`.
 
-    subject: what was looked at; text: what was found; remedy: what to do; empty if nothing.
+    subject: the thing that was checked; text: the result; remedy: what to do, empty if nothing.
     """
 
     subject: str

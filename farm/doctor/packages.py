@@ -53,7 +53,7 @@ def versions(
 ) -> list[Finding]:
     """Compare installed packages with the minima of farm's dependencies and extras.
 
-    A missing package of an extra is no fault: the feature that needs it says so.
+    A missing package of an extra is not a fault: the feature that needs it reports it.
     """
     if requirements is None:
         requirements = _metadata().get_all("Requires-Dist") or []

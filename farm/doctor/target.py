@@ -24,7 +24,7 @@ SKEW_S = 5.0
 
 
 def answers(target: str | None) -> list[Finding]:
-    """Ask the farm for its status; say why there is none. Without a farm that is no fault."""
+    """Ask the farm for its status, and report why it gives none. No farm at all is not a fault."""
     try:
         where = default_target() if target is None else target
     except Unavailable:
@@ -36,6 +36,15 @@ def answers(target: str | None) -> list[Finding]:
     except FarmError as error:
         return [_silent(where, error)]
     return [*_state(where, state)]
+
+
+def batch_system(target: str | None) -> str:
+    """Return the title of the batch system that the farm uses; empty without one or an answer."""
+    try:
+        with connect(default_target() if target is None else target) as client:
+            return str((client.status().get("cluster") or {}).get("system") or "")
+    except FarmError:
+        return ""
 
 
 def port(target: str | None) -> list[Finding]:

@@ -13,10 +13,9 @@ log = logging.getLogger("farm.calls")
 
 
 class CallLog:
-    """Logs the ends of calls at the level INFO."""
+    """Logs the ends of a dispatcher's calls at the level INFO, unless the log leaves these out."""
 
-    def watch(self, dispatcher: Dispatcher) -> None:
-        """Log the calls of this dispatcher, unless the log leaves such lines out."""
+    def __init__(self, dispatcher: Dispatcher) -> None:
         if log.isEnabledFor(logging.INFO):
             dispatcher.on_answered.append(self.answered)
 

@@ -36,19 +36,18 @@ class _OfQueue:
 
 
 class Counters:
-    """What came, went and was answered, counted by kinds whose number is bounded.
+    """Counts of workers that joined and left and of answered calls, by kinds of bounded number.
 
     A task is a call, or one part of a call with many rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._joins = 0
         self._drained = 0
-        self._losses = Counter({cause.value: 0 for cause in LossCause})
+        self._losses = Counter(
+            {cause.value: 0 for cause in LossCause if cause is not LossCause.STOPPED}
+        )
         self._of: dict[Queue, _OfQueue] = {}
-
-    def watch(self, dispatcher: Dispatcher) -> None:
-        """Count the events of this dispatcher, and show the counts in its snapshot."""
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
         dispatcher.on_answered.append(self.answered)
@@ -60,7 +59,7 @@ class Counters:
 
     def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Count a worker that left, by cause if it was lost."""
-        if departure.drained:
+        if departure.in_order:
             self._drained += 1
         else:
             self._losses[departure.cause.value] += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from farm.call import ModelInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.failing import Failure
 from farm.errors import printable
 from farm.monitoring.inputs import summary
@@ -24,7 +24,7 @@ LONGEST_NAME = 100
 LONGEST_DETAIL = 8000
 
 SUMMARY_EVERY_S = 1.0
-"""The inputs of a group are at most so many seconds older than its last failure."""
+"""Most seconds by which the inputs of a group are older than its last failure."""
 
 SUMMARIES_PER_S = 100
 """Summaries of inputs made per second, for all groups together."""
@@ -79,20 +79,17 @@ class FailureGroup:
 
 
 class Failures:
-    """Groups of failed calls, in bounded memory and at a bounded cost for each call.
+    """Groups of failed calls, in bounded memory and at a bounded cost for each call."""
 
-    models: the served models by name, for the names of their inputs.
-    """
-
-    def __init__(
-        self, models: Mapping[str, ModelInfo], clock: Callable[[], float] = time.time
-    ) -> None:
-        self._models = models
+    def __init__(self, dispatcher: Dispatcher, clock: Callable[[], float] = time.time) -> None:
+        self._models = dispatcher.models()
         self._clock = clock
         self._groups: OrderedDict[Key, FailureGroup] = OrderedDict()
         self._of_a_kind: Counter[tuple[str, str]] = Counter()
         self._second = 0
         self._summaries = 0  # made in this second
+        dispatcher.on_failed.append(self.failed)
+        dispatcher.add_part("failures", self.snapshot)
 
     def failed(self, failure: Failure) -> None:
         """Count calls that failed."""

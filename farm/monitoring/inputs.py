@@ -1,4 +1,4 @@
-"""A short text of what a call asked, for people who look for the cause of its failure."""
+"""Summarises the inputs of a call in a short text, to help find the cause of its failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers print: the end of a worker's log, and what was added since.
+"""Reads the logs of workers: the end of a log, and the text added since the last read.
 
 A request names a worker, never a file. A worker names its file, and only files of the farm's own
 folders are read: those of supervisors in `logs`, and the output of batch jobs in `jobs`.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from farm.call import WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import LossCause, printable
 from farm.monitoring.texts import cut, end_of, id_of, shape_of
@@ -72,13 +73,15 @@ class LossGroup:
 class Losses:
     """Groups of lost workers; a worker that was drained or stopped in order is none."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, dispatcher: Dispatcher, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._groups: OrderedDict[tuple[LossCause, str], LossGroup] = OrderedDict()
+        dispatcher.on_left.append(self.left)
+        dispatcher.add_part("losses", self.snapshot)
 
     def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Count a worker that left, if it was lost."""
-        if departure.drained:
+        if departure.in_order:
             return
         key = departure.cause, shape_of(departure.reason, info.name)
         now = self._clock()

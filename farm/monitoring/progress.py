@@ -118,7 +118,7 @@ class ProgressBoard:
         return []
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Return the rows: what runs first, then what has ended, then chains."""
+        """Return the rows: first those that run, then those that have ended, then chains."""
         now = self._clock()
         for key, report in list(self._reports.items()):
             if now - report.at > (SILENT_S if report.state == RUNNING else SHOWN_S):

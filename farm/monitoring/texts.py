@@ -1,4 +1,4 @@
-"""Texts of errors made comparable: what changes from one failure to the next is left out."""
+"""Makes texts of errors comparable: leaves out the parts that change between failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIST = re.compile(r"<N>(?:[\s,;]+<N>)+")
 
 @lru_cache(maxsize=512)
 def shape_of(text: str, worker: str = "") -> str:
-    """Return a text with "<N>" and the like for what differs between failures of one reason.
+    """Return a text with "<N>" and the like in place of parts that differ between failures.
 
     These are numbers and lists of them, addresses, random words, parts of paths, and the names of
     workers. The kind of an exit status and the place in a program stay: `exit code 3`,

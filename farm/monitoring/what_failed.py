@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput
 from farm.monitoring.failures import Failures
 from farm.monitoring.losses import Losses
 
 
 class WhatFailed:
-    """Answers the question `failures` from the groups of failed calls and of lost workers."""
+    """Groups failed calls and lost workers, and answers the question `failures` from them."""
 
-    def __init__(self, failures: Failures, losses: Losses) -> None:
-        self._failures = failures
-        self._losses = losses
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._failures = Failures(dispatcher)
+        self._losses = Losses(dispatcher)
+        dispatcher.offer("failures", self.answer)
 
     def answer(self, arguments: Mapping[str, str]) -> Any:
         """Return the groups of failed calls as JSON data, the one seen last first.

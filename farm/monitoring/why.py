@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from farm.dispatcher.questions import ASKER
 from farm.errors import InvalidInput
 from farm.scheduler.phases import QUEUED
 from farm.scheduler.place import waits
@@ -22,6 +23,18 @@ JOBS_SHOWN = 20
 """Most jobs that are listed."""
 
 
+NO_NAME = "(no name)"
+"""The clients without a name, as `farm status` and the status page show them."""
+
+
+class _Meant(NamedTuple):
+    """A call that is asked about, None if it is not open; how many wait; and what to say then."""
+
+    task: Task | None
+    waiting: int
+    nothing: str = ""
+
+
 class Why:
     """Answers the question `why` about a call, or about the oldest waiting call of a client."""
 
@@ -30,36 +43,28 @@ class Why:
     ) -> None:
         self._dispatcher = dispatcher
         self._clock = clock
-        dispatcher.offer("why", self.answer)
+        dispatcher.offer("why", self.answer, of_asker=True)
 
     def answer(self, arguments: Mapping[str, str]) -> dict[str, Any]:
         """Return the answer as JSON data, with lines of text under `why`.
 
-        Arguments: `call`, its number or id; or `client`, and `chain` for one of its chains. Raises
-        InvalidInput without them. `phase` is None if there is no such open call.
+        Arguments: `call`, its number or the id of its request; or `client`, which is empty for
+        clients without a name, and `chain` for one of its chains; or `of`, any of these names. By
+        default the client that asks. Raises InvalidInput if that one has no name. `phase` is None
+        if there is no such open call.
         """
-        call, client = arguments.get("call", ""), arguments.get("client", "")
-        chain = arguments.get("chain")
-        view = self._dispatcher.view
-        if call:
-            task, waiting = view.call(call), 1
-            nothing = f"call {call} is not open: it was answered or cancelled, or never came"
-        elif client:
-            tasks = view.waiting(client, chain)
-            task, waiting = (tasks[0] if tasks else view.sent_of(client, chain)), len(tasks)
-            nothing = f"client {client!r} has no open call" + _in_chain(chain)
-        else:
-            raise InvalidInput("specify a call by its number in `farm status`, or a client")
+        found = self._meant(arguments)
+        task, waiting = found.task, found.waiting
         if task is None:
             return {
-                "why": [nothing, *self._before_models()],
+                "why": [found.nothing, *self._before_models()],
                 "phase": None,
                 "position": 0,
                 "before": [],
                 "workers": None,
                 "jobs": [],
             }
-        now = self._clock()
+        now, view = self._clock(), self._dispatcher.view
         state = waits(task, view, now)
         kinds, jobs = self._jobs(task.call.model)
         lines = _lines(task, state, waiting, now)
@@ -76,6 +81,50 @@ class Why:
             "kinds": kinds,
             "jobs": jobs[:JOBS_SHOWN],
         }
+
+    def _meant(self, arguments: Mapping[str, str]) -> _Meant:
+        """Return the call that is asked about. Raises InvalidInput."""
+        chain = arguments.get("chain")
+        if call := arguments.get("call", ""):
+            return self._by_number(call) or self._by_id(call) or _Meant(None, 0, _not_open(call))
+        if "of" in arguments:
+            return self._by_any_name(arguments["of"])
+        client = arguments.get("client", arguments.get(ASKER, ""))
+        if "client" not in arguments and not client:
+            raise InvalidInput(
+                "specify a call by its number in `farm status` or by its id, or a client"
+            )
+        nothing = f"{_client(client)} has no open call" + _in_chain(chain)
+        return self._of_client(client, chain) or _Meant(None, 0, nothing)
+
+    def _by_any_name(self, name: str) -> _Meant:
+        """Return the call with this number, or of the client of this name, or with this id."""
+        found = self._by_number(name) or self._of_client(name) or self._by_id(name)
+        if found is None and name == NO_NAME:
+            name = ""
+            found = self._of_client(name)
+        if found is not None:
+            return found
+        if name.isdecimal():
+            return _Meant(None, 0, _not_open(name))
+        no_id = ", and no open call has this id" if name else ""
+        return _Meant(None, 0, f"{_client(name)} has no open call{no_id}")
+
+    def _by_number(self, call: str) -> _Meant | None:
+        task = self._dispatcher.view.call(call)
+        return None if task is None else _Meant(task, 1)
+
+    def _by_id(self, call: str) -> _Meant | None:
+        """Return the oldest waiting call of those with this id, or the oldest that a worker has."""
+        tasks = self._dispatcher.view.with_id(call)
+        waiting = [task for task in tasks if task.phase is QUEUED]
+        return _Meant((waiting or tasks)[0], len(waiting)) if tasks else None
+
+    def _of_client(self, client: str, chain: str | None = None) -> _Meant | None:
+        """Return the oldest waiting call of a client, or the oldest that a worker has."""
+        tasks = self._dispatcher.view.waiting(client, chain)
+        task = tasks[0] if tasks else self._dispatcher.view.sent_of(client, chain)
+        return None if task is None else _Meant(task, len(tasks))
 
     def _before_models(self) -> Iterator[str]:
         """Yield what requests wait for while no model is known."""
@@ -130,8 +179,9 @@ def _lines(task: Task, state: Mapping[str, Any], waiting: int, now: float) -> li
     """Return what is known of a call and of the workers, as lines of text."""
     steps = story(task, now)
     past = [f"what happened so far: {', '.join(steps)}"] if len(steps) > 2 else []
-    what = f"call {state['call']}, {state['operation']} of model {state['model']!r}"
-    of = f"client {state['client']!r}" + _in_chain(state["chain"] or None)
+    name = state["call"] + (f" with the id {state['id']!r}" if state["id"] else "")
+    what = f"call {name}, {state['operation']} of model {state['model']!r}"
+    of = _client(state["client"]) + _in_chain(state["chain"] or None)
     if not state["position"]:
         worker, since_s = task.attempt.worker.id, now - task.attempt.sent_at
         sent = f"{what}, of {of}, runs: it was sent to worker {worker} {_span(since_s)} ago"
@@ -152,7 +202,9 @@ def _place(state: Mapping[str, Any]) -> str:
     before, position = state["before"], state["position"]
     if not before:
         return "it is next: no other call goes first"
-    rows = [f"{row['count']} of {row['client']!r} ({row['reason']})" for row in before[:NAMED]]
+    rows = [
+        f"{row['count']} of {_short(row['client'])} ({row['reason']})" for row in before[:NAMED]
+    ]
     if len(before) > NAMED:
         rows.append(f"{sum(row['count'] for row in before[NAMED:])} of others")
     return f"its place is {position}; before it go about {', '.join(rows)}"
@@ -173,7 +225,7 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
         if workers[key]
     ]
     running = list(workers["running"].items())
-    by = ", ".join(f"{calls} of {client!r}" for client, calls in running[:NAMED])
+    by = ", ".join(f"{calls} of {_short(client)}" for client, calls in running[:NAMED])
     more = ", and of others" if len(running) > NAMED else ""
     yield (
         f"{count} worker{'' if count == 1 else 's'} with its model: {', '.join(does)}"
@@ -182,7 +234,7 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
     longest = workers["rows"][0]
     if (call := longest["running"]) is not None:
         yield (
-            f"the longest run is call {call['call']} of {call['client']!r} on worker "
+            f"the longest run is call {call['call']} of {_short(call['client'])} on worker "
             f"{longest['name']}, for {_span(longest['running_s'])}"
         )
 
@@ -216,6 +268,18 @@ def _job(job: Mapping[str, Any]) -> str:
     if (at := job["starts_at"]) is not None and at > time.time():
         text += time.strftime(", expected to start %Y-%m-%d %H:%M", time.localtime(at))
     return text
+
+
+def _not_open(call: str) -> str:
+    return f"call {call} is not open: it was answered or cancelled, or never came"
+
+
+def _client(name: str) -> str:
+    return f"client {name!r}" if name else "a client without a name"
+
+
+def _short(name: str) -> str:
+    return repr(name) if name else "a client without a name"
 
 
 def _in_chain(chain: str | None) -> str:

@@ -46,8 +46,7 @@ ATTEMPT_LOST = ATTEMPTS.event("lost")
 class Scheduler:
     """Decides which call runs where and when.
 
-    max_queued, max_queued_per_client: number of waiting calls from which `submit` raises
-    Overloaded.
+    max_queued, max_queued_per_client: waiting calls from which on `submit` raises Overloaded.
     retries: how often a call is requeued after a worker died while running it.
     first_task: the first task id; ids from before a restart of the farm must not recur.
     policies: of models with a reserve or a priority of their own.
@@ -139,6 +138,12 @@ class Scheduler:
         """Cancel a call: it gets no reply; a waiting task is dropped, a running one may finish."""
         task = self._tasks.get(task_id)
         if task is not None and task.phase.has_caller:
+            self._let_drop(task, TASK_CANCELLED)
+
+    def fail(self, task_id: TaskId, error: FarmError, *, now: float) -> None:
+        """Answer a call with an error, and drop it as `cancel` does."""
+        if (task := self._tasks.get(task_id)) is not None and task.phase.has_caller:
+            self._reply(task, error, now - task.submitted_at, None)
             self._let_drop(task, TASK_CANCELLED)
 
     # Facts: workers
@@ -441,11 +446,8 @@ class Scheduler:
 
     def _expire(self, now: float) -> None:
         for task in self._deadlines.passed(now):
-            if not task.phase.has_caller:
-                continue
-            waited_s = now - task.submitted_at
-            self._reply(task, error_for_deadline(task, now), waited_s, None)
-            self._let_drop(task, TASK_CANCELLED)
+            if task.phase.has_caller:
+                self.fail(task.id, error_for_deadline(task, now), now=now)
 
     def _reply(
         self, task: Task, outcome: Outcome, waited_s: float, worker: WorkerId | None

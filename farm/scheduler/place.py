@@ -151,9 +151,10 @@ def _age_s(task: Task, worker: Worker, now: float) -> float:
 
 
 def called(task: Task, view: View) -> dict[str, Any]:
-    """Return what identifies a call to people, as JSON data."""
+    """Return what identifies a call to people, as JSON data. id: of its request, or empty."""
     return {
         "call": view.number(task.id),
+        "id": "" if task.call.origin is None else task.call.origin.call_id,
         "model": task.call.model,
         "operation": task.call.operation.value,
         "client": task.account.client.name,

@@ -18,7 +18,7 @@ MOST_ACCOUNTS = 10_000
 """Most accounts of clients that are looked at, which bounds the cost of a snapshot."""
 
 MOST_SEARCHED = 100_000
-"""Most open calls that are searched for one of a client."""
+"""Most open calls that are searched for one of a client, or for an id."""
 
 
 @dataclass(slots=True)
@@ -85,6 +85,16 @@ class View:
         number = int(name)
         short = self._tasks.get(TaskId(self._first_task + number - 1))
         return self._tasks.get(TaskId(number)) if short is None else short
+
+    def with_id(self, call_id: str) -> list[Task]:
+        """Return the open calls whose request has this id, the oldest first: mostly one."""
+        return [
+            task
+            for task in islice(self._tasks.values(), MOST_SEARCHED)
+            if task.phase.has_caller
+            and task.call.origin is not None
+            and task.call.origin.call_id == call_id
+        ]
 
     def task(self, task_id: TaskId) -> Task | None:
         """Return an open call; None if it is not open."""

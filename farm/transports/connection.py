@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from farm.machine.addresses import is_loopback
 VERSION = 1
 
 CLIENTS_FILE, WORKERS_FILE = "farm.json", "workers.json"
+
+KEYS = ("server_key", "client_public", "client_secret")
+KEY_CHARACTERS = 40
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,24 @@ def read_worker_connection(path: str | Path) -> Connection:
     return read_connection(workers_file(Path(path)))
 
 
+def _check_key(name: str, key: str) -> None:
+    """Raise ValueError unless a key is empty or one of CurveZMQ; the error does not show it.
+
+    Source: ZeroMQ RFC 32, Z85: five characters are four bytes.
+    """
+    if not key:
+        return
+    digits = [Z85.find(character) for character in key]
+    fives = [digits[first : first + 5] for first in range(0, len(digits), 5)]
+    numbers = [reduce(lambda number, digit: 85 * number + digit, five, 0) for five in fives]
+    if len(key) != KEY_CHARACTERS or min(digits) < 0 or max(numbers) >= 2**32:
+        raise ValueError(
+            f"{name} is not a key of ZeroMQ: expected {KEY_CHARACTERS} characters in Z85, got "
+            f"{len(key)} characters; copy the file again from the run folder of the farm, or stop "
+            "the farm and start it again"
+        )
+
+
 def _checked(data: dict[str, Any]) -> Connection:
     """Return a Connection from JSON data; unknown keys are the protocols' addresses."""
     ours = [f for f in fields(Connection) if f.name != "addresses"]
@@ -139,6 +162,8 @@ def _checked(data: dict[str, Any]) -> Connection:
         kind = int if isinstance(f.default, int) else str
         if not isinstance(values.get(f.name, kind()), kind):
             raise ValueError(f"{f.name} is {values[f.name]!r}, expected {kind.__name__}")
+    for name in KEYS:
+        _check_key(name, values.get(name, ""))
     values["addresses"] = {name: data[name] for name in data.keys() - values.keys()}
     if "://" not in values.get("endpoint", "") and not values.get("local"):
         raise ValueError(f"endpoint is {values.get('endpoint')!r}, expected tcp://HOST:PORT")

@@ -81,7 +81,7 @@ class NativeClients:
         if message.kind is Kind.CANCEL:
             return self._cancel(client, message)
         if message.kind is Kind.ASK:
-            return self._tell(line, message)
+            return self._tell(client, message)
         if message.kind is Kind.LEAVE:
             return self._gone(client)
         if message.kind is not Kind.PROBE:
@@ -175,23 +175,30 @@ class NativeClients:
             return True
         return False
 
-    def _tell(self, line: PeerLine, message: Message) -> Steps:
-        """Answer one question per turn: describing the whole farm may take milliseconds."""
+    def _tell(self, client: _NativeClient, message: Message) -> Steps:
+        """Answer one question per turn: describing the whole farm may take milliseconds.
+
+        Native clients are the owner's: they have read the keys in `farm.json`.
+        """
+        line = client.line
         asked = decode_question(message)
         if asked.what == "models":
             models = self._dispatcher.models().values()
             line.send(encode_told(asked, [info.to_json() for info in models]))
         elif asked.what == "status":
-            line.send(encode_told(asked, self._dispatcher.snapshot()))
+            line.send(encode_told(asked, {**self._dispatcher.snapshot(), "is_owner": True}))
         else:
-            task = asyncio.get_running_loop().create_task(self._answer(line, asked))
+            task = asyncio.get_running_loop().create_task(self._answer(client, asked))
             self._questions.add(task)
             task.add_done_callback(self._questions.discard)
         yield STEPS_A_TURN
 
-    async def _answer(self, line: PeerLine, asked: AskedQuestion) -> None:
+    async def _answer(self, client: _NativeClient, asked: AskedQuestion) -> None:
+        line = client.line
         try:
-            told = await self._dispatcher.questions.ask(asked.what, asked.arguments)
+            told = await self._dispatcher.questions.ask(
+                asked.what, asked.arguments, asker=client.name
+            )
             frames = encode_told(asked, told)
         except FarmError as error:
             frames = encode_told(asked, error)

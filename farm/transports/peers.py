@@ -374,7 +374,8 @@ class Peers:
         if self._workers.get(worker) is not peer:
             return  # it has left
         cause = loss.cause
-        if peer.is_reclaimed() and cause is not LossCause.TIME_LIMIT:
+        is_end = cause is LossCause.STOPPED and self._dispatcher.closed  # of the farm itself
+        if peer.is_reclaimed() and not is_end and cause is not LossCause.TIME_LIMIT:
             cause = LossCause.RECLAIMED
         self._forget(worker)
         # Do not wait for end of file: a child of the model may hold the other end open.

@@ -1,4 +1,4 @@
-"""Questions of native clients about the farm itself, and what they are told."""
+"""Encodes questions of native clients about the farm itself, and the answers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from farm.cli import run
+from farm.cli import cli, run
 from farm.cli.options import Renamed, new_file, target_argument, target_option
 
 
@@ -54,6 +54,18 @@ def test_a_target_is_an_argument_or_an_option() -> None:
     assert both.exit_code == 2
     assert "expected one farm, got 'run' and --to 'other'" in both.output
     assert "Show something." in runner.invoke(command, ["--help"]).output
+
+
+def test_each_verb_without_another_argument_takes_the_farm_as_one() -> None:
+    with click.Context(cli) as context:
+        verbs = [cli.get_command(context, name) for name in cli.list_commands(context)]
+    with_target = [
+        [param.name for param in verb.params if isinstance(param, click.Argument)]
+        for verb in verbs
+        if verb is not None and any("--to" in param.opts for param in verb.params)
+    ]
+    assert len(with_target) > 5
+    assert all(with_target), "a verb with --to alone should use @target_argument"
 
 
 def test_old_spellings_work_and_are_not_shown() -> None:

@@ -43,6 +43,13 @@ def test_json_has_workers_queues_and_percentiles(
     assert {event["event"] for event in state["events"]} == {"joined"}
 
 
+def test_the_farm_may_be_an_argument(capsys: pytest.CaptureFixture[str], served: Served) -> None:
+    assert run(["status", str(served.folder)]) == 0
+    assert "2 workers" in capsys.readouterr().out
+    assert run(["status", str(served.folder), "--to", "other"]) == 2
+    assert "expected one farm" in capsys.readouterr().err
+
+
 def test_tables_show_the_same(capsys: pytest.CaptureFixture[str], served: Served) -> None:
     assert run(["status", "--to", str(served.folder)]) == 0
     out = capsys.readouterr().out

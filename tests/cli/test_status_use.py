@@ -6,17 +6,19 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from rich.console import Console, Group, RenderableType
 
 import farm
 from farm.cli import run
 from farm.cli.status_use import BAR, CLIENTS_SHOWN, bar, clients, lines, progress
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import LIMIT_S, Served, serving
 
 ROW: dict[str, Any] = {
     "client": "sweep",
@@ -136,6 +138,49 @@ def test_why_a_chain_waits_behind_a_sweep(
             (held.folder.parent / "open").touch()
             assert (first.result()[0], mine.result()[0]) == (1.0, 3.0)
             assert [future.result()[0] for future in more] == [2.0] * 3
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_why_a_request_waits_by_its_id(
+    capsys: pytest.CaptureFixture[str], held: Served, native: bool
+) -> None:
+    target = str(held.folder) if native else held.connection.url
+    url = f"{held.connection.url}/Evaluate"
+
+    def post(call_id: str) -> requests.Response:
+        body = {"name": "gate", "input": [[1.0]], "config": {}}
+        return requests.post(url, json=body, headers={"X-Request-ID": call_id}, timeout=LIMIT_S)
+
+    with ThreadPoolExecutor() as pool, farm.connect(target) as client:
+        first = pool.submit(post, "first-one")
+        wait_until(lambda: client.why(call="first-one")["phase"] == "sent")
+        second = pool.submit(post, "abc-123")
+        wait_until(lambda: client.why(call="abc-123")["phase"] == "queued")
+        assert run(["status", "--why", "abc-123", "--to", target]) == 0
+        out = capsys.readouterr().out
+        assert "with the id 'abc-123', evaluate of model 'gate'" in out
+        assert "it is next: no other call goes first" in out
+        assert run(["status", "--why", "no-such-id", "--to", target]) == 0
+        assert "client 'no-such-id' has no open call, and no open" in capsys.readouterr().out
+        (held.folder.parent / "open").touch()
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_client_without_a_name_asks_about_its_own_calls(held: Served, native: bool) -> None:
+    target = str(held.folder) if native else held.connection.url
+    with farm.connect(held.folder, client="other") as other, farm.connect(target) as client:
+        first = other.model().submit([1.0])
+        wait_until(lambda: other.why()["phase"] == "sent")
+        mine = client.model().submit([2.0])
+        wait_until(lambda: client.why()["phase"] == "queued")
+        found = client.why()
+        assert found["before"] == []
+        named = client.why(found["client"])
+        assert found["client"]
+        assert named["call"] == found["call"]
+        (held.folder.parent / "open").touch()
+        assert (first.result()[0], mine.result()[0]) == (1.0, 2.0)
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,6 +170,9 @@ def test_after_the_start_timeout_each_client_gets_an_error_in_its_form(
         assert answer.status_code == 503
         assert answer.json()["error"] == {"type": "Unavailable", "message": text}
         assert answer.headers["retry-after"] == "1"
+        with farm.connect(served.folder) as client:
+            told = {(reason.kind, reason.text) for reason in client.failures()}
+            assert ("Unavailable", text) in told
 
 
 def test_a_client_that_leaves_is_forgotten(folder: Path) -> None:

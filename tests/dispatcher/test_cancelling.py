@@ -38,6 +38,18 @@ async def outcomes(*calls: asyncio.Task[Result]) -> list[str]:
 
 
 @on_loop
+async def test_the_calls_of_clients_without_a_name_can_be_cancelled() -> None:
+    dispatcher, worker = up()
+    worker.join()
+    runs, waits = asked(dispatcher, cube(1.0), OTHERS), asked(dispatcher, cube(2.0), Hints())
+    await turns()
+    assert await cancel(dispatcher, client="") == 1
+    assert await outcomes(runs, waits) == ["open", "Cancelled"]
+    await worker.answer()
+    await runs
+
+
+@on_loop
 async def test_only_waiting_calls_of_the_client_are_cancelled() -> None:
     dispatcher, worker = up()
     worker.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,16 @@ import pytest
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.failing import Failure
-from farm.errors import DeadlineExceeded, LossCause, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.errors import (
+    DeadlineExceeded,
+    FarmError,
+    LossCause,
+    ModelFailed,
+    Overloaded,
+    TimeLimitExceeded,
+    Unavailable,
+    WorkerLost,
+)
 from farm.scheduler.actions import Outcome
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, turns, up
 from tests.dispatcher.test_feeder import Each
@@ -199,3 +209,82 @@ async def test_the_end_of_a_cancelled_call_is_no_failure() -> None:
     dispatcher.finished(W1, [(task, BAD)])
     await turns()
     assert (heard, ended) == ([], [])
+
+
+@on_loop
+async def test_a_call_that_a_full_queue_refuses_is_a_failure() -> None:
+    dispatcher, transport, heard = watched(max_queued_per_client=1)
+    ended: list[Outcome] = []
+    for _ in range(2):  # one runs, one waits
+        dispatcher.start_call(one(), ME, ended.append)
+        await turns()
+    call = one()
+    with pytest.raises(Overloaded) as refused:
+        dispatcher.start_call(call, replace(ME, patient=True), ended.append)
+    assert heard == [Failure(refused.value, 1, call, None, "", "me")]
+    for _ in range(2):
+        await transport.answer()
+    await until(lambda: len(ended) == 2)
+
+
+@on_loop
+async def test_mistakes_of_a_client_and_questions_are_no_failures() -> None:
+    dispatcher, _, heard = watched()
+    wide = Call("m", Operation.EVALUATE, (np.ones(7),))
+    for call in (wide, replace(one(), model="unknown")):
+        with pytest.raises(FarmError):
+            await dispatcher.submit(call, ME)
+    empty, _ = up()
+    empty.on_failed.append(heard.append)
+    with pytest.raises(Unavailable):
+        await empty.describe("m")
+    assert heard == []
+
+
+@on_loop
+async def test_a_call_while_no_model_is_known_is_a_failure_unless_its_client_asks_again() -> None:
+    dispatcher, _ = up()
+    heard: list[Failure] = []
+    dispatcher.on_failed.append(heard.append)
+    with pytest.raises(Unavailable):
+        await dispatcher.submit(one(), replace(ME, patient=True))
+    assert heard == []
+    with pytest.raises(Unavailable):
+        await dispatcher.submit(one(), ME)
+    assert [(type(each.error), each.client) for each in heard] == [(Unavailable, "me")]
+    dispatcher.give_up()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await dispatcher.submit(one(), ME)
+    assert len(heard) == 1, "an orderly end is no failure"
+
+
+@on_loop
+async def test_a_call_that_waits_in_vain_for_a_first_worker_is_a_failure() -> None:
+    dispatcher, _ = up()
+    heard: list[Failure] = []
+    dispatcher.on_failed.append(heard.append)
+    dispatcher.expect([PLAIN])
+    dispatcher.first_worker.limit_s = 0.01
+    call = one()
+    with pytest.raises(Unavailable, match="no worker of model 'm' has joined within") as end:
+        await dispatcher.submit(call, ME)
+    assert heard == [Failure(end.value, 1, call, None, "", "me")]
+    assert dispatcher.snapshot()["queues"][0]["failed"] == 1
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_requests_that_wait_in_vain_for_the_first_model_are_failures() -> None:
+    dispatcher, _ = up()
+    heard: list[Failure] = []
+    dispatcher.on_failed.append(heard.append)
+    dispatcher.first_worker.limit_s = 0.01
+    went: list[int] = []
+    for number in range(3):
+        dispatcher.first_worker.when_known(partial(went.append, number))
+    await until(lambda: len(went) == 3)
+    assert sum(each.calls for each in heard) == 3
+    assert {str(each.error) for each in heard} == {
+        "no model is known yet: the farm waits for its first worker"
+    }
+    assert {each.call.model for each in heard} == {""}

@@ -28,8 +28,11 @@ class Waits:
         self.models = {model.name: model for model in models}
         self.open: dict[TaskId, Callable[[FarmError], None]] = {}
         self.failed: dict[TaskId, FarmError] = {}
-        self.first = FirstWorker(self.models, self.open, self.open.pop)
+        self.first = FirstWorker(self.models, self.open, self.fail)
         self.first.limit_s = limit_s
+
+    def fail(self, task_id: TaskId, error: FarmError) -> None:
+        self.open.pop(task_id)(error)
 
     def join(self, info: WorkerInfo = WORKER) -> None:
         self.models.update((model.name, model) for model in info.models)

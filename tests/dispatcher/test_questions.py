@@ -23,6 +23,17 @@ def test_an_answer_may_come_at_once_or_later() -> None:
     assert [questions.changes(name) for name in ("now", "later", "never")] == [False, True, None]
 
 
+def test_an_answer_may_depend_on_who_asks() -> None:
+    questions = Questions()
+    questions.offer("me", lambda arguments: dict(arguments), of_asker=True)
+    questions.offer("now", lambda arguments: dict(arguments))
+    for asked in ({"a": "b"}, {"a": "b", "asker": "somebody else"}):
+        answer = asyncio.run(questions.ask("me", asked, asker="anna"))
+        assert answer == {"a": "b", "asker": "anna"}
+    assert asyncio.run(questions.ask("me", {})) == {"asker": ""}
+    assert asyncio.run(questions.ask("now", {"a": "b"}, asker="anna")) == {"a": "b"}
+
+
 def test_an_unknown_name_is_told_the_known_ones() -> None:
     questions = Questions()
     questions.offer("now", dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,64 @@ def test_a_system_that_hangs(commands: Path, monkeypatch: pytest.MonkeyPatch) ->
         Weight.WARNING,
         "SLURM does not answer: no answer in 0.2 s",
     )
+
+
+GRID_ENGINE = """case "$1" in
+    -help) echo 'SGE 8.1.9'; echo 'usage: qstat [options]' ;;
+    -xml) echo "<?xml version='1.0'?><job_info><queue_info/></job_info>" ;;
+    *) echo "error: Unknown option $1" >&2; exit 1 ;;
+esac"""
+PBS = """case "$1" in
+    --version) echo 'pbs_version = 23.06.06' ;;
+    *) echo 'Connection refused' >&2; exit 1 ;;
+esac"""
+
+
+def with_qstat(folder: Path, qstat: str) -> None:
+    """Write commands whose names PBS and Grid Engine share. qstat: what that does."""
+    for name in ("qsub", "qdel", "qselect", "qacct", "qconf"):
+        program(folder, name, "echo no such thing >&2; exit 1")
+    program(folder, "qstat", qstat)
+
+
+def test_the_commands_of_grid_engine_are_not_taken_for_those_of_pbs(commands: Path) -> None:
+    with_qstat(commands, GRID_ENGINE)
+    (found,) = batch.systems()
+    assert (found.weight, found.text) == (Weight.OK, "Grid Engine answers; you have 0 jobs")
+    silent = GRID_ENGINE.replace(
+        "-xml)", "-xml) echo 'commlib error: no qmaster' >&2; exit 1 ;; x)"
+    )
+    program(commands, "qstat", silent)
+    (found,) = batch.systems()
+    assert found.weight is Weight.WARNING
+    assert found.text.startswith("Grid Engine does not answer: ")
+
+
+def test_the_commands_of_pbs_are_not_taken_for_those_of_grid_engine(commands: Path) -> None:
+    with_qstat(commands, PBS)
+    (found,) = batch.systems()
+    assert found.weight is Weight.WARNING
+    assert re.match("PBS.* does not answer: ", found.text)
+
+
+def test_a_qstat_that_is_of_neither(commands: Path) -> None:
+    with_qstat(commands, "echo 'Version: 4.2.10'")
+    (found,) = batch.systems()
+    assert found.weight is Weight.WARNING
+    assert found.text == "qstat is neither that of PBS nor that of Grid Engine"
+    assert "qstat --version" in found.remedy
+
+
+def test_only_the_system_of_the_cluster_file_or_of_the_farm_is_asked(
+    commands: Path, tmp_path: Path
+) -> None:
+    slurm(commands, squeue="echo", sinfo="gpu|up|3|idle\n")
+    with_qstat(commands, PBS)
+    for found in (batch.systems(cluster_file(tmp_path)), batch.systems(used="SLURM")):
+        assert [finding.subject for finding in found] == ["batch system", "partitions"]
+        assert found[0].text.startswith("SLURM")
+    (only,) = batch.systems(used="Grid Engine")
+    assert "Grid Engine does not answer" in only.text
 
 
 def test_a_cluster_file(commands: Path, tmp_path: Path) -> None:

@@ -41,6 +41,16 @@ def test_a_farm_that_answers_without_a_worker(tmp_path: Path) -> None:
     assert (second.weight, "has no worker" in second.text) == (Weight.WARNING, True)
 
 
+def test_the_batch_system_that_a_farm_uses(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert target.batch_system(str(folder)) == ""
+    farm = Farm([], Settings(port=0, dir=folder, workers=0), doors=False)
+    with running(farm):
+        assert target.batch_system(str(folder)) == ""
+        farm.dispatcher.add_part("cluster", lambda: {"system": "SLURM"})
+        assert target.batch_system(str(folder)) == "SLURM"
+
+
 def test_a_stale_connection_file(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

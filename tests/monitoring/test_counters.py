@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Operation, Result, WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import FarmError, LossCause, ModelFailed, WorkerLost
 from farm.monitoring.counters import Counters
@@ -24,7 +25,7 @@ class Answered:
 
     def __init__(self, *workers: str, max_batch: int = 1) -> None:
         self.farm = Recorder()
-        self.counters = Counters()
+        self.counters = Counters(Dispatcher([]))
         for worker in workers:
             self.farm.scheduler.worker_joined(
                 WorkerId(worker),
@@ -80,14 +81,15 @@ def times(histogram: dict[str, Any]) -> dict[float, int]:
 
 
 def test_workers_that_come_and_go() -> None:
-    counters = Counters()
+    counters = Counters(Dispatcher([]))
     for _ in range(3):
         counters.joined(WORKER, None)
     counters.left(WORKER, Departure("asked to", drained=True))
+    counters.left(WORKER, Departure("stopped by its supervisor", LossCause.STOPPED))
     counters.left(WORKER, Departure("signal 11", LossCause.CRASH))
     counters.left(WORKER, Departure("no connection"))
     shown = counters.snapshot()
-    assert (shown["joins"], shown["drained"]) == (3, 1)
+    assert (shown["joins"], shown["drained"]) == (3, 2)
     assert shown["losses"] == {"unknown": 1, "crash": 1, "time limit": 0, "reclaimed": 0}
     assert json.loads(json.dumps(shown)) == shown
 

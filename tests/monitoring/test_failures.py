@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from farm.call import Call, ModelInfo, Operation, TensorInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.failing import Failure
 from farm.errors import FarmError, InvalidOutput, ModelFailed, WorkerLost
 from farm.monitoring.failures import (
@@ -19,6 +22,12 @@ from farm.monitoring.failures import (
 
 X = (TensorInfo("x", (1,)),)
 MODELS = {name: ModelInfo(name, X, X) for name in ("beam", "wave")}
+
+
+def farm_of(models: Mapping[str, ModelInfo]) -> Dispatcher:
+    dispatcher = Dispatcher([])
+    dispatcher.expect(models.values())
+    return dispatcher
 
 
 class Clock:
@@ -47,7 +56,7 @@ def failure(
 
 def test_a_group_shows_the_last_failure_of_its_reason() -> None:
     clock = Clock()
-    failures = Failures(MODELS, clock)
+    failures = Failures(farm_of(MODELS), clock)
     failures.failed(failure("no root in [0, 1]", x=1.0, detail="line 3"))
     clock.now = 1010.0
     last = failure("no root in [2, 3]", x=2.0, calls=4, worker="node2/2-b", client="")
@@ -70,13 +79,13 @@ def test_a_group_shows_the_last_failure_of_its_reason() -> None:
 
 
 def test_a_call_without_a_worker_has_none() -> None:
-    failures = Failures(MODELS, Clock())
+    failures = Failures(farm_of(MODELS), Clock())
     failures.failed(failure(worker=""))
     assert failures.snapshot()[0]["worker"] is None
 
 
 def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
-    failures = Failures(MODELS, Clock())
+    failures = Failures(farm_of(MODELS), Clock())
     for each in (
         failure("no root in 1"),
         failure("no minimum"),
@@ -94,7 +103,7 @@ def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
 
 
 def test_losses_of_one_kind_are_one_group_whatever_happened_to_the_call() -> None:
-    failures = Failures(MODELS, Clock())
+    failures = Failures(farm_of(MODELS), Clock())
     for worker, story in (("n1/1-a", "queued 0.1 s"), ("n2/2-b", "queued 3 s, lost with n1/1-a")):
         text = f"worker {worker} was killed: time limit of 2 s; what happened: {story}"
         failures.failed(failure(text, kind=WorkerLost, worker=worker))
@@ -105,14 +114,14 @@ def test_losses_of_one_kind_are_one_group_whatever_happened_to_the_call() -> Non
 def test_the_id_of_a_group_is_the_same_in_another_farm() -> None:
     ids = set()
     for text in ("no root in 1", "no root in 2"):
-        failures = Failures(MODELS, Clock())
+        failures = Failures(farm_of(MODELS), Clock())
         failures.failed(failure(text))
         ids.add(failures.snapshot()[0]["id"])
     assert len(ids) == 1
 
 
 def test_memory_is_bounded_whatever_the_texts() -> None:
-    failures = Failures(MODELS, Clock())
+    failures = Failures(farm_of(MODELS), Clock())
     letters = "abcdefghijklmnopqrst"
     words = [a + b + c for a in letters for b in letters for c in "xyz"]
     kinds = list(FarmError.kinds.values())
@@ -130,7 +139,7 @@ def test_memory_is_bounded_whatever_the_texts() -> None:
 
 
 def test_one_model_whose_texts_all_differ_does_not_crowd_out_others() -> None:
-    failures = Failures(MODELS, Clock())
+    failures = Failures(farm_of(MODELS), Clock())
     failures.failed(failure("no root", model="wave"))
     letters = "abcdefghijklmnopqrst"
     for word in (a + b for a in letters for b in letters):
@@ -142,7 +151,7 @@ def test_one_model_whose_texts_all_differ_does_not_crowd_out_others() -> None:
 
 
 def test_the_group_that_is_forgotten_was_seen_longest_ago() -> None:
-    failures = Failures(MODELS, Clock())
+    failures = Failures(farm_of(MODELS), Clock())
     letters = "abcdefghij"
     words = [a + b for a in letters for b in letters][: MOST_OF_A_KIND + 1]
     for word in words[:-1]:
@@ -155,7 +164,7 @@ def test_the_group_that_is_forgotten_was_seen_longest_ago() -> None:
 
 def test_summaries_of_inputs_are_rare_when_failures_are_frequent() -> None:
     clock = Clock()
-    failures = Failures(MODELS, clock)
+    failures = Failures(farm_of(MODELS), clock)
     for x in range(1000):
         failures.failed(failure(x=float(x)))
     assert failures.snapshot()[0]["inputs"] == "x = [0.0]"
@@ -166,7 +175,7 @@ def test_summaries_of_inputs_are_rare_when_failures_are_frequent() -> None:
 
 def test_summaries_of_all_groups_together_are_bounded() -> None:
     clock = Clock()
-    failures = Failures(MODELS, clock)
+    failures = Failures(farm_of(MODELS), clock)
     letters = "abcdefghijklmnopqrst"
     kinds = list(FarmError.kinds.values())
     for number, word in enumerate(a + b for a in letters for b in letters):

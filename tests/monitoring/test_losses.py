@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.call import WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import LossCause
 from farm.monitoring.losses import LONGEST_DETAIL, LONGEST_TEXT, MOST_GROUPS, MOST_HOSTS, Losses
@@ -22,7 +23,7 @@ def worker(number: int = 1, host: str = "node1") -> WorkerInfo:
 
 
 def test_losses_of_one_reason_are_one_group() -> None:
-    losses = Losses(Clock())
+    losses = Losses(Dispatcher([]), Clock())
     losses.left(worker(1), Departure("exit code 3", LossCause.CRASH, "first"))
     losses.left(worker(2), Departure("exit code 3", LossCause.CRASH, "second"))
     losses.left(worker(3, "node2"), Departure("exit code 3", LossCause.CRASH))
@@ -46,7 +47,7 @@ def test_losses_of_one_reason_are_one_group() -> None:
 
 
 def test_other_causes_codes_and_signals_are_other_groups() -> None:
-    losses = Losses(Clock())
+    losses = Losses(Dispatcher([]), Clock())
     for reason in ("exit code 3", "exit code 1", "signal SIGKILL", "signal SIGSEGV"):
         losses.left(worker(), Departure(reason, LossCause.CRASH))
     losses.left(worker(), Departure("exit code 3", LossCause.RECLAIMED))
@@ -61,13 +62,14 @@ def test_other_causes_codes_and_signals_are_other_groups() -> None:
 
 
 def test_a_worker_that_leaves_in_order_is_not_lost() -> None:
-    losses = Losses(Clock())
+    losses = Losses(Dispatcher([]), Clock())
     losses.left(worker(), Departure("stopped", drained=True))
+    losses.left(worker(), Departure("stopped by its supervisor", LossCause.STOPPED))
     assert losses.snapshot() == []
 
 
 def test_memory_is_bounded() -> None:
-    losses = Losses(Clock())
+    losses = Losses(Dispatcher([]), Clock())
     long = "z" * 100_000
     names = [a + b for a in "abcdefghijklmnopq" for b in "abcdefghijklmnopq"]
     for name in names:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from farm.call import ModelInfo, WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.monitoring import news
-from farm.monitoring.news import EVERY_S, MOST_KINDS, News
+from farm.monitoring.news import News
+from farm.monitoring.repetitions import EVERY_S, MOST_KINDS
 from tests.monitoring.test_failures import failure
 
 BEAM = ModelInfo("beam", (), ())
@@ -22,7 +24,7 @@ class Log:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
         self.due: list[Callable[[], None]] = []
-        self.news = News(self._later)
+        self.news = News(Dispatcher([]), self._later)
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         assert seconds == EVERY_S

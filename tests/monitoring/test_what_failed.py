@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import InvalidInput
-from farm.monitoring.failures import Failures
 from farm.monitoring.losses import Losses
 from farm.monitoring.what_failed import WhatFailed
-from tests.monitoring.test_failures import MODELS, failure
+from tests.monitoring.test_failures import failure
 from tests.monitoring.test_losses import worker
 
 
 @pytest.fixture
 def what_failed() -> WhatFailed:
-    failures, losses = Failures(MODELS), Losses()
-    failures.failed(failure("no root", detail="line 3"))
-    failures.failed(failure("no minimum", detail="line 4"))
-    losses.left(worker(), Departure("exit code 3", detail="the end of its log"))
-    return WhatFailed(failures, losses)
+    dispatcher = Dispatcher([])
+    what_failed = WhatFailed(dispatcher)
+    for text, line in (("no root", "line 3"), ("no minimum", "line 4")):
+        for tell in dispatcher.on_failed:
+            tell(failure(text, detail=line))
+    for left in dispatcher.on_left:
+        left(worker(), Departure("exit code 3", detail="the end of its log"))
+    return what_failed
 
 
 def test_all_groups_come_without_their_details_unless_these_are_asked_for(
@@ -37,7 +40,7 @@ def test_all_groups_come_without_their_details_unless_these_are_asked_for(
 def test_one_group_is_shown_in_full_also_one_of_lost_workers(what_failed: WhatFailed) -> None:
     wanted = what_failed.answer({})[1]
     assert what_failed.answer({"id": wanted["id"]}) == {**wanted, "detail": "line 3"}
-    losses = Losses()
+    losses = Losses(Dispatcher([]))
     losses.left(worker(), Departure("exit code 3"))
     loss = what_failed.answer({"id": losses.snapshot()[0]["id"]})
     assert (loss["text"], loss["detail"]) == ("exit code 3", "the end of its log")

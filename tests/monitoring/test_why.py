@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,86 @@ async def test_what_is_not_open() -> None:
         assert answer["why"][0].startswith(text)
     with pytest.raises(InvalidInput, match="a call by its number"):
         await why(dispatcher)
+
+
+@on_loop
+async def test_a_call_by_the_id_of_its_request() -> None:
+    dispatcher, worker, _ = busy()
+    mine = asked(dispatcher, replace(CHAIN, call_id="abc-123"))
+    for arguments in ({"call": "abc-123"}, {"of": "abc-123"}):
+        answer = await why(dispatcher, **arguments)
+        assert (answer["call"], answer["id"], answer["waiting"]) == ("4", "abc-123", 1)
+        assert answer["why"][0].startswith(
+            "call 4 with the id 'abc-123', evaluate of model 'cube', of client 'sampler' in chain"
+        )
+        assert answer["why"][1] == "it is next: no other call goes first"
+    assert (await why(dispatcher, call="1"))["id"] == ""
+    for _ in range(4):
+        await worker.answer()
+    await mine
+    answer = await why(dispatcher, call="abc-123")
+    assert answer["phase"] is None
+    assert answer["why"][0].startswith("call abc-123 is not open: it was answered")
+
+
+@on_loop
+async def test_one_id_for_several_calls_means_the_oldest_that_waits() -> None:
+    dispatcher, worker, _ = busy()
+    for _ in range(2):
+        asked(dispatcher, replace(CHAIN, call_id="trace"))
+    answer = await why(dispatcher, call="trace")
+    assert (answer["call"], answer["phase"], answer["waiting"]) == ("4", "queued", 2)
+    await worker.answer()  # the chain is next: its first call runs now
+    answer = await why(dispatcher, call="trace")
+    assert (answer["call"], answer["phase"], answer["waiting"]) == ("5", "queued", 1)
+    waits = dispatcher.view.call("5")
+    assert waits is not None
+    dispatcher.cancel(waits.id)
+    answer = await why(dispatcher, call="trace")
+    assert (answer["call"], answer["phase"], answer["waiting"]) == ("4", "sent", 0)
+
+
+@on_loop
+async def test_digits_are_a_number_before_a_client_and_a_client_before_an_id() -> None:
+    dispatcher, _, _ = busy()
+    asked(dispatcher, Hints("2", call_id="3"))
+    asked(dispatcher, Hints("77", call_id="88"))
+    asked(dispatcher, Hints("88", call_id="77"))
+    await turns()
+    found = [(await why(dispatcher, of=of))["call"] for of in ("2", "3", "4", "77", "88")]
+    assert found == ["2", "3", "4", "5", "6"]
+    answer = await why(dispatcher, of="9")
+    assert answer["why"][0].startswith("call 9 is not open")
+    answer = await why(dispatcher, of="no-such-id")
+    assert answer["why"][0] == (
+        "client 'no-such-id' has no open call, and no open call has this id"
+    )
+
+
+@on_loop
+async def test_clients_without_a_name() -> None:
+    dispatcher, _, _ = busy()
+    asked(dispatcher, Hints())
+    for arguments in ({"client": ""}, {"of": ""}, {"of": "(no name)"}):
+        answer = await why(dispatcher, **arguments)
+        assert (answer["call"], answer["client"]) == ("4", "")
+        assert "evaluate of model 'cube', of a client without a name, has " in answer["why"][0]
+    answer = await why(dispatcher, client="sweep")
+    assert has(answer, "1 of a client without a name")
+    asked(dispatcher, Hints("(no name)"))
+    assert (await why(dispatcher, of="(no name)"))["call"] == "5"
+
+
+@on_loop
+async def test_who_asks_without_a_name_asks_about_their_own_calls() -> None:
+    dispatcher, _, _ = busy()
+    asked(dispatcher, CHAIN)
+    await turns()
+    for arguments in ({}, {"chain": "3"}):
+        answer = await dispatcher.questions.ask("why", arguments, asker="sampler")
+        assert answer["call"] == "4"
+    answer = await dispatcher.questions.ask("why", {"asker": "sampler"}, asker="sweep")
+    assert answer["client"] == "sweep"
 
 
 @on_loop

@@ -246,6 +246,18 @@ def test_cancelled_call_runs_on_and_its_answer_goes_to_no_one(farm: Recorder) ->
     assert farm.worker("w").done == 1
 
 
+def test_a_call_that_is_failed_gets_its_error_and_leaves_the_queue(farm: Recorder) -> None:
+    farm.join("w")
+    runs, waits = farm.submit_many(2)
+    farm.expect(sent("w", runs))
+    for task in (waits, runs, waits, TaskId(99)):
+        farm.scheduler.fail(task, ModelNotFound("no worker came"), now=farm.now)
+    farm.expect(replied(waits, ModelNotFound, None), replied(runs, ModelNotFound, None))
+    assert farm.queue().failed == 2
+    farm.finish("w", runs)
+    farm.expect()
+
+
 def test_cancel_comes_too_late(farm: Recorder) -> None:
     farm.join("w")
     task = farm.submit()

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.statistics import Duration, ModelStatistics
 from farm.monitoring.counters import Counters
 from farm.server.families import families
@@ -81,7 +82,7 @@ def test_queues_by_model_and_operation() -> None:
 
 
 def test_causes_of_losses_are_there_before_the_first_loss() -> None:
-    found = samples({"counts": Counters().snapshot()})
+    found = samples({"counts": Counters(Dispatcher([])).snapshot()})
     assert found["farm_worker_losses_total"] == {
         by(cause=cause): 0 for cause in ("unknown", "crash", "time limit", "reclaimed")
     }
@@ -99,7 +100,7 @@ def test_buckets_are_cumulative() -> None:
         "waits_s": histogram,
         "overheads_s": histogram,
     }
-    found = samples({"counts": Counters().snapshot() | {"queues": [row]}})
+    found = samples({"counts": Counters(Dispatcher([])).snapshot() | {"queues": [row]}})
     of = {"model": "m", "operation": "evaluate"}
     for name in ("farm_run_seconds", "farm_wait_seconds", "farm_overhead_seconds"):
         assert found[f"{name}_bucket"] == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -98,7 +99,18 @@ def test_why_calls_wait(browser: Browser, farm: FakeFarm) -> None:
     browser.run("document.querySelector('#why-of').value = '17'")
     browser.click("#why-form button")
     browser.until_text("#why-answer", "3 calls")
-    assert ("GET", "why", {"call": "17"}) in farm.asked
+    assert ("GET", "why", {"of": "17"}) in farm.asked
+
+
+def test_why_calls_of_clients_without_a_name_wait(browser: Browser, farm: FakeFarm) -> None:
+    farm.answers["why"] = lambda words: (200, {"why": [f"asked {json.dumps(words)}"]})
+    wait = {"model": "beam", "operation": "evaluate", "calls": 1, "age_s": 30.0, "why": []}
+    look(browser, farm, waits=[{**wait, "client": ""}])
+    browser.click("#waits-table tbody button")
+    browser.until_text("#why-answer", 'asked {"client": ""}')
+    assert browser.run("return document.querySelector('#why-of').value") == "(no name)"
+    browser.click("#why-form button")
+    browser.until_text("#why-answer", 'asked {"of": "(no name)"}')
 
 
 def test_what_failed_and_why(browser: Browser, farm: FakeFarm) -> None:
@@ -250,6 +262,24 @@ def test_actions_of_the_owner_are_refused_to_others_with_the_reason(
     buttons = "[...document.querySelectorAll('button.action')]"
     assert browser.run(f"return {buttons}.map((x) => x.disabled && x.title)") == [message] * 3
     assert message in browser.text("#clients .refusal")
+
+
+def test_actions_are_disabled_at_once_for_readers_who_are_not_the_owner(
+    browser: Browser, farm: FakeFarm
+) -> None:
+    look(browser, farm, clients=[client("bob")], is_owner=False)
+    browser.click("#workers-table tbody button")
+    reason = "for the owner of the farm"
+    browser.until_text("#workers-table tr.detail .refusal", reason)
+    buttons = "[...document.querySelectorAll('button.action')]"
+    shown = browser.run(f"return {buttons}.map((x) => x.disabled && x.title)")
+    assert len(shown) == 3
+    assert all(reason in title and "farm url" in title for title in shown)
+    assert reason in browser.text("#clients .refusal")
+    farm.state["is_owner"] = True
+    browser.until(f"return {buttons}.every((x) => !x.disabled && !x.title)")
+    assert browser.text("#clients .refusal") == ""
+    assert farm.asked == [asked for asked in farm.asked if asked[0] == "GET"]
 
 
 def test_an_action_that_the_farm_lacks_is_disabled_alone(browser: Browser, farm: FakeFarm) -> None:

@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
 
+import farm
 from farm.errors import Unavailable
 from farm.transports.connection import (
     Connection,
+    _check_key,
     new_token,
     read_connection,
     read_worker_connection,
@@ -19,11 +24,13 @@ from farm.transports.connection import (
     write_connection,
 )
 
+PUBLIC, SECRET = zmq.curve_keypair()
+
 WHOLE = Connection(
     "tcp://node1:5555",
-    server_key="the server's",
-    client_public="known to all",
-    client_secret="known to none",
+    server_key=zmq.curve_keypair()[0].decode(),
+    client_public=PUBLIC.decode(),
+    client_secret=SECRET.decode(),
     url="http://node1:4242",
     addresses={"mip": {"tcp://127.0.0.1:9000": "beam"}, "aepsych": "127.0.0.1:5555"},
     token="t",
@@ -49,7 +56,7 @@ def test_workers_find_their_own_file_by_the_folder_or_either_file(tmp_path: Path
     write_connection(tmp_path / "farm.json", WHOLE)
     with pytest.raises(Unavailable, match=r"no connection file .*/workers\.json"):
         read_worker_connection(tmp_path)
-    theirs = Connection("tcp://node1:6666", client_secret="the workers'")
+    theirs = Connection("tcp://node1:6666", client_secret=zmq.curve_keypair()[1].decode())
     write_connection(tmp_path / "workers.json", theirs)
     for path in (tmp_path, tmp_path / "farm.json", tmp_path / "workers.json"):
         assert read_worker_connection(path) == theirs
@@ -135,3 +142,36 @@ def test_tokens_are_fresh_and_secrets_stay_out_of_logs() -> None:
     assert new_token() != new_token()
     assert len(new_token()) >= 32
     assert WHOLE.client_secret not in repr(WHOLE) + str([WHOLE])
+
+
+@pytest.mark.parametrize("name", ["server_key", "client_public", "client_secret"])
+@pytest.mark.parametrize("key", ["short", "é" * 40, "#" * 40, "0" * 45])
+def test_damaged_keys_are_refused_with_the_file_and_without_the_key(
+    tmp_path: Path, name: str, key: str
+) -> None:
+    path = written(tmp_path / "farm.json", **{name: key})
+    with pytest.raises(Unavailable) as refused:
+        read_connection(path)
+    text = str(refused.value)
+    assert str(path) in text
+    assert f"{name} is not a key of ZeroMQ: expected 40 characters in Z85, got {len(key)}" in text
+    assert "copy the file again" in text
+    assert key not in text
+    with pytest.raises(Unavailable, match="is not a key of ZeroMQ"):
+        farm.connect(path)
+
+
+@given(st.text("0aZ#%$-é", min_size=40, max_size=40))
+def test_keys_that_zeromq_refuses_are_refused(key: str) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        try:
+            socket.curve_serverkey = key.encode()
+            good = True
+        except zmq.ZMQError:
+            good = False
+    try:
+        _check_key("server_key", key)
+    except ValueError:
+        assert not good
+    else:
+        assert good

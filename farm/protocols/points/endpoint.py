@@ -90,8 +90,8 @@ def create_api(
         return HTMLResponse(reference_page(api.openapi()))
 
     @api.get("/farm/status", summary="Workers, queues, rates and percentiles")
-    async def status() -> Response:
-        return _json(backend.snapshot())
+    async def status(request: Request) -> Response:
+        return _json({**backend.snapshot(), "is_owner": request.scope[IS_OWNERS]()})
 
     @api.get("/farm/models", summary="The models that are served")
     async def models() -> Response:
@@ -140,7 +140,9 @@ def create_api(
                 "this is for the owner of the farm: ask as the user who started it, or with the "
                 "farm's token",
             )
-        return _json(await backend.questions.ask(question, dict(request.query_params)))
+        scope = request.scope
+        asker = hints_of(headers_of(scope), peer_of(scope), scope[USER]).client
+        return _json(await backend.questions.ask(question, dict(request.query_params), asker=asker))
 
     async def _read_elsewhere(
         name: str, body: HeldBody, client: str

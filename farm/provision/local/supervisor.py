@@ -20,6 +20,7 @@ from farm.errors import LossCause, Unavailable
 from farm.machine.open_files import allow_many_open_files
 from farm.machine.private import private_opener
 from farm.provision.local.child import Child, OutOfMemory
+from farm.provision.local.deaths import Deaths
 from farm.provision.local.group import Group, Launch
 from farm.provision.local.starting import arguments_of, environment_of
 from farm.provision.local.worker_log import first_line
@@ -186,6 +187,7 @@ class Workers:
         ]
         self._failure: WorkersFailed | None = None
         self._out_of_memory = OutOfMemory()
+        self._deaths = Deaths(log)
 
     def start(self) -> None:
         """Start the processes. Raises Unavailable if the connection file cannot be used.
@@ -259,6 +261,7 @@ class Workers:
                 for seat in self._seats:
                     self._look_after(seat, now)
                 self._tell_ready()
+                self._deaths.report_if_due(now)
                 self._out_of_memory.look()
                 if not all(seat.over for seat in self._seats):
                     self._wait(now)
@@ -270,6 +273,7 @@ class Workers:
                 if seat.child is not None:
                     seat.child.close()
                     seat.child = None
+            self._deaths.report()
             self._reports.close()
             self._finish()
 
@@ -355,7 +359,7 @@ class Workers:
             self._report(child, f"time limit of {limit_s:g} s", cause=LossCause.TIME_LIMIT)
         elif self._kill_at is not None and now >= self._kill_at:
             child.doom = "stopped by its supervisor"
-            self._report(child, child.doom)
+            self._report(child, child.doom, cause=LossCause.STOPPED)
         elif child.stopped_s(now) >= self.settings.frozen_after_s:
             child.doom = f"it was stopped (SIGSTOP) for {self.settings.frozen_after_s:g} s"
             self._report(child, child.doom)
@@ -459,15 +463,9 @@ class Workers:
             return
         delay_s = restart_delay_s(seat.crashes, served_s, self.settings)
         seat.start_at = now + delay_s
-        log.warning(
-            "worker process %d %s: %s; starting again in %.2g s; log: %s%s",
-            seat.number,
-            what,
-            reason,
-            delay_s,
-            seat.log,
-            f", which ends:\n{last_lines}" if last_lines else "",
-        )
+        ends = f", which ends:\n{last_lines}" if last_lines else ""
+        then = f"starting again in {delay_s:.2g} s; log: {seat.log}{ends}"
+        self._deaths.died(seat.number, what, reason, then)
 
     def _is_hopeless(self, seat: _Seat) -> bool:
         """Whether no process has served or will: with several servers some may still come up."""

@@ -44,6 +44,16 @@ function refuse(button) {
   button.title = reason || "";
 }
 
+const NOT_OWNER = "only for the owner of the farm: the user who started it, or who has its token, which farm url prints";
+
+// The status says whether this reader is the owner, so that others need not try.
+part(({ is_owner: isOwner }) => {
+  if (!present(isOwner) || isOwner !== refusals.has("")) return;
+  if (isOwner) refusals.delete("");
+  else refusals.set("", NOT_OWNER);
+  showRefusals();
+});
+
 function confirmed(question, verb) {
   const dialog = find("sure");
   setText("sure-question", question);

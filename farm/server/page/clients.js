@@ -23,7 +23,7 @@ function showShare(box, row) {
 }
 
 const clientTable = new Table("clients-table", [
-  { title: "Client", value: (c) => chosenName(c.client, "(no name)"), sort: (c) => c.client },
+  { title: "Client", value: (c) => chosenName(c.client, NO_NAME), sort: (c) => c.client },
   { title: "Share", build: shareCell, refresh: showShare, sort: (c) => c.share },
   { title: "Worker time", className: "number", value: (c) => duration(c.worker_s), sort: (c) => c.worker_s },
   { title: "Callers", className: "number", value: (c) => number(c.callers), sort: (c) => c.callers },
@@ -44,7 +44,7 @@ const clientTable = new Table("clients-table", [
 ], { key: (c) => c.client });
 
 const chainTable = new Table("chains-table", [
-  { title: "Client", value: (chain) => chosenName(chain.client, "(no name)"), sort: (chain) => chain.client },
+  { title: "Client", value: (chain) => chosenName(chain.client, NO_NAME), sort: (chain) => chain.client },
   { title: "Chain", value: (chain) => chosenName(chain.chain, chain.chain === "" ? "(bulk)" : ""), sort: (chain) => chain.chain },
   { title: "Queued", className: "number", value: (chain) => number(chain.queued), sort: (chain) => chain.queued },
   { title: "In flight", className: "number", value: (chain) => number(chain.in_flight), sort: (chain) => chain.in_flight },

@@ -7,7 +7,7 @@ function ends(row) {
 }
 
 const progressTable = new Table("progress-table", [
-  { title: "Name", value: (p) => chosenName(p.name, "(no name)"), sort: (p) => p.name },
+  { title: "Name", value: (p) => chosenName(p.name, NO_NAME), sort: (p) => p.name },
   { title: "Kind", value: (p) => p.kind, sort: (p) => p.kind },
   { title: "Client", value: (p) => chosenName(p.client), sort: (p) => p.client },
   {

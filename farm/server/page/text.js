@@ -1,7 +1,7 @@
 "use strict";
 // Numbers, times and texts as people read them, and the elements that hold them.
 
-const NONE = "\u2013", LONGEST_NAME = 40, DAY_S = 86400;
+const NONE = "\u2013", NO_NAME = "(no name)", LONGEST_NAME = 40, DAY_S = 86400;
 const find = (id) => document.getElementById(id);
 const present = (value) => value !== null && value !== undefined;
 

@@ -7,13 +7,13 @@ const whyButton = {
     const button = element("button", "Why?");
     button.type = "button";
     button.setAttribute("aria-label", `Why do calls of ${row.client || "clients without a name"} wait?`);
-    button.addEventListener("click", () => { find("why-of").value = data().client; why({ client: data().client }); });
+    button.addEventListener("click", () => { find("why-of").value = data().client || NO_NAME; why({ client: data().client }); });
     return button;
   },
 };
 
 const waits = new Table("waits-table", [
-  { title: "Client", value: (wait) => chosenName(wait.client, "(no name)") },
+  { title: "Client", value: (wait) => chosenName(wait.client, NO_NAME) },
   { title: "Model", value: (wait) => wait.model },
   { title: "Operation", value: (wait) => wait.operation },
   { title: "Calls", className: "number", value: (wait) => number(wait.calls) },
@@ -30,10 +30,7 @@ const oldest = new Table("calls-table", [
   { title: "What happened", className: "wide", value: (call) => call.story.join(", ") },
 ], { key: (call) => `${call.model}\n${call.operation}\n${call.story[0]}\n${call.rank}` });
 
-let clientsKnown = new Set();
-
 part((state) => {
-  clientsKnown = new Set([...state.waits || [], ...state.clients || [], ...state.chains || []].map((row) => row.client));
   waits.update(state.waits || []);
   find("why-form").hidden = refusals.has("why");
   const calls = (state.calls || []).map((call, rank) => ({ ...call, rank }));
@@ -71,6 +68,5 @@ async function why(words) {
 
 find("why-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  const of = find("why-of").value.trim();
-  why(clientsKnown.has(of) ? { client: of } : { call: of });
+  why({ of: find("why-of").value.trim() });
 });

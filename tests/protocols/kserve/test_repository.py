@@ -16,7 +16,7 @@ class Served:
     def __init__(self, *names: str) -> None:
         self.names = names
         self.without_workers: set[str] = set()
-        self.first_worker = FirstWorker(self.models(), {}, lambda task: None)
+        self.first_worker = FirstWorker(self.models(), {}, lambda task, error: None)
 
     def is_ready(self, model: str) -> bool:
         return model not in self.without_workers

@@ -135,6 +135,12 @@ def test_an_action_is_for_the_owner(door: Door) -> None:
     assert taken == []
 
 
+def test_the_status_says_whether_the_reader_is_the_owner(door: Door) -> None:
+    others = {"x-forwarded-for": "10.0.0.9"}
+    assert door.ask("GET", "/farm/status").json()["is_owner"] is True
+    assert door.ask("GET", "/farm/status", headers=others).json()["is_owner"] is False
+
+
 @pytest.mark.parametrize(
     ("name", "body", "status", "message"),
     [

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
+from farm.monitoring import repetitions
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed, restart_delay_s
 from farm.scheduler.state import WorkerId
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
@@ -187,9 +188,11 @@ def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
     models: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flag = tmp_path / "broken"
     models.write_text(models.read_text() + f"if os.path.exists({str(flag)!r}): os._exit(9)\n")
+    monkeypatch.setattr(repetitions, "EVERY_S", 0.0)
     workers = start("double", good_while_s=0.0)
     flag.touch()
     with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
@@ -202,6 +205,25 @@ def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
         farm.wait_for_workers(1)
     delays = re.findall(r"again in (\S+) s", caplog.text)
     assert [float(d) for d in delays] in ([0, 0.1, 0.2, 0], [0, 0.1, 0.2, 0.4, 0])
+
+
+def test_processes_that_die_again_and_again_are_few_lines(
+    farm: Farm, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repetitions, "EVERY_S", 1e6)
+    with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
+        workers = start("double", good_while_s=0.0)
+        for losses in range(1, 5):
+            os.kill(workers.pids()[0], signal.SIGKILL)
+            wait_for_losses(farm, losses)
+            farm.wait_for_workers(1)
+        assert caplog.text.count("WARNING") == 1
+        workers.stop(0.0)
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first.startswith("worker process 0 died: signal SIGKILL; starting again in 0 s; log: ")
+    assert last.startswith(
+        "worker processes died 3 times: signal SIGKILL; the last was process 0, starting again in "
+    )
 
 
 # --- processes that cannot start --------------------------------------------------------------
