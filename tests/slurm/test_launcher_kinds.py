@@ -18,7 +18,8 @@ from tests.support.time_limits import scaled
 BOTH = "farm call --model total 1,2; farm call --model device 1; farm status --json"
 """A command that needs a worker of each of two kinds."""
 
-ANSWERS = re.compile(r"y = \[3\.\]\n.*\ndevice = \[[01]\.\]")
+ANSWERS = re.compile(r"^y = \[3\.\]$.*^device = \[[01]\.\]$", re.DOTALL | re.MULTILINE)
+"""What it prints, and between the lines those of the front door about workers that join."""
 
 
 @pytest.fixture
