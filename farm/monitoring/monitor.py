@@ -10,6 +10,8 @@ from farm.monitoring.history import History
 from farm.monitoring.losses import Losses
 from farm.monitoring.news import News
 from farm.monitoring.progress import ProgressBoard
+from farm.monitoring.spans import CallSpans
+from farm.monitoring.tracing import Tracing
 from farm.monitoring.what_failed import WhatFailed
 from farm.monitoring.why import Why
 from farm.monitoring.workers import WorkerFacts
@@ -18,10 +20,10 @@ from farm.monitoring.workers import WorkerFacts
 class Monitor:
     """Watches the farm of a dispatcher; each part adds its data to the farm's snapshot.
 
-    It is made and closed on the farm's event loop.
+    It is made and closed on the farm's event loop. tracing: sends spans of calls, if given.
     """
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, tracing: Tracing | None = None) -> None:
         failures, losses, news = Failures(dispatcher.models()), Losses(), News()
         dispatcher.on_joined.append(news.joined)
         dispatcher.on_left += [losses.left, news.left]
@@ -31,6 +33,8 @@ class Monitor:
         dispatcher.offer("failures", WhatFailed(failures, losses).answer)
         Counters().watch(dispatcher)
         CallLog().watch(dispatcher)
+        if tracing is not None:
+            CallSpans(tracing).watch(dispatcher)
         self.why = Why(dispatcher)
         self.progress = ProgressBoard(dispatcher)
         self.workers = WorkerFacts(dispatcher)

@@ -8,12 +8,10 @@ import logging
 import math
 import os
 import secrets
-import socket
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -33,9 +31,9 @@ from farm.grpc.server import GrpcServer, Services, Tls, check_packages
 from farm.http.access import Access
 from farm.http.server import HttpServer
 from farm.machine.memory import usable_memory
-from farm.machine.private import make_private_folder
 from farm.model import Model
 from farm.monitoring.monitor import Monitor
+from farm.monitoring.tracing import Tracing, start_tracing
 from farm.protocols.site import ProtocolListener, Site
 from farm.provision.batch import allocation
 from farm.provision.batch.elastic import Elastic
@@ -44,6 +42,7 @@ from farm.provision.local import supervisor as local
 from farm.provision.local.group import launch_of
 from farm.record.recorder import Recorder
 from farm.server.app import checked_options, endpoints_of, front_door
+from farm.server.folder import take_folder
 from farm.server.restarts import restarts, show_restarts
 from farm.server.stopping import Asked, offer_stop
 from farm.server.wires import Wires, listen
@@ -58,14 +57,9 @@ from farm.transports.connection import (
 )
 from farm.transports.dask.transport import DaskTransport
 from farm.transports.peers import Peers
-from farm.transports.reach import accepts_tcp
 from farm.transports.threads import LocalTransport
-from farm.wording import worded
 
 log = logging.getLogger(__name__)
-
-RUN_FOLDER = ("farm.*", ".farm.*", "workers.*", "logs", "jobs", "experiments.db*")
-"""Files that farms create in a run folder; a folder with other files is not farm's alone."""
 
 SHARE_OF_MEMORY = 4
 """Bodies may use 1 / SHARE_OF_MEMORY of the memory: as arrays, in queues and in answers they
@@ -135,6 +129,7 @@ class Farm:
         self.experiments: Experiments | None = None
         self._runs: Runs | None = None
         self._recorder: Recorder | None = None
+        self._tracing: Tracing | None = None
 
     @property
     def batch_system(self) -> str:
@@ -149,7 +144,7 @@ class Farm:
         a keeper started this front door again: the workers and jobs of its predecessor wait.
         """
         self._loop = asyncio.get_running_loop()
-        self._take_folder()
+        take_folder(self.settings.dir)
         try:
             await self._start()
         except BaseException as error:
@@ -162,6 +157,8 @@ class Farm:
         settings = self.settings
         if settings.grpc_port is not None:
             check_packages()  # before anything starts that would have to be stopped
+        if settings.otel:
+            self._tracing = start_tracing()
         for protocol in self._protocols:
             options = self._options[protocol.name]
             if protocol.experiments and options is not None:  # another server may use the journal
@@ -189,7 +186,7 @@ class Farm:
             retries=settings.retries,
             memory=self._recorder,
         )
-        self._monitor = Monitor(self.dispatcher)
+        self._monitor = Monitor(self.dispatcher, self._tracing)
         WorkerActions(self.dispatcher, peers, settings.dir)
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
@@ -304,6 +301,7 @@ class Farm:
             unix=settings.unix,
             held=held,
             names_requests=settings.log_format == "json",
+            tracing=self._tracing,
         )
         _, port = await self._http.start()
         self.dispatcher.add_part("http", self._http.traffic.shown)
@@ -335,6 +333,8 @@ class Farm:
             max_body_bytes=settings.max_body_bytes,
             tls=tls,
             held=held,
+            names_requests=settings.log_format == "json",
+            tracing=self._tracing,
         )
         _, port = await server.start()
         self._grpc = server
@@ -397,6 +397,9 @@ class Farm:
             self._workers = None
         if self._elastic is not None:
             await self._elastic.stop()
+        if self._tracing is not None:
+            tracing, self._tracing = self._tracing, None
+            await asyncio.get_running_loop().run_in_executor(None, tracing.close)
         with contextlib.suppress(FileNotFoundError, Unavailable):
             if read_connection(self.connection_file).pid == os.getpid():
                 self.connection_file.unlink()
@@ -419,51 +422,9 @@ class Farm:
         if self._workers is not None:
             self._workers.hurry(0.0)
 
-    def _take_folder(self) -> None:
-        """Claim the run folder. Raises Unavailable if a running farm uses it."""
-        folder = self.settings.dir
-        try:
-            make_private_folder(folder, known=RUN_FOLDER)
-        except OSError as error:
-            raise Unavailable(f"run folder {folder} cannot be made: {error}") from None
-        try:
-            before = read_connection(self.connection_file)
-        except Unavailable:
-            return
-        if before.host == socket.gethostname() and _lives(before.pid):
-            raise Unavailable(
-                f"a farm (process {before.pid}) runs in {folder} already; "
-                f"stop it, or give this one its own {worded('--dir', 'dir=')}"
-            )
-        if before.host != socket.gethostname() and accepts_tcp(before.endpoint):
-            raise Unavailable(
-                f"a farm on {before.host} runs in {folder} already, as something answers at "
-                f"{before.endpoint}; stop it, or give this one its own "
-                f"{worded('--dir', 'dir=')}"
-            )
-
 
 def _starting() -> str:
     return "the farm is starting and waits for its first worker"
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid() and not _has_ended(pid)
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether the process is a zombie: it has ended, and its parent has not reaped it yet."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:  # no such file system, or the process is gone
-        return False
-    return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")  # proc(5)
 
 
 @contextlib.contextmanager
