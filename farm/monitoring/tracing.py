@@ -10,8 +10,9 @@ import logging
 import os
 import socket
 import threading
-import time
+
 from collections.abc import Mapping
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from farm.errors import FarmError, Unavailable
@@ -203,7 +204,7 @@ class _Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the record's text, if nothing was said within the last minute."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._said_at >= COMPLAIN_EVERY_S:
             self._said_at = now
             text = " ".join(record.getMessage().split())
