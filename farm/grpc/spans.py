@@ -32,7 +32,7 @@ class GrpcSpan:
         self._span = tracing.request(method, headers, attributes)
 
     def parent_of(self, headers: Headers) -> Headers:
-        """Return the headers with this span as the parent of what follows."""
+        """Return the headers with this span as the parent."""
         return {**headers, TRACE_PARENT: self._span.parent}
 
     def end(self, status: str, call_id: str) -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import threading
-
 from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -43,7 +42,7 @@ ONLY = {
 def start_tracing() -> Tracing | None:
     """Return the sender of spans; None if the environment turns OpenTelemetry off.
 
-    Raises Unavailable if its packages are missing, or a variable asks for what farm does not have.
+    Raises Unavailable if packages are missing, or if a variable asks for another exporter.
     """
     for name, supported in ONLY.items():
         value = os.environ.get(name, "").strip()
@@ -203,7 +202,7 @@ class _Complaints(logging.Handler):
         self._logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the record's text, if nothing was said within the last minute."""
+        """Log the record's text, unless there was a line within the last minute."""
         now = monotonic()
         if now - self._said_at >= COMPLAIN_EVERY_S:
             self._said_at = now
