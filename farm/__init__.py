@@ -17,7 +17,7 @@ from farm.version import __version__
 
 if TYPE_CHECKING:
     from farm import ops as ops
-    from farm.client import Client, Executor, RemoteModel, chain, connect
+    from farm.client import Client, Executor, RemoteModel, call_id, chain, connect
     from farm.loading import load_failures, load_pandas, load_progress, load_xarray
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
@@ -49,6 +49,7 @@ else:
         "Sweep": ("farm.sweep.api", "Sweep"),
         "SweepError": ("farm.sweep.design.errors", "SweepError"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
+        "call_id": ("farm.client", "call_id"),
         "chain": ("farm.client", "chain"),
         "choice": ("farm.sweep.design.parameters", "choice"),
         "connect": ("farm.client", "connect"),
@@ -110,6 +111,7 @@ __all__ = [
     "TensorInfo",
     "TorchModel",
     "__version__",
+    "call_id",
     "chain",
     "choice",
     "connect",

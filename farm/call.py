@@ -241,10 +241,13 @@ class Origin(NamedTuple):
     """The request that a call came with, for logs.
 
     call_id: the name of the call in logs, from the client or made by the farm; client: who asked.
+    trace_parent: the span of the request, as in the header `traceparent` of W3C Trace Context; ""
+    if there is none. Workers do not get it.
     """
 
     call_id: str
     client: str = ""
+    trace_parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -348,7 +351,8 @@ class Hints:
     shown_as: the names under which `farm status` counts the call; the farm sets it for calls that
     give a client or a chain, as the names above may stand for a host or for one request.
     patient: whether the caller waits for a first worker as long as it takes, as native clients do.
-    call_id: the name of the call in logs; empty: it has none.
+    call_id: the name of the call in logs; empty: it has none. trace_parent: see `Origin`; only a
+    call with an id has one.
     """
 
     client: str = ""
@@ -359,6 +363,7 @@ class Hints:
     shown_as: CallerName | None = field(default=None, compare=False)
     patient: bool = field(default=False, compare=False)
     call_id: str = field(default="", compare=False)
+    trace_parent: str = field(default="", compare=False)
 
     @property
     def is_limited(self) -> bool:
@@ -367,7 +372,7 @@ class Hints:
 
     def named(self, call: Call) -> Call:
         """Return the call with its origin, from the id and the client here."""
-        return replace(call, origin=Origin(self.call_id, self.client))
+        return replace(call, origin=Origin(self.call_id, self.client, self.trace_parent))
 
 
 NO_HINTS = Hints()

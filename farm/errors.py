@@ -57,16 +57,25 @@ class FarmError(Exception):
     Control characters in both are escaped, as by `printable`: text from a model or another server
     may end up on a user's terminal.
     row: the row of a task of several rows that failed, counted from 0; None if unknown.
+    call_id: the id of the call that failed, by which logs name it; "" if it has none.
     """
 
     kinds: ClassVar[dict[str, type[FarmError]]] = {}
     row: int | None = None
+    call_id: str = ""
 
     def __init__(self, message: str, *, detail: str = "") -> None:
         message, detail = printable(message), printable(detail)
         super().__init__(message)
         self.message = message
         self.detail = detail
+
+    def of_call(self, call_id: str) -> FarmError:
+        """Return a copy of the error that names its call; other calls may have this one, too."""
+        error = error_named(type(self).__name__, self.message, self.detail)
+        error.row, error.call_id = self.row, call_id
+        error.add_note(f"id of the call in the logs: {call_id}")
+        return error
 
     def __init_subclass__(cls) -> None:
         FarmError.kinds[cls.__name__] = cls

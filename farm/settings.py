@@ -71,6 +71,7 @@ class Settings:
     minutes for workers on this machine, an hour for those that start elsewhere, and less if the
     batch system expects their job to start later than that.
     log_format: of the front door's log; json: one object a line, and each request gets an id.
+    otel: send spans of requests and calls by OpenTelemetry, which the variables OTEL_... configure.
     grace_s: how long running calls may take to finish when the farm shuts down.
     """
 
@@ -105,6 +106,7 @@ class Settings:
     max_held_bytes: int | None = None
     non_finite: NonFinite = "literal"
     log_format: LogFormat = "text"
+    otel: bool = False
     heartbeat_s: float = 5.0
     start_timeout_s: float | None = None
     grace_s: float = 30.0

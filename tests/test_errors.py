@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import traceback
 
 import pytest
 
@@ -26,6 +27,17 @@ def test_an_error_is_the_same_after_a_journey(kind: type[FarmError]) -> None:
     ):
         assert type(other) is kind
         assert (other.message, other.detail, str(other)) == ("what happened", "where", str(error))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_copy_names_its_call(kind: type[FarmError]) -> None:
+    error = kind("what happened", detail="where")
+    error.row = 3
+    named = error.of_call("a-1")
+    assert type(named) is kind
+    assert (named.message, named.detail, named.row) == ("what happened", "where", 3)
+    assert (error.call_id, named.call_id) == ("", "a-1")
+    assert "a-1" in "".join(traceback.format_exception(named))
 
 
 @pytest.mark.parametrize(

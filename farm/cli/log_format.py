@@ -22,7 +22,7 @@ log_format_option = click.option(
     envvar=LOG_FORMAT,
     show_default=True,
     help="Format of the log on stderr and of the models' logs; json: one object a line, in which "
-    "each HTTP request has an id.",
+    "each request of HTTP and gRPC has an id.",
 )
 
 

@@ -228,6 +228,12 @@ def _click_option(option: Option) -> click.Option:
 )
 @log_format_option
 @click.option(
+    "--otel",
+    is_flag=True,
+    help="Send spans of requests and calls to an OpenTelemetry collector, which the standard "
+    "environment variables name, such as OTEL_EXPORTER_OTLP_ENDPOINT.",
+)
+@click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     expose_value=False,

@@ -6,7 +6,7 @@
 from farm.client.client import Client, connect
 from farm.client.executor import Executor
 from farm.client.failures import FailedCalls, LostWorkers
-from farm.client.names import chain
+from farm.client.names import call_id, chain
 from farm.client.remote import RemoteModel
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "FailedCalls",
     "LostWorkers",
     "RemoteModel",
+    "call_id",
     "chain",
     "connect",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from farm.call import Call, Hints
+from farm.call import Call, Hints, Result
 from farm.errors import Cancelled, DeadlineExceeded, FarmError
 from farm.http.client import Cancellation
 from farm.transports.line import Outcome, Receiver
@@ -134,9 +134,12 @@ class HttpCalls:
     def settle(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
         """Deliver outcomes; those of calls that are not open are ignored."""
         receivers = set()
-        for call_id, outcome in outcomes:
-            waiting = self.waiting.pop(call_id, None)
+        for number, outcome in outcomes:
+            waiting = self.waiting.pop(number, None)
             if waiting is not None:
+                call_id = waiting.job.hints.call_id
+                if call_id and not isinstance(outcome, Result):
+                    outcome = outcome.of_call(call_id)
                 waiting.receiver.put(waiting.key, outcome)
                 receivers.add(waiting.receiver)
         for receiver in receivers:

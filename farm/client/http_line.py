@@ -266,6 +266,8 @@ class HttpLine:
                 headers["Farm-Priority"] = str(hints.priority)
             if left_s is not None:
                 headers["Farm-Deadline"] = str(left_s)
+            if hints.call_id:
+                headers["X-Request-ID"] = hints.call_id
         return headers
 
     def _requests(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from farm.call import Hints
+from farm.call import LONGEST_CALL_ID, Hints, checked_call_id
 
 NUMBER = "{i}"
 """Stands for the number of a thread in the names of an Executor."""
@@ -80,10 +80,37 @@ def chain(name: str, *, client: str | None = None) -> Iterator[None]:
         yield
 
 
+_CALL_ID: ContextVar[str] = ContextVar("id of calls", default="")
+
+
+@contextlib.contextmanager
+def call_id(text: str) -> Iterator[None]:
+    """Give all calls of a block this id, which logs of the farm and of its workers name.
+
+        with farm.call_id("order-17"):
+            y = model(x)
+
+    An error of such a call has the id as `call_id`. It holds where the names of `chain` hold; in an
+    inner block, that one's id. Raises ValueError unless it has 1 to 128 visible ASCII characters.
+    """
+    if not isinstance(text, str) or not checked_call_id(text):
+        raise ValueError(
+            f"the id of a call is {text!r}; expected 1 to {LONGEST_CALL_ID} visible ASCII "
+            "characters without spaces"
+        )
+    token = _CALL_ID.set(text)
+    try:
+        yield
+    finally:
+        _CALL_ID.reset(token)
+
+
 def with_names(hints: Hints) -> Hints:
-    """Return `hints` with the names that hold here."""
-    names = _HERE.get()
-    return hints if names is None else _replaced(hints, names)
+    """Return `hints` with the names and the id that hold here."""
+    names, call_id = _HERE.get(), _CALL_ID.get()
+    if names is not None:
+        hints = _replaced(hints, names)
+    return replace(hints, call_id=call_id) if call_id else hints
 
 
 @lru_cache(maxsize=1024)

@@ -28,6 +28,9 @@ from farm.grpc.messages import (
     timeout_s,
     trailers,
 )
+from farm.grpc.spans import HEALTH, GrpcSpan
+from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
+from farm.monitoring.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,19 @@ class Caller(NamedTuple):
     headers: Headers
     remaining_s: float | None
 
+
+class Naming(NamedTuple):
+    """How calls get ids and spans.
+
+    make_id: makes the id of a call that has none; None: it stays without. tracing: makes the spans
+    of calls; None: there are none.
+    """
+
+    make_id: Callable[[], bytes] | None = None
+    tracing: Tracing | None = None
+
+
+NOTHING_NAMED = Naming()
 
 Message = bytes | HeldBody | Packed | PackedLong[HeldBody]
 
@@ -111,11 +127,21 @@ class CallConnection(Protocol):
 class GrpcCall:
     """An open call; its connection passes it the events of its stream."""
 
-    def __init__(self, line: CallConnection, stream: int, service: Service, limit: int) -> None:
+    def __init__(
+        self,
+        line: CallConnection,
+        stream: int,
+        service: Service,
+        limit: int,
+        naming: Naming = NOTHING_NAMED,
+    ) -> None:
         self._line = line
         self._stream = stream
         self._service = service
         self._limit = limit
+        self._naming = naming
+        self._call_id = b""  # as the answer's metadata has it
+        self._span: GrpcSpan | None = None
         self._headers_sent = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -135,6 +161,7 @@ class GrpcCall:
 
     def begin(self, path: str, caller: Caller) -> None:
         """Start the call, whose headers have arrived. Raises Failed."""
+        caller = self._named(path, caller)
         headers = caller.headers
         encoding, limit = headers.get(b"grpc-encoding", b"identity"), self._limit
         self._messages = Messages(encoding, limit, lambda: HeldBody(limit))
@@ -156,6 +183,28 @@ class GrpcCall:
             self._start(lambda: both_ways(requests, self._write, caller))
         else:
             raise GrpcFailure("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
+
+    def _named(self, path: str, caller: Caller) -> Caller:
+        """Begin the span of the call, and find its id; return the caller with both in the headers.
+
+        They are what an HTTP request has: `traceparent` and `x-request-id`.
+        """
+        make_id, tracing = self._naming
+        headers = caller.headers
+        if tracing is not None and not path.startswith(HEALTH):
+            self._span = GrpcSpan(tracing, path, headers, caller.peer)
+            headers = self._span.parent_of(headers)
+        if make_id is None and NAMING.isdisjoint(headers):
+            return caller
+        self._call_id = call_id_of(headers).encode()
+        if not self._call_id and make_id is not None:
+            self._call_id = make_id()
+            headers = {**headers, REQUEST_ID: self._call_id}
+        return caller._replace(headers=headers)
+
+    def _id(self) -> bytes:
+        """Return the metadata of the answer that names the call; empty if it has no id."""
+        return literal(REQUEST_ID, self._call_id) if self._call_id else b""
 
     def received(self, part: bytes) -> None:
         """Handle a part of the request's body. Raises Failed."""
@@ -207,14 +256,15 @@ class GrpcCall:
     def cancel(self) -> None:
         """Cancel the call: its client has left."""
         task = self._task
-        self._over()
+        self._over("CANCELLED")
         if task is not None:
             task.cancel()
 
     def fail(self, status: str, text: str) -> None:
         """End with an error, whatever is running."""
         task = self._task
-        self._end(trailers(status, text, alone=not self._headers_sent))
+        block = trailers(status, text, alone=not self._headers_sent)
+        self._end(block if self._headers_sent else block + self._id(), status)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
@@ -227,8 +277,8 @@ class GrpcCall:
         try:
             await method()
             if not self._headers_sent:
-                self._line.http2.send_headers(self._stream, HEADERS)
-            self._end(OK)
+                self._line.http2.send_headers(self._stream, HEADERS + self._id())
+            self._end(OK, "OK")
         except asyncio.CancelledError:
             self.fail("CANCELLED", "the call was cancelled")
             raise
@@ -244,7 +294,7 @@ class GrpcCall:
 
     async def _answer(self, method: Unary, message: Message) -> None:
         answer = await method(await _whole(message), self._caller)
-        headers = HEADERS
+        headers = HEADERS + self._id()
         if isinstance(answer, Noted):
             headers += b"".join([literal(name, value) for name, value in answer.metadata])
             answer = answer.message
@@ -260,7 +310,7 @@ class GrpcCall:
     async def _write(self, message: bytes | memoryview) -> None:
         http2 = self._line.http2
         if not self._headers_sent:
-            http2.send_headers(self._stream, HEADERS)
+            http2.send_headers(self._stream, HEADERS + self._id())
             self._headers_sent = True
         self._clear.clear()
         gone = True
@@ -279,12 +329,15 @@ class GrpcCall:
         if not self._ended:
             self.fail("DEADLINE_EXCEEDED", "the deadline passed before the answer came")
 
-    def _end(self, block: bytes) -> None:
+    def _end(self, block: bytes, status: str) -> None:
         self._line.http2.end(self._stream, block)
-        self._over()
+        self._over(status)
 
-    def _over(self) -> None:
+    def _over(self, status: str) -> None:
         self._ended = True
+        if self._span is not None:
+            self._span.end(status, self._call_id.decode())
+            self._span = None
         if self._room is not None:
             self._room.release()
         # Break the reference cycle with the task, which only the garbage collector would free.

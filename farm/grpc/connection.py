@@ -10,7 +10,7 @@ from typing import cast
 
 from farm.bodies.held import HeldBytes
 from farm.bodies.unpacking import Refused
-from farm.grpc.call import Caller, GrpcCall, Service
+from farm.grpc.call import NOTHING_NAMED, Caller, GrpcCall, Naming, Service
 from farm.grpc.frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
 from farm.grpc.headers import LARGEST_LIST
 from farm.grpc.http2 import Event, Http2Connection, Opened
@@ -66,6 +66,7 @@ class GrpcServerState:
     turns: Turns
     connections: Connections
     timeouts: GrpcTimeouts
+    naming: Naming = NOTHING_NAMED
     buffer: Buffer = field(default_factory=Buffer)
     heavy: set[GrpcConnection] = field(default_factory=set)
     """The connection that read a long block of headers in this turn; only one may per turn."""
@@ -235,7 +236,7 @@ class GrpcConnection(Portions):
             self._refuse(stream, oversized)
             return
         call = self._calls[stream] = GrpcCall(
-            self, stream, self._served.service, self._served.limit
+            self, stream, self._served.service, self._served.limit, self._served.naming
         )
         try:
             if oversized:

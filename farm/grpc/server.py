@@ -18,13 +18,15 @@ from typing import TypeVar
 
 from farm.bodies.held import HeldBytes
 from farm.errors import Unavailable
-from farm.grpc.call import Bidirectional, ServerStream, Service, Unary
+from farm.grpc.call import Bidirectional, Naming, ServerStream, Service, Unary
 from farm.grpc.connection import GrpcConnection, GrpcServerState, GrpcTimeouts
+from farm.http.call_ids import call_ids
 from farm.http.connections import Connections
 from farm.http.exchange import Admits
 from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen
 from farm.machine.open_files import allow_many_open_files
+from farm.monitoring.tracing import Tracing
 from farm.wording import worded
 
 T = TypeVar("T")
@@ -110,10 +112,14 @@ class GrpcServer:
         tls: Tls | None = None,
         held: HeldBytes | None = None,
         timeouts: GrpcTimeouts = GrpcTimeouts(),  # noqa: B008  # it is immutable
+        names_requests: bool = False,
+        tracing: Tracing | None = None,
     ) -> None:
         """port: 0 picks a free one; tls: None serves without encryption.
 
         held: memory for long messages of all connections, possibly shared by several servers.
+        names_requests: whether calls without an id for logs get one. tracing: makes spans of calls,
+        if given.
         """
         self._service = service
         self._access = access
@@ -123,6 +129,7 @@ class GrpcServer:
         self._tls = tls
         self._held = held or HeldBytes(1 << 62)
         self._timeouts = timeouts
+        self._naming = Naming(call_ids() if names_requests else None, tracing)
         self._server: asyncio.Server | None = None
         self.connections: Connections | None = None  # while it runs
 
@@ -143,6 +150,7 @@ class GrpcServer:
             Turns(loop),
             connections,
             self._timeouts,
+            self._naming,
         )
         self._server = await loop.create_server(
             partial(GrpcConnection, served),

@@ -32,9 +32,15 @@ def call_id_of(headers: Headers) -> str:
     given = checked_call_id(headers.get(REQUEST_ID, b"").decode("latin-1"))
     if given:
         return given
-    # Later versions may have more fields behind these.
     parent = _PARENT.match(headers.get(TRACE_PARENT, b""))
     return parent[1].decode() if parent else ""
+
+
+def trace_parent_of(headers: Headers) -> str:
+    """Return the request's parent span, as in `traceparent`; empty if it has none."""
+    # Later versions may have more fields behind these.
+    parent = _PARENT.match(headers.get(TRACE_PARENT, b""))
+    return parent[0].decode() if parent else ""
 
 
 def call_ids() -> Callable[[], bytes]:

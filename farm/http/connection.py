@@ -24,6 +24,7 @@ from farm.http.timeouts import HttpTimeouts, Stage
 from farm.http.turns import Turns
 from farm.machine.peer import Peer
 from farm.machine.traffic import Traffic
+from farm.monitoring.tracing import Tracing
 
 if TYPE_CHECKING:
     from farm.http.connections import Connections
@@ -72,7 +73,8 @@ LOOK_AGAIN_S = 0.02
 class HttpServerState:
     """State shared by all connections of a server. bodies: queue of long bodies to handle.
 
-    make_id: makes an id for a request that has none; None: it stays without.
+    make_id: makes an id for a request that has none; None: it stays without. tracing: makes spans
+    of requests; None: there are none.
     """
 
     front: Routes
@@ -83,6 +85,7 @@ class HttpServerState:
     timeouts: HttpTimeouts
     traffic: Traffic = field(default_factory=Traffic)
     make_id: Callable[[], bytes] | None = None
+    tracing: Tracing | None = None
     buffer: Buffer = field(default_factory=Buffer)
 
 

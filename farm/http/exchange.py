@@ -17,6 +17,7 @@ from farm.http.asgi import Application
 from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
 from farm.http.reader import HttpFault, RequestHead
 from farm.http.request import JSON, ErrorForm, Handler, Request
+from farm.http.spans import HttpSpan, is_traced
 from farm.machine.peer import Peer
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Exchange:
         "_limit",
         "_path",
         "_share",
+        "_span",
         "_user",
         "answered",
         "begun",
@@ -121,6 +123,7 @@ class Exchange:
         self._share: Share | None = None
         self._user = ""
         self._call_id = ""
+        self._span: HttpSpan | None = None
         self._cancel: CancelCall | None = None
 
     @property
@@ -144,6 +147,9 @@ class Exchange:
     def begin(self, access: Admits) -> None:
         """Check the head, and refuse the request or prepare for its body."""
         head, connection = self.head, self._connection
+        tracing = connection.served.tracing
+        if tracing is not None and is_traced(head):
+            self._span = HttpSpan(tracing, head, self._path, connection.peer.host)
         try:
             self._user = access.user(connection.peer, head.headers)
             connection.let_in = True
@@ -256,7 +262,7 @@ class Exchange:
         """Send the complete answer."""
         if self.answered:
             return
-        self.begun = True
+        self._begin_answer(status)
         more = b"".join([b"%b: %b\r\n" % header for header in headers])
         if self._call_id:
             more += b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode())
@@ -283,7 +289,7 @@ class Exchange:
         """Send status and headers; the body follows in parts."""
         if self.answered:
             return
-        self.begun = True
+        self._begin_answer(status)
         start = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         start += [b"%b: %b\r\n" % header for header in headers]
         if self._call_id:
@@ -297,6 +303,11 @@ class Exchange:
             start.append(b"connection: close\r\n")
         start.append(b"\r\n")
         self._connection.write_start(b"".join(start))
+
+    def _begin_answer(self, status: int) -> None:
+        self.begun = True
+        if self._span is not None:
+            self._span.status = status
 
     def write(self, part: bytes) -> None:
         """Send a part of the body."""
@@ -365,6 +376,9 @@ class Exchange:
 
     def _let_go(self) -> None:
         self._body = None
+        if self._span is not None:
+            self._span.end(self._call_id)
+            self._span = None
         if self._share is not None:
             self._share.release()
             self._share = None

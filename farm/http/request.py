@@ -15,7 +15,7 @@ from farm.bodies.unpacking import Extra, Headers
 from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints, Result
 from farm.dispatcher.backend import CancelCall, named
 from farm.errors import InvalidInput
-from farm.http.call_ids import NAMING, call_id_of
+from farm.http.call_ids import NAMING, call_id_of, trace_parent_of
 
 if TYPE_CHECKING:
     from farm.bodies.body import Body
@@ -81,6 +81,7 @@ def hints_of(headers: Headers, peer: str, user: str) -> Hints:
             chain=chain,
             shown_as=(client, chain) if is_named else None,
             call_id=call_id_of(headers),
+            trace_parent=trace_parent_of(headers),
         )
     return named(user or peer)
 

@@ -17,6 +17,7 @@ from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen, listen_unix
 from farm.machine.open_files import allow_many_open_files
 from farm.machine.traffic import Traffic
+from farm.monitoring.tracing import Tracing
 
 LAST_WORDS_S = 1.0
 """Seconds for answers that are being sent, after everything else has ended."""
@@ -49,12 +50,14 @@ class HttpServer:
         timeouts: HttpTimeouts = TIMEOUTS,
         most_connections: int | None = None,
         names_requests: bool = False,
+        tracing: Tracing | None = None,
     ) -> None:
         """port: 0 picks a free one; unix: path of a socket that is served too.
 
         held: memory for bodies of all connections, possibly shared by several servers.
         most_connections: None derives it from the number of files that this process may open.
-        names_requests: whether requests without an id for logs get one.
+        names_requests: whether requests without an id for logs get one. tracing: makes spans of
+        requests, if given.
         """
         self._front = front
         self._host = host
@@ -64,6 +67,7 @@ class HttpServer:
         self._timeouts = timeouts
         self._most = most_connections
         self._make_id = call_ids() if names_requests else None
+        self._tracing = tracing
         self._servers: list[asyncio.Server] = []
         self.connections: Connections | None = None  # while it runs
         self.traffic = Traffic()
@@ -89,6 +93,7 @@ class HttpServer:
             self._timeouts,
             self.traffic,
             self._make_id,
+            self._tracing,
         )
         made = partial(HttpConnection, served)
         for sock in _several(listener):

@@ -33,6 +33,7 @@ from farm.http.server import HttpServer
 from farm.machine.memory import usable_memory
 from farm.model import Model
 from farm.monitoring.monitor import Monitor
+from farm.monitoring.tracing import Tracing, start_tracing
 from farm.protocols.site import ProtocolListener, Site
 from farm.provision.batch import allocation
 from farm.provision.batch.elastic import Elastic
@@ -128,6 +129,7 @@ class Farm:
         self.experiments: Experiments | None = None
         self._runs: Runs | None = None
         self._recorder: Recorder | None = None
+        self._tracing: Tracing | None = None
 
     @property
     def batch_system(self) -> str:
@@ -155,6 +157,8 @@ class Farm:
         settings = self.settings
         if settings.grpc_port is not None:
             check_packages()  # before anything starts that would have to be stopped
+        if settings.otel:
+            self._tracing = start_tracing()
         for protocol in self._protocols:
             options = self._options[protocol.name]
             if protocol.experiments and options is not None:  # another server may use the journal
@@ -182,7 +186,7 @@ class Farm:
             retries=settings.retries,
             memory=self._recorder,
         )
-        self._monitor = Monitor(self.dispatcher)
+        self._monitor = Monitor(self.dispatcher, self._tracing)
         WorkerActions(self.dispatcher, peers, settings.dir)
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)
@@ -297,6 +301,7 @@ class Farm:
             unix=settings.unix,
             held=held,
             names_requests=settings.log_format == "json",
+            tracing=self._tracing,
         )
         _, port = await self._http.start()
         self.dispatcher.add_part("http", self._http.traffic.shown)
@@ -328,6 +333,8 @@ class Farm:
             max_body_bytes=settings.max_body_bytes,
             tls=tls,
             held=held,
+            names_requests=settings.log_format == "json",
+            tracing=self._tracing,
         )
         _, port = await server.start()
         self._grpc = server
@@ -390,6 +397,9 @@ class Farm:
             self._workers = None
         if self._elastic is not None:
             await self._elastic.stop()
+        if self._tracing is not None:
+            tracing, self._tracing = self._tracing, None
+            await asyncio.get_running_loop().run_in_executor(None, tracing.close)
         with contextlib.suppress(FileNotFoundError, Unavailable):
             if read_connection(self.connection_file).pid == os.getpid():
                 self.connection_file.unlink()

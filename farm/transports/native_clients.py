@@ -122,6 +122,8 @@ class NativeClients:
                 raise UnsupportedFeature("streams are for HTTP and gRPC clients")
             if again:
                 self._check_repeatable(call)
+            if call.origin is not None:  # for the parts of a long call
+                hints = replace(hints, call_id=call.origin.call_id)
             client.calls[call_id] = self._dispatcher.start_call(call, hints, done)
         except FarmError as error:
             done(error)

@@ -126,6 +126,8 @@ class End:
         waiting = self._waiting
         tasks = []
         for (key, call), call_id in zip(calls, self._ids, strict=False):
+            if hints.call_id:
+                call = hints.named(call)
             waiting[call_id] = Waiting(call, hints, now, receiver, key)
             tasks.append((call_id, call))
         self._leave((hints, tasks))

@@ -56,7 +56,9 @@ class OpenCalls:
             entry = self.waiting.pop(call_id, None)
             if entry is None:
                 continue  # cancelled, or answered twice after a lost connection
-            _, _, _, receiver, key = entry
+            _, hints, _, receiver, key = entry
+            if hints.call_id and not isinstance(outcome, Result):
+                outcome = outcome.of_call(hints.call_id)
             receiver.put(key, outcome)
             if receiver is not last:
                 last = receiver

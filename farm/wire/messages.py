@@ -189,7 +189,7 @@ def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
             vectors = [None if vector is None else put(vector) for vector in (wrt.sens, wrt.vec)]
             row += [wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, *vectors]
         if origin is not None:
-            row.append(list(origin))
+            row.append([origin.call_id, origin.client])
     return row
 
 

@@ -37,6 +37,14 @@ def now_running(calls: Sequence[Call]) -> None:
     )
 
 
+def runs_for(others: Fields) -> None:
+    """Note the `context` of the process for which this thread is about to run a part of a call.
+
+    Empty: that has ended.
+    """
+    _fields.set(others or None)
+
+
 def fields() -> Fields:
     """Return id, client and model of the calls that this thread runs; empty if they have no id."""
     return _fields.get() or {}

@@ -89,6 +89,19 @@ def test_one_id_from_the_header_to_the_logs(tmp_path: Path) -> None:
     assert {line["model"] for line in lines if "call" in line} == {"root"}
 
 
+def test_all_ranks_of_a_group_name_the_call(tmp_path: Path) -> None:
+    (tmp_path / "root.py").write_text(MODEL)
+    options = ("--log-format", "json", "--mpi", "2")
+    with serving(tmp_path, "root.py", *options) as served:
+        ask(served, 4, X_Request_ID="a-1", Farm_Client="anna")
+        served.stop()
+        lines = objects(of_worker(served))
+    said = [line for line in lines if line["message"] == "iterating 4.0"]
+    about = {(line.get("call"), line.get("client"), line.get("model")) for line in said}
+    assert (len(said), about) == (2, {("a-1", "anna", "root")})
+    assert len({line["worker"] for line in said}) == 1
+
+
 def test_the_text_log_names_calls_that_came_with_an_id(tmp_path: Path) -> None:
     (tmp_path / "root.py").write_text(MODEL)
     with serving(tmp_path, "root.py") as served:

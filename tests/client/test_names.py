@@ -16,9 +16,13 @@ import farm
 from farm.call import Hints
 from farm.client import Client, RemoteModel, connect
 from farm.client.names import GivenNames, with_names
+from farm.errors import ModelFailed
+from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import Served
 
 GIVEN = Hints("given", 3, chain="of connect")
+FAILS = np.array([-1.0])
+"""Inputs for which `moody` raises."""
 
 
 @pytest.fixture
@@ -158,6 +162,38 @@ def test_processes_name_their_chains(served: Served) -> None:
     assert [process.exitcode for process in processes] == [0, 0, 0]
     with connect(served.folder) as client:
         assert counted(client, chain) == {("", f"{chain} inherited"): 1, ("", f"{chain} own"): 1}
+
+
+def logs(client: Client) -> str:
+    return "".join(client.log(worker["name"]) for worker in client.status()["workers"])
+
+
+def test_the_id_of_a_block_is_in_the_workers_log_and_on_errors(client: Client) -> None:
+    moody = client.model("moody")
+    outer, inner = (f"call-{uuid.uuid4()}" for _ in range(2))
+    with farm.call_id(outer):
+        with farm.call_id(inner), pytest.raises(ModelFailed) as first:
+            moody(FAILS)
+        with pytest.raises(ModelFailed) as second:
+            moody(FAILS)
+    with pytest.raises(ModelFailed) as third:
+        moody(FAILS)
+    assert [each.value.call_id for each in (first, second, third)] == [inner, outer, ""]
+    notes = ["".join(getattr(each.value, "__notes__", [])) for each in (first, second, third)]
+    found = [(inner in note, outer in note, "id of the call" in note) for note in notes]
+    assert found == [(True, False, True), (False, True, True), (False, False, False)]
+    wait_until(lambda: outer in logs(client))
+    heads = [line for line in logs(client).splitlines() if "farm.worker.runner [" in line]
+    assert [inner in line for line in heads if inner in line or outer in line] == [True, False]
+
+
+def test_an_id_is_of_visible_characters() -> None:
+    for wrong in ("", "a b", "a\n", "x" * 129, 7):
+        with (
+            pytest.raises(ValueError, match="expected 1 to 128 visible ASCII"),
+            farm.call_id(wrong),  # type: ignore[arg-type]  # what is tested
+        ):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tests.support.certificates import certificate
 from tests.support.coroutines import LIMIT_S, on_loop
 
 TOKEN = "secret"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 class Methods:
@@ -314,3 +315,43 @@ def test_a_port_that_is_taken_is_said_in_one_line(capfd: pytest.CaptureFixture[s
 def test_a_host_that_is_not_here_is_said_in_one_line() -> None:
     with pytest.raises(Unavailable, match=r"cannot listen on 203\.0\.113\.9"):
         asyncio.run(_start(host="203.0.113.9"))
+
+
+async def metadata_of(port: int, method: str, body: bytes, *given: tuple[str, str]) -> Any:
+    """Return the initial metadata of an answer, or all of that of a failure."""
+    async with channel_to(port) as channel:
+        call = channel.unary_unary(method)(body, metadata=given, timeout=LIMIT_S)
+        found = list(await call.initial_metadata())
+        if await call.code() is not grpc.StatusCode.OK:
+            found += await call.trailing_metadata()
+    return dict(found)
+
+
+@on_loop
+async def test_the_answer_names_the_call_as_its_caller_did() -> None:
+    parent = f"00-{TRACE}-00f067aa0ba902b7-01"
+    async with served() as (methods, _, port):
+        for method, body in (("/x/Echo", b""), ("/x/Fail", b"InvalidInput"), ("/x/Fail", b"")):
+            found = await metadata_of(port, method, body, ("x-request-id", "a-1"))
+            assert found["x-request-id"] == "a-1"
+        found = await metadata_of(port, "/x/Echo", b"", ("traceparent", parent))
+        assert found["x-request-id"] == TRACE
+        assert "x-request-id" not in await metadata_of(port, "/x/Echo", b"")
+        assert "x-request-id" not in await metadata_of(
+            port, "/x/Echo", b"", ("x-request-id", "a b")
+        )
+        async with channel_to(port) as channel:
+            count = channel.unary_stream("/x/Count")
+            call = count(b"2", metadata=[("x-request-id", "a-2")], timeout=LIMIT_S)
+            assert dict(await call.initial_metadata())["x-request-id"] == "a-2"
+    assert methods.calls[0].headers[b"x-request-id"] == b"a-1"
+
+
+@on_loop
+async def test_calls_without_an_id_may_get_one() -> None:
+    async with served(names_requests=True) as (methods, _, port):
+        made = [(await metadata_of(port, "/x/Echo", b""))["x-request-id"] for _ in range(2)]
+        found = await metadata_of(port, "/x/Echo", b"", ("x-request-id", "a-1"))
+    assert len(set(made)) == 2
+    assert found["x-request-id"] == "a-1"
+    assert [call.headers[b"x-request-id"].decode() for call in methods.calls] == [*made, "a-1"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from farm.call import LONGEST_CALL_ID
-from farm.http.call_ids import call_id_of, call_ids
+from farm.call import LONGEST_CALL_ID, Call, Operation
+from farm.http.call_ids import call_id_of, call_ids, trace_parent_of
 from farm.http.request import hints_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -34,6 +34,25 @@ PARENT = f"00-{TRACE}-00f067aa0ba902b7-01".encode()
 def test_ids_of_requests(headers: dict[bytes, bytes], call_id: str) -> None:
     assert call_id_of(headers) == call_id
     assert hints_of(headers, "10.0.0.1", "").call_id == call_id
+
+
+@pytest.mark.parametrize(
+    ("header", "parent"),
+    [
+        (PARENT, PARENT),
+        (b"cc" + PARENT[2:] + b"-what-comes-later", b"cc" + PARENT[2:]),
+        (b"ff" + PARENT[2:], b""),
+        (b"00-1-2-3", b""),
+        (None, b""),
+    ],
+)
+def test_the_parent_span_of_requests(header: bytes | None, parent: bytes) -> None:
+    headers = {b"x-request-id": b"a-1"} | ({} if header is None else {b"traceparent": header})
+    assert trace_parent_of(headers) == parent.decode()
+    hints = hints_of(headers, "10.0.0.1", "")
+    assert hints.trace_parent == parent.decode()
+    origin = hints.named(Call("m", Operation.EVALUATE)).origin
+    assert origin == ("a-1", "10.0.0.1", parent.decode())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from farm.policies import ModelPolicy
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings, SettingsError, read_settings
-from farm.transports.connection import Connection, read_connection, write_connection
+from farm.transports.connection import read_connection
 from tests.support.batch_jobs import JOBS
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S
@@ -96,43 +95,6 @@ def test_a_policy_of_a_model_that_is_not_served_is_refused(
         pass
     with running(Farm([], settings)) as connection:  # workers from elsewhere may bring it
         assert connection.url
-
-
-def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
-    first = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
-    with running(first) as connection:
-        mine = (tmp_path / "farm.json").read_text()
-        # A running process: this one's parent stands for another farm's.
-        taken = mine.replace(f'"pid": {connection.pid}', '"pid": 1')
-        (tmp_path / "farm.json").write_text(taken)
-        second = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
-        with pytest.raises(Unavailable, match=r"a farm \(process 1\) runs in"), running(second):
-            pass
-        assert (tmp_path / "farm.json").read_text() == taken
-
-
-def test_a_folder_taken_from_another_machine_is_refused(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        left = Connection(f"tcp://127.0.0.1:{port}", host="elsewhere", pid=os.getpid())
-        write_connection(tmp_path / "farm.json", left)
-        part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
-        with pytest.raises(Unavailable, match="a farm on elsewhere runs in"), running(part):
-            pass
-    with running(part) as connection:
-        assert connection.pid == os.getpid()
-
-
-def test_the_folder_of_a_farm_that_has_ended_is_free_before_its_parent_takes_note(
-    tmp_path: Path,
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        left = Connection("tcp://x:1", host=socket.gethostname(), pid=ended.pid)
-        write_connection(tmp_path / "farm.json", left)
-        part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
-        with running(part) as connection:
-            assert connection.pid == os.getpid()
 
 
 def test_a_taken_port_leaves_nothing_behind(tmp_path: Path) -> None:

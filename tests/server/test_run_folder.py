@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import farm
 from farm.errors import Unavailable
+from farm.server.farm import Farm, running
 from farm.server.run_folder import take_folder
+from farm.settings import Settings
 from farm.transports.connection import Connection, write_connection
 
 
@@ -45,3 +50,48 @@ def test_a_farm_on_another_host_keeps_it_while_it_answers(tmp_path: Path) -> Non
         with pytest.raises(Unavailable, match="a farm on another-host runs in"):
             take_folder(tmp_path / "run", file)
     take_folder(tmp_path / "run", file)
+
+
+class Double(farm.Model):
+    inputs = {"x": 2}
+    outputs = {"y": 2}
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> object:
+        return 2 * inputs["x"]
+
+
+def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
+    first = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
+    with running(first) as connection:
+        mine = (tmp_path / "farm.json").read_text()
+        # A running process: this one's parent stands for another farm's.
+        taken = mine.replace(f'"pid": {connection.pid}', '"pid": 1')
+        (tmp_path / "farm.json").write_text(taken)
+        second = Farm([], Settings(port=0, dir=tmp_path), objects={"Double": Double()})
+        with pytest.raises(Unavailable, match=r"a farm \(process 1\) runs in"), running(second):
+            pass
+        assert (tmp_path / "farm.json").read_text() == taken
+
+
+def test_a_folder_taken_from_another_machine_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        left = Connection(f"tcp://127.0.0.1:{port}", host="elsewhere", pid=os.getpid())
+        write_connection(tmp_path / "farm.json", left)
+        part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
+        with pytest.raises(Unavailable, match="a farm on elsewhere runs in"), running(part):
+            pass
+    with running(part) as connection:
+        assert connection.pid == os.getpid()
+
+
+def test_the_folder_of_a_farm_that_has_ended_is_free_before_its_parent_takes_note(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        left = Connection("tcp://x:1", host=socket.gethostname(), pid=ended.pid)
+        write_connection(tmp_path / "farm.json", left)
+        part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
+        with running(part) as connection:
+            assert connection.pid == os.getpid()

@@ -22,6 +22,7 @@ from farm.http.access import Access
 from farm.http.server import HttpServer
 from farm.model import Model
 from farm.monitoring.monitor import Monitor
+from farm.monitoring.tracing import Tracing
 from farm.protocols.site import Site
 from farm.server.app import Router, checked_options, endpoints_of
 from farm.server.app import front_door as router_of
@@ -96,6 +97,7 @@ def front_door(
     settings: Settings | None = None,
     most_connections: int | None = None,
     readers: Reads = READS_HERE,
+    tracing: Tracing | None = None,
 ) -> Iterator[Door]:
     """Run a farm with its HTTP server for the duration of the block."""
     settings = settings or Settings(port=0)
@@ -107,7 +109,7 @@ def front_door(
         dispatcher = Dispatcher(
             [LocalTransport(models, workers=workers)], max_queued=settings.max_queued
         )
-        Monitor(dispatcher)
+        Monitor(dispatcher, tracing)
         dispatcher.start()
         await dispatcher.wait_for_workers(workers, timeout_s=WAIT_S)
         server = HttpServer(
@@ -116,6 +118,7 @@ def front_door(
             port=settings.port,
             unix=settings.unix,
             most_connections=most_connections,
+            tracing=tracing,
         )
         address = await server.start()
         dispatcher.add_part("http", server.traffic.shown)

@@ -80,6 +80,7 @@ PURE_MODULES = {"urllib.parse"}
 
 DISTRIBUTIONS = {
     "google": "protobuf",
+    "opentelemetry": "opentelemetry-sdk",
     "prometheus_client": "prometheus-client",
     "starlette": "fastapi",
     "zmq": "pyzmq",

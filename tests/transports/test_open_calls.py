@@ -71,6 +71,16 @@ def test_each_call_is_settled_once(inbox: Inbox) -> None:
     assert calls.waiting == {}
 
 
+def test_the_error_of_a_call_has_the_id_that_its_client_gave(inbox: Inbox) -> None:
+    calls = calls_of(inbox)
+    for i, call_id in enumerate(("a-1", "a-2", ""), 1):
+        add(calls, inbox, i, "often", hints=Hints(call_id=call_id))
+    calls.fail_all(Cancelled("closed"))
+    errors = [inbox.outcomes[i] for i in (1, 2, 3)]
+    assert all(isinstance(error, Cancelled) for error in errors)
+    assert [getattr(error, "call_id", None) for error in errors] == ["a-1", "a-2", ""]
+
+
 @pytest.mark.parametrize("refusal", [Unavailable("starting"), ModelNotFound("not yet")])
 def test_a_refused_call_is_sent_again(inbox: Inbox, refusal: FarmError) -> None:
     calls = calls_of(inbox, "often", "often")

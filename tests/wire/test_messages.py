@@ -668,6 +668,14 @@ def test_calls_arrive_with_their_origins(operation: Operation) -> None:
     assert values == [float(n) for n in range(12)]
 
 
+def test_the_parent_span_of_a_call_stays_in_the_front_door() -> None:
+    """Workers of earlier releases read an origin of two values."""
+    call = Call("beam", Operation.EVALUATE, origin=Origin("a-1", "anna", "00-1-2-01"))
+    _, ((_, got),) = wire.decode_calls(wire.decode(wire.encode_calls([(1, call)])))
+    assert isinstance(got, Call)
+    assert got.origin == Origin("a-1", "anna")
+
+
 def test_a_malformed_origin_fails_its_call_alone() -> None:
     good = Call("beam", Operation.EVALUATE, (np.ones(3),), origin=Origin("a-1"))
     bad = Call("beam", Operation.EVALUATE, (np.ones(3),), origin=Origin("a\n1"))

@@ -7,6 +7,7 @@ model are returned as outcomes, not raised.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -22,6 +23,9 @@ from farm.model import Model
 from farm.version import __version__
 from farm.worker.loader import NOT_THEIRS, LoadError, load_models
 from farm.worker.runner import Outcome, Runner
+
+log = logging.getLogger("distributed.worker.farm")
+"""Below the logger of Dask's workers, so that its lines are among theirs."""
 
 KEPT = 10_000
 """Number of tasks whose state a process remembers; more than are ever in flight to it at once."""
@@ -173,12 +177,28 @@ def run(
     if permit and not _take_permit(models.permit(number)) and once:
         return NotPermitted()
     name = _name()
+    found = runner.execute(calls)
+    _log_failures(calls, found)
     outcomes = [
         replace(outcome, worker=name, idle_s=idle_s) if isinstance(outcome, Result) else outcome
-        for outcome in runner.execute(calls)
+        for outcome in found
     ]
     _thread.ended_at = time.perf_counter()
     return Ran(outcomes, _thread.ended_at - began_at, get_worker().address)
+
+
+def _log_failures(calls: Sequence[Call], outcomes: Sequence[Outcome]) -> None:
+    """Log the errors of calls with an id in the log of the Dask worker, with tracebacks."""
+    for call, outcome in zip(calls, outcomes, strict=True):
+        error = outcome.failed if isinstance(outcome, Result) else outcome
+        if error is not None and call.origin is not None:
+            log.info(
+                "call %s: %s of model %r failed: %s",
+                call.origin.call_id,
+                call.operation.value,
+                call.model,
+                error.detail or error,
+            )
 
 
 def hand_back(life: str, numbers: Sequence[int]) -> list[int]:

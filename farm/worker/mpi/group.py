@@ -34,6 +34,7 @@ from farm.machine.private import short_folder
 from farm.model import Config, Inputs, Model, Tensors, operations_of
 from farm.wire.arrays import ArrayWriter, array_at
 from farm.worker.runner import named
+from farm.worker.running import context, fields, runs_for
 
 STUCK_AFTER_S = 3.0
 """After a rank has failed, the others have this long to return; longer means stuck in MPI."""
@@ -166,7 +167,8 @@ class Hub:
         if self.broken:
             raise ModelFailed("the ranks of this group are stuck; it is about to end")
         self._serial += 1
-        frames = encode(self._serial, what, model, arguments)
+        about = context() if fields() else {}  # for the ranks' logs
+        frames = encode(self._serial, what, model, arguments, about)
         # Rank 0, in this process, is last: from then on its model may hold the interpreter.
         for rank in reversed(range(self._size)):
             self._send(rank, frames)
@@ -284,16 +286,20 @@ class Member:
             frames = self._socket.recv_multipart()
             if frames[0] == ARE_YOU_THERE:
                 continue
-            serial, what, model, arguments = decode(frames)
+            serial, what, model, arguments, about = decode(frames)
             if what == "end":
                 break
             failure = None
+            if about:
+                runs_for(about)
             try:
                 self.value = execute(what, model, arguments)
             except BaseException as error:  # a model may raise SystemExit: only its call fails
                 own = error.__traceback__.tb_next if error.__traceback__ else None
                 known = named(error.with_traceback(own and own.tb_next))
                 failure = type(known).__name__, known.message, known.detail
+            if about:
+                runs_for({})
             del arguments, frames
             self._socket.send(json.dumps([serial, failure]).encode())
             if failure is not None and not self._is_heard():
@@ -403,8 +409,17 @@ def _set_heartbeat(sock: zmq.Socket[bytes]) -> None:
 # The arguments of a model's method: integers, arrays, Inputs and a config.
 
 
-def encode(serial: int, what: str, model: str, arguments: Sequence[Any]) -> list[Any]:
-    """Return the frames of a piece of work: a JSON header, the small arrays, each large array."""
+def encode(
+    serial: int,
+    what: str,
+    model: str,
+    arguments: Sequence[Any],
+    about: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Return the frames of a piece of work: a JSON header, the small arrays, each large array.
+
+    about: the calls that it belongs to, for logs, if they have ids.
+    """
     arrays = ArrayWriter()
 
     def told(argument: Any) -> Any:
@@ -414,13 +429,14 @@ def encode(serial: int, what: str, model: str, arguments: Sequence[Any]) -> list
             return {"inputs": [[name, arrays.put(array)] for name, array in argument.items()]}
         return {"plain": argument}
 
-    header = json.dumps([serial, what, model, [told(argument) for argument in arguments]])
+    what_with = [told(argument) for argument in arguments]
+    header = json.dumps([serial, what, model, what_with, about or {}])
     return [header.encode(), b"".join(arrays.inline), *arrays.large]
 
 
-def decode(frames: Sequence[bytes]) -> tuple[int, str, str, list[Any]]:
+def decode(frames: Sequence[bytes]) -> tuple[int, str, str, list[Any], dict[str, str]]:
     """Return the values that `encode` wrote; arrays are writable copies."""
-    serial, what, model, told = json.loads(frames[0])
+    serial, what, model, told, about = json.loads(frames[0])
 
     def array(where: Any) -> Array:
         return np.array(array_at(frames[1:], 0, where))
@@ -432,4 +448,4 @@ def decode(frames: Sequence[bytes]) -> tuple[int, str, str, list[Any]]:
             return Inputs((name, array(where)) for name, where in told["inputs"])
         return told["plain"]
 
-    return serial, what, model, [argument(each) for each in told]
+    return serial, what, model, [argument(each) for each in told], about

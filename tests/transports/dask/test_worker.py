@@ -6,13 +6,14 @@ import functools
 import itertools
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import distributed
 import numpy as np
 import pytest
 
-from farm.call import Call, Operation
+from farm.call import Call, Operation, Origin
 from farm.errors import Unavailable
 from farm.model import Config, Inputs, Model
 from farm.transports.dask import worker as dask_worker
@@ -150,6 +151,18 @@ def test_a_thread_idles_between_its_runs(models: Models, client: distributed.Cli
     first, second = (ran.outcomes[0] for ran in rans)
     assert first.idle_s < 0, "it was new"
     assert 0 < second.idle_s < LIMIT_S
+
+
+def test_the_log_of_the_dask_worker_names_calls_that_fail(
+    models: Models, client: distributed.Client
+) -> None:
+    wrong = replace(CALL, inputs=(np.ones(2),))
+    calls = [CALL, wrong, replace(wrong, origin=Origin("a-1", "anna"))]
+    client.submit(run, models, 1, calls).result()
+    (lines,) = client.get_worker_logs().values()
+    said = [text for _, text in lines if " failed: " in text]
+    assert len(said) == 1
+    assert "call a-1: evaluate of model 'Twice' failed: input " in said[0]
 
 
 def test_models_are_kept_until_the_last_farm_that_uses_them_has_left(

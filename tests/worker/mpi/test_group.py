@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Array, Call, Derivative, Operation, Result
+from farm.call import Array, Call, Derivative, Operation, Origin, Result
 from farm.errors import InvalidInput, ModelFailed, TimeLimitExceeded
 from farm.model import Config, Inputs, Model
+from farm.worker import running
 from farm.worker.mpi import group
 from farm.worker.mpi.group import GroupModel, Hub, Member, decode, encode
 from farm.worker.runner import Runner
@@ -76,7 +77,7 @@ def test_arguments_travel_bit_for_bit_and_may_be_written_to() -> None:
     sens = np.arange(6.0).reshape(2, 3).T
     config = {"level": 2, "tol": float("inf"), "names": ["x"]}
     frames = [bytes(frame) for frame in encode(7, "gradient", "m", (0, 1, inputs, sens, config))]
-    serial, what, model, arguments = decode(frames)
+    serial, what, model, arguments, _ = decode(frames)
     assert (serial, what, model) == (7, "gradient", "m")
     out_wrt, in_wrt, got, got_sens, got_config = arguments
     assert (out_wrt, in_wrt, got_config) == (0, 1, config)
@@ -87,6 +88,32 @@ def test_arguments_travel_bit_for_bit_and_may_be_written_to() -> None:
         assert got[name].tobytes() == array.tobytes()
         got[name][0] = 0
     np.testing.assert_array_equal(got_sens, sens)
+
+
+def test_every_rank_knows_the_ids_of_the_calls(ranks: Callable[..., Ranks]) -> None:
+    seen: list[tuple[int, dict[str, str]]] = []
+
+    def work(rank: int, what: str, model: str, arguments: Sequence[Any]) -> None:
+        seen.append((rank, running.fields()))
+        if what == "fail":
+            raise ValueError("no")
+
+    def in_order(some: list[tuple[int, dict[str, str]]]) -> list[tuple[int, dict[str, str]]]:
+        return sorted(some, key=lambda one: one[0])
+
+    hub = ranks(3, work).hub
+    running.now_running([Call("m", Operation.EVALUATE, origin=Origin("a-1", "anna"))])
+    try:
+        hub.execute("evaluate", "m")
+        with pytest.raises(ModelFailed):
+            hub.execute("fail", "m")
+    finally:
+        running.now_running(())
+    hub.execute("evaluate", "m")
+    about = {"call": "a-1", "client": "anna", "model": "m"}
+    named = [(rank, about) for rank in range(3)]
+    assert in_order(seen[:3]) == in_order(seen[3:6]) == named
+    assert in_order(seen[6:]) == [(rank, {}) for rank in range(3)]
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
