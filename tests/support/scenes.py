@@ -161,7 +161,8 @@ def a_thousand_workers(folder: Path) -> Iterator[Served]:
                 while not sick():
                     list(model.map([[0.0]] * 5000))
                 model.submit([-1.0])
-                wait_until(lambda: sick() == 2, "the call that hangs is noticed, too")
+                # The farm sends a copy of a call that runs long to a second worker.
+                wait_until(lambda: sick() == 3, "the call that hangs is noticed, too")
                 yield served
         finally:
             program.kill()
