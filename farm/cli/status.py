@@ -14,7 +14,7 @@ from rich.table import Table
 
 from farm.cli.failures import summary
 from farm.cli.options import target_option
-from farm.cli.status_history import Span, event_lines, since
+from farm.cli.status_history import TimeSpan, event_lines, since
 from farm.cli.status_use import clients, lines, progress, why
 from farm.cli.tables import duration, short_name, text_table, whole_names
 from farm.cli.worker_table import worker_tables
@@ -48,7 +48,7 @@ CHAINS_SHOWN = 20
 @click.option(
     "--since",
     "since_s",
-    type=Span(),
+    type=TimeSpan(),
     metavar="SPAN",
     help="Show what happened in this time, such as 10m, 3h or 1d: numbers, failures, events.",
 )

@@ -37,7 +37,7 @@ COLUMNS = {
 }
 
 
-class Span(click.ParamType[float]):
+class TimeSpan(click.ParamType[float]):
     """A time span such as 90s, 10m, 3h or 1d, in seconds."""
 
     name = "span"

@@ -25,8 +25,8 @@ def test_a_long_history_is_a_few_rows_of_means() -> None:
     steps = 300
     times = [time.time() - steps + i for i in range(steps)]
     series: dict[str, list[float | None]] = {key: [2.0] * steps for key in COLUMNS}
-    series["failed_per_s"] = [0.0] * 275 + [4.0] * 25
-    series["run_p50_s"] = [None] * 275 + [0.25] * 25
+    series["failed_per_s"] = [*[0.0] * 275, *[4.0] * 25]
+    series["run_p50_s"] = [*[None] * 275, *[0.25] * 25]
     head, *rows = printed({"times": times, "series": series})
     assert head == "until workers busy queued calls/s failed/s run p50"
     assert len(rows) == ROWS

@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 
-from farm.call import Call, ModelInfo, Result, TensorInfo, WorkerInfo
+from farm.call import Buffer, Call, ModelInfo, Result, TensorInfo, WorkerInfo
 from farm.errors import ModelFailed
 from farm.machine.open_files import allow_many_open_files
 from farm.transports.connection import read_connection
@@ -47,7 +47,7 @@ class LightWorker:
         self.send(wire.encode_join("a", info))
         self.report()
 
-    def send(self, frames: list[wire.Buffer]) -> None:
+    def send(self, frames: list[Buffer]) -> None:
         self.line.send(frames)
         self.line.flush(1.0)
 

@@ -46,7 +46,7 @@ const DOES = { busy: "busy", idle: "idle", shut: "draining or unreachable", full
 
 function workersText({ count, ...does }) {
   const parts = Object.entries(DOES).filter(([key]) => does[key]).map(([key, word]) => `${number(does[key])} ${word}`);
-  return [counted(count ?? sum([does], "busy") + sum([does], "idle"), "has its model", "have its model"), ...parts].join(", ");
+  return [counted(count, "has its model", "have its model"), ...parts].join(", ");
 }
 
 // The answer in lines, and then what it says about others.
