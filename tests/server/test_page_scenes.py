@@ -181,7 +181,7 @@ def test_a_thousand_workers(browser: Browser, tmp_path: Path) -> None:
     with scenes.a_thousand_workers(tmp_path) as served, farm.connect(served.folder) as client:
         cli = terminal(served)
         sick = {row["name"]: row["trouble"] for row in scenes.workers_of(client) if row["trouble"]}
-        assert "times as long as on other workers" in sick["node17/7"][0]
+        assert any("times as long as on other workers" in text for text in sick["node17/7"])
         found = client.why("survey")
         hung = found["workers"]["rows"][0]["name"]
         assert hung in sick
@@ -196,7 +196,8 @@ def test_a_thousand_workers(browser: Browser, tmp_path: Path) -> None:
         assert len(joins) == 1
 
         told = cli("status")
-        assert "node17/7: its runs take" in told
+        assert "node17/7: its " in told
+        assert "times as long as on other workers" in " ".join(told.split())
         assert f"{hung}: its call runs" in told
         assert len([line for line in told.splitlines() if line.startswith("node")]) <= 40 + 6
         assert len([line for line in told.splitlines() if " joined " in line]) == 1
