@@ -1,4 +1,4 @@
-"""`farm status --since`: what happened at a farm before somebody looked."""
+"""`farm status --since`: the numbers, failures and events of the last minutes or hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees who looks at a farm in trouble: the same on the page, in terminal and Python.
+"""Farms with a problem: page, terminal and Python give a user the same answers.
 
 The farms are real. A full SLURM partition is in `tests/slurm/test_full_partition.py`.
 """

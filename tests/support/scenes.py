@@ -1,4 +1,4 @@
-"""Farms in which something is wrong, as their users find them: for tests of what they see."""
+"""Farms with a problem, as their users find them, for tests of page, terminal and Python."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def a_tenth_fails(folder: Path, calls: int = 200) -> Iterator[Served]:
 def a_worker_dies_again_and_again(folder: Path, times: int = 4) -> Iterator[Served]:
     """The worker in place 0 dies in each call and is started again; the calls succeed elsewhere.
 
-    It has died so many times, and another process is in its place.
+    It has died `times` times, and another process is in its place.
     """
     with (
         beams(folder, 3, "--retries", "20") as served,
@@ -172,7 +172,7 @@ def a_thousand_workers(folder: Path) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def told_in_a_file(folder: Path, *arguments: str) -> Iterator[Served]:
-    """Run `farm serve`, which may write more to stderr than a pipe holds that nobody reads."""
+    """Run `farm serve`, with its output in a file: a pipe without a reader would block it once full."""
     words = [*FARM, "serve", *arguments, "--port", "0", "--dir", "run"]
     with (folder / "told").open("w") as told:
         process = subprocess.Popen(
