@@ -172,7 +172,7 @@ def a_thousand_workers(folder: Path) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def told_in_a_file(folder: Path, *arguments: str) -> Iterator[Served]:
-    """Run `farm serve`, with its output in a file: a pipe without a reader would block it once full."""
+    """Run `farm serve` with its output in a file: a full pipe would block it."""
     words = [*FARM, "serve", *arguments, "--port", "0", "--dir", "run"]
     with (folder / "told").open("w") as told:
         process = subprocess.Popen(
