@@ -80,6 +80,8 @@ def tables(
         cause, text = row["cause"], row["text"]
         if cause != LossCause.UNKNOWN and not text.startswith(cause):
             text = f"{text} ({cause})"
+        if last := row.get("detail", "").rstrip().rpartition("\n")[2].strip():
+            text += f": {last}"  # the end of the worker's log, which often says why
         table.add_row(*_two_lines(row["id"], about, text))
     parts: list[RenderableType] = [Text(head), table]
     if (more := len(failed) + len(lost) - table.row_count) > 0:

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from farm.cli.failures import summary
 from farm.cli.options import target_argument
+from farm.cli.status_history import TimeSpan, event_lines, since
 from farm.cli.status_use import clients, lines, progress, why
-from farm.cli.tables import duration, short_name, text_table
+from farm.cli.tables import duration, short_name, text_table, whole_names
 from farm.cli.worker_table import worker_tables
 from farm.client import connect
 
@@ -27,10 +28,10 @@ Examples:
   farm status --why sampler    why the calls of this client wait
   farm status --why 17         why call 17 waits
   farm status --why abc-123    why the call with the header X-Request-ID: abc-123 waits
+  farm status --since 3h       what happened in the last three hours
   farm status --to http://node3:4242 --json | jq .queues
 """
 
-EVENTS_SHOWN = 8
 JOBS_SHOWN = 4
 CHAINS_SHOWN = 20
 
@@ -47,10 +48,24 @@ CHAINS_SHOWN = 20
     "call of a client.",
 )
 @click.option("--chain", metavar="NAME", help="With --why: the chain of the client.")
+@click.option(
+    "--since",
+    "since_s",
+    type=TimeSpan(),
+    metavar="SPAN",
+    help="Show what happened in this time, such as 10m, 3h or 1d: numbers, failures, events.",
+)
 def status(
-    target: str | None, as_json: bool, watch: bool, of: str | None, chain: str | None
+    target: str | None,
+    as_json: bool,
+    watch: bool,
+    of: str | None,
+    chain: str | None,
+    since_s: float | None,
 ) -> None:
     """Show the clients, progress, workers, queues and rates of a farm, or why a call waits."""
+    if since_s is not None and (watch or of is not None):
+        raise click.UsageError("--since excludes --watch and --why")
     if of is None and chain is not None:
         raise click.UsageError("--chain needs --why CLIENT")
     if of is not None and watch:
@@ -60,6 +75,13 @@ def status(
             found = why(client, of, chain)
             option = orjson.OPT_INDENT_2
             click.echo(orjson.dumps(found, option=option) if as_json else lines(found))
+            return
+        if since_s is not None:
+            if as_json:
+                told = client.history(since=-since_s)
+                click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2))
+            else:
+                Console().print(since(client, since_s))
             return
         if as_json:
             click.echo(orjson.dumps(client.status(), option=orjson.OPT_INDENT_2))
@@ -112,12 +134,7 @@ def tables(state: dict[str, Any]) -> RenderableType:
         )
         if value is not None
     )
-    parts.extend(
-        time.strftime("%H:%M:%S ", time.localtime(event["time"]))
-        + escape(f"{event['event']} {event['worker']}: {event['text']}")
-        for event in state["events"][-EVENTS_SHOWN:]
-    )
-    return Group(*parts)
+    return Group(*parts, *event_lines(state["events"]))
 
 
 def _restarts(restarts: dict[str, Any]) -> str:
@@ -148,12 +165,17 @@ def _queues(rows: list[dict[str, Any]]) -> Table:
                 *(row[key] for key in ("model", "operation", "queued", "in_flight", "done")),
                 row["failed"],
                 row["copies"],
-                duration(row["run_time_p50_s"]),
-                duration(row["run_time_p95_s"]),
+                *_run_times(row),
             ]
             for row in rows
         ],
     )
+
+
+def _run_times(row: dict[str, Any]) -> list[str]:
+    """Return the quantiles of a queue's run times, empty if no run is known."""
+    times = row["run_time_p50_s"], row["run_time_p95_s"]
+    return [duration(seconds) if seconds else "" for seconds in times]
 
 
 def _dask(rows: list[dict[str, Any]]) -> Table:
@@ -182,6 +204,7 @@ def _chains(rows: list[dict[str, Any]]) -> list[RenderableType]:
             for row in rows[:CHAINS_SHOWN]
         ],
     )
+    whole_names(table, "client")
     more = len(rows) - CHAINS_SHOWN
     return [table, f"and {more} more chains; --json lists them"] if more > 0 else [table]
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-from farm.cli.tables import duration, printable, short_name, text_table
+from farm.cli.tables import duration, printable, short_name, text_table, whole_names
 from farm.client import Client
 
 CLIENTS_SHOWN = 20
 PROGRESS_SHOWN = 20
 
 BAR = 20
-"""Characters of a bar."""
+"""Characters of a bar; in a narrow terminal it has fewer, `SHORTEST_BAR` at least."""
+
+SHORTEST_BAR = 4
+PART = " 100%"
 
 
 def clients(rows: list[dict[str, Any]]) -> list[RenderableType]:
@@ -33,6 +38,7 @@ def clients(rows: list[dict[str, Any]]) -> list[RenderableType]:
             for row in rows[:CLIENTS_SHOWN]
         ],
     )
+    whole_names(table, "client")
     more = len(rows) - CLIENTS_SHOWN
     return [table, f"and {more} more clients; --json lists them"] if more > 0 else [table]
 
@@ -45,7 +51,7 @@ def _client(row: dict[str, Any]) -> str:
 
 def progress(rows: list[dict[str, Any]]) -> Table:
     """A table of sweeps, experiments and chains, with bars and expected ends."""
-    return text_table(
+    table = text_table(
         ("progress of", "name", "client", "", ">done", ">failed", ">calls/s", "ends"),
         [
             [
@@ -61,15 +67,30 @@ def progress(rows: list[dict[str, Any]]) -> Table:
             for row in rows[:PROGRESS_SHOWN]
         ],
     )
+    whole_names(table, "client", "ends")
+    return table
 
 
-def bar(row: dict[str, Any]) -> str:
+class Bar:
+    """A bar for the part that has an outcome, as wide as there is room, with its percentage."""
+
+    def __init__(self, finished: float) -> None:
+        self._finished = finished
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(SHORTEST_BAR + len(PART), BAR + len(PART))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(0, min(BAR, options.max_width - len(PART)))
+        full = int(width * self._finished)
+        yield Text("█" * full + "░" * (width - full) + f" {self._finished:4.0%}", no_wrap=True)
+
+
+def bar(row: dict[str, Any]) -> Bar | str:
     """Return a bar for the part that has an outcome; empty if the total is not known."""
     if not row["total"]:
         return ""
-    finished = min(1.0, (row["done"] + row["failed"]) / row["total"])
-    full = int(BAR * finished)
-    return "█" * full + "░" * (BAR - full) + f" {finished:4.0%}"
+    return Bar(min(1.0, (row["done"] + row["failed"]) / row["total"]))
 
 
 def _end(row: dict[str, Any]) -> str:

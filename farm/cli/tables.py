@@ -43,7 +43,7 @@ def size(count: float) -> str:
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table with a header row. Cells are one line of plain text.
+    """Return a table with a header row. Cells are one line of plain text, or made for rich.
 
     Characters that could change the terminal, and rich's markup, are escaped.
     A column whose name begins with ">" is right-aligned; the ">" is not shown.
@@ -53,5 +53,14 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
         is_right = column.startswith(">")
         table.add_column(column.removeprefix(">"), justify="right" if is_right else "left")
     for row in rows:
-        table.add_row(*(escape(printable(str(cell))) for cell in row))
+        table.add_row(
+            *(c if hasattr(c, "__rich_console__") else escape(printable(str(c))) for c in row)
+        )
     return table
+
+
+def whole_names(table: Table, *columns: str) -> None:
+    """Let a table that is too wide shorten other columns than these: people type such names."""
+    table.pad_edge = False
+    for column in table.columns:
+        column.no_wrap = column.header in columns

@@ -131,8 +131,8 @@ def _queues(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
         lambda row: [
             *(row.get(key, "") for key in ("model", "operation", "queued", "in_flight")),
             *(row.get(key, "") for key in ("done", "failed")),
-            _time(row.get("run_time_p50_s")),
-            _time(row.get("run_time_p95_s")),
+            _time(row.get("run_time_p50_s") or None),
+            _time(row.get("run_time_p95_s") or None),
         ],
     )
 

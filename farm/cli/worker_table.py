@@ -18,6 +18,8 @@ EACH_SHOWN = 20
 """Farms with more workers are shown by host, but for the workers with trouble."""
 
 HOSTS_SHOWN = 40
+ALWAYS = 3
+"""Columns of the table of hosts that are shown even if they are empty."""
 
 STATES = {"shut": "takes no calls", "full": "is behind", "shut and full": "is behind"}
 """Phases of the scheduler in other words; an open worker is idle or busy."""
@@ -25,6 +27,8 @@ STATES = {"shut": "takes no calls", "full": "is behind", "shut and full": "is be
 
 def worker_tables(rows: Sequence[Row]) -> list[RenderableType]:
     """Return the tables for the workers in a snapshot; those with trouble come first."""
+    if not rows:
+        return ["no workers"]
     rows = sorted(rows, key=lambda row: (-len(row["trouble"]), -(row["running_s"] or 0.0)))
     if len(rows) <= EACH_SHOWN:
         return _each(rows)
@@ -106,7 +110,10 @@ def _hosts(rows: Sequence[Row]) -> list[RenderableType]:
         )
     counts = (">workers", ">busy", ">trouble", ">longest", ">p50", ">done")
     columns = ("host", *counts, ">failed", ">memory", ">cpu", ">restarts")
-    table = text_table(columns, cells)
+    used = [i for i in range(len(columns)) if i < ALWAYS or any(row[i] for row in cells)]
+    table = text_table([columns[i] for i in used], [[row[i] for i in used] for row in cells])
     table.pad_edge = False
+    for column in table.columns:
+        column.no_wrap = True
     more = len(hosts) - HOSTS_SHOWN
     return [table, f"and {more} more hosts; --json lists all workers"] if more > 0 else [table]

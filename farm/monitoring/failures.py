@@ -23,8 +23,8 @@ LONGEST_TEXT = 300
 LONGEST_NAME = 100
 LONGEST_DETAIL = 8000
 
-SUMMARY_EVERY_S = 1.0
-"""Most seconds by which the inputs of a group are older than its last failure."""
+EXAMPLE_EVERY_S = 1.0
+"""The call that a group shows is at most so many seconds older than its last failure."""
 
 SUMMARIES_PER_S = 100
 """Summaries of inputs made per second, for all groups together."""
@@ -36,10 +36,14 @@ Key = tuple[str, str, str, str]
 
 
 class FailureGroup:
-    """Calls that failed for one reason."""
+    """Calls that failed for one reason, and one of them as an example.
+
+    Text, worker, client and inputs are those of the same call, so that people can see which inputs
+    the text is about; so is the detail, if that call had one.
+    """
 
     __slots__ = (
-        *("client", "count", "detail", "first", "inputs", "inputs_at", "key", "last"),
+        *("client", "count", "detail", "example_at", "first", "inputs", "key", "last"),
         *("operation", "text", "worker"),
     )
 
@@ -48,12 +52,16 @@ class FailureGroup:
         self.first = self.last = first
         self.count = 0
         self.text = self.worker = self.client = self.detail = self.inputs = ""
-        self.inputs_at = float("-inf")
+        self.example_at = float("-inf")
 
     def add(self, failure: Failure, now: float) -> None:
         """Count calls. now: Unix time."""
         self.count += failure.calls
         self.last = now
+
+    def show(self, failure: Failure, inputs: str) -> None:
+        """Make a failed call the example. Without a detail it keeps that of the one before."""
+        self.inputs = inputs
         self.text = cut(failure.error.message.partition("\n")[0], LONGEST_TEXT)
         self.worker = cut(printable(failure.worker), LONGEST_NAME)
         self.client = cut(printable(failure.client), LONGEST_NAME)
@@ -96,11 +104,15 @@ class Failures:
         now = self._clock()
         group = self._group_of(failure, now)
         group.add(failure, now)
-        if now - group.inputs_at >= SUMMARY_EVERY_S and self._may_summarise(now):
-            group.inputs_at = now
+        if now - group.example_at < EXAMPLE_EVERY_S:
+            return
+        if self._may_summarise(now):
             info = self._models.get(failure.call.model)
             names = [] if info is None else [tensor.name for tensor in info.inputs]
-            group.inputs = summary(failure.call, failure.row, names)
+            group.show(failure, summary(failure.call, failure.row, names))
+            group.example_at = now
+        elif not group.text:
+            group.show(failure, "")
 
     def _group_of(self, failure: Failure, now: float) -> FailureGroup:
         """Return the group of a failure, which is then the one that was seen last."""

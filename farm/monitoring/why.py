@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farm.dispatcher.questions import ASKER
 from farm.errors import InvalidInput
+from farm.monitoring.health import STUCK, STUCK_FROM_S
 from farm.scheduler.phases import QUEUED
 from farm.scheduler.place import waits
 from farm.scheduler.state import Task
-from farm.scheduler.story import story
+from farm.scheduler.story import span, story
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
 
 NAMED = 3
 """Most clients that one line names; the data has more of them."""
+
+TOLD_ELSEWHERE = ("busy", "older", "priority", "due time")
+"""Rules that other lines of the answer are about: those on the place and on the workers."""
 
 JOBS_SHOWN = 20
 """Most jobs that are listed."""
@@ -184,18 +188,32 @@ def _lines(task: Task, state: Mapping[str, Any], waiting: int, now: float) -> li
     of = _client(state["client"]) + _in_chain(state["chain"] or None)
     if not state["position"]:
         worker, since_s = task.attempt.worker.id, now - task.attempt.sent_at
-        sent = f"{what}, of {of}, runs: it was sent to worker {worker} {_span(since_s)} ago"
-        return [sent, *past]
-    first = f"{what}, of {of}, has waited {_span(state['age_s'])}"
+        sent = f"{what}, of {of}, runs: it was sent to worker {worker} {span(since_s)} ago"
+        return [sent, *_usual(task, worker, since_s), *past]
+    first = f"{what}, of {of}, has waited {span(state['age_s'])}"
     if waiting > 1:
         first += f"; it is the oldest of {waiting} calls that wait"
     lines = [first, _place(state)]
-    rules = [r for r in state["rules"] if r["rule"] not in ("older", "priority", "due time")]
+    rules = [r for r in state["rules"] if r["rule"] not in TOLD_ELSEWHERE]
     lines += [rule["text"] for rule in rules]
     lines += _workers(state["workers"])
     if (starts_in_s := state["starts_in_s"]) is not None:
-        lines.append(f"by the mean run time it may begin in about {_span(starts_in_s)}")
+        lines.append(f"by the mean run time it may begin in about {span(starts_in_s)}")
     return lines + past
+
+
+def _usual(task: Task, worker: str, since_s: float) -> Iterator[str]:
+    """Yield how long such calls run, and what to do about one that runs much longer."""
+    times = task.queue.run_times
+    if not times.count:
+        return
+    p95_s = times.p95()
+    yield f"of such calls before, 95 % ran at most {span(p95_s)}"
+    if since_s > max(STUCK_FROM_S, STUCK * p95_s):
+        yield (
+            f"so it may hang: `farm logs {worker}` shows what its worker prints, and "
+            f"`farm restart {worker}` ends it there"
+        )
 
 
 def _place(state: Mapping[str, Any]) -> str:
@@ -235,7 +253,7 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
     if (call := longest["running"]) is not None:
         yield (
             f"the longest run is call {call['call']} of {_short(call['client'])} on worker "
-            f"{longest['name']}, for {_span(longest['running_s'])}"
+            f"{longest['name']}, for {span(longest['running_s'])}"
         )
 
 
@@ -251,7 +269,7 @@ def _of_jobs(
             yield f"and {len(mine) - NAMED} more jobs of kind {kind['name']!r} without workers"
         if kind["problem"]:
             again_s = kind["next_try_in_s"]
-            again = "" if again_s is None else f"; the farm is paused and tries in {_span(again_s)}"
+            again = "" if again_s is None else f"; the farm is paused and tries in {span(again_s)}"
             yield f"kind {kind['name']!r}: {kind['problem']}{again}"
         running = kind["pending"] + kind["running"]
         if running >= kind["max_jobs"]:
@@ -284,11 +302,3 @@ def _short(name: str) -> str:
 
 def _in_chain(chain: str | None) -> str:
     return "" if chain is None else f" in chain {chain!r}"
-
-
-def _span(seconds: float) -> str:
-    """Return a time span in words."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

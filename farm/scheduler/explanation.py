@@ -5,6 +5,7 @@ Nothing here changes the scheduler's state, and the cost is bounded with any num
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -16,7 +17,8 @@ from farm.scheduler.phases import OPEN, QUEUED, SENT
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ClientTasks, Level, Queue
 from farm.scheduler.reserve import keepers, without_reserves
-from farm.scheduler.state import Task
+from farm.scheduler.state import Task, Worker
+from farm.scheduler.story import span
 from farm.scheduler.turns import Turn, first_of, turn_of
 
 LOOK = 1000
@@ -80,7 +82,7 @@ def _workers(task: Task, now: float) -> Iterator[Reason]:
         yield Reason("reserve", f"its free workers are reserved for shorter calls of {names}")
     elif not any(True for pool in free for _ in pool.idle(task.queue, now)):
         p95_s = task.queue.run_times.p95()
-        text = f"its free workers end before a run, which may take {p95_s:.3g} s, would"
+        text = f"its free workers end before a run, which may take {span(p95_s)}, would"
         yield Reason("too long", text)
 
 
@@ -90,7 +92,18 @@ def _state_of(pools: list[Pool]) -> str:
     shut = sum(worker.phase is not OPEN for worker in there)
     if shut == len(there):
         return f"none of its {size} workers takes calls: they drain, are unreachable or cannot read"
-    return f"all {size - shut} workers of its model that take calls are busy"
+    count = size - shut
+    busy = "its only worker is busy" if count == 1 else f"all its {count} workers are busy"
+    return f"{busy}, with {_calls_of(there)}"
+
+
+def _calls_of(workers: list[Worker]) -> str:
+    """Return how many calls of which clients these workers have begun."""
+    begun = [task for worker in workers for task in worker.held_in_turn(worker.most_slots)[0]]
+    clients = Counter(task.account.client.name for task in begun)
+    shown = ", ".join(f"{name!r} ({number})" for name, number in clients.most_common(NAMED))
+    more = len(clients) - NAMED
+    return f"calls of {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def _moments(task: Task, now: float) -> Iterator[Reason]:
@@ -102,7 +115,7 @@ def _moments(task: Task, now: float) -> Iterator[Reason]:
     if derives and now < waits_until(task) and point_key(task.call) in queue.model.by_point:
         yield Reason("same point", "it waits for the worker that evaluated its point")
     if task.passed_at is not None:
-        since = f"{now - task.passed_at:.3g} s"
+        since = span(now - task.passed_at)
         text = f"for {since} calls of its client have gone first whose config a worker ran last"
         yield Reason("config", text)
 
@@ -145,7 +158,7 @@ def share(account: Account) -> tuple[int, float]:
 
 def _shown(rule: str, account: Account) -> str:
     held, used_s = share(account)
-    return f"{held} workers" if rule == "workers held" else f"{used_s:.3g} s"
+    return f"{held} workers" if rule == "workers held" else span(used_s)
 
 
 def queues_before(queue: Queue) -> Iterator[tuple[Turn, Reason]]:
@@ -177,10 +190,10 @@ def _before(theirs: Turn, mine: Turn) -> Reason:
         return Reason("workers held", f"{what} go first: {client!r} has {held}", queue.size)
     if theirs[:4] < mine[:4]:
         ahead_s = mine.due_at - theirs.due_at
-        text = f"{what} are due {ahead_s:.3g} s earlier: ten runs after they came"
+        text = f"{what} are due {span(ahead_s)} earlier: ten runs after they came"
         return Reason("due time", text, queue.size)
     ahead_s = mine.usage.used_s - theirs.usage.used_s
-    text = f"{what} go first: {mine.usage.name!r} has used {ahead_s:.3g} s more than {client!r}"
+    text = f"{what} go first: {mine.usage.name!r} has used {span(ahead_s)} more than {client!r}"
     return Reason("worker-seconds", text, queue.size)
 
 

@@ -145,6 +145,7 @@ def snapshot(
                 "call": number(task.id),
                 "model": task.call.model,
                 "operation": task.call.operation.value,
+                "client": task.account.client.name,
                 "phase": words(task.phase),
                 "age_s": now - task.submitted_at,
                 "story": story(task, now),

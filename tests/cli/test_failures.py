@@ -84,7 +84,7 @@ def test_one_reason_has_its_traceback_and_inputs(
     (row,) = found["failures"]
     assert (row["count"], row["kind"], row["text"]) == (
         *(2, "ModelFailed"),
-        "ValueError: no root in [1, 1]",
+        "ValueError: no root in [0, 1]",
     )
     assert run(["failures", row["id"], *target]) == 0
     out = capsys.readouterr().out
@@ -123,8 +123,16 @@ def test_lost_workers_are_listed_by_reason() -> None:
     ("cause", "text"), [("unknown", "signal SIGKILL"), ("time limit", "time limit of 2 s")]
 )
 def test_a_cause_that_adds_nothing_is_not_shown(cause: str, text: str) -> None:
-    lines = printed([], [{**LOST, "cause": cause, "text": text}], None).splitlines()
+    row = {**LOST, "cause": cause, "text": text, "detail": ""}
+    lines = printed([], [row], None).splitlines()
     assert text in [line.strip() for line in lines]
+
+
+def test_the_last_line_of_a_lost_workers_log_is_shown() -> None:
+    log = "solves for 0\nCUDA error: out of memory\n\n"
+    assert "exit code 3 (crash): CUDA error: out of memory" in printed(
+        [], [{**LOST, "detail": log}], None
+    )
 
 
 def test_a_call_that_never_ran_has_no_worker() -> None:

@@ -47,8 +47,8 @@ RUNS: dict[str, Any] = {
 }
 
 
-def printed(*parts: RenderableType) -> str:
-    console = Console(width=140, record=True, file=io.StringIO())
+def printed(*parts: RenderableType, width: int = 140) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(Group(*parts))
     return console.export_text()
 
@@ -76,8 +76,20 @@ def test_the_table_of_progress_has_bars_and_expected_ends() -> None:
     )
     assert re.search(r"experiment +beam lhs +sweep-1 +40 +10 +2 *\n", out)
     assert re.search(r"█{20} 100% +90/100 +10 +2 +complete", out)
-    assert bar({**RUNS, "done": 1000}) == "█" * BAR + " 100%"
+    assert "█" * BAR + " 100%" in printed(progress([{**RUNS, "done": 1000}]))
     assert bar({**RUNS, "total": 0}) == ""
+
+
+def test_names_that_people_type_are_whole_in_a_narrow_terminal() -> None:
+    name = "sweep-55cc7c9e"
+    out = printed(progress([{**RUNS, "client": name, "done": 50, "failed": 0}]), width=80)
+    assert name in out
+    assert re.search(r"█+░+  50%", out), "the bar is shorter, its percentage is there"
+    row = {"client": name, "others": 0, "callers": 1, "queued": 18, "running": 2, "done": 0}
+    row |= {"failed": 0, "calls_per_s": 0.0, "share": 1.0, "last_s": 12.5}
+    out = printed(Group(*clients([row])), width=80)
+    assert name in out
+    assert "100.0%" in out
 
 
 def test_lines_are_safe_for_a_terminal() -> None:

@@ -97,7 +97,7 @@ def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
         failures.failed(each)
     rows = failures.snapshot()
     assert [(row["text"][-1], row["count"]) for row in rows] == [
-        *(("5", 2), ("4", 1), ("3", 1), ("2", 1), ("m", 1))
+        *(("1", 2), ("4", 1), ("3", 1), ("2", 1), ("m", 1))
     ]
     assert len({row["id"] for row in rows}) == len(rows)
 
@@ -171,6 +171,27 @@ def test_summaries_of_inputs_are_rare_when_failures_are_frequent() -> None:
     clock.now += 1.0
     failures.failed(failure(x=7.0))
     assert failures.snapshot()[0]["inputs"] == "x = [7.0]"
+
+
+def test_the_inputs_are_those_of_the_call_that_the_text_is_about() -> None:
+    clock = Clock()
+    failures = Failures(farm_of(MODELS), clock)
+    for x in range(3):
+        clock.now += 0.4
+        failures.failed(
+            failure(
+                f"no root at {x}", x=float(x), worker=f"n/{x}", client=f"c{x}", detail=f"line {x}"
+            )
+        )
+    (row,) = failures.with_details()
+    assert row["count"] == 3
+    assert row["last"] == clock.now
+    shown = [row[key] for key in ("text", "inputs", "worker", "client", "detail")]
+    assert shown == ["no root at 0", "x = [0.0]", "n/0", "c0", "line 0"]
+    clock.now += 1.0
+    failures.failed(failure("no root at 7", x=7.0))
+    (row,) = failures.snapshot()
+    assert (row["text"], row["inputs"]) == ("no root at 7", "x = [7.0]")
 
 
 def test_summaries_of_all_groups_together_are_bounded() -> None:

@@ -55,9 +55,8 @@ async def test_a_chain_behind_a_sweep() -> None:
     assert answer["why"][0].startswith(
         "call 4, evaluate of model 'cube', of client 'sampler' in chain '3', has waited "
     )
-    assert answer["why"][1:4] == [
+    assert answer["why"][1:3] == [
         "it is next: no other call goes first",
-        "all 1 workers of its model that take calls are busy",
         "1 worker with its model: 1 busy; they run 1 of 'sweep'",
     ]
     assert has(answer, "the longest run is call 1 of 'sweep' on worker node1/1-a, for ")
@@ -303,3 +302,24 @@ async def test_other_farms_say_why_a_model_has_no_worker() -> None:
     assert "starts its workers again" in (await why(dispatcher, client="sampler"))["why"][-1]
     dispatcher.first_worker.why = lambda model: f"{model} is being built"
     assert (await why(dispatcher, client="sampler"))["why"][-1] == "cube is being built"
+
+
+@on_loop
+async def test_a_call_that_hangs_is_compared_with_others() -> None:
+    dispatcher, worker, _ = busy()
+    await turns()
+    told = await why(dispatcher, call="1")
+    assert not has(told, "such calls"), "no run is known yet"
+    await worker.answer()
+    await turns()
+    now = [time.monotonic()]
+    explained = Why(dispatcher, clock=lambda: now[0])
+    told = explained.answer({"call": "2"})
+    assert has(told, "of such calls before, 95 % ran at most ")
+    assert not has(told, "it may hang")
+    now[0] += 3600.0
+    told = explained.answer({"call": "2"})
+    assert has(told, "so it may hang: `farm logs node1/1-a` shows what its worker prints")
+    assert has(told, "`farm restart node1/1-a` ends it")
+    for _ in range(2):
+        await worker.answer()

@@ -81,6 +81,7 @@ def test_snapshot_tells_of_workers_and_of_the_queues_in_use(farm: Recorder) -> N
         "call": "3",
         "model": "m",
         "operation": "evaluate",
+        "client": "",
         "phase": "sent",
         "age_s": 5.0,
         "story": ["queued 2 s", "sent to a 3 s ago"],

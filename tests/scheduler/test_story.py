@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from farm.scheduler.state import TaskId
-from farm.scheduler.story import STEPS_TOLD, story, with_story
+from farm.scheduler.story import STEPS_TOLD, span, story, with_story
 from tests.scheduler.recorder import Recorder, call, sent
 
 
@@ -85,3 +87,19 @@ def test_an_error_has_the_story_if_it_says_more_than_how_long_the_call_waited(
     assert with_story("no", farm.task(running), farm.now) == (
         "no; what happened: queued 0 s, sent to w 2 s ago"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (6.42e-05, "0 s"),
+        (0.000457, "0 s"),
+        (0.0124, "12.4 ms"),
+        (0.25, "0.25 s"),
+        (12.44, "12.4 s"),
+        (1234.0, "20 min"),
+        (86400.0, "24 h 00 min"),
+    ],
+)
+def test_spans_of_all_sizes_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert span(seconds) == text

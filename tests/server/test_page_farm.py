@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import farm
 from farm.errors import ModelFailed
 from tests.support.browser import Browser
-from tests.support.dispatcher_farm import BEAM, Served, serving
+from tests.support.dispatcher_farm import BEAM, Served, run_farm, serving
 
 pytestmark = pytest.mark.browser
 
@@ -60,3 +61,15 @@ def test_the_page_shows_a_farm_at_work(browser: Browser, served: Served) -> None
             browser.until_text("#waits-table", "bob")
         assert browser.run("return document.querySelectorAll('td b').length") == 0
         assert "cannot be shown" not in browser.text("#link")
+
+
+def test_the_address_with_the_token_works(browser: Browser, tmp_path: Path) -> None:
+    """As `farm url` prints it. Browsers refuse to ask for a path of such an address."""
+    (tmp_path / "beam.py").write_text(BEAM)
+    with serving(tmp_path, "beam.py", "--auth", "always") as served:
+        status, address, errors = run_farm("url", str(served.folder), cwd=tmp_path)
+        assert status == 0, errors
+        assert "@" in address
+        browser.open(address.strip())
+        browser.until_text("#link", "live")
+        browser.until_text("#history", "peak")

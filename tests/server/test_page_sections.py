@@ -80,7 +80,7 @@ def test_why_calls_wait(browser: Browser, farm: FakeFarm) -> None:
             "why": ["3 calls of the sweep are before it"],
             "position": 4,
             "before": [{"client": "sweep", "count": 3, "reason": "it holds fewer workers"}],
-            "workers": {"busy": 2, "idle": 0, "rows": [{"worker": "w1"}]},
+            "workers": {"count": 3, "busy": 2, "idle": 0, "shut": 1, "rows": [{"worker": "w1"}]},
             "jobs": [{"id": "77", "state": "PENDING", "reason": "Resources"}],
         },
     )
@@ -92,7 +92,7 @@ def test_why_calls_wait(browser: Browser, farm: FakeFarm) -> None:
     browser.click("#waits-table tbody button")
     shown = browser.until_text("#why-answer", "3 calls of the sweep are before it")
     assert "3 of sweep: it holds fewer workers" in shown
-    assert "2 busy, 0 idle" in shown
+    assert "3 have its model, 2 busy, 1 draining or unreachable" in shown
     assert "Place\n4" in shown
     assert "77 PENDING Resources" in shown
     assert ("GET", "why", {"client": "bob"}) in farm.asked
@@ -155,6 +155,30 @@ def test_losses_do_not_scroll_away_under_joins(browser: Browser, farm: FakeFarm)
     assert "w98 and 98 before" in events[0]
     assert "exit code 3" in events[1]
     assert "28 workers were lost" in browser.text("#notices")
+
+
+def test_how_the_last_of_the_lost_workers_ended_is_in_its_row(
+    browser: Browser, farm: FakeFarm
+) -> None:
+    now = time.time()
+    loss = {"cause": "unknown", "text": "exit code 3", "count": 4, "first": now - 60, "last": now}
+    look(browser, farm, losses=[{**loss, "worker": "w9", "detail": f"solves\n{HOSTILE}\n\n"}])
+    assert f"exit code 3: {SHOWN}" in browser.text("#losses-table tbody tr")
+    assert f"exit code 3: {SHOWN}" in browser.text("#notices")
+
+
+def test_joins_of_workers_from_elsewhere_are_two_rows(browser: Browser, farm: FakeFarm) -> None:
+    now = time.time()
+    events = [{"time": now - 50, "event": "lost", "worker": "w", "text": "signal SIGKILL"}]
+    for i in range(40):
+        of_it = {"time": now - 40 + i, "worker": f"n/{i}"}
+        events.append({**of_it, "event": "joined", "text": "beam"})
+        events.append({**of_it, "event": "from elsewhere", "text": f"process {i}"})
+    look(browser, farm, events=events)
+    rows = browser.texts("#events-table tbody tr")
+    assert len(rows) == 3
+    assert sum("n/39 and 39 before" in row for row in rows) == 2
+    assert "signal SIGKILL" in rows[-1]
 
 
 def test_which_worker_is_slow_or_sick(browser: Browser, farm: FakeFarm) -> None:

@@ -11,7 +11,9 @@ class Refused extends Error {
 }
 
 async function answered(path, method = "GET") {
-  const answer = await fetch(path, { method, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+  // A page whose address has the token in it cannot ask for paths: they would have it, too, and
+  // browsers refuse that. They send it by themselves.
+  const answer = await fetch(location.origin + path, { method, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
   if (answer.ok) return answer.json();
   let message = `status ${answer.status}`;
   try {

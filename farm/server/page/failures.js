@@ -43,8 +43,16 @@ const failureTable = new Table("failures-table", [
   { title: "Inputs", value: (g) => chosenName(g.inputs) },
 ], { key: (g) => g.id, empty: "no call has failed", detail: failureDetail });
 
+// How workers ended, and the last line of the last one's log, which often says why.
+function lossText(group) {
+  const last = (group.detail || "").trimEnd().split("\n").at(-1).trim();
+  return [group.text || group.cause, last.slice(0, LONGEST_LINE)].filter(Boolean).join(": ");
+}
+
+const LONGEST_LINE = 200;
+
 const lossTable = new Table("losses-table", [
-  { title: "Loss", className: "wide", value: (g) => escaped(g.text || g.cause), sort: (g) => g.text },
+  { title: "Loss", className: "wide", value: (g) => escaped(lossText(g)), sort: (g) => g.text },
   ...TIMES,
   { title: "Cause", value: (g) => g.cause, sort: (g) => g.cause },
   { title: "Last worker", value: (g) => g.worker || "" },
@@ -66,17 +74,22 @@ part((state) => {
 
 const SAME_S = 60, EVENTS = 20;
 
-// Events of one kind that follow one another within a minute are one row, so that joins of many
-// workers do not hide the rest. The latest first.
+// Events of one kind within a minute are one row, so that joins of many workers do not hide the
+// rest. Texts of workers from elsewhere differ for each. The latest first.
 function grouped(events) {
-  const rows = [];
+  const rows = [], open = new Map();
   for (const e of events) {
-    const last = rows.at(-1);
-    if (last && last.event === e.event && last.text === e.text && e.time - last.time < SAME_S) {
-      Object.assign(last, { count: last.count + 1, worker: e.worker, time: e.time });
-    } else rows.push({ ...e, first: e.time, count: 1 });
+    const kind = e.event === "from elsewhere" ? e.event : `${e.event}\n${e.text}`;
+    const last = open.get(kind);
+    if (last && e.time - last.time < SAME_S) {
+      Object.assign(last, { count: last.count + 1, worker: e.worker, time: e.time, text: e.text });
+    } else {
+      const row = { ...e, first: e.time, count: 1 };
+      open.set(kind, row);
+      rows.push(row);
+    }
   }
-  return rows.slice(-EVENTS).reverse();
+  return rows.sort((a, b) => b.time - a.time).slice(0, EVENTS);
 }
 
 const eventTable = new Table("events-table", [
@@ -84,6 +97,6 @@ const eventTable = new Table("events-table", [
   { title: "Event", value: (e) => ({ text: e.event, className: `state ${e.event}` }) },
   { title: "Worker", value: (e) => (e.count > 1 ? `${e.worker} and ${number(e.count - 1)} before` : e.worker) },
   { title: "", className: "wide", value: (e) => escaped(e.text) },
-], { key: (e) => `${e.first} ${e.event} ${e.text}`, empty: "no events yet" });
+], { key: (e) => `${e.first} ${e.event} ${e.event === "from elsewhere" || e.text}`, empty: "no events yet" });
 
 part((state) => eventTable.update(grouped(state.events)));

@@ -24,11 +24,11 @@ function tiles(state) {
   }));
 }
 
-function lately(groups, what) {
+function lately(groups, what, text = (group) => group.text) {
   const recent = (groups || []).filter((group) => now() - group.last < LATELY_S);
   if (!recent.length) return null;
   const [latest] = recent;
-  return `${what(sum(recent, "count"))}, last ${duration(Math.round(now() - latest.last))} ago: ${escaped(latest.text)}`;
+  return `${what(sum(recent, "count"))}, last ${duration(Math.round(now() - latest.last))} ago: ${escaped(text(latest))}`;
 }
 
 // What a person should look at, each with the section that has more. Counts of groups go back to
@@ -39,10 +39,10 @@ function notices(state) {
   const [longest] = state.waits || [];
   return [
     ["failures", lately(state.failures, (count) => `${counted(count, "call", "calls")} failed`)],
-    ["losses", lately(state.losses, (count) => `${counted(count, "worker was", "workers were")} lost`)],
+    ["losses", lately(state.losses, (count) => `${counted(count, "worker was", "workers were")} lost`, lossText)],
     ["workers", ill.length && `${counted(ill.length, "worker is", "workers are")} slow or sick: ${ill[0].name}: ${troubleOf(ill[0])}`],
     ["jobs", pending.length && `${counted(pending.length, "job waits", "jobs wait")} in the queue: ${escaped(pending[0].reason)}`],
-    ["waits", longest && longest.age_s > 10 && `calls wait for ${duration(longest.age_s)}`],
+    ["waits", longest && longest.age_s > 10 && `calls wait for ${duration(longest.age_s)}: ${escaped(longest.why[0]?.text || "see why")}`],
   ].filter(([, text]) => text);
 }
 

@@ -9,8 +9,8 @@ const queueTable = new Table("queues-table", [
   { title: "Done", className: "number", value: (q) => number(q.done), sort: (q) => q.done },
   { title: "Failed", className: "number", value: failed, sort: (q) => q.failed },
   { title: "Copies", className: "number", value: (q) => number(q.copies), sort: (q) => q.copies },
-  { title: "Run time p50", className: "number", value: (q) => duration(q.run_time_p50_s), sort: (q) => q.run_time_p50_s },
-  { title: "p95", className: "number", value: (q) => duration(q.run_time_p95_s), sort: (q) => q.run_time_p95_s },
+  { title: "Run time p50", className: "number", value: (q) => duration(q.run_time_p50_s || null), sort: (q) => q.run_time_p50_s },
+  { title: "p95", className: "number", value: (q) => duration(q.run_time_p95_s || null), sort: (q) => q.run_time_p95_s },
 ], { key: (q) => `${q.model}\n${q.operation}`, empty: "no calls yet" });
 
 const daskTable = new Table("dask-table", [

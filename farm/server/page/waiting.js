@@ -23,6 +23,8 @@ const waits = new Table("waits-table", [
 ], { key: (wait) => `${wait.client}\n${wait.model}\n${wait.operation}`, empty: "no call has waited for a second" });
 
 const oldest = new Table("calls-table", [
+  { title: "Call", value: (call) => call.call ?? "" },
+  { title: "Client", value: (call) => chosenName(call.client, "(no name)") },
   { title: "Model", value: (call) => call.model },
   { title: "Operation", value: (call) => call.operation },
   { title: "State", value: (call) => ({ text: call.phase, className: call.phase === "sent" ? "state busy" : "state" }) },
@@ -37,14 +39,20 @@ part((state) => {
   showRows("calls", oldest, calls);
 });
 
-// The answer in lines, and then what it says about others. workers: only its numbers.
+const DOES = { busy: "busy", idle: "idle", shut: "draining or unreachable", full: "behind with reading" };
+
+function workersText({ count, ...does }) {
+  const parts = Object.entries(DOES).filter(([key]) => does[key]).map(([key, word]) => `${number(does[key])} ${word}`);
+  return [counted(count, "has its model", "have its model"), ...parts].join(", ");
+}
+
+// The answer in lines, and then what it says about others.
 function whyText(answer) {
-  const numbers = Object.entries(answer.workers || {}).filter(([, value]) => typeof value === "number");
   const parts = [
     ["Why", lines(answer.why)],
     ["Place", answer.position ? [number(answer.position)] : []],
     ["Before it", (answer.before || []).map((row) => `${number(row.count)} of ${row.client || "clients without a name"}: ${row.reason}`)],
-    ["Workers", numbers.length ? [numbers.map(([key, value]) => `${number(value)} ${key}`).join(", ")] : []],
+    ["Workers", answer.workers ? [workersText(answer.workers)] : []],
     ["Jobs", (answer.jobs || []).map((job) => `${job.id} ${job.state || "submitted"} ${job.reason || ""}`)],
   ];
   const list = element("dl", undefined, "facts");

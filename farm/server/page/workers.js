@@ -61,10 +61,10 @@ const workerTable = new Table("workers-table", [
   { title: "Memory", className: "number", value: (w) => bytes(w.memory_bytes), sort: (w) => w.memory_bytes, total: (rows) => bytes(sum(rows, "memory_bytes")), when: has("memory_bytes") },
   { title: "Processor", className: "number", value: (w) => percent(w.processor), sort: (w) => w.processor, total: (rows) => percent(sum(rows, "processor")), when: has("processor") },
   { title: "Age", className: "number", value: (w) => duration(w.age_s), sort: (w) => w.age_s, when: has("age_s") },
-  { title: "Restarts", className: "number", value: (w) => (w.restarts ? { text: number(w.restarts), className: "bad" } : number(w.restarts)), sort: (w) => w.restarts, total: (rows) => number(sum(rows, "restarts")), when: has("restarts") },
+  { title: "Restarts", className: "number", value: (w) => (w.restarts ? { text: number(w.restarts), className: "bad" } : number(w.restarts)), sort: (w) => w.restarts, total: (rows) => number(sum(rows, "restarts")), when: (rows) => rows.some((w) => w.restarts) },
   { title: "Host", value: (w) => w.host || "", sort: (w) => w.host, when: (rows) => hostsOf(rows).size > 1 && hostsOf(rows).size < rows.length },
   { title: "Device", value: (w) => w.device || "cpu", sort: (w) => w.device || "cpu", when: (rows) => rows.some((w) => w.device) },
-  { title: "Models", className: "wide", value: (w) => w.models.join(", ") },
+  { title: "Models", className: "wide", value: (w) => w.models.join(", "), when: (rows) => new Set(rows.map((w) => w.models.join())).size > 1 },
 ], { key: (w) => w.name, empty: "no workers", detail: workerDetail, groups: groupsOf });
 
 function illOf(rows) {
