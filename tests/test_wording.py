@@ -202,7 +202,6 @@ def test_every_way_to_ask_shows_one_line_of_farm() -> None:
             "submit of a client": lambda: client.submit(model._values_for(None).call(1.0)).result(),
             "info": lambda: client.model("bad").describe({"a": {1}}),
             "gradient": lambda: model.gradient(0, 0, 1.0, [1.0]),
-            "why": lambda: client.why(),
             "log": lambda: client.log("nobody"),
             "drain": lambda: client.drain("nobody"),
             "restart": lambda: client.restart("nobody"),

@@ -54,6 +54,7 @@ def read_seed_files(
         except (SweepError, *HDF5_ERRORS) as error:
             text = str(error)
             named = text if str(folder / name) in text else f"{folder / name}: {text}"
+            named = named.partition("; expected a sweep file")[0]  # here exports serve, too
             raise InvalidInput(_one_line(f"seed data: {named}; {EXPECTED}")) from None
         found.append(trials)
         left -= len(trials.points)

@@ -238,10 +238,10 @@ def test_files_that_are_no_sweeps_get_one_line(tmp_path: Path) -> None:
     for name, says in (
         ("none.h5", "does not exist"),
         ("text.h5", "cannot be read"),
-        ("other.h5", "is not a sweep file of layout sweep/1"),
+        ("other.h5", "is not a sweep file of farm"),
         ("damaged.h5", "out_1"),
         ("cut.h5", "cannot be read"),
-        ("folder.h5", "cannot be read"),
+        ("folder.h5", "is a folder"),
     ):
         with pytest.raises(InvalidInput) as caught:
             read(tmp_path / name, experiment())
