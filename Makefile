@@ -60,7 +60,7 @@ quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 test-browser: $(STAMP) ## the tests of the status page in headless Chromium: a minute
 	$(BIN)/python -m pytest -m browser
 
-test-slow: $(STAMP) ## the tests that take minutes: kill loops, memory, load
+test-slow: $(STAMP) ## the tests that the default suite leaves out: kill loops, memory, load, and whatever takes seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 \
 		-m "slow and not root and not slurm and not grid_engine and not samplers and not browser"
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \

@@ -24,7 +24,7 @@ from tests.support.time_limits import scaled
 # Rewrite its assertions too, so that they explain themselves.
 pytest.register_assert_rewrite("tests.scheduler.recorder")
 
-settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ, max_examples=40)
+settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ, max_examples=20)
 settings.register_profile("quick", settings.get_profile("farm"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("farm"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "farm"))

@@ -155,6 +155,7 @@ def test_what_cannot_be_unpacked_is_refused_as_it_is_here(data: bytes) -> None:
     assert vars(error) == vars(asyncio.run(here()))
 
 
+@pytest.mark.slow
 def test_a_bomb_meets_the_limit_of_its_reader() -> None:
     bomb = held(swelling(5 << 20, 512 << 20), b"deflate", 4 << 30)
     error = asyncio.run(asked_once(reader_jobs.length_of, bomb, memory_bytes=512 << 20))

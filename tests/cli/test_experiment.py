@@ -152,6 +152,7 @@ def kill_and_look(folder: Path, generator: str, answers: int, *, begin: bool) ->
             assert len(now) <= len(then) + len(answered) + 1
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_has_kept_what_it_answered(tmp_path: Path) -> None:
     kill_and_look(tmp_path, "RandomGenerator", 9, begin=True)
     kill_and_look(tmp_path, "RandomGenerator", 2, begin=False)

@@ -115,6 +115,7 @@ def test_from_configuration_to_the_end(folder: Path) -> None:
     assert "3 told and 0 failed" in err
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_where_it_was(folder: Path) -> None:
     """The workers die too; points in flight are evaluated again, and each is told once."""
     journal = folder / "tune.db"
@@ -235,6 +236,7 @@ def test_a_model_that_fails_everywhere(folder: Path) -> None:
     assert "beyond the edge" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -255,6 +257,7 @@ def test_mistakes_are_one_line(folder: Path, old: str, new: str, complaint: str)
     assert complaint in line
 
 
+@pytest.mark.slow
 def test_a_refused_configuration_leaves_nothing_behind(folder: Path) -> None:
     """After the mistake is corrected, the journal has one experiment, and no log is left."""
     config = folder / "tune.ini"
@@ -283,6 +286,7 @@ def test_a_configuration_that_is_no_text(folder: Path) -> None:
     assert err == "farm: error: tune.ini is not UTF-8: byte 0xe9 at 5\n"
 
 
+@pytest.mark.slow
 def test_one_journal_is_for_one_run(folder: Path) -> None:
     (folder / "held").touch()
     with started(folder, "--workers", "1"):

@@ -60,6 +60,7 @@ def counts(folder: Path) -> dict[int, int]:
     return told
 
 
+@pytest.mark.slow
 def test_an_experiment_that_has_ended_is_one_line_and_loads_no_model(folder: Path) -> None:
     assert again(folder)[0] == 0
     (folder / "loaded").unlink()
@@ -82,6 +83,7 @@ def test_its_state_as_json_and_a_model_without_a_version_need_the_model(folder: 
     assert (folder / "tune.db").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_spent_budget_is_one_line_and_a_larger_one_continues(folder: Path) -> None:
     assert again(folder, "--budget", "3")[0] == 0
     status, err = again(folder, "--budget", "3")

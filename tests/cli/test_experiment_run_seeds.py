@@ -162,6 +162,7 @@ def test_the_command_line_replaces_the_option(folder: Path) -> None:
     assert notes == ["week.h5", str(folder / "week.h5")]
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line_before_any_evaluation(folder: Path) -> None:
     swept("bowl.py", folder / "week.h5")
     before = evaluated(folder)

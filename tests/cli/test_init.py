@@ -52,6 +52,7 @@ def test_the_written_model_computes_the_deflection(tmp_path: Path, kind: str) ->
         assert outcome.outputs[0] == pytest.approx([-3 * TIP / 0.02], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_printed_commands_run(tmp_path: Path) -> None:
     """They are the same for all kinds."""
     status, out, errors = run_here("init", "my-beam.py", cwd=tmp_path)

@@ -50,6 +50,7 @@ def checked(folder: Path, line: str) -> tuple[int, str, str]:
     return run_farm("launcher", "--check", *line.split(), cwd=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words", "plan"),
     [

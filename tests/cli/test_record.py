@@ -48,6 +48,7 @@ def test_status_shows_counts_and_damage(path: Path) -> None:
     assert "farm record merge a.record -o REPAIRED" in error
 
 
+@pytest.mark.slow
 def test_export_writes_a_sweep(path: Path) -> None:
     assert "out.h5: 3 points of square" in said(path, "export", "a.record", "-o", "out.h5")
     code, out, _ = run_farm("sweep", "status", "out.h5", cwd=path.parent)
@@ -74,6 +75,7 @@ def test_names_cannot_change_a_terminal_or_a_command_to_copy(tmp_path: Path) -> 
     assert "farm record merge 'a\\x1b[31m;b.record' -o" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -95,6 +95,7 @@ def wait_for_busy_worker(folder: Path) -> None:
     raise AssertionError("no worker became busy")
 
 
+@pytest.mark.slow
 def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
     with subprocess.Popen(
         [*FARM, "call", "1,2,4", "8", "--config", '{"sleep": 600}', "--to", "run", "--wait", "2"],
@@ -116,6 +117,7 @@ def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
     assert re.search("shut down before the call finished|the farm is shutting down", said)
 
 
+@pytest.mark.slow
 def test_one_run_folder_has_one_farm(served: Served, folder: Path) -> None:
     status, _, errors = run_farm("serve", "beam.py", "--port", "0", "--dir", "run", cwd=folder)
     assert status == 2
@@ -153,6 +155,7 @@ def test_a_settings_file_and_the_environment_set_what_options_do_not(folder: Pat
         assert len(json.loads(out)["workers"]) == 1
 
 
+@pytest.mark.slow
 def test_policies_of_models_come_from_a_file_or_options(folder: Path) -> None:
     (folder / "farm.toml").write_text("[model.bean]\nreserve = 1\n")
     arguments = ["serve", "beam.py", "--port", "0", "--config", "farm.toml"]
@@ -270,6 +273,7 @@ def test_options_that_do_not_fit_a_dask_cluster(
     assert message in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

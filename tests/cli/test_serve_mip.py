@@ -56,6 +56,7 @@ def test_the_only_model_need_not_be_named_and_a_file_may_say_it(folder: Path) ->
         assert kubemo.Client().ping(address) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -241,6 +241,7 @@ def test_the_last_spans_are_sent_when_the_farm_ends(
     assert {span.resource["service.name"] for span in spans} == {"beams"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accepts", [False, True])
 def test_a_collector_that_is_away_holds_nothing_up_and_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepts: bool
@@ -277,6 +278,7 @@ def test_what_farm_does_not_have_is_one_line(
     assert "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'; expected http/protobuf" in line
 
 
+@pytest.mark.slow
 def test_without_the_option_opentelemetry_is_not_loaded(tmp_path: Path) -> None:
     program = """
 import sys

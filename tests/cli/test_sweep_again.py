@@ -264,6 +264,7 @@ def gate(k):
 """
 
 
+@pytest.mark.slow
 def test_two_at_once_are_one_sweep_and_one_error(tmp_path: Path) -> None:
     Path("gate.py").write_text(GATE)
     words = "gate.py -n 1 --param k=0:1 --design sobol:8 --seed 7 --no-probe -o s.h5"

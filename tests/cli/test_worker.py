@@ -137,6 +137,7 @@ def test_a_model_that_cannot_be_loaded_is_said(served: Served) -> None:
     assert errors.strip().splitlines()[-1].startswith("farm: error: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told", "count", "devices"),
     [
@@ -176,6 +177,7 @@ def test_each_gpu_has_a_process_that_sees_it_alone(served: Served) -> None:
         assert sorted(str(row["device"]) for row in workers(served)) == sorted([*uuids, *uuids])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(
     system: str, tmp_path: Path
@@ -203,6 +205,7 @@ def test_outside_a_job_a_missing_farm_is_said_at_once(tmp_path: Path) -> None:
     assert "waiting for" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "ends"), [("echo 1:00:00", True), ("exit 1", False)])
 def test_slurm_is_asked_once_when_the_job_ends(
     served: Served, tmp_path: Path, answer: str, ends: bool
@@ -222,6 +225,7 @@ def ends_in_s(farm: Served) -> list[float]:
     return [float(str(row["ends_in_s"])) for row in workers(farm)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["--time-left", "--ends-at", "FARM_ENDS_AT"])
 def test_any_site_can_say_when_the_job_ends(served: Served, how: str) -> None:
     end = str(int(time.time()) + 5000)

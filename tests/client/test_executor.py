@@ -205,6 +205,7 @@ assert [future.result(0) for future in (of_thread, *waiting)] == [True] * 3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False], ids=["native", "http"])
 def test_a_forked_process_has_an_executor_without_its_parents_calls(
     tmp_path: Path, native: bool

@@ -361,6 +361,7 @@ class Square(farm.Model):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False], ids=["native", "http"])
 def test_a_forked_process_records_nothing_and_works(path: Path, native: bool) -> None:
     (path.parent / "square.py").write_text(SQUARE)

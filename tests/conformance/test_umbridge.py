@@ -363,6 +363,7 @@ names = st.fixed_dictionaries(
 bodies = st.binary(max_size=200) | (json_values | names).map(lambda data: json.dumps(data).encode())
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(path=st.sampled_from([*Endpoint, "/farm/status", "/farm/models/odd/evaluate"]), body=bodies)
 def test_no_body_brings_the_server_down_or_to_answer_anything_but_json(

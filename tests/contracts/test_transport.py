@@ -244,6 +244,7 @@ async def test_errors(start: Start) -> None:
         assert (await dispatcher.submit(cube(2.0))).outputs[0][0] == 8.0
 
 
+@pytest.mark.slow
 @contract
 async def test_many_calls_each_get_their_own_answer(start: Start) -> None:
     models = {"power": Power(), "batched": Batched(), "fail": fail}
@@ -265,6 +266,7 @@ async def test_many_calls_each_get_their_own_answer(start: Start) -> None:
         assert snapshot(dispatcher, "done") + snapshot(dispatcher, "failed") == many
 
 
+@pytest.mark.slow
 @contract
 async def test_large_arrays_both_ways(start: Start) -> None:
     config = canonical_config({"n": 1_000_000})
@@ -389,6 +391,7 @@ async def test_stopped_workers_hand_back_what_has_not_begun(start: Start) -> Non
         more.stop_workers()
 
 
+@pytest.mark.slow
 @contract
 async def test_alone_calls_one_after_another(start: Start) -> None:
     """After a lost wake-up, one of these calls would wait."""

@@ -371,6 +371,7 @@ async def test_who_does_not_read_is_not_written_to_without_end() -> None:
         assert headers["grpc-status"] == "0"
 
 
+@pytest.mark.slow
 @on_loop
 async def test_who_does_not_read_is_not_heard_without_end() -> None:
     async with connected() as (_, _, connect):
@@ -445,6 +446,7 @@ async def test_what_does_not_end_in_time_is_unavailable() -> None:
         assert methods.cancelled == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["answered", "cancelled", "gone"])
 @on_loop
 async def test_a_connection_leaves_nothing_for_the_garbage_collector(end: str) -> None:

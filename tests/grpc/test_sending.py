@@ -226,6 +226,7 @@ def crowded() -> Counted:
     return server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS)
 def test_frames_take_work_in_proportion_to_their_number(flood: str) -> None:
     def work(frames: int) -> int:

@@ -189,6 +189,7 @@ def test_whole_numbers_are_inputs_without_derivatives(client: Client) -> None:
     assert jax.vmap(op)(X[0], jnp.arange(5)[:, None]).shape == (5, 2)
 
 
+@pytest.mark.slow
 def test_without_float64_it_works_with_one_warning() -> None:
     script = """
 import warnings

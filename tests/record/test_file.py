@@ -178,6 +178,7 @@ def test_a_symbolic_link_is_the_file_it_names(path: Path, tmp_path: Path) -> Non
     file.close()
 
 
+@pytest.mark.slow
 def test_every_prefix_of_the_last_records_gives_the_whole_records_before(path: Path) -> None:
     written(path, 3)
     kept = path.stat().st_size

@@ -89,6 +89,7 @@ def test_failed_points_are_red_and_values_that_are_none_are_left_out() -> None:
         assert "nan" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_no_picture_has_too_many_dots(dimensions: int) -> None:
     many = cloud(10 * MOST_DOTS, dimensions)

@@ -149,6 +149,7 @@ def test_clients_of_a_farm_without_a_worker_yet_are_told(tmp_path: Path) -> None
         assert served.result(LIMIT_S) == [8, 4, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mpi", "in_its_job"), [(None, ""), (2, ""), (None, "slurm"), (None, "pbs")]
 )

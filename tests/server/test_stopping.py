@@ -17,6 +17,7 @@ from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("now", "grace_s"), [("true", 0.0), ("false", 7.0), ("", 7.0)])
 def test_the_answer_says_what_has_to_end(tmp_path: Path, now: str, grace_s: float) -> None:
     (tmp_path / "beam.py").write_text(BEAM)

@@ -64,6 +64,7 @@ def chains(client: Client) -> dict[str, dict[str, Any]]:
     return {row["chain"]: row for row in client.status()["chains"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", [("gate", 4)], indirect=True)
 def test_four_chains_of_an_executor_are_shown_with_what_they_do(running: Farm) -> None:
     with farm.connect(running.served.folder, client="sampler") as client:
@@ -186,6 +187,7 @@ def queued(client: Client) -> int:
     return sum(row["queued"] for row in client.status()["queues"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", [("gate", 1)], indirect=True)
 def test_hostile_names_are_cut_and_harmless(running: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     running.open(0)

@@ -96,6 +96,7 @@ def squares(model: RemoteModel, numbers: range) -> list[float]:
     return [float(model([float(k)])[0]) for k in numbers]
 
 
+@pytest.mark.slow
 @ALL_ROADS
 def test_map_and_single_calls_outlive_a_killed_front_door(
     door: RestartedFarm, client: Client
@@ -115,6 +116,7 @@ def test_map_and_single_calls_outlive_a_killed_front_door(
             assert chain.result(LIMIT_S) == [float(k**2) for k in range(100)]
 
 
+@pytest.mark.slow
 @ALL_ROADS
 def test_questions_are_asked_again(door: RestartedFarm, client: Client) -> None:
     square = client.model("square")
@@ -181,6 +183,7 @@ def test_a_farm_that_is_stopped_and_started_again_gets_the_calls(
     assert [float(call.result(LIMIT_S)[0]) for call in calls] == [0.2] * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["stream", "http"], indirect=True)
 def test_a_client_may_connect_before_the_farm_is_up(tmp_path: Path, over: str) -> None:
     door = served(tmp_path, over)
@@ -227,6 +230,7 @@ def inherited_chain(numbers: range) -> list[float]:
     return chain(_inherited, numbers)
 
 
+@pytest.mark.slow
 @FORKS_OF_THREADS
 @ALL_ROADS
 def test_a_forked_process_has_a_connection_of_its_own(door: RestartedFarm, client: Client) -> None:
@@ -294,6 +298,7 @@ def test_loky_and_dask_call_a_pickled_model(client: Client) -> None:
     assert [float(y[0]) for y in answers] == expected
 
 
+@pytest.mark.slow
 def test_a_model_is_unpickled_while_the_farm_is_away(door: RestartedFarm, client: Client) -> None:
     pickled = pickle.dumps(client.model("square"))
     door.kill()

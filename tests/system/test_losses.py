@@ -350,6 +350,7 @@ def test_the_time_limit_is_one_of_each_row(farm: Farm, start: Start, tmp_path: P
     assert farm.submit_rows("sleep", [0.3] * 8).result(3 * LIMIT_S).outputs[0].shape == (8, 1)
 
 
+@pytest.mark.slow
 def test_a_drained_worker_hands_back_the_rows_it_has_not_begun(
     farm: Farm, start: Start, tmp_path: Path
 ) -> None:

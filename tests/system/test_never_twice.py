@@ -176,6 +176,7 @@ def test_process_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int
         survive(scene, submit, kills, at_once=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["stream"], indirect=True)
 @pytest.mark.parametrize("kills", FEW_AND_MANY)
 def test_rank_of_a_group_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int) -> None:

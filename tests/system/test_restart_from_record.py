@@ -142,6 +142,7 @@ def test_a_program_records_with_a_farm_of_its_own(folder: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_sweep_uses_the_record(folder: Path) -> None:
     words = ["sweep", "model.py", "--param", "x[0]=0:1", "--fix", "x[1]=0", "--design", "grid:4"]
     words += ["--workers", "1", "--record", "s.record", "--reuse"]

@@ -50,6 +50,7 @@ def rows(client: Client) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_slow_worker_is_named(served: Served) -> None:
     with farm.connect(served.folder) as client:
         model = client.model("odd")
@@ -73,6 +74,7 @@ def test_a_slow_worker_is_named(served: Served) -> None:
     assert f"{slow['name']}: its runs take" in out
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_is_seen_and_ends_with_a_restart(served: Served) -> None:
     with farm.connect(served.folder) as client:
         model = client.model("odd")
@@ -97,6 +99,7 @@ def test_a_call_that_hangs_is_seen_and_ends_with_a_restart(served: Served) -> No
         assert "runs -1.0" in client.log(row["name"])
 
 
+@pytest.mark.slow
 def test_what_a_worker_prints_is_followed(served: Served) -> None:
     with farm.connect(served.folder) as client:
         worker = rows(client)[0]["name"]

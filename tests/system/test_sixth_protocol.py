@@ -51,6 +51,7 @@ def asked(address: str, *lines: str) -> list[str]:
             return [answers.readline().strip() for _ in lines]
 
 
+@pytest.mark.slow
 def test_a_model_is_called_through_it(folder: Path) -> None:
     with serving(folder, "model.py", "--line", "127.0.0.1:0") as served:
         address = served.connection.addresses["line"]
@@ -75,6 +76,7 @@ def test_a_farm_ends_at_once_although_an_idle_client_is_connected(folder: Path) 
             assert served.stop()[0] == 0
 
 
+@pytest.mark.slow
 def test_its_servers_are_models_by_their_url(folder: Path) -> None:
     behind = folder / "behind"
     behind.mkdir()

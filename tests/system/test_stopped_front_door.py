@@ -211,6 +211,7 @@ if child:
 """
 
 
+@pytest.mark.slow
 def test_over_http_a_forked_process_gives_up_too(tmp_path: Path, served: Served) -> None:
     words = [sys.executable, "-c", FORKS, served.connection.url]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:

@@ -56,6 +56,7 @@ def evaluate(url: str, x: float) -> list[list[float]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_front_door_costs_a_pause(farm_of_two: SupervisedFarm, tmp_path: Path) -> None:
     before = farm_of_two.up()
     with farm.connect(farm_of_two.folder, wait=LIMIT_S) as client:
@@ -114,6 +115,7 @@ def test_workers_of_other_machines_are_adopted(tmp_path: Path) -> None:
             worker.communicate(timeout=LIMIT_S)
 
 
+@pytest.mark.slow
 def test_a_suspended_front_door_is_not_replaced(farm_of_two: SupervisedFarm) -> None:
     pid = farm_of_two.up().pid
     os.kill(pid, signal.SIGSTOP)
@@ -147,6 +149,7 @@ def test_when_both_are_killed_nothing_is_left(farm_of_two: SupervisedFarm) -> No
     farm_of_two.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_during_a_restart_ends_it(farm_of_two: SupervisedFarm, number: int) -> None:
     farm_of_two.up()

@@ -94,6 +94,7 @@ def at_once(*asked: Callable[[], Any]) -> list[Any]:
         return [future.result(LIMIT_S) for future in [pool.submit(ask) for ask in asked]]
 
 
+@pytest.mark.slow
 def test_maps_and_batches_of_the_same_points_run_each_once(folder: Path) -> None:
     models = ("model.py:Batches", "model.py:Single")
     options = ("--workers", "2", "--record", "a.record", "--reuse")

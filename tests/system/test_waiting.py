@@ -52,6 +52,7 @@ def sweeps(client: Client) -> list[dict[str, Any]]:
     return [row for row in client.progress() if row["kind"] == "sweep"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 def test_a_chain_waits_behind_a_sweep_in_another_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], native: bool
@@ -91,6 +92,7 @@ def test_a_chain_waits_behind_a_sweep_in_another_process(
             assert "complete" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "SILENT_S", 4.0)
     monkeypatch.chdir(tmp_path)
@@ -107,6 +109,7 @@ def test_a_sweep_that_is_killed_disappears(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "open").touch()
 
 
+@pytest.mark.slow
 def test_the_owner_cancels_what_a_sweep_has_in_the_queue(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(MODEL)
     with serving(tmp_path, "m.py", "--workers", "1") as served:

@@ -373,6 +373,7 @@ def test_closing_says_goodbye_and_cancels(desk: Desk, line: NativeLine) -> None:
     line.close()
 
 
+@pytest.mark.slow
 def test_a_dropped_line_closes(desk: Desk) -> None:
     line = NativeLine(desk.connection)
     thread = weakref.ref(line._end._thread)  # type: ignore[union-attr]  # opened
@@ -512,6 +513,7 @@ def test_the_calls_of_a_client_that_leaves_are_cancelled(farm: Farm, worker: obj
     assert farm.snapshot()["done"] <= 1
 
 
+@pytest.mark.slow
 def test_a_cut_connection_loses_nothing(farm: Farm, worker: object) -> None:
     with Proxy(read_connection(farm.connect)) as proxy:
         line = NativeLine(proxy.connection)
@@ -634,6 +636,7 @@ def test_a_child_does_not_keep_the_calls_of_a_killed_parent(tmp_path: Path) -> N
             parent.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_frozen_dispatcher_is_given_up(
     carrier: None, tmp_path: Path, signal_number: signal.Signals, monkeypatch: pytest.MonkeyPatch

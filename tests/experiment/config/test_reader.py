@@ -387,6 +387,7 @@ def large(kind: str) -> str:
     raise AssertionError(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [

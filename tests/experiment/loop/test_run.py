@@ -330,6 +330,7 @@ async def test_a_model_that_does_not_fit_is_refused_before_anything_runs(tmp_pat
             assert experiment.run is None
 
 
+@pytest.mark.slow
 @on_loop
 async def test_points_fill_the_space_while_the_strategy_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -278,6 +278,7 @@ def test_a_running_sweep_has_trials(tmp_path: Path) -> None:
     assert len(read(path, experiment()).points) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", [(0.25, 0.75), (0.625, 0.125)])
 @on_loop
 async def test_the_first_point_of_a_model_is_chosen_from_the_trials(

@@ -248,6 +248,7 @@ LARGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGE)
 @pytest.mark.parametrize("size", [1_000, 65_536])
 def test_large_objects_take_linear_time(kind: str, size: int) -> None:

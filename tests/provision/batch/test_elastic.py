@@ -357,6 +357,7 @@ min_jobs = 1
 """
 
 
+@pytest.mark.slow
 def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> None:
     (site.folder / "plan.toml").write_text('host = "127.0.0.1"' + PLAN)
     with serving(site.folder, "--slurm", "plan.toml", "--no-supervise") as first:

@@ -81,6 +81,7 @@ def test_every_figure_of_every_sweep_is_a_picture(
     assert len(text) > 1000
 
 
+@pytest.mark.slow
 def test_parameters_and_workers_are_named() -> None:
     some = shown(PLANS["four parameters"], finished=40)
     for figure in (figures.run_times, figures.failures, figures.points):

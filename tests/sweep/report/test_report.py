@@ -84,6 +84,7 @@ def test_a_sweep_without_failures_says_so(tmp_path: Path) -> None:
     assert text.count("<svg") == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [0, 7])
 def test_a_sweep_that_runs_can_be_reported(tmp_path: Path, finished: int) -> None:
     store = write(tmp_path / "s.h5", finished=finished, close=False)
@@ -91,6 +92,7 @@ def test_a_sweep_that_runs_can_be_reported(tmp_path: Path, finished: int) -> Non
     store.abandon()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "shown"),
     [(None, "mean of u"), ("mass", "mass"), ("u[3]", "u[3]"), ("u", "mean of u")],
