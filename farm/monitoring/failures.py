@@ -24,7 +24,7 @@ LONGEST_NAME = 100
 LONGEST_DETAIL = 8000
 
 EXAMPLE_EVERY_S = 1.0
-"""The call that a group shows is at most so many seconds older than its last failure."""
+"""The call that a group shows is older than its last failure by at most this many seconds."""
 
 SUMMARIES_PER_S = 100
 """Summaries of inputs made per second, for all groups together."""

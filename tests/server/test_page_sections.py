@@ -254,6 +254,17 @@ def test_how_long_it_takes(browser: Browser, farm: FakeFarm) -> None:
     assert values == [0.31, "hidden"]
 
 
+def test_the_expected_end_of_a_long_sweep_is_in_the_window(
+    browser: Browser, farm: FakeFarm
+) -> None:
+    sweep = {"kind": "sweep", "name": "diffusion sobol:1000000", "client": "sweep-15cc4410"}
+    counts = {"done": 7783, "failed": 12345, "total": 1_000_000, "calls_per_s": 126.0}
+    browser.show_as(1120, 900)
+    look(browser, farm, progress=[{**sweep, **counts, "ends_in_s": 7874.0, "since_s": 62.8}])
+    assert "in 2 h 11 min, at " in browser.text("#progress-table tbody tr")
+    assert browser.cut_tables() == []
+
+
 def test_who_uses_the_farm_and_cancelling_their_calls(browser: Browser, farm: FakeFarm) -> None:
     farm.answers["cancel"] = lambda words: (200, {"cancelled": 40})
     look(browser, farm, clients=[client("bob"), client(HOSTILE, queued=0, share=0.25)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import time
 
 import pytest
 
@@ -61,14 +60,12 @@ def test_three_models_have_partitions_of_their_own(elastic: Elastic) -> None:
     elastic.cluster.wait_for_job(other, "RUNNING")
     with elastic.calling("triple", 4, 0.1) as held:
         wait_for(lambda: "Resources" in elastic.run(*FARM, "status", "--to", "run"), "the reason")
-        began = time.monotonic()
         with (
             elastic.calling("double", 20, 0.1) as doubles,
             elastic.calling("quadruple", 10, 0.1) as quadruples,
         ):
             assert doubles() == [2.0 * n for n in range(20)]
             assert quadruples() == [4.0 * n for n in range(10)]
-        assert time.monotonic() - began < 15
         (queue,) = [q for q in elastic.status()["queues"] if q["model"] == "triple"]
         assert queue["queued"] > 0
         elastic.run("scancel", other)

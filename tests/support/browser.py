@@ -21,6 +21,10 @@ from typing import Any
 from tests.support.time_limits import scaled
 
 WAIT_S = scaled(15.0)
+CUT_TABLES = """return [...document.querySelectorAll('.scroll')]
+    .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
+    .map((box) => box.getAttribute('aria-label'))"""
+
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """Key of an element's id. Source: WebDriver, 12.1."""
 
@@ -70,6 +74,10 @@ class Browser:
         script += ".map((x) => (x.checkVisibility() ? x.innerText : ''))"
         found: list[str] = self.run(script, selector)
         return found
+
+    def cut_tables(self) -> list[str]:
+        """Return the names of tables wider than the window: columns of theirs are not seen."""
+        return list(self.run(CUT_TABLES))
 
     def until(self, script: str, *arguments: Any) -> Any:
         """Wait until a script's value is true, and return it."""

@@ -23,7 +23,7 @@ const progressTable = new Table("progress-table", [
   { title: "Failed", className: "number", value: failed, sort: (p) => p.failed },
   { title: "Calls/s", className: "number", value: (p) => number(p.calls_per_s), sort: (p) => p.calls_per_s },
   { title: "Since", className: "number", value: (p) => duration(p.since_s), sort: (p) => p.since_s },
-  { title: "Expected end", value: ends, sort: (p) => p.ends_in_s },
+  { title: "Expected end", className: "wide", value: ends, sort: (p) => p.ends_in_s },
 ], { key: (p) => `${p.kind}\n${p.client}\n${p.name}` });
 
 const experimentTable = new Table("experiments-table", [
