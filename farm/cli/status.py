@@ -14,7 +14,7 @@ from rich.table import Table
 
 from farm.cli.failures import summary
 from farm.cli.options import target_argument
-from farm.cli.status_history import TimeSpan, event_lines, since
+from farm.cli.status_history import event_lines, since, time_span
 from farm.cli.status_use import clients, lines, progress, why
 from farm.cli.tables import duration, short_name, text_table, whole_names
 from farm.cli.worker_table import worker_tables
@@ -51,7 +51,7 @@ CHAINS_SHOWN = 20
 @click.option(
     "--since",
     "since_s",
-    type=TimeSpan(),
+    type=time_span,
     metavar="SPAN",
     help="Show what happened in this time, such as 10m, 3h or 1d: numbers, failures, events.",
 )

@@ -37,16 +37,12 @@ COLUMNS = {
 }
 
 
-class TimeSpan(click.ParamType[float]):
-    """A time span such as 90s, 10m, 3h or 1d, in seconds."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value).strip())
-        if found is None or not float(found[1]):
-            self.fail(f"{value!r} is no time span such as 90s, 10m, 3h or 1d", param, ctx)
-        return float(found[1]) * UNITS[found[2]]
+def time_span(text: str) -> float:
+    """Return the seconds of a time span such as 90s, 10m, 3h or 1d. Raises click.BadParameter."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{text!r}; expected a time span such as 90s, 10m, 3h or 1d")
+    return float(found[1]) * UNITS[found[2]]
 
 
 def since(client: Client, seconds: float) -> RenderableType:

@@ -59,7 +59,7 @@ def test_events_long_apart_or_of_other_texts_stay_apart() -> None:
 def test_a_span_that_is_none_is_a_mistake(words: list[str], tmp_path: Path) -> None:
     status, _, errors = run_here("status", *words, cwd=tmp_path)
     assert status == 2
-    assert "is no time span such as 90s, 10m, 3h or 1d" in errors
+    assert "expected a time span such as 90s, 10m, 3h or 1d" in errors
 
 
 def test_what_happened_at_a_farm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -343,7 +343,7 @@ async def test_the_answer_names_the_call_as_its_caller_did() -> None:
         async with channel_to(port) as channel:
             count = channel.unary_stream("/x/Count")
             call = count(b"2", metadata=[("x-request-id", "a-2")], timeout=LIMIT_S)
-            assert dict(await call.initial_metadata())["x-request-id"] == "a-2"
+            assert ("x-request-id", "a-2") in list(await call.initial_metadata())
     assert methods.calls[0].headers[b"x-request-id"] == b"a-1"
 
 
