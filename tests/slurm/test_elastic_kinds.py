@@ -19,6 +19,7 @@ from tests.slurm.elastic import (
     elastic_on,
     python_of,
 )
+from tests.support.time_limits import scaled
 
 BRIEF = """
 [[workers]]
@@ -31,7 +32,9 @@ max_jobs = 1
 
 
 def test_three_models_have_partitions_of_their_own(elastic: Elastic) -> None:
-    elastic.serve(TWO_KINDS + BRIEF)
+    # Long enough that the first job is there when the last one comes, also on a busy machine.
+    idle = f"idle_timeout_s = {scaled(8.0):.0f}"
+    elastic.serve(TWO_KINDS.replace("idle_timeout_s = 3", idle) + BRIEF)
     rows = elastic.wait_for_workers(4)
     where = {(row["kind"], row["host"][:3], *row["models"]) for row in rows}
     assert where == {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,15 @@ may start its own daemons by srun, one per node, and the ranks inherit that numb
 
 EXIT_STUCK = 70
 """Exit status of rank 0 when ranks hang in MPI (EX_SOFTWARE)."""
+
+
+STARTS_WITHIN_S = 60.0
+"""Time for MPI to start and to form the groups; a process that takes longer ends.
+
+MPI waits for ever for a rank that the launcher has lost, or whose address arrived damaged, as seen
+with SLURM's PMI2 on busy nodes. The time begins with the process, not with the launcher, which may
+wait for resources.
+"""
 
 
 class WorldError(Exception):
@@ -42,9 +53,26 @@ def check_installed() -> None:
 def join_world(ranks: int, *, size: int) -> Any:
     """Return the communicator of this process's group: `ranks` neighbours of a world of `size`.
 
-    Initialises MPI. Raises WorldError if the world has another size. This happens with a launcher
-    that does not work with this MPI library: then every process is alone in a world of its own.
+    Initialises MPI; the process ends if that takes longer than `STARTS_WITHIN_S`. Raises WorldError
+    if the world has another size. This happens with a launcher that does not work with this MPI
+    library: then every process is alone in a world of its own.
     """
+    with _ends_after(STARTS_WITHIN_S):
+        return _join(ranks, size)
+
+
+@contextlib.contextmanager
+def _ends_after(limit_s: float) -> Iterator[None]:
+    """End this process, with the stacks of its threads on stderr, if the block takes longer."""
+    # MPI may hang with Python's lock (GIL) held: no thread or signal handler of Python would run.
+    faulthandler.dump_traceback_later(limit_s, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _join(ranks: int, size: int) -> Any:
     mpi = _mpi()
     world = mpi.COMM_WORLD
     if world.size != size:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import farm
 from farm.worker.mpi.world import WorldError, launcher_path, told_size
 from tests.support import open_mpi
 from tests.support.open_mpi import needs_open_mpi
@@ -116,3 +117,31 @@ except WorldError as error:
 def test_without_mpi4py_the_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
     assert 'pip install "modelfarm[mpi]"' in done.stdout
+
+
+HUNG = """
+import ctypes
+ctypes.PyDLL(None).sleep(60)  # holds Python's lock, as MPI does while it starts
+"""
+JOINS = """
+from farm.worker.mpi import world
+world.STARTS_WITHIN_S = 0.5
+world.join_world(2, size=2)
+"""
+
+
+def test_a_process_whose_mpi_does_not_start_ends_with_its_stack(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").touch()
+    (tmp_path / "mpi4py" / "MPI.py").write_text(HUNG)
+    path = os.pathsep.join([str(tmp_path), str(Path(farm.__file__).parents[1])])
+    ended = subprocess.run(
+        [sys.executable, "-c", JOINS],
+        env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Timeout (0:00:00.500000)!")
+    assert "in join_world" in ended.stderr
