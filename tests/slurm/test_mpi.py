@@ -33,8 +33,9 @@ class Total(farm.Model):
 """
 
 BEGIN = """#!/bin/bash
+# Groups whose MPI does not start, as SLURM's PMI2 loses messages on busy nodes, are started again.
 workers() {
-    for i in $(seq 300); do
+    for i in $(seq 1500); do
         [ "$(@farm status --to run --json 2>/dev/null | grep -o '"pid"' | wc -l)" = "$1" ] && return
         sleep 0.1
     done
@@ -56,7 +57,7 @@ def said(cluster: Cluster, folder: Path, script: str, *options: str) -> str:
     job.write_text((BEGIN + script + END).replace("@farm", str(FARM)))
     output = folder / "out.txt"
     command = ["sbatch", "--parsable", "-N2", "-n4", f"--output={output}", *options, str(job)]
-    cluster.wait_for_job(cluster.run(command, cwd=folder).strip(), "COMPLETED", limit_s=100)
+    cluster.wait_for_job(cluster.run(command, cwd=folder).strip(), "COMPLETED", limit_s=250)
     return output.read_text()
 
 
