@@ -136,4 +136,4 @@ def test_the_launcher_makes_as_many_groups_as_fit(
     )
     assert "never" not in text
     assert text.count('"y":[2.0') + text.count('"y": [2.0') == 2
-    assert text.count('"drained"') == 2
+    assert text.count('"text": "drained"') == 2
