@@ -163,6 +163,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.dictionaries(st.text(), JSON))
 def test_equal_configs_have_one_text(config: dict[str, Any]) -> None:

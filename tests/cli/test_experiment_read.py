@@ -172,6 +172,7 @@ def test_mistakes_are_one_line(
     assert not (folder / "out.csv").exists()
 
 
+@pytest.mark.slow
 def test_plot(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     journal(folder / "e.db", 1)
     assert experiment(capsys, "plot e.db") == (0, "e.html\n", "")

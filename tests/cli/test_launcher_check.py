@@ -95,6 +95,7 @@ def test_components_are_asked_one_by_one(folder: Path) -> None:
     assert asked == ["--test-only -N2 farm.sh ", "--test-only -p gpu --wrap true "]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

@@ -89,6 +89,7 @@ def test_one_id_from_the_header_to_the_logs(tmp_path: Path) -> None:
     assert {line["model"] for line in lines if "call" in line} == {"root"}
 
 
+@pytest.mark.slow
 def test_all_ranks_of_a_group_name_the_call(tmp_path: Path) -> None:
     (tmp_path / "root.py").write_text(MODEL)
     options = ("--log-format", "json", "--mpi", "2")

@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_groups_of_mpi_ranks_run_the_model(folder: Path) -> None:
     (folder / "norm.py").write_text(NORM)
     with serving(folder, "norm.py", "--mpi", "2") as served:
@@ -36,6 +37,7 @@ def test_groups_of_mpi_ranks_run_the_model(folder: Path) -> None:
         assert served.stop()[::2] == (0, "farm stops; Ctrl-C again to hurry\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -58,6 +58,7 @@ def test_export_writes_a_sweep(path: Path) -> None:
     assert "holds no such evaluation" in error
 
 
+@pytest.mark.slow
 def test_names_cannot_change_a_terminal_or_a_command_to_copy(tmp_path: Path) -> None:
     path = tmp_path / "a\x1b[31m;b.record"
     file = RecordFile(path, indexed=False)
@@ -112,6 +113,7 @@ def test_a_sweep_that_was_exported_is_imported_again(path: Path) -> None:
     file.close()
 
 
+@pytest.mark.slow
 def test_each_command_explains_itself(path: Path) -> None:
     for command in ("status", "export", "merge", "import"):
         assert "Examples:" in said(path, command, "--help")

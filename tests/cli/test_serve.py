@@ -70,6 +70,7 @@ def test_a_unix_socket_is_served_and_said(folder: Path) -> None:
     assert not (folder / "farm.sock").exists()
 
 
+@pytest.mark.slow
 def test_running_calls_finish_before_it_ends(served: Served, folder: Path) -> None:
     begun = folder / "begun"
     config = json.dumps({"begun": str(begun), "sleep": 1.0})

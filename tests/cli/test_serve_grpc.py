@@ -71,6 +71,7 @@ def test_tls(folder: Path) -> None:
     assert f"gRPC for KServe v2 clients with TLS at {address}\n" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

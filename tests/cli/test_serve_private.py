@@ -69,6 +69,7 @@ def test_a_shared_folder_is_no_run_folder(folder: Path) -> None:
     assert "chmod 700 ." in errors
 
 
+@pytest.mark.slow
 def test_no_token_is_written_into_a_file(folder: Path) -> None:
     with serving(folder, "beam.py", "--host", "0.0.0.0") as served:
         token = served.connection.token

@@ -150,6 +150,7 @@ def test_another_plan_is_refused_before_a_model_is_started(
     assert (status, "seed: 7 in the file, 8 here" in err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["incomplete", "complete"])
 def test_a_model_that_was_edited_is_refused(capsys: pytest.CaptureFixture[str], state: str) -> None:
     Path("beam.py").write_text(BEAM)
@@ -163,6 +164,7 @@ def test_a_model_that_was_edited_is_refused(capsys: pytest.CaptureFixture[str], 
     assert sweep(capsys, "--resume s.h5")[0] == 0, "that is the way to mix both"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["incomplete", "complete"])
 def test_a_model_without_a_version_is_known_by_its_file(
     capsys: pytest.CaptureFixture[str], state: str

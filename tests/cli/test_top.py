@@ -186,6 +186,7 @@ def test_without_a_terminal_one_snapshot_is_printed(
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
 def test_the_terminal_is_left_as_it_was(served: Served, how: str) -> None:
     child, terminal = pty.fork()

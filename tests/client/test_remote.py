@@ -376,6 +376,7 @@ def test_ctrl_c_ends_a_program_that_waits(served: Served) -> None:
         end_what_runs(client, busy(client))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["native", "http"])
 def test_a_killed_farm_is_no_reason_to_hang(tmp_path: Path, over: str) -> None:
     (tmp_path / "models.py").write_text(MODELS)

@@ -129,6 +129,7 @@ def waiting(served: Served) -> int:
         return int(client.status()["requests_for_models"])
 
 
+@pytest.mark.slow
 def test_first_calls_wait_for_the_first_worker(folder: Path, pool: ThreadPoolExecutor) -> None:
     with cold(folder) as served:
         asked: list[Future[object]] = [pool.submit(ask, served) for ask in ASK]
@@ -240,6 +241,7 @@ def umbridge_by_name(served: Served, name: str = "Triple", size: int = 1) -> req
     return requests.post(url, json={"name": name, "input": [[1.0] * size]}, timeout=LIMIT_S)
 
 
+@pytest.mark.slow
 def test_names_of_a_kind_that_is_not_described_wait_while_others_are_answered(
     folder: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

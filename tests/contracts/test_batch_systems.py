@@ -177,6 +177,7 @@ def test_a_refusal_is_told_in_the_systems_words(cluster: Cluster) -> None:
     assert cluster.ends() == []
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_is_told_with_its_last_words(cluster: Cluster) -> None:
     (cluster.folder / "double.py").write_text("import no_such_module_here\n")
     with cluster.farm(min_jobs=1) as client:

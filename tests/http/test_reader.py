@@ -410,6 +410,7 @@ def as_h11_reads(data: bytes) -> list[tuple[bytes, bytes, list[tuple[bytes, byte
             return [tuple(one) for one in found]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(request_bytes(), min_size=1, max_size=4), st.lists(st.integers(0, 600)))
 def test_legal_requests_are_read_as_another_library_reads_them(

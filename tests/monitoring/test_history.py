@@ -81,6 +81,7 @@ def of_hours(hours: float, clock: Clock) -> tuple[Dispatcher, History]:
     return dispatcher, history
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it() -> None:
     clock = Clock()

@@ -51,6 +51,7 @@ def test_jax(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["f"].counts.requests == 3
 
 
+@pytest.mark.slow
 def test_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = shown(2, folder, monkeypatch)
     assert np.allclose(names["x"].grad, -names["X"])

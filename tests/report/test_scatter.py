@@ -114,6 +114,7 @@ def limits(parameter: ParameterAxis, points: Array) -> list[tuple[float, float]]
     return [seen[0].get_xlim(), seen[0].get_ylim()][: points.shape[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_log", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 2])
 @pytest.mark.parametrize("count", [0, 3])

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 def test_cheap_calls_of_strangers_are_hardly_slowed_by_long_ones(seed: int) -> None:
     assert strangers(seed) <= 3.0
 

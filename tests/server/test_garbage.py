@@ -53,6 +53,7 @@ def test_cycles_are_found_unless_many_calls_are_open() -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("long_s", [-1.0, 1e9])
 def test_what_takes_long_to_search_is_searched_once(

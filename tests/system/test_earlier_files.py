@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EARLIER, tmp_path / "earlier"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["finished.h5", "killed.h5"])
 def test_a_sweep_is_read(folder: Path, name: str) -> None:
     assert table(folder / name) == SAID[name]

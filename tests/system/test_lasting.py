@@ -134,6 +134,7 @@ def test_questions_are_asked_again(door: RestartedFarm, client: Client) -> None:
     assert squares(square, range(3)) == [0.0, 1.0, 4.0]
 
 
+@pytest.mark.slow
 def test_a_call_that_must_not_run_twice_fails_at_once(
     door: RestartedFarm, client: Client, tmp_path: Path
 ) -> None:
@@ -265,6 +266,7 @@ def test_forked_chains_outlive_a_killed_front_door(door: RestartedFarm, client: 
     assert squares(square, range(3)) == [0.0, 1.0, 4.0]
 
 
+@pytest.mark.slow
 def test_a_pickled_model_connects_in_a_new_process(client: Client) -> None:
     square = client.model("square")
     with multiprocessing.get_context("spawn").Pool(2) as pool:

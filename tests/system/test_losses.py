@@ -197,6 +197,7 @@ def test_a_thousand_queued_calls_and_two_workers(farm: Farm, start: Start) -> No
     assert min(shares) > 300  # both worked, with similar shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heartbeat_s", [1.0])
 @pytest.mark.parametrize("wire", ["zmq"], indirect=True)
 def test_a_frozen_worker_that_is_not_heard_is_given_up_and_comes_back(
@@ -236,6 +237,7 @@ def both_answer_once(farm: Farm) -> None:
     assert farm.snapshot()["done"] == 1000
 
 
+@pytest.mark.slow
 def test_segmentation_fault_is_named_and_costs_no_other_call(farm: Farm, start: Start) -> None:
     start(2)
     crash = farm.submit("crash", 1)
@@ -320,6 +322,7 @@ def with_one(value: float) -> list[float]:
     return [*ROWS[:1500], value, *ROWS[1501:]]
 
 
+@pytest.mark.slow
 def test_a_row_that_ends_its_worker_is_named_and_only_it_is_tried_again(
     farm: Farm, start: Start, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def farm(tmp_path: Path, wire: str) -> Iterator[Farm]:
 FEW_AND_MANY = [4, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", FEW_AND_MANY)
 def test_process_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int) -> None:
     with workers(scene, farm, 2) as submit:
@@ -185,6 +186,7 @@ def test_rank_of_a_group_that_dies_just_after_a_run(scene: Scene, farm: Farm, ki
         survive(scene, submit, kills, at_once=2, ranks=2)
 
 
+@pytest.mark.slow
 def test_worker_that_ends_in_order_loses_no_call(scene: Scene, farm: Farm) -> None:
     """A call that is sent while the worker leaves has not started, and runs elsewhere."""
     with workers(scene, farm, 1) as submit:

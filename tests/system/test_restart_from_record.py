@@ -123,6 +123,7 @@ def test_a_changed_model_file_is_evaluated_again(folder: Path) -> None:
     assert evaluated(folder).total() == 2
 
 
+@pytest.mark.slow
 def test_two_farms_cannot_share_a_record(folder: Path) -> None:
     with serving(folder, *OPTIONS):
         status, _, error = run_farm("serve", *OPTIONS, "--dir", "other", "--port", "0", cwd=folder)

@@ -159,6 +159,7 @@ def test_a_stop_during_a_restart_ends_it(farm_of_two: SupervisedFarm, number: in
     assert not (farm_of_two.folder / "farm.json").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_both_and_hurries_nothing(
     farm_of_two: SupervisedFarm, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_ctrl_c_reaches_both_and_hurries_nothing(
     assert farm_of_two.ended() == 0
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text("1/0\n")
     with supervised(tmp_path, "models.py") as each:
@@ -178,6 +180,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_at_once(tmp_path: Path) -> Non
         assert "started again" not in each.errors.read_text()
 
 
+@pytest.mark.slow
 def test_a_place_that_is_taken_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(MODELS)
     with supervised(tmp_path, "models.py:square") as first:

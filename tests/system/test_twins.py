@@ -119,6 +119,7 @@ def test_maps_and_batches_of_the_same_points_run_each_once(folder: Path) -> None
     assert len(counts) == 30
 
 
+@pytest.mark.slow
 def test_a_failure_is_shared_and_not_kept(folder: Path) -> None:
     (folder / "go").touch()
     options = ("model.py:Single", "--workers", "2", "--record", "a.record", "--reuse")

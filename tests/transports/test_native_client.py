@@ -458,6 +458,7 @@ def at_work(farm: Farm, name: str = "node/1-a") -> Iterator[subprocess.Popen[byt
         process.wait()
 
 
+@pytest.mark.slow
 def test_many_threads_share_a_line(farm: Farm, worker: object) -> None:
     line = NativeLine(read_connection(farm.connect))
     wrong: list[object] = []
@@ -596,6 +597,7 @@ assert ask(line, "cube", 4.0).result().outputs[0][0] == 64.0
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_has_a_line_of_its_own(farm: Farm, worker: object) -> None:
     run_program(FORKER, str(farm.connect))
     assert farm.snapshot()["done"] == 5

@@ -153,6 +153,7 @@ def test_integrated_variance_of_a_yes_or_no_falls_as_after_an_observation() -> N
     assert judged(s) == pytest.approx(falls, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acqf", ["EAVC", "GlobalMI", "LocalMI"])
 @pytest.mark.parametrize("model", [REGRESSION, CLASSIFICATION])
 def test_looking_ahead_prefers_the_boundary(acqf: str, model: str) -> None:

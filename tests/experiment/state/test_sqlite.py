@@ -77,6 +77,7 @@ def test_it_goes_on_in_the_new_format(path: Path, caplog: pytest.LogCaptureFixtu
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["start", "keep_as", "replace"])
 def test_a_failure_in_the_middle_leaves_the_old_one(
     path: Path, monkeypatch: pytest.MonkeyPatch, failing: str

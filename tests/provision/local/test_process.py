@@ -94,6 +94,7 @@ def test_without_any_descriptor_it_serves_and_drains(
     assert farm.losses() == []
 
 
+@pytest.mark.slow
 def test_the_drain_is_heard_while_the_model_is_in_c_code(
     farm: Farm, start: Start, models: Path, tmp_path: Path
 ) -> None:

@@ -402,6 +402,7 @@ def test_the_time_limit_of_a_world_is_that_of_calls(
     assert launcher.wait(LIMIT_S) != 0
 
 
+@pytest.mark.slow
 def test_a_world_of_the_wrong_size_is_refused(
     farm: Farm, world: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

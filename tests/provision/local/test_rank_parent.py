@@ -81,6 +81,7 @@ def facts_of(lines: RankLines, key: str) -> dict[str, object]:
     return next(facts for facts in heard if key in facts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "status"),
     [("exit0", 0), ("exit3", 3), ("signal9", -9), ("signal11", -11), ("signal6", -6)],

@@ -182,6 +182,7 @@ def test_restarts_come_ever_later_but_not_later_than_a_process_served(
     assert restart_delay_s(crashes, served_s, settings) == delay_s
 
 
+@pytest.mark.slow
 def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
     farm: Farm,
     start: Start,
@@ -207,6 +208,7 @@ def test_crashes_in_a_row_delay_the_restart_and_a_good_while_ends_the_row(
     assert [float(d) for d in delays] in ([0, 0.1, 0.2, 0], [0, 0.1, 0.2, 0.4, 0])
 
 
+@pytest.mark.slow
 def test_processes_that_die_again_and_again_are_few_lines(
     farm: Farm, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -525,6 +527,7 @@ def test_a_stop_is_heard_while_the_supervisor_asks_the_dispatcher(
 # Restarts by the farm's owner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["sleep", "hold"])
 def test_a_worker_that_hangs_is_replaced_and_its_call_runs_elsewhere(
     farm: Farm, start: Start, tmp_path: Path, model: str
@@ -542,6 +545,7 @@ def test_a_worker_that_hangs_is_replaced_and_its_call_runs_elsewhere(
     call.cancel()
 
 
+@pytest.mark.slow
 def test_a_restart_counts_for_its_place_and_as_no_crash(
     farm: Farm, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -550,6 +554,8 @@ def test_a_restart_counts_for_its_place_and_as_no_crash(
         (before,) = farm.wait_for_workers(1)
         assert farm.restart(before)
         wait_for_losses(farm, count)
+        # The loss is told before the worker has left.
+        wait_until(lambda: farm.wait_for_workers(1) != [before], "another one joins")  # noqa: B023
         (now,) = farm.wait_for_workers(1)
         labels = farm.dispatcher._workers[WorkerId(now)].labels
         assert labels["restarts"] == str(count)

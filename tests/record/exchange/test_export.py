@@ -48,6 +48,7 @@ def failed(k: float) -> Entry:
     return replace(point(k), status=Status.FAILED, outputs=(), error=error)
 
 
+@pytest.mark.slow
 def test_every_reader_of_sweeps_reads_it(path: Path, tmp_path: Path) -> None:
     recorded(path, point(1.0), failed(2.0), point(3.0))
     out = tmp_path / "out.h5"

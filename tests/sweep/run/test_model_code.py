@@ -54,6 +54,7 @@ def test_it_is_the_same_in_every_process_and_after_a_comment(tmp_path: Path, sou
     assert first == fingerprint(tmp_path, source) == fingerprint(tmp_path, f"# note\n\n{source}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "old", "new"),
     [

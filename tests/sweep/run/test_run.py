@@ -373,6 +373,7 @@ def test_too_many_failures_stop_it(path: Path, farms: Callable[..., Farm]) -> No
     assert run(Store.resume(path), farms(), retry_failed=True).done == 100
 
 
+@pytest.mark.slow
 def test_the_time_limit_stops_it(path: Path, farms: Callable[..., Farm]) -> None:
     progress = run(Store.create(path, beam_plan("random:20000")), farms(), max_s=0.3)
     assert progress.state == "out of time"

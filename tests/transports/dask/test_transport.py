@@ -50,6 +50,7 @@ async def test_the_scheduler_comes_back(
         assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
 
 
+@pytest.mark.slow
 @on_loop
 async def test_closing_leaves_nothing_in_the_cluster(cluster: Cluster) -> None:
     cluster.add_worker()
@@ -62,6 +63,7 @@ async def test_closing_leaves_nothing_in_the_cluster(cluster: Cluster) -> None:
         assert cluster.tasks() == []
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_scheduler_file_says_where_too(cluster: Cluster) -> None:
     cluster.add_worker()
@@ -78,6 +80,7 @@ async def test_no_cluster_at_that_address(cluster: Cluster, tmp_path: Path) -> N
             pass
 
 
+@pytest.mark.slow
 @on_loop
 async def test_the_security_of_dask_is_the_farms(tmp_path: Path) -> None:
     temporary = Security.temporary()

@@ -40,6 +40,7 @@ async def test_models_that_cannot_be_loaded(cluster: Cluster) -> None:
     assert "Traceback" in why.value.detail
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_file_that_changed_is_not_run_as_it_was(cluster: Cluster) -> None:
     cluster.add_worker()

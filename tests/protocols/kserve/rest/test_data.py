@@ -140,6 +140,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("datatype", sorted(DATATYPES))
 @settings(max_examples=30)
 @given(data=st.data())
