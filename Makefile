@@ -52,7 +52,7 @@ demo: $(BASE) ## a farm on this machine runs a real sweep into HDF5, in seconds
 # Tests start farm some hundred times, which need not compile it each where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP) ## the default test suite, about six minutes on two cores, in JOBS=4 processes
 	@$(BIN)/python -m compileall -q farm
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
