@@ -185,7 +185,7 @@ def plain_function(
 
 
 def _check_kind(function: Function) -> None:
-    """Raise TypeError for a callable object that is no function of named arguments to a value."""
+    """Raise TypeError unless an object is a function of named arguments that returns a value."""
     name = _name_of(function)
     if isinstance(function, type):
         raise TypeError(f"{name!r} is a class; expected a function or an object, such as {name}()")

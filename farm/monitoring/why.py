@@ -221,7 +221,8 @@ def _place(state: Mapping[str, Any]) -> str:
     if not before:
         return "it is next: no other call goes first"
     rows = [
-        f"{row['count']} of {_short(row['client'])} ({row['reason']})" for row in before[:NAMED]
+        f"{row['count']} of {_client(row['client'], '')} ({row['reason']})"
+        for row in before[:NAMED]
     ]
     if len(before) > NAMED:
         rows.append(f"{sum(row['count'] for row in before[NAMED:])} of others")
@@ -243,7 +244,7 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
         if workers[key]
     ]
     running = list(workers["running"].items())
-    by = ", ".join(f"{calls} of {_short(client)}" for client, calls in running[:NAMED])
+    by = ", ".join(f"{calls} of {_client(client, '')}" for client, calls in running[:NAMED])
     more = ", and of others" if len(running) > NAMED else ""
     yield (
         f"{count} worker{'' if count == 1 else 's'} with its model: {', '.join(does)}"
@@ -252,7 +253,7 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
     longest = workers["rows"][0]
     if (call := longest["running"]) is not None:
         yield (
-            f"the longest run is call {call['call']} of {_short(call['client'])} on worker "
+            f"the longest run is call {call['call']} of {_client(call['client'], '')} on worker "
             f"{longest['name']}, for {span(longest['running_s'])}"
         )
 
@@ -292,12 +293,9 @@ def _not_open(call: str) -> str:
     return f"call {call} is not open: it was answered or cancelled, or never came"
 
 
-def _client(name: str) -> str:
-    return f"client {name!r}" if name else "a client without a name"
-
-
-def _short(name: str) -> str:
-    return repr(name) if name else "a client without a name"
+def _client(name: str, word: str = "client ") -> str:
+    """Return how a line calls a client. word: what comes before its name."""
+    return f"{word}{name!r}" if name else "a client without a name"
 
 
 def _in_chain(chain: str | None) -> str:

@@ -101,7 +101,10 @@ def _calls_of(workers: list[Worker]) -> str:
     """Return how many calls of which clients these workers have begun."""
     begun = [task for worker in workers for task in worker.held_in_turn(worker.most_slots)[0]]
     clients = Counter(task.account.client.name for task in begun)
-    shown = ", ".join(f"{name!r} ({number})" for name, number in clients.most_common(NAMED))
+    shown = ", ".join(
+        f"{repr(name) if name else 'clients without a name'} ({number})"
+        for name, number in clients.most_common(NAMED)
+    )
     more = len(clients) - NAMED
     return f"calls of {shown}" + (f" and {more} more" if more > 0 else "")
 

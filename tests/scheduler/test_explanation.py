@@ -48,6 +48,14 @@ def test_workers_that_are_busy_gone_or_draining(busy: tuple[Recorder, TaskId]) -
     assert text_of(farm, task, "no worker") == "no worker serves model 'm' now"
 
 
+def test_busy_with_calls_of_clients_without_a_name(farm: Recorder) -> None:
+    farm.learn(1.0)
+    farm.join("w", "m", "long")
+    farm.expect(sent("w", farm.submit(client="")))
+    task = farm.submit(client="b")
+    assert text_of(farm, task, "busy").endswith("with calls of clients without a name (1)")
+
+
 def test_free_workers_that_end_too_soon(farm: Recorder) -> None:
     farm.learn(100.0)
     farm.join("long", ends_at=farm.now + 1000.0)
