@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError
 from farm.functions import model
-from farm.model import Config, Inputs, Model
+from farm.model import Config, Inputs, Model, tensor
 from farm.version import __version__
 
 if TYPE_CHECKING:
@@ -126,4 +126,5 @@ __all__ = [
     "normal",
     "serve",
     "sweep",
+    "tensor",
 ]

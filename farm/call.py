@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farm.errors import FarmError
+from farm.units import check_texts
 
 Array = NDArray[Any]
 
@@ -107,11 +108,19 @@ class TensorInfo:
     """One named input or output of a model; `shape` is the shape of one evaluation, without batch.
 
     A size of -1 in the shape varies from call to call. dtype: see `numpy_dtype`.
+    unit: of every entry, for displays and files, best as UDUNITS writes it: "Pa", "m s-2".
+    description: what the tensor is, in one line. Neither changes an answer.
+    Raises as `units.check_texts`.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float64"
+    unit: str = ""
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        check_texts(self.name, self.unit, self.description)
 
     @property
     def varies(self) -> bool:
@@ -122,6 +131,23 @@ class TensorInfo:
     def size(self) -> int:
         """Number of entries in one evaluation; -1 if it varies."""
         return -1 if -1 in self.shape else math.prod(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tensor as plain JSON data; a unit and a description only if it has them."""
+        texts = {"unit": self.unit, "description": self.description}
+        stated = {key: text for key, text in texts.items() if text}
+        return {"name": self.name, "shape": self.shape, "dtype": self.dtype, **stated}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> TensorInfo:
+        """Return the tensor that `to_json` wrote. Raises KeyError, TypeError or ValueError."""
+        return TensorInfo(
+            _text(data["name"]),
+            tuple(_at_least(-1, size) for size in data["shape"]),
+            _dtype(data["dtype"]),
+            _text(data.get("unit", "")),
+            _text(data.get("description", "")),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +185,8 @@ class ModelInfo:
         """Return the description as plain JSON data, which `from_json` reads."""
         return {
             "name": self.name,
-            "inputs": [{"name": t.name, "shape": t.shape, "dtype": t.dtype} for t in self.inputs],
-            "outputs": [{"name": t.name, "shape": t.shape, "dtype": t.dtype} for t in self.outputs],
+            "inputs": [tensor.to_json() for tensor in self.inputs],
+            "outputs": [tensor.to_json() for tensor in self.outputs],
             "operations": sorted(self.operations),
             "max_batch": self.max_batch,
             "repeatable": self.repeatable,
@@ -173,22 +199,11 @@ class ModelInfo:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ModelInfo:
         """Return the description that `to_json` wrote. Raises KeyError, TypeError or ValueError."""
-
-        def tensors(items: list[dict[str, Any]]) -> tuple[TensorInfo, ...]:
-            return tuple(
-                TensorInfo(
-                    _text(t["name"]),
-                    tuple(_at_least(-1, size) for size in t["shape"]),
-                    _dtype(t["dtype"]),
-                )
-                for t in items
-            )
-
         known = frozenset(Operation)
         return ModelInfo(
             name=_text(data["name"]),
-            inputs=tensors(data["inputs"]),
-            outputs=tensors(data["outputs"]),
+            inputs=tuple(map(TensorInfo.from_json, data["inputs"])),
+            outputs=tuple(map(TensorInfo.from_json, data["outputs"])),
             # A later farm may know more operations, which this one cannot request.
             operations=frozenset(
                 Operation(o) for o in map(_text, data["operations"]) if o in known

@@ -6,6 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
@@ -245,7 +246,7 @@ def _tensor(name: str, hint: Any) -> TensorInfo | None:
     if get_origin(hint) is Annotated:
         for size in get_args(hint)[1:]:
             if isinstance(size, TensorInfo):
-                return TensorInfo(name, size.shape, size.dtype)
+                return replace(size, name=name)
             if isinstance(size, int) or _are_sizes(size):
                 return TensorInfo(name, (size,) if isinstance(size, int) else size)
         return _tensor(name, get_args(hint)[0])

@@ -30,6 +30,24 @@ Shape = int | Sequence[int] | TensorInfo
 Tensors = Mapping[str, Shape]
 
 
+def tensor(
+    shape: int | Sequence[int] = (),
+    dtype: str = "float64",
+    *,
+    unit: str = "",
+    description: str = "",
+) -> TensorInfo:
+    """Return an input or output of a model that says more than its shape; its key names it.
+
+    `inputs = {"E": farm.tensor(3, unit="Pa", description="Young's modulus of each layer")}`. An int
+    n means (n,), without a shape it is a single number. A description may have several lines, as in
+    a text of triple quotes; they are joined. Raises as `TensorInfo`.
+    """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    one_line = " ".join(description.split()) if isinstance(description, str) else description
+    return TensorInfo("", sizes, dtype, unit, one_line)
+
+
 class Inputs(dict[str, Array]):
     """The arrays of one call, by name as in `inputs["E"]` or by position as in `inputs[0]`."""
 
@@ -46,9 +64,9 @@ class Inputs(dict[str, Array]):
 class Model:
     """A model F: inputs -> outputs; subclass it, set the two dictionaries and write `evaluate`.
 
-    inputs, outputs: name -> shape of one evaluation; an int n means (n,); the dtype is float64
-    unless a `TensorInfo` sets another. Override `describe` for sizes that depend on the config; a
-    size of -1 may differ from call to call.
+    inputs, outputs: name -> shape of one evaluation; an int n means (n,); the dtype is float64.
+    `farm.tensor(shape, dtype, unit=..., description=...)` in place of a shape says more. Override
+    `describe` for sizes that depend on the config; a size of -1 may differ from call to call.
     max_batch: when above 1, `evaluate` takes and returns arrays with a leading batch axis.
     repeatable: False means that each call runs at most once, and fails if its worker is lost.
     keeps_point: True means that it keeps what `evaluate` found, such as the solution that an
@@ -161,9 +179,9 @@ def _tensors(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
         )
     tensors = []
     for name, shape in declared.items():
-        dtype = "float64"
+        dtype, unit, description = "float64", "", ""
         if isinstance(shape, TensorInfo):
-            dtype = shape.dtype
+            dtype, unit, description = shape.dtype, shape.unit, shape.description
             shape = shape.shape
             try:
                 numpy_dtype(dtype)
@@ -180,7 +198,7 @@ def _tensors(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
                 f"{what} {name!r} is declared with shape {shape!r}; expected whole numbers >= 0, "
                 "or -1 for a size that varies"
             )
-        tensors.append(TensorInfo(str(name), sizes, dtype))
+        tensors.append(TensorInfo(str(name), sizes, dtype, unit, description))
     return tuple(tensors)
 
 

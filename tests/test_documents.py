@@ -70,6 +70,7 @@ def outputs(runner: Runner, call: Call) -> list[float]:
         (12, [[0], [5]], [5] * 50),
         (14, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
         (15, [[4]], [0.25]),
+        (16, [[1, 1, 1], [3]], [(k / 30) ** 2 for k in range(31)]),
     ],
 )
 def test_models_of_the_models_page(
@@ -194,5 +195,5 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    assert len(SHOWN) == 16
+    assert len(SHOWN) == 17
     assert [file for file in ELSEWHERE.values() if not (ROOT / file).exists()] == []

@@ -18,7 +18,7 @@ from farm.client.derivatives import Derivatives
 from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
-from farm.report.page import table
+from farm.report.page import tensors
 from farm.transports.line import submit
 from farm.wording import briefly, short
 
@@ -421,15 +421,9 @@ class RemoteModel:
             info = self.describe()
         except FarmError:
             return head
-        sides = ("input", info.inputs), ("output", info.outputs)
-        rows = [
-            (side, tensor.name, str(tensor.shape), tensor.dtype)
-            for side, tensors in sides
-            for tensor in tensors
-        ]
         offers = ", ".join(sorted(info.operations))
         about = escape(f"{info.description} " if info.description else "") + escape(offers)
-        return f"{head}{table(('', 'name', 'shape', 'type'), rows)}<small>{about}</small>"
+        return f"{head}{tensors(info)}<small>{about}</small>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteModel, (self.client, self.name)

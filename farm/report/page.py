@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NewType
 
+from farm.call import ModelInfo
+
 Html = NewType("Html", str)
 """Text that is HTML already."""
 
@@ -88,6 +90,19 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | float]]) -> Html
     more = len(rows) - MOST_ROWS
     tail = _note(f"and {more} more") if more > 0 else ""
     return Html(f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>{tail}')
+
+
+def tensors(info: ModelInfo) -> Html:
+    """Return a table of a model's inputs and outputs, with units and descriptions if it has any."""
+    sides = ("input", info.inputs), ("output", info.outputs)
+    columns = ["", "name", "shape", "type", "unit", "description"]
+    rows = [
+        [side, t.name, str(t.shape), t.dtype, t.unit, t.description]
+        for side, ts in sides
+        for t in ts
+    ]
+    stated = [k for k in range(len(columns)) if k < 4 or any(row[k] for row in rows)]
+    return table([columns[k] for k in stated], [[row[k] for k in stated] for row in rows])
 
 
 def _cell(tag: str, value: str | float, is_number: bool) -> str:

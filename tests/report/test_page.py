@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from farm.call import ModelInfo, TensorInfo
 from farm.report.page import (
     MOST_ROWS,
     Html,
@@ -15,6 +17,7 @@ from farm.report.page import (
     preformatted,
     section,
     table,
+    tensors,
     write_page,
 )
 
@@ -64,3 +67,13 @@ def test_a_long_table_says_how_many_rows_it_leaves_out(
     assert text.count("<td") == shown
     assert ("more" in text) == (more is not None)
     assert (more or "") in text
+
+
+def test_a_model_has_columns_of_units_if_it_states_any() -> None:
+    plain = ModelInfo("beam", (TensorInfo("E", (3,)),), (TensorInfo("u", ()),))
+    assert "<th>shape</th><th>type</th></tr>" in tensors(plain)
+    stated = replace(plain, outputs=(TensorInfo("u", (), unit="<m>", description="at the end"),))
+    shown = tensors(stated)
+    assert "<th>unit</th><th>description</th>" in shown
+    assert "<td>input</td><td>E</td><td>(3,)</td><td>float64</td><td></td><td></td>" in shown
+    assert "<td>&lt;m&gt;</td><td>at the end</td>" in shown

@@ -21,6 +21,19 @@ BEAM = ModelInfo(
     frozenset({Operation.EVALUATE, Operation.GRADIENT}),
 )
 
+BEAM_WITH_UNITS = ModelInfo(
+    "beam",
+    (
+        TensorInfo("E", (3,), unit="Pa", description="Young's modulus of each layer"),
+        TensorInfo("load", (1,)),
+    ),
+    (
+        TensorInfo("u", (4,), unit="m", description="deflection"),
+        TensorInfo("mass", (1,), unit="kg"),
+    ),
+    frozenset({Operation.EVALUATE, Operation.GRADIENT}),
+)
+
 
 def plan_of(
     design: str = "random:20",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Call, Derivative, ModelInfo, Operation, canonical_config
+from farm.call import Array, Call, Derivative, ModelInfo, Operation, TensorInfo, canonical_config
 from farm.sweep.design.binding import BoundParameter
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import parse_distribution
@@ -163,6 +163,10 @@ class Plan:
                 if tensor.size
             ]
         return tuple(asked)
+
+    def tensor_of(self, parameter: BoundParameter) -> TensorInfo | None:
+        """Return the input that a parameter is an entry of; None for a key of the config."""
+        return None if parameter.input is None else self.info.inputs[parameter.input]
 
     @property
     def theta_hash(self) -> str:

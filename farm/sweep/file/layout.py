@@ -1,12 +1,10 @@
-"""The HDF5 layout "sweep/1" of sweep files, which h5py, xarray and netCDF tools can read.
+"""The HDF5 layout "sweep/2" of sweep files, which h5py, xarray and netCDF tools can read.
 
 docs/sweeps.md has the table. The structure is fixed and fully allocated at the start: while a sweep
 runs, only numbers in allocated places change. Together with a flush per batch this keeps the file
-of a killed process readable. The two growing tables, failures and workers, contain text, which
-HDF5 stores in a heap; a kill can leave pointers to text that was not yet written (seen in one of
-ten kills). These tables are written when a process ends, and are in the journal until then.
-Other changes of texts or sizes, too, go through `recovery.restructure`, which a kill cannot cut
-short.
+of a killed process readable. The two growing tables, failures and workers, change their structure
+(`text_tables`): they are written when a process ends, and are in the journal until then. Other
+changes of texts or sizes, too, go through `recovery.restructure`, which a kill cannot cut short.
 """
 
 from __future__ import annotations
@@ -20,13 +18,23 @@ from typing import Any
 import h5py
 import numpy as np
 
-from farm.call import Array
+from farm.call import Array, TensorInfo
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Column, Plan, plan_from_text
-from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row
+from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
 from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of
+from farm.sweep.file.text_tables import (
+    create_texts,
+    read_failures,
+    read_texts,
+    read_workers,
+    storable,
+    write_tables,
+)
 
-LAYOUT = "sweep/1"
+LAYOUT = "sweep/2"
+EARLIER = "sweep/1"
+"""The layout of files whose texts have variable lengths; they are read, and continued as LAYOUT."""
 CHUNK_BYTES = 128 * 1024
 """Chunk size, between 64 KiB and 1 MiB: large enough for fast reads, small for random writes."""
 FLAG_ROWS = 4096
@@ -41,7 +49,6 @@ For more parameters only /provenance has the bounds."""
 MOST_NAMES = 5
 """Most names of another file's content in a message."""
 
-FAILURES = ("row", "point", "attempt", "error", "traceback", "worker", "time")
 TEXT = h5py.string_dtype("utf-8")
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
@@ -74,8 +81,8 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
     file.attrs["run_id"] = plan.run_id
     file.attrs["state"] = "new"
     point = _scale(file, "point", _dataset(file, "point", (plan.size,), "i8", -1, FLAG_ROWS))
-    names = file.create_dataset("param", data=[p.name for p in plan.parameters], dtype=TEXT)
-    param = _scale(file, "param", names)
+    param = _scale(file, "param", create_texts(file, "param", [p.name for p in plan.parameters]))
+    _describe_parameters(file, plan, param)
     for name, table in (("theta", plan.theta), ("unit", plan.unit)):
         if table is not None:
             _join(_wide(file, name, table.shape, gzip=gzip), point, param)
@@ -88,7 +95,7 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
     for column in plan.columns:
         data = _wide(file, column.name, (plan.size, *column.shape), gzip=gzip)
         _join(data, point, *(entries[name] for name in _entries_of(column)))
-        data.attrs["long_name"] = _long_name(column, plan)
+        data.attrs.update(attributes_of(column, plan))
     for name, (dtype, fill) in COLUMNS.items():
         data = _dataset(file, name, (plan.size,), dtype, fill, FLAG_ROWS)
         data.attrs.update(ATTRIBUTES[name])
@@ -96,7 +103,7 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
     file.create_dataset("sequence", data=np.uint64(0)).attrs["long_name"] = (
         "number of journal records that this file contains"
     )
-    _create_tables(file)
+    write_tables(file, PointColumns.nothing(plan.size))
     file.create_group("summary")
     _write_table(file, plan)
     file.flush()
@@ -116,11 +123,16 @@ def marked(file: h5py.File, state: str, machine: str) -> bool:
 
 def fits(file: h5py.File, plan: Plan) -> bool:
     """Whether the file is structured for `plan`. Raises SweepError if it is of another sweep."""
-    if file.attrs.get("farm_layout") != LAYOUT or file.attrs.get("run_id") != plan.run_id:
+    if (
+        file.attrs.get("farm_layout") not in (LAYOUT, EARLIER)
+        or file.attrs.get("run_id") != plan.run_id
+    ):
         raise SweepError(
             f"{file.filename} holds sweep {file.attrs.get('run_id')}, its journal {plan.run_id}"
         )
     facts, there = _facts(plan), file["provenance"].attrs
+    if file.attrs["farm_layout"] == EARLIER:
+        return False
     return len(file["point"]) == plan.size and all(there.get(k) == facts[k] for k in facts)
 
 
@@ -131,6 +143,8 @@ def fit(file: h5py.File, plan: Plan) -> None:
         for name in per_point:
             if name in file:
                 file[name].resize(plan.size, axis=0)
+    if file.attrs["farm_layout"] == EARLIER:
+        _modernise(file)
     _write_table(file, plan)
     file.flush()
 
@@ -144,7 +158,7 @@ def read_plan(file: h5py.File) -> Plan:
             f"{file.filename} is not a sweep file of farm: it is another HDF5 file, with {names}; "
             "read it with h5py"
         )
-    if found != LAYOUT:
+    if found not in (LAYOUT, EARLIER):
         raise SweepError(
             f"{file.filename} is not a sweep file of layout {LAYOUT} but of {found}: read it with "
             "the release of farm that wrote it"
@@ -160,28 +174,8 @@ def read_known(file: h5py.File) -> PointColumns:
     for name in ("copied", "reused"):  # which files of earlier releases lack
         columns.setdefault(name, np.zeros(len(file["point"]), "u1"))
     known = PointColumns.of(columns)
-    table = {name: file["workers"][name][:] for name in ("id", "name", "started")}
-    known.workers = [
-        AnsweringWorker(int(i), name.decode(), float(t))
-        for i, name, t in zip(table["id"], table["name"], table["started"], strict=True)
-    ]
-    failures = {name: file["failures"][name][:] for name in FAILURES}
-    for k, point in enumerate(failures["point"].tolist()):
-        status = PointStatus(int(known.status[point]))
-        known.failures.append(
-            Row(
-                point=point,
-                # The point failed in this attempt even if a retry was successful.
-                status=PointStatus.FAILED
-                if status in (PointStatus.DONE, PointStatus.PENDING)
-                else status,
-                attempt=int(failures["attempt"][k]),
-                worker=int(failures["worker"][k]),
-                t_start=float(failures["time"][k]),
-                error=failures["error"][k].decode(),
-                traceback=failures["traceback"][k].decode(),
-            )
-        )
+    known.workers = read_workers(file)
+    known.failures = list(read_failures(file, known.status))
     _complete(known)
     return known
 
@@ -239,48 +233,6 @@ def write_known(file: h5py.File, known: PointColumns) -> None:
         file[name][:] = getattr(known, name)
 
 
-def write_tables(file: h5py.File, known: PointColumns) -> None:
-    """Append the missing rows to /failures and /workers, and update the workers' ends."""
-    there = min(len(file["failures/row"]), len(known.failures))
-    _append_failures(file, known.failures[there:], there)
-    there = min(len(file["workers/id"]), len(known.workers))
-    _append_workers(file, known.workers[there:], there)
-    file["workers/ended"][:] = known.ended
-
-
-def _append_failures(file: h5py.File, rows: Sequence[Row], at: int) -> None:
-    table = file["failures"]
-    end = at + len(rows)
-    columns: dict[str, list[Any]] = {
-        "row": list(range(at, end)),
-        "point": [row.point for row in rows],
-        "attempt": [field_of(row, "attempts") for row in rows],
-        "error": [_storable(row.error) for row in rows],
-        "traceback": [_storable(row.traceback) for row in rows],
-        "worker": [row.worker for row in rows],
-        "time": [row.t_start for row in rows],
-    }
-    for name, values in columns.items():
-        table[name].resize(end, axis=0)
-        if rows:
-            table[name][at:end] = values
-
-
-def _append_workers(file: h5py.File, workers: Sequence[AnsweringWorker], at: int) -> None:
-    table = file["workers"]
-    end = at + len(workers)
-    columns: dict[str, list[Any]] = {
-        "id": [w.id for w in workers],
-        "name": [_storable(w.name) for w in workers],
-        "host": [_storable(w.host) for w in workers],
-        "started": [w.started for w in workers],
-    }
-    for name in table:
-        table[name].resize(end, axis=0)
-        if name in columns and workers:
-            table[name][at:end] = columns[name]
-
-
 def write_summary(file: h5py.File, summary: Mapping[str, Any]) -> None:
     """Replace the attributes of /summary."""
     attrs = file["summary"].attrs
@@ -320,7 +272,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "theta_sha256": plan.theta_hash,
         "plan": json.dumps(plan.to_json()),
     }
-    return {name: _storable(text) for name, text in facts.items()}
+    return {name: storable(text) for name, text in facts.items()}
 
 
 def _describe_theta(theta: h5py.Dataset, plan: Plan) -> None:
@@ -361,35 +313,56 @@ def _entries_of(column: Column) -> tuple[str, ...]:
     return f"out_{column.output}_entry", f"in_{column.input}_entry"
 
 
-def _long_name(column: Column, plan: Plan) -> str:
-    name = plan.info.outputs[column.output].name
+def attributes_of(column: Column, plan: Plan) -> dict[str, str]:
+    """Return what an array of a sweep is, by the names of the CF conventions."""
+    output = plan.info.outputs[column.output]
     if column.input is None:
-        return name
-    return f"derivative of {name} with respect to {plan.info.inputs[column.input].name}"
+        return cf_attributes(output)
+    by = plan.info.inputs[column.input]
+    stated = {"long_name": f"derivative of {output.name} with respect to {by.name}"}
+    if output.unit and by.unit:
+        stated["units"] = f"({output.unit})/({by.unit})"
+    return stated
 
 
-def _create_tables(file: h5py.File) -> None:
-    failures = file.create_group("failures")
-    dtypes = {"row": "i8", "point": "i8", "attempt": "u1", "worker": "u4", "time": "f8"}
-    for name in FAILURES:
-        _growing(failures, name, dtypes.get(name, TEXT))
-    failures["time"].attrs["units"] = "seconds since 1970-01-01"
-    workers = file.create_group("workers")
-    for name, dtype in {"id": "i8", "name": TEXT, "host": TEXT, "gpus": TEXT}.items():
-        _growing(workers, name, dtype)
-    for name in ("started", "ended"):
-        _growing(workers, name, "f8")
-        workers[name].attrs["units"] = "seconds since 1970-01-01"
-    for group, first in ((failures, "row"), (workers, "id")):
-        scale = _scale(group, first, group[first])
-        for name in group:
-            if name != first:
-                _join(group[name], scale)
+def cf_attributes(tensor: TensorInfo) -> dict[str, str]:
+    """Return the name and unit of a model's input or output as the CF conventions have them."""
+    stated = {"long_name": storable(tensor.description or tensor.name)}
+    return {**stated, "units": storable(tensor.unit)} if tensor.unit else stated
 
 
-def _growing(group: h5py.Group, name: str, dtype: Any) -> None:
-    fill = np.nan if dtype == "f8" else None
-    group.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(256,), fillvalue=fill)
+def _describe_parameters(file: h5py.File, plan: Plan, param: h5py.Dataset) -> None:
+    """Write units and descriptions of the parameters beside their names, if any has one."""
+    tensors = [plan.tensor_of(parameter) for parameter in plan.parameters]
+    for name, long_name, texts in (
+        ("param_units", "units of the parameters", [t.unit if t else "" for t in tensors]),
+        (
+            "param_long_name",
+            "descriptions of the parameters",
+            [t.description if t else "" for t in tensors],
+        ),
+    ):
+        if any(texts):
+            data = create_texts(file, name, texts)
+            data.attrs["long_name"] = long_name
+            _join(data, param)
+
+
+def _modernise(file: h5py.File) -> None:
+    """Give a file of the earlier layout this one; its tables have new texts when they are written.
+
+    Only in a copy of the file: see `recovery.restructure`.
+    """
+    old = file["param"]
+    tables = [file[name] for name in ("theta", "unit") if name in file]
+    names = read_texts(old)
+    for table in tables:
+        table.dims[1].detach_scale(old)
+    del file["param"]
+    param = _scale(file, "param", create_texts(file, "param", names))
+    for table in tables:
+        table.dims[1].attach_scale(param)
+    file.attrs["farm_layout"] = LAYOUT
 
 
 def _wide(file: h5py.File, name: str, shape: tuple[int, ...], *, gzip: bool) -> h5py.Dataset:
@@ -464,8 +437,3 @@ def _runs(points: Array) -> list[slice] | None:
         return None
     ends = [0, *cuts, len(points)]
     return [slice(int(points[i]), int(points[j - 1]) + 1) for i, j in pairwise(ends)]
-
-
-def _storable(text: str) -> str:
-    """Escape NUL, which ends HDF5 strings, and replace surrogates, which UTF-8 cannot encode."""
-    return text.replace("\0", "\\0").encode("utf-8", "replace").decode()

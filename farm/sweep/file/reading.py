@@ -207,14 +207,17 @@ def load_xarray(path: str | Path) -> xarray.Dataset:
         data: dict[str, Any] = {}
         for column in plan.columns:
             name, dims, shape = _labels(column, plan)
-            data[name] = (dims, file[column.name][:].reshape(shape))
+            values = file[column.name][:].reshape(shape)
+            data[name] = (dims, values, layout.attributes_of(column, plan))
         for name in filter(file.__contains__, COLUMNS):
             data.setdefault(name, ("point", file[name][:], dict(_plain_attrs(file[name]))))
         coords: dict[str, Any] = {"point": file["point"][:]}
         for j, parameter in enumerate(plan.parameters):
             # An output may have the same name as a parameter.
             name = parameter.name if parameter.name not in data else f"theta_{parameter.name}"
-            coords[name] = ("point", plan.theta[:, j])
+            tensor = plan.tensor_of(parameter)
+            attrs = layout.cf_attributes(replace(tensor, name=parameter.name)) if tensor else {}
+            coords[name] = ("point", plan.theta[:, j], attrs)
         attrs = dict(_plain_attrs(file)) | {"model": plan.info.name, "seed": plan.seed}
         return xarray.Dataset(data, coords, attrs)
 

@@ -33,6 +33,7 @@ from farm.sweep.file.journal import (
 )
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.salvage import left_in, merged
+from farm.sweep.file.text_tables import write_tables
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ def rebuild(journal: Path, path: Path) -> None:
         make_file(new, journaled.plan)
         with open_file(new, "r+") as file:
             _replay(file, journal, journaled, lambda: None)
-            layout.write_tables(file, journaled.known)
+            write_tables(file, journaled.known)
             layout.mark(file, "snapshot")
 
 
@@ -181,7 +182,7 @@ def compress(path: Path) -> None:
                 file[column.name][start : start + rows] = data[start : start + rows]
         known = layout.read_known(old)
         layout.write_known(file, known)
-        layout.write_tables(file, known)
+        write_tables(file, known)
         layout.write_summary(file, dict(old["summary"].attrs))
         file["sequence"][()] = old["sequence"][()]
         layout.mark(file, old.attrs["state"])

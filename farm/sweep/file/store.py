@@ -50,6 +50,7 @@ from farm.sweep.file.recovery import (
     restructure,
     verify,
 )
+from farm.sweep.file.text_tables import write_tables
 from farm.wording import worded
 
 log = logging.getLogger(__name__)
@@ -280,7 +281,7 @@ class Store:
 
     def _finish_file(self, state: str, summary: Mapping[str, Any] | None) -> None:
         def write(file: h5py.File) -> None:
-            layout.write_tables(file, self.known)
+            write_tables(file, self.known)
             if summary is not None:
                 layout.write_summary(file, summary)
             layout.mark(file, state)

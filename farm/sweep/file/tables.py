@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.call import Array
+from farm.call import Array, TensorInfo
 from farm.sweep.design.binding import entry_name
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file import layout
@@ -29,13 +30,16 @@ class SweepTable:
     """The columns of a sweep, each with an entry for every point.
 
     outputs: the names of the columns of outputs, which are NaN where `done` is False.
-    facts: about the sweep as a whole.
+    facts: about the sweep as a whole. units, descriptions: of the parameters and outputs that have
+    one, by column.
     """
 
     columns: dict[str, Any]
     outputs: frozenset[str]
     done: Array
     facts: dict[str, str]
+    units: dict[str, str]
+    descriptions: dict[str, str]
 
 
 def table_of(path: str | Path) -> SweepTable:
@@ -48,16 +52,21 @@ def table_of(path: str | Path) -> SweepTable:
         plan, known = layout.read_plan(file), layout.read_known(file)
         done = known.status == PointStatus.DONE
         outputs: dict[str, Any] = {}
+        tensors: dict[str, TensorInfo | None] = {}
         for column in plan.columns:
             if column.input is None:
                 values = file[column.name][:]
                 tensor = plan.info.outputs[column.output]
-                outputs |= {entry_name(tensor, k): values[:, k] for k in range(column.size)}
+                entries = {entry_name(tensor, k): values[:, k] for k in range(column.size)}
+                outputs |= entries
+                tensors |= dict.fromkeys(entries, tensor)
     about = _about(known)
     taken = {"point", *outputs, *about}
+    names = [f"theta_{p.name}" if p.name in taken else p.name for p in plan.parameters]
+    tensors |= dict(zip(names, map(plan.tensor_of, plan.parameters), strict=True))
     parameters = {
-        f"theta_{p.name}" if p.name in taken else p.name: _of_parameter(plan.theta[:, j], p.whole)
-        for j, p in enumerate(plan.parameters)
+        name: _of_parameter(plan.theta[:, j], p.whole)
+        for j, (name, p) in enumerate(zip(names, plan.parameters, strict=True))
     }
     about = {f"{name}_" if name in outputs else name: column for name, column in about.items()}
     return SweepTable(
@@ -70,6 +79,8 @@ def table_of(path: str | Path) -> SweepTable:
             "farm_title": plan.title,
             "farm_seed": str(plan.seed),
         },
+        {name: t.unit for name, t in tensors.items() if t is not None and t.unit},
+        {name: t.description for name, t in tensors.items() if t is not None and t.description},
     )
 
 
@@ -94,7 +105,8 @@ def _about(known: PointColumns) -> dict[str, Any]:
 def load_pandas(path: str | Path) -> pandas.DataFrame:
     """Load a sweep as a pandas.DataFrame with a row for each point. Raises SweepError.
 
-    Outputs are NaN where the point is not done; the column `status` says why.
+    Outputs are NaN where the point is not done; the column `status` says why. If the model states
+    units and descriptions, `attrs["units"]` and `attrs["long_name"]` have them by column.
     """
     try:
         import pandas
@@ -103,6 +115,9 @@ def load_pandas(path: str | Path) -> pandas.DataFrame:
     table = table_of(path)
     frame = pandas.DataFrame(table.columns).set_index("point")
     frame.attrs.update(table.facts)
+    for name, stated in (("units", table.units), ("long_name", table.descriptions)):
+        if stated:
+            frame.attrs[name] = stated
     return frame
 
 
@@ -125,5 +140,8 @@ def write_parquet(path: str | Path, target: str | Path) -> int:
         )
         for name, column in table.columns.items()
     }
-    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(table.facts), target)
+    facts = dict(table.facts)
+    if table.units:
+        facts["farm_units"] = json.dumps(table.units)
+    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(facts), target)
     return len(table.done)

@@ -15,6 +15,7 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.summary import overheads
+from farm.units import label
 
 MOST_PARAMETERS = 12
 MOST_WORKERS = 60
@@ -51,7 +52,10 @@ class SweepData:
     def parameters(self) -> list[ParameterAxis]:
         """The parameters, in the order of the columns of theta."""
         return [
-            ParameterAxis(p.name, is_log=p.spread is not None and p.spread.scale == "log")
+            ParameterAxis(
+                label(p.name, tensor.unit if (tensor := self.plan.tensor_of(p)) else ""),
+                is_log=p.spread is not None and p.spread.scale == "log",
+            )
             for p in self.plan.parameters
         ]
 

@@ -22,6 +22,7 @@ from farm.sweep.file.reading import failures_of, open_sweep
 from farm.sweep.file.summary import summarise
 from farm.sweep.report import figures
 from farm.sweep.report.figures import SweepData
+from farm.units import label
 
 PARAMETERS_LISTED = 8
 """Most parameters shown as columns in the table of failures."""
@@ -75,12 +76,13 @@ def _colour(file: h5py.File, plan: Plan, done: Array, wanted: str | None) -> tup
     column = outputs[names.index(stem)]
     if index and int(index) >= column.size:
         raise SweepError(f"output {stem!r} has the entries 0 to {column.size - 1}, got {index}")
+    unit = plan.info.outputs[column.output].unit
     values = np.full(plan.size, np.nan)
     if index or column.size == 1:
         values[:] = file[column.name][:, int(index or 0)]
-        return np.where(done, values, np.nan), wanted or stem
+        return np.where(done, values, np.nan), label(wanted or stem, unit)
     values[done] = np.mean(file[column.name][:][done], axis=1)
-    return values, f"mean of {stem}"
+    return values, label(f"mean of {stem}", unit)
 
 
 def _headline(summary: Mapping[str, float]) -> dict[str, str]:

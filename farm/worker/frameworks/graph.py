@@ -34,13 +34,14 @@ class Port:
     name: str
     sizes: tuple[int | str, ...]
     dtype: str
+    unit: str = ""
+    description: str = ""
 
     def tensor(self, *, batched: bool) -> TensorInfo:
         """Return the tensor of one evaluation: no batch axis, -1 for a size that varies."""
         sizes = self.sizes[1:] if batched else self.sizes
-        return TensorInfo(
-            self.name, tuple(n if isinstance(n, int) else -1 for n in sizes), self.dtype
-        )
+        shape = tuple(n if isinstance(n, int) else -1 for n in sizes)
+        return TensorInfo(self.name, shape, self.dtype, self.unit, self.description)
 
 
 class GraphModel(Model):

@@ -332,7 +332,8 @@ def dtype_of(tensor: Any) -> str:
 def _declared(tensor: TensorInfo, by: Tensors, dtype: str, lead: tuple[str, ...]) -> Port:
     own_type = isinstance(by[tensor.name], TensorInfo)
     sizes = tuple(n if n >= 0 else "" for n in tensor.shape)
-    return Port(tensor.name, lead + sizes, tensor.dtype if own_type else dtype)
+    kind = tensor.dtype if own_type else dtype
+    return Port(tensor.name, lead + sizes, kind, tensor.unit, tensor.description)
 
 
 def _named(ports: list[Port], names: Sequence[TensorInfo], what: str) -> list[Port]:
@@ -350,7 +351,7 @@ def _named(ports: list[Port], names: Sequence[TensorInfo], what: str) -> list[Po
                 f"{what} {tensor.name!r} is declared with shape {tensor.shape}, "
                 f"the file says {port.sizes}"
             )
-        named.append(Port(tensor.name, port.sizes, port.dtype))
+        named.append(Port(tensor.name, port.sizes, port.dtype, tensor.unit, tensor.description))
     return named
 
 

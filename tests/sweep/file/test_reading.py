@@ -33,7 +33,7 @@ from farm.sweep.file.reading import (
 )
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
-from tests.sweep.samples import done, failed, plan_of, values_of
+from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, values_of
 
 PLAN = plan_of("random:6")
 STATES = ["running", "killed", "interrupted", "complete"]
@@ -169,6 +169,33 @@ def test_xarray_has_names_and_shapes(tmp_path: Path) -> None:
     write_netcdf(path, tmp_path / "out.nc")
     with xr.open_dataset(tmp_path / "out.nc", engine="netcdf4") as read:
         assert np.array_equal(read.field.values, data.field.values, equal_nan=True)
+
+
+@pytest.mark.parametrize("engine", [None, "netcdf4"])
+def test_units_and_descriptions_are_those_of_cf(tmp_path: Path, engine: str | None) -> None:
+    plan = plan_of(
+        "random:2",
+        {"E": "1:2", "load": "0:1", "mesh": "int:1:4"},
+        info=BEAM_WITH_UNITS,
+        gradients=["u[1]"],
+    )
+    Store.create(tmp_path / "s.h5", plan).close("interrupted", {})
+    data = load_xarray(tmp_path / "s.h5")
+    if engine is not None:
+        write_netcdf(tmp_path / "s.h5", tmp_path / "out.nc")
+        data = xr.load_dataset(tmp_path / "out.nc", engine=engine)
+    modulus = {"units": "Pa", "long_name": "Young's modulus of each layer"}
+    expected: dict[str, dict[str, str]] = {
+        **{"E[0]": modulus, "E[2]": modulus, "load": {"long_name": "load"}, "mesh": {}},
+        "u": {"units": "m", "long_name": "deflection"},
+        "mass": {"units": "kg", "long_name": "mass"},
+        "d_u_d_E": {"units": "(m)/(Pa)", "long_name": "derivative of u with respect to E"},
+        "d_u_d_load": {"long_name": "derivative of u with respect to load"},
+    }
+    for name, attrs in expected.items():
+        found = {k: v for k, v in data[name].attrs.items() if k in ("units", "long_name")}
+        assert found == attrs, name
+    assert data.attrs["Conventions"].startswith("CF-")
 
 
 def test_missing_xarray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from farm.call import ModelInfo, TensorInfo
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.file.tables import load_pandas, write_parquet
-from tests.sweep.samples import done, failed, plan_of, values_of
+from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, values_of
 
 PLAN = plan_of("random:6")
 NAMES = ["E[0]", "E[1]", "E[2]", "load", "u[0]", "u[1]", "u[2]", "u[3]", "mass"]
@@ -50,6 +50,20 @@ def test_a_data_frame_has_a_row_for_each_point(tmp_path: Path, complete: bool) -
     assert frame["worker"].notna().sum() == 2
     assert frame["t_run"][1] == 0.5
     assert frame.attrs["farm_model"] == "beam"
+
+
+def test_a_data_frame_has_units_by_column(tmp_path: Path) -> None:
+    plan = plan_of("random:2", info=BEAM_WITH_UNITS)
+    Store.create(tmp_path / "s.h5", plan).close("interrupted", {})
+    attrs = load_pandas(tmp_path / "s.h5").attrs
+    inputs, outputs = [f"E[{k}]" for k in range(3)], [f"u[{k}]" for k in range(4)]
+    assert attrs["units"] == {
+        **dict.fromkeys(inputs, "Pa"),
+        **dict.fromkeys(outputs, "m"),
+        "mass": "kg",
+    }
+    assert set(attrs["long_name"]) == {*inputs, *outputs}
+    assert attrs["long_name"]["u[0]"] == "deflection"
 
 
 def test_names_that_meet_stay_apart(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("cut.h5", ["it is damaged or incomplete", "copy it again"]),
         ("start.h5", ["it is damaged or incomplete, with 5 bytes", "copy it again"]),
         ("other.h5", ["is not a sweep file of farm", "HDF5 file, with pressure", "h5py"]),
-        ("newer.h5", ["layout sweep/1 but of sweep/99", "release of farm that wrote it"]),
+        ("newer.h5", ["layout sweep/2 but of sweep/99", "release of farm that wrote it"]),
         ("beam.h5.journal", ["is the journal of a sweep; name the sweep, beam.h5"]),
     ],
 )

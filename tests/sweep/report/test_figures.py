@@ -17,7 +17,7 @@ from farm.sweep.file.journal import AnsweringWorker
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.report import figures
 from farm.sweep.report.figures import SweepData
-from tests.sweep.samples import done, failed, plan_of
+from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of
 
 ONE = ModelInfo("m", (TensorInfo("k", (1,)),), (TensorInfo("y", (1,)),))
 WIDE = ModelInfo("m", (TensorInfo("x", (30,)),), (TensorInfo("y", (1,)),))
@@ -89,6 +89,18 @@ def test_parameters_and_workers_are_named() -> None:
         assert all(name in text for name in ("E[0]", "E[2]", "load"))
     assert "node/2" in figures.gantt(some)
     assert "median" in figures.overhead(some)
+
+
+def test_axes_have_the_units_of_the_model() -> None:
+    data = SweepData(
+        plan := plan_of(info=BEAM_WITH_UNITS), PointColumns.nothing(20), plan.theta[:, 0], "u (m)"
+    )
+    assert [axis.name for axis in data.parameters] == [
+        "E[0] (Pa)",
+        "E[1] (Pa)",
+        "E[2] (Pa)",
+        "load",
+    ]
 
 
 def test_many_dots_are_thinned() -> None:

@@ -17,7 +17,7 @@ import torch.export
 
 from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
 from farm.errors import FarmError, UnsupportedFeature
-from farm.model import Model, operations_of
+from farm.model import Model, Tensors, info_of, operations_of, tensor
 from farm.worker.frameworks.torch import TorchModel
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
@@ -302,8 +302,9 @@ def test_rows_that_touch_one_another_cannot_be_a_batch(tmp_path: Path) -> None:
 
 
 def test_names_for_what_the_file_says(files: Files) -> None:
-    model = TorchModel(files.exported, inputs={"E": 3, "load": 1}, outputs={"bent": 2, "sum": ()})
-    assert list(model.inputs) == ["E", "load"]
+    stated: Tensors = {"E": tensor(3, unit="Pa"), "load": 1}
+    model = TorchModel(files.exported, inputs=stated, outputs={"bent": 2, "sum": ()})
+    assert [(t.name, t.unit) for t in info_of(model, {}).inputs] == [("E", "Pa"), ("load", "")]
     y, _ = evaluated(model, [0.0, 0, 1], [1.0])
     np.testing.assert_allclose(y, np.tanh(WEIGHTS[:, 2]))
     with pytest.raises(ValueError, match=r"the file has 2 inputs, named are \['E'\]"):
