@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from farm.server.in_process import serve
     from farm.sweep.api import Point, Sweep, sweep
     from farm.sweep.design.errors import SweepError
+    from farm.sweep.design.grammar import choice
     from farm.sweep.design.parameters import Integer as integer
     from farm.sweep.design.parameters import Log as log
     from farm.sweep.design.parameters import Normal as normal
-    from farm.sweep.design.parameters import choice
     from farm.sweep.file.progress import Progress
     from farm.worker.command import CommandModel
     from farm.worker.frameworks.jax import jax_model
@@ -51,7 +51,7 @@ else:
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
         "call_id": ("farm.client", "call_id"),
         "chain": ("farm.client", "chain"),
-        "choice": ("farm.sweep.design.parameters", "choice"),
+        "choice": ("farm.sweep.design.grammar", "choice"),
         "connect": ("farm.client", "connect"),
         "integer": ("farm.sweep.design.parameters", "Integer"),
         "jax_model": ("farm.worker.frameworks.jax", "jax_model"),

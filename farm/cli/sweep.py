@@ -32,7 +32,7 @@ from farm.errors import FarmError
 from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import parse_parameter
+from farm.sweep.design.grammar import parse_parameter
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, check_model, longer_plan, make_plan

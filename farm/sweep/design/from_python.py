@@ -10,7 +10,8 @@ import numpy as np
 
 from farm.sweep.design.data_frame import DATA_FRAME, is_data_frame, read_data_frame
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Distribution, as_distribution
+from farm.sweep.design.grammar import as_distribution
+from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.points import COUNTED, Design, parse_design
 from farm.sweep.design.prepare import SweepRequest
 

@@ -14,7 +14,7 @@ import numpy as np
 from farm.call import Array, Call, Derivative, ModelInfo, Operation, canonical_config
 from farm.sweep.design.binding import BoundParameter
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
 
 AUTO, SHUFFLED, GIVEN = "auto", "shuffled", "given"

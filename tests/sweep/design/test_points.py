@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Choice, Distribution, Integer, Log, Uniform, choice
+from farm.sweep.design.grammar import choice
+from farm.sweep.design.parameters import Choice, Distribution, Integer, Log, Uniform
 from farm.sweep.design.points import (
     Design,
     continued,

@@ -11,7 +11,7 @@ import pytest
 
 from farm.call import ModelInfo, Operation, TensorInfo
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, check_model, longer_plan, make_plan
 from tests.sweep.samples import BEAM, plan_of

@@ -10,7 +10,7 @@ from scipy import stats
 
 from farm.sweep.design.binding import is_whole
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import as_distribution, parse_distribution
+from farm.sweep.design.grammar import as_distribution, parse_distribution
 
 FROZEN = {
     "scipy:norm": stats.norm(),
