@@ -86,6 +86,14 @@ class Expression:
         self._root = self._parsed()
         self.names: frozenset[str] = frozenset(self._check(self._root, 0))
 
+    @property
+    def is_condition(self) -> bool:
+        """Whether the value is 0 or 1: of a comparison, or of and, or, not."""
+        root = self._root
+        if isinstance(root, ast.UnaryOp):
+            return isinstance(root.op, ast.Not)
+        return isinstance(root, ast.Compare | ast.BoolOp)
+
     def numbers(self, values: Mapping[str, Array], count: int) -> Array:
         """Return the values of the expression at `count` points; NaN or infinite without a value.
 

@@ -321,7 +321,7 @@ WORDS = {
 def test_texts_are_compared_where_they_are_allowed(text: str, expected: list[float]) -> None:
     found = Expression(text, "where", texts=True).numbers(WORDS, 4)
     np.testing.assert_array_equal(found, expected)
-    with pytest.raises(InvalidInput, match="holds ['\"]"):
+    with pytest.raises(InvalidInput, match=r"holds ['\"]"):
         Expression(text, "where")
 
 

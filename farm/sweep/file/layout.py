@@ -11,7 +11,6 @@ short.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -23,6 +22,7 @@ import numpy as np
 from farm.call import Array
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Column, Plan, plan_from_text
+from farm.sweep.file.description import TEXT, describe_theta, facts_of, storable, write_words
 from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row
 from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of
 
@@ -33,16 +33,10 @@ FLAG_ROWS = 4096
 FEW_RUNS = 8
 """Below this number of contiguous runs, slices are faster than a list of rows (measured)."""
 
-MOST_BOUNDS = 4000
-"""Most parameters whose bounds are attributes, which HDF5 limits to 64 KiB.
-
-For more parameters only /provenance has the bounds."""
-
 MOST_NAMES = 5
 """Most names of another file's content in a message."""
 
 FAILURES = ("row", "point", "attempt", "error", "traceback", "worker", "time")
-TEXT = h5py.string_dtype("utf-8")
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "status": {
@@ -79,7 +73,7 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
     for name, table in (("theta", plan.theta), ("unit", plan.unit)):
         if table is not None:
             _join(_wide(file, name, table.shape, gzip=gzip), point, param)
-    _describe_theta(file["theta"], plan)
+    describe_theta(file["theta"], plan)
     if plan.cost is not None:
         cost = _dataset(file, "cost", (plan.size,), "f8", np.nan, FLAG_ROWS)
         cost.attrs["long_name"] = "expected run time of the point, in any unit"
@@ -120,7 +114,7 @@ def fits(file: h5py.File, plan: Plan) -> bool:
         raise SweepError(
             f"{file.filename} holds sweep {file.attrs.get('run_id')}, its journal {plan.run_id}"
         )
-    facts, there = _facts(plan), file["provenance"].attrs
+    facts, there = facts_of(plan), file["provenance"].attrs
     return len(file["point"]) == plan.size and all(there.get(k) == facts[k] for k in facts)
 
 
@@ -255,8 +249,8 @@ def _append_failures(file: h5py.File, rows: Sequence[Row], at: int) -> None:
         "row": list(range(at, end)),
         "point": [row.point for row in rows],
         "attempt": [field_of(row, "attempts") for row in rows],
-        "error": [_storable(row.error) for row in rows],
-        "traceback": [_storable(row.traceback) for row in rows],
+        "error": [storable(row.error) for row in rows],
+        "traceback": [storable(row.traceback) for row in rows],
         "worker": [row.worker for row in rows],
         "time": [row.t_start for row in rows],
     }
@@ -271,8 +265,8 @@ def _append_workers(file: h5py.File, workers: Sequence[AnsweringWorker], at: int
     end = at + len(workers)
     columns: dict[str, list[Any]] = {
         "id": [w.id for w in workers],
-        "name": [_storable(w.name) for w in workers],
-        "host": [_storable(w.host) for w in workers],
+        "name": [storable(w.name) for w in workers],
+        "host": [storable(w.host) for w in workers],
         "started": [w.started for w in workers],
     }
     for name in table:
@@ -293,8 +287,9 @@ def write_summary(file: h5py.File, summary: Mapping[str, Any]) -> None:
 def _write_table(file: h5py.File, plan: Plan) -> None:
     """Write the data that depends on the number of points: theta, unit, cost and provenance."""
     write_theta(file, plan)
+    write_words(file, plan)
     provenance = file.require_group("provenance").attrs
-    for name, text in _facts(plan).items():
+    for name, text in facts_of(plan).items():
         provenance[name] = text
 
 
@@ -306,37 +301,6 @@ def write_theta(file: h5py.File, plan: Plan) -> None:
         file["unit"][:] = plan.unit
     if plan.cost is not None:
         file["cost"][:] = plan.cost
-
-
-def _facts(plan: Plan) -> dict[str, str]:
-    """Return the attributes of /provenance."""
-    facts = {
-        **plan.provenance,
-        "model": plan.info.name,
-        "model_info": json.dumps(plan.info.to_json()),
-        "config": json.dumps(dict(plan.config)),
-        "design": str(plan.design),
-        "seed": str(plan.seed),
-        "theta_sha256": plan.theta_hash,
-        "plan": json.dumps(plan.to_json()),
-    }
-    return {name: _storable(text) for name, text in facts.items()}
-
-
-def _describe_theta(theta: h5py.Dataset, plan: Plan) -> None:
-    columns = zip(plan.parameters, plan.theta.T, strict=True)
-    bounds = [
-        p.spread.bounds if p.spread is not None else (float(np.min(c)), float(np.max(c)))
-        for p, c in columns
-    ]
-    theta.attrs["long_name"] = "parameters of the points"
-    if len(bounds) <= MOST_BOUNDS:
-        theta.attrs["lower"] = [low for low, _ in bounds]
-        theta.attrs["upper"] = [high for _, high in bounds]
-        scales = ["table" if p.spread is None else p.spread.scale for p in plan.parameters]
-        theta.attrs["scale"] = np.array(scales, dtype=TEXT)
-    if "unit" in theta.parent:
-        theta.parent["unit"].attrs["long_name"] = "positions of the points in the unit cube"
 
 
 def _entry_scales(file: h5py.File, plan: Plan) -> dict[str, h5py.Dataset]:
@@ -464,8 +428,3 @@ def _runs(points: Array) -> list[slice] | None:
         return None
     ends = [0, *cuts, len(points)]
     return [slice(int(points[i]), int(points[j - 1]) + 1) for i, j in pairwise(ends)]
-
-
-def _storable(text: str) -> str:
-    """Escape NUL, which ends HDF5 strings, and replace surrogates, which UTF-8 cannot encode."""
-    return text.replace("\0", "\\0").encode("utf-8", "replace").decode()
