@@ -136,6 +136,10 @@ class Sweep:
             self._take(row)
         self._thread = threading.Thread(target=self._go, name="sweep")
 
+    def begin(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
     @property
     def progress(self) -> Progress:
         """The current progress."""
@@ -361,7 +365,7 @@ def sweep(
         if isinstance(model, Model):
             facts = {**request.provenance, MODEL_CODE: code_of(model)}
             request = replace(request, provenance=facts)
-        owned, evaluator, info = _evaluator(model, on, workers, config)
+        owned, evaluator, info = evaluator_of(model, on, workers, config)
         if owned is not None:
             stack.callback(owned.close)
         started: list[PointInFlight] = []
@@ -386,11 +390,11 @@ def sweep(
             store, evaluator, rules, started=started, owned=owned, show=show, stream=stream
         )
         stack.pop_all()  # they belong to the sweep now
-    begun._thread.start()
+    begun.begin()
     return begun
 
 
-def _evaluator(
+def evaluator_of(
     model: Model | str,
     on: CallEvaluator | None,
     workers: int | None,

@@ -60,6 +60,11 @@ def draw(design: Design, space: Space, seed: int) -> DrawnPoints:
             f"{kind} cannot have the constraint {worded('--where', 'where')} {space.where[0]!r}: "
             f"{why}; use {', '.join(SEQUENCES)} or grid"
         )
+    if space.when and kind not in (*WITH_CORRELATION, "grid"):
+        raise SweepError(
+            f"{kind} cannot have the conditional parameter {space.when[0][0]!r}: its points need "
+            f"all parameters; use {', '.join(WITH_CORRELATION)} or grid"
+        )
     if space.where and kind in SEQUENCES:
         return _drawn_on(design, space, seed)
     unit = sample(design, space.spreads, seed)

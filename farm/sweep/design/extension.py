@@ -95,7 +95,10 @@ def appended_plan(
                 "the points of this sweep come from a table, so its parameters have no ranges: "
                 f"expected another table, {worded('--design file:more.csv', 'a DataFrame')}"
             )
-        unit, theta, _ = draw(design, plan.space, seed)
+        space = plan.space
+        if design.kind == "grid":  # which has all combinations, however others are drawn
+            space = replace(space, correlations=())
+        unit, theta, _ = draw(design, space, seed)
         asked = len(theta)
     there = np.zeros(len(theta), dtype=bool)
     if design.kind == "grid" or (design.kind == "file" and not plan.seed_key):

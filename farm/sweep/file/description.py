@@ -80,7 +80,7 @@ def _range_of(column: Array) -> tuple[float, float]:
 def write_words(file: h5py.File, plan: Plan) -> None:
     """Write the words of each parameter that has words: theta has the index of one.
 
-    Their length is fixed, as not all programs read texts of variable length.
+    Their length is fixed and, if they are ASCII, so is their type: Octave reads no other texts.
     """
     for j, parameter in enumerate(plan.parameters):
         if not isinstance(parameter.spread, Category):
@@ -91,7 +91,8 @@ def write_words(file: h5py.File, plan: Plan) -> None:
             if len(group[name]) == len(words):
                 continue
             del group[name]  # a table brought more
-        text = h5py.string_dtype("utf-8", max(map(len, words)))
+        plain = all(word.isascii() for word in words)
+        text = h5py.string_dtype("ascii" if plain else "utf-8", max(map(len, words)))
         data = group.create_dataset(name, data=np.array(words, dtype=text))
         data.attrs["long_name"] = f"words of {parameter.name}"
         data.make_scale(name)
