@@ -41,8 +41,8 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
     by_config |= {name for name in request.when if name not in request.fixes}
     numbers = [name for name in request.spreads if name not in by_config]
     places = _places({**dict.fromkeys(numbers, 0.0), **request.fixes})
-    whole = {name for name, spread in request.spreads.items() if is_whole(spread)}
-    whole |= {name for name, value in request.fixes.items() if _kind(value) in "iu"}
+    whole_where_active = {name: is_whole(spread) for name, spread in request.spreads.items()}
+    whole_where_fixed = {name: _kind(value) in "iu" for name, value in request.fixes.items()}
     table = request.points()
     if table is not None:
         names = table.names or ()
@@ -53,7 +53,15 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
             if n != request.cost_column and n not in by_config
         }
         places |= _places(dict.fromkeys(columns, 0.0))
-        whole |= {name for name, column in columns.items() if np.all(column == np.floor(column))}
+        whole_where_active |= {
+            name: bool(np.all((column == np.floor(column)) | np.isnan(column)))
+            for name, column in columns.items()
+        }
+    whole = {
+        name
+        for name in {**whole_where_active, **whole_where_fixed}
+        if whole_where_active.get(name, True) and whole_where_fixed.get(name, True)
+    }
     sizes = {
         stem: TensorInfo(stem, shape, "int64" if named <= whole else "float64")
         for stem, (shape, named) in places.items()

@@ -28,9 +28,8 @@ def test_the_correlation_of_normals_is_the_number() -> None:
 def test_of_other_distributions_it_is_that_of_the_normals_below() -> None:
     params = {"E": "log:1:9", "load": "scipy:lognorm:0.5"}
     plan = plan_of("halton:4096", params, correlations={("E[1]", "load"): -0.6})
-    unit = np.stack(
-        [(np.log(plan.theta[:, 1])) / np.log(9), norm.cdf(np.log(plan.theta[:, 3]) / 0.5)]
-    )
+    one, other = np.log(plan.theta[:, 1]) / np.log(9), norm.cdf(np.log(plan.theta[:, 3]) / 0.5)
+    unit = np.stack([one, other])
     assert np.corrcoef(norm.ppf(unit))[0, 1] == pytest.approx(-0.6, abs=0.01)
 
 
