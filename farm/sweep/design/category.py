@@ -14,7 +14,7 @@ from farm.call import Array
 from farm.sweep.design.errors import SweepError
 
 PLAIN_WORD = re.compile(r"[^\s,:\[\]\"'=]+")
-"""Words that `choice:` takes without quotes, if they are no numbers either."""
+"""Words that `choice:` takes without quotes, unless they are numbers."""
 
 LONGEST_WORD = 1000
 """Most bytes of a word: a file has words in fields of one length."""

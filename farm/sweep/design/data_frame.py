@@ -61,7 +61,7 @@ def read_data_frame(frame: Any, *, gaps: bool = False) -> PointTable:
 def _words(frame: Any, name: Any) -> tuple[Array, Category] | None:
     """Return a column of words by their index, NaN for missing ones; None for other columns.
 
-    Texts that are all numbers are no words: they were read without their type.
+    Texts that are all numbers do not count: they were read without their type.
     """
     entries = [None if _is_missing(v) else v for v in np.asarray(frame[name], dtype=object)]
     there = [entry for entry in entries if entry is not None]

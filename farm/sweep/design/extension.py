@@ -32,7 +32,7 @@ SEED_KEY = 0x657874656E64
 
 
 class LongerPlan(NamedTuple):
-    """A plan with more points. note: what was left out, one sentence, or ""."""
+    """A plan with more points. note: how many points were left out, or ""."""
 
     plan: Plan
     note: str = ""

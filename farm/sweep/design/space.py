@@ -30,7 +30,7 @@ Condition = tuple[str, str]
 def parse_when(text: str) -> Condition:
     """Parse `order: solver == "rk4"` to the name and the condition. Raises SweepError."""
     name, sign, rest = text.partition(":")
-    # x[0:2] is no name, so the first colon ends it.
+    # A name has no colon, so the first one ends it.
     if not sign or not name.strip() or not rest.strip():
         raise SweepError(
             f"--when {text!r}: expected NAME: CONDITION, such as 'order: solver == \"rk4\"'"
