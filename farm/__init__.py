@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from farm.server.in_process import serve
     from farm.sweep.api import Point, Sweep, sweep
     from farm.sweep.design.errors import SweepError
+    from farm.sweep.design.grammar import choice
     from farm.sweep.design.parameters import Integer as integer
     from farm.sweep.design.parameters import Log as log
     from farm.sweep.design.parameters import Normal as normal
-    from farm.sweep.design.parameters import choice
+    from farm.sweep.extend import extend_sweep
     from farm.sweep.file.progress import Progress
     from farm.worker.command import CommandModel
     from farm.worker.frameworks.jax import jax_model
@@ -51,8 +52,9 @@ else:
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
         "call_id": ("farm.client", "call_id"),
         "chain": ("farm.client", "chain"),
-        "choice": ("farm.sweep.design.parameters", "choice"),
+        "choice": ("farm.sweep.design.grammar", "choice"),
         "connect": ("farm.client", "connect"),
+        "extend_sweep": ("farm.sweep.extend", "extend_sweep"),
         "integer": ("farm.sweep.design.parameters", "Integer"),
         "jax_model": ("farm.worker.frameworks.jax", "jax_model"),
         "log": ("farm.sweep.design.parameters", "Log"),
@@ -115,6 +117,7 @@ __all__ = [
     "chain",
     "choice",
     "connect",
+    "extend_sweep",
     "integer",
     "jax_model",
     "load_failures",

@@ -4,6 +4,8 @@ The language has numbers, names, entries `x[0]`, `x[-1]`, `x[1,2]` and ranges `x
 operators + - * / **, comparisons (1 if true, else 0), `and`, `or`, `not`, and the functions below.
 NaN propagates through every operation, including comparisons. Arrays may have one more axis, the
 last: the expression then has a value for each position along it.
+
+Where texts are allowed, `solver == "rk4"`, `!=` and `solver in ("rk4", "bdf")` compare them.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ _NUMBERS = re.compile(r"(?<![\w.])\.?\d[\w.]*")
 """Words that start like a number."""
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE]\d*)?")
 _QUOTES = re.compile(r"['\"\\]")
+_TEXT = re.compile(r"\"[^\"\\]*\"|'[^'\\]*'")
+"""A text in quotes."""
 
 _BINARY: Mapping[type[ast.operator], Callable[[Array, Array], Array]] = {
     ast.Add: np.add,
@@ -70,14 +74,25 @@ FUNCTIONS = (*_OVER_ALL, *_EACH)
 class Expression:
     """A checked expression; `where` begins its error messages.
 
-    names: the variables that it needs. Raises InvalidInput.
+    texts: whether it may compare names with texts. names: the variables that it needs; compared:
+    names and the texts that they are compared with. Raises InvalidInput.
     """
 
-    def __init__(self, text: str, where: str) -> None:
+    def __init__(self, text: str, where: str, *, texts: bool = False) -> None:
         self.text = text.strip()
         self.where = where
+        self.texts = texts
+        self.compared: set[tuple[str, str]] = set()
         self._root = self._parsed()
         self.names: frozenset[str] = frozenset(self._check(self._root, 0))
+
+    @property
+    def is_condition(self) -> bool:
+        """Whether the value is 0 or 1: of a comparison, or of and, or, not."""
+        root = self._root
+        if isinstance(root, ast.UnaryOp):
+            return isinstance(root.op, ast.Not)
+        return isinstance(root, ast.Compare | ast.BoolOp)
 
     def numbers(self, values: Mapping[str, Array], count: int) -> Array:
         """Return the values of the expression at `count` points; NaN or infinite without a value.
@@ -126,10 +141,11 @@ class Expression:
                 f"{self.where} has {len(self.text)} characters; expected {LONGEST} at most"
             )
         # Python warns about some texts, such as 1and 2; they are refused before it parses them.
-        for word in _NUMBERS.findall(self.text):
+        plain = _TEXT.sub('""', self.text) if self.texts else self.text
+        for word in _NUMBERS.findall(plain):
             if not _NUMBER.fullmatch(word):
                 raise self._error(f"holds {word[:30]!r}; expected numbers such as 1, 0.5 or 1e-3")
-        if marks := _QUOTES.search(self.text):
+        if marks := _QUOTES.search(plain.replace('""', "") if self.texts else plain):
             raise self._error(f"holds {marks.group()}; expected numbers and names")
         try:
             return ast.parse(self.text, mode="eval").body
@@ -156,6 +172,8 @@ class Expression:
                 parts = [first, *(term for _, term in terms)]
             case ast.BoolOp(values=parts):
                 pass
+            case ast.Compare() if self.texts and _texts_of(node.comparators[-1]):
+                return self._check_texts(node)
             case ast.Compare(left=left, ops=ops, comparators=others) if all(
                 type(op) in _COMPARED for op in ops
             ):
@@ -172,6 +190,40 @@ class Expression:
                     f"x[0], + - * / **, comparisons, and, or, not, {', '.join(FUNCTIONS)}"
                 )
         return set().union(*(self._check(part, depth + 1) for part in parts))
+
+    def _check_texts(self, node: ast.Compare) -> set[str]:
+        """Return the name that a comparison compares with texts, as `solver == "rk4"`."""
+        match node:
+            case ast.Compare(
+                left=ast.Name(id=name), ops=[ast.Eq() | ast.NotEq()], comparators=[ast.Constant()]
+            ) if name not in FUNCTIONS:
+                pass
+            case ast.Compare(
+                left=ast.Name(id=name),
+                ops=[ast.In() | ast.NotIn()],
+                comparators=[ast.Tuple() | ast.List()],
+            ) if name not in FUNCTIONS:
+                pass
+            case _:
+                raise self._error(
+                    f"holds {self._shown(node)}; expected a text after a name, such as "
+                    'solver == "rk4" or solver in ("rk4", "bdf")'
+                )
+        self.compared |= {(name, text) for text in _texts_of(node.comparators[0])}
+        return {name}
+
+    def _compared_texts(self, node: ast.Compare, values: Mapping[str, Array]) -> Array:
+        """Return 1 where a name has one of the texts, or has none of them; NaN where it is ""."""
+        assert isinstance(node.left, ast.Name), "it was checked before"
+        if node.left.id not in values:
+            self._named(node.left.id, values)
+        array = np.asarray(values[node.left.id])
+        if array.dtype.kind != "U":
+            raise self._error(f"compares {node.left.id!r}, a number, with a text")
+        held = np.isin(array, _texts_of(node.comparators[0]))
+        if isinstance(node.ops[0], ast.NotEq | ast.NotIn):
+            held = ~held
+        return np.where(array == "", np.nan, held.astype(np.float64))
 
     def _value(self, node: ast.expr, values: Mapping[str, Array]) -> Array:
         match node:
@@ -194,6 +246,8 @@ class Expression:
                 return result
             case ast.BoolOp(op=op, values=parts):
                 return self._folded(_LOGICAL[type(op)], [self._value(p, values) for p in parts])
+            case ast.Compare() if _texts_of(node.comparators[-1]):
+                return self._compared_texts(node, values)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 each = [self._value(part, values) for part in (left, *others)]
                 held = [
@@ -223,6 +277,10 @@ class Expression:
         if name not in values:
             raise self._error(f"names {name!r}; expected one of {', '.join(values) or 'none'}")
         array = np.asarray(values[name])
+        if array.dtype.kind == "U" and self.texts:
+            raise self._error(
+                f'names the text {name!r} alone; expected a comparison, such as {name} == "a"'
+            )
         if array.dtype.kind not in "biuf" and array.dtype.name != BFLOAT16:
             raise self._error(f"names {name!r}, which holds no real numbers")
         return array.astype(np.float64)
@@ -320,6 +378,17 @@ def _terms(node: ast.BinOp) -> tuple[ast.expr, list[tuple[ast.operator, ast.expr
         terms.append((first.op, first.right))
         first = first.left
     return first, terms[::-1]
+
+
+def _texts_of(node: ast.expr) -> list[str]:
+    """Return the texts that a node stands for: one, or those of a list; [] for other nodes."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) if parts:
+            texts = [text for part in parts for text in _texts_of(part)]
+            return texts if len(texts) == len(parts) else []
+    return []
 
 
 def _truth(operation: Callable[..., Array], *values: Array) -> Array:

@@ -298,3 +298,61 @@ def test_no_index_reaches_the_points(text: str, complaint: str) -> None:
     with pytest.raises(InvalidInput) as error:
         Expression(text, "--cost").numbers(POINTS, 3)
     assert complaint in str(error.value)
+
+
+WORDS = {
+    "solver": np.array(["euler", "rk4", "", "b'df"]),
+    "order": np.array([1.0, 2.0, 3.0, 4.0]),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('solver == "rk4"', [0, 1, math.nan, 0]),
+        ("solver != 'rk4'", [1, 0, math.nan, 1]),
+        ('solver in ("rk4", "euler")', [1, 1, math.nan, 0]),
+        ('solver not in ["rk4"]', [1, 0, math.nan, 1]),
+        ('''solver == "b'df"''', [0, 0, math.nan, 1]),
+        ('solver == "2nd" or order > 1', [0, 1, math.nan, 1]),
+        ('not solver == "rk4" and order < 4', [1, 0, math.nan, 0]),
+    ],
+)
+def test_texts_are_compared_where_they_are_allowed(text: str, expected: list[float]) -> None:
+    found = Expression(text, "where", texts=True).numbers(WORDS, 4)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(InvalidInput, match=r"holds ['\"]"):
+        Expression(text, "where")
+
+
+def test_the_texts_that_names_are_compared_with_are_known() -> None:
+    expression = Expression('a == "x" or b in ("y", "z")', "where", texts=True)
+    assert expression.compared == {("a", "x"), ("b", "y"), ("b", "z")}
+    assert expression.names == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("solver", "names the text 'solver' alone"),
+        ("solver + 1", "names the text 'solver' alone"),
+        ("solver == order", "names the text 'solver' alone"),
+        ('order == "rk4"', "compares 'order', a number, with a text"),
+        ('"rk4" == solver', "expected|holds"),
+        ('solver < "rk4"', "expected a text after a name"),
+        ('solver == "a" == "b"', "expected a text after a name"),
+        ('max(solver) == "a"', "expected a text after a name"),
+        ('min == "a"', "expected a text after a name"),
+        ('solver == b"a"', "expected numbers and names"),
+        ('solver == f"a"', "not offered"),
+        ('solver == "a\\n"', "holds"),
+        ('solver in ("a", 1)', "not offered"),
+        ('solver in "a"', "expected a text after a name"),
+        ('"a"', "expected numbers and names"),
+        ('x == "a"', "names 'x'; expected one of"),
+        ('solver == "a', "holds"),
+    ],
+)
+def test_other_uses_of_texts_are_refused(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        Expression(text, "where", texts=True).numbers(WORDS, 4)

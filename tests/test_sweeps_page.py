@@ -39,7 +39,7 @@ def test_sweeps_from_python_and_their_readers(tmp_path: Path) -> None:
 
 
 def test_functions_and_data_frames(tmp_path: Path) -> None:
-    run("".join(FROM_PYTHON[1:3]), tmp_path)
+    run("".join(FROM_PYTHON[1:4]), tmp_path)
     with h5py.File(tmp_path / "tip.h5") as file:
         load, thickness = file["theta"][:].T
         expected = load * 1.5**4 / (8 * 210e9 * 0.1 * thickness**3 / 12)
@@ -47,12 +47,14 @@ def test_functions_and_data_frames(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "points.h5") as file:
         assert file["theta"][:].tolist() == [[100.0, 0.01], [500.0, 0.02]]
         assert file["status"][:].tolist() == [1, 1]
+    with h5py.File(tmp_path / "reach.h5") as file:
+        assert file["status"][:].tolist() == [1] * 26
 
 
 def test_a_model_of_a_farm(tmp_path: Path) -> None:
     forward = farm.model(inputs={"k": 1}, outputs={"y": 1})(lambda k: 2 * k)
     with front_door({"forward": forward}) as door:
-        shown = FROM_PYTHON[3].replace("http://node3:4242", door.url).replace("n=1024", "n=16")
+        shown = FROM_PYTHON[4].replace("http://node3:4242", door.url).replace("n=1024", "n=16")
         run(shown, tmp_path)
     with h5py.File(tmp_path / "sweep.h5") as file:
         assert file["status"][:].tolist() == [1] * 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,32 +17,26 @@ from farm.cli import sweep_read
 from farm.cli.exits import DONE, FAILURES, VerbFailed
 from farm.cli.groups import CommandGroup, no_such_command, similar_to
 from farm.cli.signals import terminable
-from farm.cli.sweep_farm import (
-    Target,
-    farm_options,
-    is_unchanged,
-    kept_target,
-    open_farm,
-    sources_of,
-)
+from farm.cli.sweep_extend import extend
+from farm.cli.sweep_farm import Target, farm_options, is_unchanged, open_farm, sources_of
+from farm.cli.sweep_opened import OpenedSweep, chosen_farm, trust_option
+from farm.cli.sweep_points import AskedSpace, space_options
 from farm.cli.sweep_session import hints_of, rule_options, run_session
 from farm.client import Client
 from farm.errors import FarmError
 from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import parse_parameter
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import parse_design
-from farm.sweep.design.prepare import SweepRequest, check_model, longer_plan, make_plan
+from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.progress import duration
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import signed
-from farm.sweep.file.store import Store
-from farm.sweep.order.given import extended, with_costs
+from farm.sweep.order.given import with_costs
 from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe
 from farm.sweep.run.run import pending_points
@@ -59,7 +52,7 @@ Examples:
 Options that a new sweep needs; the others: farm sweep run --help
   [MODEL] or --to FARM   the model: serve it here, or use a running farm
   --param NAME=SPEC      a parameter to vary: x=0:10   x=log:1e-3:1   x=int:1:10
-                         x=1,2,3   x=normal:MEAN:SD   x=scipy:beta:2,5
+                         x=1,2,3   x=normal:MEAN:SD   x=scipy:beta:2,5   solver=euler,rk4
   --design DESIGN        its points: grid:10   lhs:100   sobol:256   random:100
                          halton:100   file:points.csv
   -o FILE.h5             the file for the results
@@ -73,6 +66,11 @@ Examples:
       --param 'k=log:1e-3:1' --param 'q=0:10' --fix mesh=2 --design lhs:100 -o sweep.h5
   farm sweep model.py --param 'x=1,2,3' --param 'y=0:1' --design grid:5 -o grid.h5
   farm sweep model.py --design file:points.csv -o table.h5
+  farm sweep model.py --param 'a=normal:5:1' --param 'b=log:1:9' --correlation a,b=0.7 \\
+      --where 'b < 3*a' --design sobol:128 -o pairs.h5
+  farm sweep model.py --param solver=euler,rk4 --param order=int:1:4 \\
+      --when 'order: solver == "rk4"' --design sobol:64 -o solvers.h5
+  farm sweep extend solvers.h5 --design random:100
   farm sweep model.py --param n=int:10:500 --design lhs:200 --cost 'n**3' -o cost.h5
   farm sweep --resume sweep.h5                   continue a sweep that stopped for any reason; so
                                                  does the same command line again
@@ -81,8 +79,9 @@ Examples:
 
 \b
 Parameters:  k=0:10   k=log:1e-3:1   k=normal:MEAN:SD   k=int:1:10   k=choice:1,2,4
-             k=scipy:beta:2,5
+             k=scipy:beta:2,5   solver=choice:euler,rk4
              k is an input; x[2] one entry of input x; x all entries; any other name a config key
+Rules:       --correlation a,b=0.7   --where 'b < 3*a'   --when 'order: solver == "rk4"'
 Designs:     grid:10,5   random:100   lhs:100[,random-cd]   sobol:256   halton:100   file:FILE
 Costs:       'n**3', of inputs and config keys;  column:NAME of a table;  sweep:FILE.h5, run times
 Exit status: 0 all points done, 1 some points failed, 3 sweep not complete; more: farm --help
@@ -133,30 +132,12 @@ def sweep() -> None:
     """Mean `farm sweep run` without a subcommand."""
 
 
-_trust_option = click.option(
-    "--trust", is_flag=True, help="Run the model that FILE names even if you did not write FILE."
-)
-
-
 @sweep.command(epilog=EXAMPLES)
-@click.option(
-    "--param",
-    "params",
-    multiple=True,
-    metavar="NAME=SPEC",
-    help="Parameter to vary, with its range; repeatable.",
-)
+@space_options
 @click.option("--design", default="", metavar="DESIGN", help="Rule for the points; see Designs.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Output file.")
 @farm_options
 @click.option("--model", help="Name of the model; optional if there is only one.")
-@click.option(
-    "--fix",
-    "fixes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Input or config key to hold fixed, with its value; repeatable.",
-)
 @click.option("--config", default="{}", help="Config of the model, as a JSON object.")
 @click.option(
     "--cost",
@@ -202,13 +183,12 @@ _trust_option = click.option(
     is_flag=True,
     help="Start over if the output file has a sweep; the new one replaces it when it begins.",
 )
-@_trust_option
+@trust_option
 @rule_options
 def run(
     target: Target,
     model: str | None,
-    params: tuple[str, ...],
-    fixes: tuple[str, ...],
+    asked: AskedSpace,
     config: str,
     design: str,
     cost: CostRule | None,
@@ -232,10 +212,10 @@ def run(
     The same command line again continues the sweep in the output file.
     """
     if resumed is not None:
-        if params or fixes or design or cost or order != AUTO or out is not None or overwrite:
+        if asked.is_given or design or cost or order != AUTO or out is not None or overwrite:
             raise click.UsageError(
-                "--resume continues a sweep as planned; omit --param, --fix, --design, --cost, "
-                "--order, --out and --overwrite"
+                "--resume continues a sweep as planned; omit --param, --fix, --correlation, "
+                "--where, --when, --design, --cost, --order, --out and --overwrite"
             )
         return _resume(resumed, target, rules, retry_failed=retry_failed, trust=trust)
     if out is None:
@@ -250,8 +230,11 @@ def run(
     request = SweepRequest(
         design=parse_design(design),
         seed=0,
-        spreads=_unique(map(parse_parameter, params), "--param"),
-        fixes=_unique(map(_fixed, fixes), "--fix"),
+        spreads=asked.spreads(),
+        fixes=asked.fixes(),
+        correlations=asked.correlations(),
+        where=asked.constraints,
+        when=asked.conditions(),
         config=_json_object(config),
         gradients=gradients,
         seed_key=seed_key,
@@ -288,34 +271,6 @@ def run(
 
 
 @sweep.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@farm_options
-@click.option("--points", required=True, type=click.IntRange(min=1), help="New number of points.")
-@_trust_option
-@rule_options
-def extend(
-    file: Path,
-    target: Target,
-    points: int,
-    trust: bool,
-    **rules: Any,
-) -> int:
-    """Extend a sobol, halton or random sweep to --points points and run the new ones.
-
-    Other designs cannot be extended; the error message gives the reason.
-    """
-    with contextlib.closing(_Opened(file)) as opened:
-        store = opened.store
-        plan = extended(longer_plan(store.plan, points))
-        for note in plan.design.notes:
-            click.echo(f"note: {note}", err=True)
-        target = _chosen(target, plan, file, trust=trust)
-        store.extend(plan)
-        with terminable(), open_farm(target, file) as farm:
-            return run_session(opened.handed_over(farm.client), farm, rules)
-
-
-@sweep.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @farm_options
 @click.option(
@@ -325,7 +280,7 @@ def extend(
     metavar="N",
     help="Index of the point, from 0.",
 )
-@_trust_option
+@trust_option
 def rerun(
     file: Path,
     target: Target,
@@ -341,7 +296,7 @@ def rerun(
         click.echo(f"{tensor.name} = {np.array2string(array, threshold=60)}")
     click.echo(f"config = {call.config}")
     click.echo(f"so far: {PointStatus(int(known.status[point])).name.lower()}")
-    chosen = _chosen(target, plan, file, trust=trust)
+    chosen = chosen_farm(target, plan, file, trust=trust)
     with open_farm(chosen, file.with_name(f"{file.name}.rerun")) as farm:
         try:
             result = farm.client.submit(call).result()
@@ -355,38 +310,18 @@ def rerun(
     return DONE
 
 
-for command in sweep_read.COMMANDS:
+for command in (extend, *sweep_read.COMMANDS):
     sweep.add_command(command)
-
-
-class _Opened:
-    """An open sweep. `close` leaves it unchanged unless a session took it over and closes it."""
-
-    def __init__(self, path: Path) -> None:
-        self.store = Store.resume(path)
-        self._ours = True
-
-    def handed_over(self, client: Client) -> Store:
-        """Return the store; the caller must close it. Raises SweepError if the model differs."""
-        plan = self.store.plan
-        check_model(plan, client.describe(plan.info.name, plan.config_of(0)))
-        self._ours = False
-        return self.store
-
-    def close(self) -> None:
-        """Leave the store unchanged, unless it was handed over."""
-        if self._ours:
-            self.store.leave()
 
 
 def _resume(
     path: Path, target: Target, rules: dict[str, Any], *, retry_failed: bool, trust: bool
 ) -> int:
-    with contextlib.closing(_Opened(path)) as opened:
+    with contextlib.closing(OpenedSweep(path)) as opened:
         store = opened.store
         if not len(pending_points(store, retry_failed=retry_failed)):
             return _said_complete(path, store.plan.size - store.known.count(PointStatus.DONE))
-        target = _chosen(target, store.plan, path, trust=trust)
+        target = chosen_farm(target, store.plan, path, trust=trust)
         with terminable(), open_farm(target, path) as farm:
             store = opened.handed_over(farm.client)
             return run_session(store, farm, rules, retry_failed=retry_failed)
@@ -431,13 +366,6 @@ def _signed(facts: dict[str, str]) -> dict[str, str]:
         return facts
 
 
-def _chosen(target: Target, plan: Plan, path: Path, *, trust: bool) -> Target:
-    """Return the farm that the command line names, or the one that the file names."""
-    if target.models or target.to:
-        return target
-    return kept_target(plan.provenance, path, trust=trust)
-
-
 def _the_model(client: Client, name: str | None) -> str:
     models = client.expect_models()
     if name is None and len(models) == 1:
@@ -446,26 +374,6 @@ def _the_model(client: Client, name: str | None) -> str:
         problem = "specify --model" if name is None else f"no model {name!r}"
         raise click.UsageError(f"{problem}; the farm has: {', '.join(models) or 'none'}")
     return name
-
-
-def _fixed(text: str) -> tuple[str, Any]:
-    """Return name and value of `mesh=2`, `x=1,2,3`, `solver=gmres`, `options={"tol": 1e-3}`."""
-    name, sign, value = text.partition("=")
-    if not sign or not name.strip():
-        raise SweepError(f"--fix {text!r}: expected NAME=VALUE")
-    for candidate in (value, f"[{value}]"):
-        with contextlib.suppress(ValueError):
-            return name.strip(), json.loads(candidate)
-    return name.strip(), value
-
-
-def _unique(pairs: Iterator[tuple[str, Any]], option: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise SweepError(f"{option} {name} is given twice")
-        found[name] = value
-    return found
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -59,12 +59,13 @@ MODEL_CODE = "model_code"
 class Point:
     """A finished point: its index, parameters and outputs by name, or the error.
 
+    parameters: numbers, words as text, None for an inactive parameter.
     gradients: (output, input) -> array (entries of output, entries of input), NaN where not
     requested.
     """
 
     index: int
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, Any]
     outputs: Mapping[str, Array]
     gradients: Mapping[tuple[str, str], Array]
     status: str
@@ -134,6 +135,10 @@ class Sweep:
         for row in store.finished() if stream else ():
             self._take(row)
         self._thread = threading.Thread(target=self._go, name="sweep")
+
+    def begin(self) -> None:
+        """Start the thread."""
+        self._thread.start()
 
     @property
     def progress(self) -> Progress:
@@ -261,6 +266,9 @@ def sweep(
     config: Mapping[str, Any] | None = None,
     cost: str | Sequence[float] | Array | None = None,
     order: str = AUTO,
+    correlation: Mapping[tuple[str, str], float] | None = None,
+    where: str | Sequence[str] = (),
+    when: Mapping[str, str] | None = None,
     gradient: Sequence[str] = (),
     seed_key: str = "",
     on: CallEvaluator | None = None,
@@ -282,11 +290,14 @@ def sweep(
     model of a farm, `client.model("beam")`; or "model.py:Beam" or the address of a running server;
     with `on`, a client of a farm, the name of a model there.
     parameters: name -> (lower, upper), a list of values, one number to hold it fixed, a frozen
-    distribution of scipy.stats, or farm.log(...) and similar functions; names are inputs, entries
-    of inputs ("x[2]") or keys of the config. Or a DataFrame with a row for each point and a column
-    for each parameter. fix: values of further inputs and config keys, such as arrays. design, n:
-    "sobol" and 256, or both as "sobol:256"; also "grid:10", "lhs", "halton", "random",
-    "file:points.csv".
+    distribution of scipy.stats, texts as in ["euler", "rk4"], or farm.log(...) and similar
+    functions; names are inputs, entries of inputs ("x[2]") or keys of the config. Or a DataFrame
+    with a row for each point and a column for each parameter. fix: values of further inputs and
+    config keys, such as arrays. design, n: "sobol" and 256, or both as "sobol:256"; also "grid:10",
+    "lhs", "halton", "random", "file:points.csv".
+    correlation: {("a", "b"): 0.7}, of the normals under the two distributions. where: constraints,
+    as "load < 3*thickness". when: {"order": 'solver == "rk4"'}, conditions of parameters; without a
+    value in `fix`, a key of the config is left out where its condition is false.
     cost: expected run time of a point in any unit, to run the longest first: "n**3",
     "column:hours", "sweep:old.h5", or a number for each point; None: the model's method `cost` if
     it has one, otherwise learned from the first points. order: "auto", "shuffled" or "given".
@@ -317,7 +328,9 @@ def sweep(
     if not (resume or overwrite):
         Store.refuse_to_overwrite(path)
     request = replace(
-        request_of(parameters, fix or {}, design, n),
+        request_of(
+            parameters, fix or {}, design, n, correlation=correlation, where=where, when=when
+        ),
         config=config or {},
         gradients=gradient,
         seed_key=seed_key,
@@ -352,7 +365,7 @@ def sweep(
         if isinstance(model, Model):
             facts = {**request.provenance, MODEL_CODE: code_of(model)}
             request = replace(request, provenance=facts)
-        owned, evaluator, info = _evaluator(model, on, workers, config)
+        owned, evaluator, info = evaluator_of(model, on, workers, config)
         if owned is not None:
             stack.callback(owned.close)
         started: list[PointInFlight] = []
@@ -377,11 +390,11 @@ def sweep(
             store, evaluator, rules, started=started, owned=owned, show=show, stream=stream
         )
         stack.pop_all()  # they belong to the sweep now
-    begun._thread.start()
+    begun.begin()
     return begun
 
 
-def _evaluator(
+def evaluator_of(
     model: Model | str,
     on: CallEvaluator | None,
     workers: int | None,
@@ -442,9 +455,7 @@ def _point(plan: Plan, row: Row) -> Point:
             gradients[pair] = array.reshape(column.shape)
     return Point(
         index=row.point,
-        parameters={
-            p.name: float(v) for p, v in zip(plan.parameters, plan.theta[row.point], strict=True)
-        },
+        parameters=plan.values_of(row.point),
         outputs=outputs,
         gradients=gradients,
         status=PointStatus(row.status).name.lower(),

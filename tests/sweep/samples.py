@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array, ModelInfo, Operation, TensorInfo
-from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan

@@ -21,6 +21,7 @@ from farm.experiment.config.definition import Config
 from farm.experiment.config.evaluated_model import EvaluatedModel, read_evaluated_model
 from farm.experiment.config.reader import read_config
 from farm.expression import Expression
+from farm.sweep.design.category import Category
 from farm.sweep.design.plan import Column, Plan
 from farm.sweep.design.points import point_seed
 from farm.sweep.file import layout
@@ -98,12 +99,18 @@ def _of_sweep(file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInf
         raise _unlike("inputs", plan.info.inputs, info.inputs)
     position = {there: here for here, there in enumerate(places)}
     entries = {
-        (position[p.input], p.entry): plan.theta[:, j]
+        (position[p.input], p.entry): np.where(
+            np.isnan(plan.theta[:, j]), plan.fixed[p.input][p.entry], plan.theta[:, j]
+        )
         for j, p in enumerate(plan.parameters)
         if p.input is not None
     }
     columns: dict[str, Sequence[Any]] = {
-        p.name: plan.theta[:, j].tolist() for j, p in enumerate(plan.parameters) if p.input is None
+        p.name: p.spread.all_words(plan.theta[:, j])
+        if isinstance(p.spread, Category)
+        else plan.theta[:, j].tolist()
+        for j, p in enumerate(plan.parameters)
+        if p.input is None
     }
     bound = model.bound(info)
     keys = {p.name for p in bound.binding.parameters if p.input is None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from farm.call import TensorInfo
 from farm.functions import Function, PlainFunction, plain_function
 from farm.model import Inputs, Tensors, info_of
 from farm.sweep.design.binding import ONE_ENTRY, is_whole
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.worker.runner import named
@@ -35,21 +36,39 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
         raise SweepError(
             f"{error}; expected a function of Python, a Model, or the name of its file"
         ) from None
-    places = _places({**dict.fromkeys(request.spreads, 0.0), **request.fixes})
-    whole = {name for name, spread in request.spreads.items() if is_whole(spread)}
-    whole |= {name for name, value in request.fixes.items() if _kind(value) in "iu"}
+    # Words, and what is left out where it is inactive, are arguments that the config gives.
+    by_config = {name for name, spread in request.spreads.items() if isinstance(spread, Category)}
+    by_config |= {name for name in request.when if name not in request.fixes}
+    numbers = [name for name in request.spreads if name not in by_config]
+    places = _places({**dict.fromkeys(numbers, 0.0), **request.fixes})
+    whole_where_active = {name: is_whole(spread) for name, spread in request.spreads.items()}
+    whole_where_fixed = {name: _kind(value) in "iu" for name, value in request.fixes.items()}
     table = request.points()
     if table is not None:
         names = table.names or ()
-        columns = {n: table.rows[:, j] for j, n in enumerate(names) if n != request.cost_column}
+        by_config |= {names[j] for j in table.words if names}
+        columns = {
+            n: table.rows[:, j]
+            for j, n in enumerate(names)
+            if n != request.cost_column and n not in by_config
+        }
         places |= _places(dict.fromkeys(columns, 0.0))
-        whole |= {name for name, column in columns.items() if np.all(column == np.floor(column))}
+        whole_where_active |= {
+            name: bool(np.all((column == np.floor(column)) | np.isnan(column)))
+            for name, column in columns.items()
+        }
+    whole = {
+        name
+        for name in {**whole_where_active, **whole_where_fixed}
+        if whole_where_active.get(name, True) and whole_where_fixed.get(name, True)
+    }
     sizes = {
         stem: TensorInfo(stem, shape, "int64" if named <= whole else "float64")
         for stem, (shape, named) in places.items()
     }
     texts = {name for name in request.fixes if name not in sizes}
-    options = {*texts, *request.config, *filter(None, [request.seed_key])}
+    _check_optional(function, taken, request, by_config)
+    options = {*texts, *by_config, *request.config, *filter(None, [request.seed_key])}
     if table is not None and table.names is None:
         for name, argument in taken.items():
             if argument.default is argument.empty and name not in ("config", *options):
@@ -65,6 +84,25 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
             takes = ", ".join([*model.inputs, *sorted(model.options)]) or "no arguments"
             raise SweepError(f"{model.name!r} has no argument {name!r}; it takes {takes}")
     return model
+
+
+def _check_optional(
+    function: Function,
+    taken: Mapping[str, inspect.Parameter],
+    request: SweepRequest,
+    by_config: Collection[str],
+) -> None:
+    """Raise SweepError for a conditional argument without a value where it is inactive."""
+    for name in request.when:
+        argument = taken.get(name)
+        required = argument is not None and argument.default is argument.empty
+        if required and name in by_config and name not in request.fixes:
+            label = getattr(function, "__name__", type(function).__name__)
+            raise SweepError(
+                f"the argument {name!r} of {label!r} has a condition and no default: expected a "
+                f"default, as in def {label}({name}=...), or fix={{{name!r}: value}}, for the "
+                "points where the condition is false"
+            )
 
 
 def outputs_of(model: PlainFunction, request: SweepRequest) -> Tensors:

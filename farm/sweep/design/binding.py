@@ -14,13 +14,14 @@ Every entry of every input needs a value, so a misspelt input is always detected
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from farm.call import Array, ModelInfo, Operation, TensorInfo
+from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Choice, Distribution, Integer
 from farm.sweep.design.scipy_distribution import ScipyDistribution
@@ -33,9 +34,9 @@ ONE_ENTRY = re.compile(r"(?P<stem>.+?)\[(?P<index>\d+(,\s*\d+)*)\]$")
 class BoundParameter:
     """One column of the table and the destination of its values.
 
-    spread: None if a table has the values. input, entry: position of the model's input, and
-    index into it in C order; input None: the config key `name`. whole: the values are whole numbers
-    and enter a config as integers.
+    spread: None if a table has the values, unless they are words. input, entry: position of the
+    model's input, and index into it in C order; input None: the config key `name`. whole: the
+    values are whole numbers and enter a config as integers.
     """
 
     name: str
@@ -47,11 +48,18 @@ class BoundParameter:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Names bound to a model: the columns, the inputs' fixed entries (NaN: free), the config."""
+    """Names bound to a model: the columns, the inputs' fixed entries (NaN: free), the config.
 
+    texts: the fixed entries of inputs of texts, as input, entry and text. columns: the columns of
+    each name that varies.
+    """
+
+    info: ModelInfo
     parameters: tuple[BoundParameter, ...]
     fixed: tuple[Array, ...]
     config: Mapping[str, Any]
+    texts: tuple[tuple[int, int, str], ...] = ()
+    columns: Mapping[str, Collection[int]] = field(default_factory=dict)
 
 
 class TensorEntries(NamedTuple):
@@ -69,42 +77,58 @@ def bind(
     config: Mapping[str, Any],
     *,
     remedy: str = "",
+    conditional: Collection[str] = (),
 ) -> Binding:
     """Bind names to inputs of `info`, or to config keys; the rule is at the top of this file.
 
     spreads: name -> distribution, None if a table has the values; fixes: name -> value.
-    remedy: what the error says about entries without a value; "": what a sweep needs.
+    remedy: what the error says about entries without a value; "": what a sweep needs. conditional:
+    names that may be both, as their fixed value is the one where they are inactive.
     Raises SweepError if an entry has no value or two values, or a value does not fit.
     """
     for name in spreads:
-        if name in fixes:
+        if name in fixes and name not in conditional:
             raise SweepError(f"{name!r} is both a parameter and fixed")
     places = {name: _input(name, info) for name in [*spreads, *fixes]}
     remedy = remedy or "give " + worded("--param or --fix", "a range or a number for each")
     givers = _givers(info, places, remedy)
     parameters: list[BoundParameter] = []
+    columns: dict[str, Collection[int]] = {}
     for name, spread in spreads.items():
         place, whole = places[name], is_whole(spread)
+        start = len(parameters)
         if place is None:
             parameters.append(BoundParameter(name, spread, whole=whole))
+            columns[name] = range(start, start + 1)
             continue
+        _check_kind(name, spread, info.inputs[place.tensor])
         parameters += [
             BoundParameter(entry_name(info.inputs[place.tensor], e), spread, place.tensor, e, whole)
             for e in place.entries
             if givers[place.tensor, e] == name
         ]
+        columns[name] = range(start, len(parameters))
     fixed = tuple(np.full(tensor.size, np.nan) for tensor in info.inputs)
     settings = dict(config)
+    texts: list[tuple[int, int, str]] = []
     for name, value in fixes.items():
         place = places[name]
         if place is None:
             settings[name] = value
             continue
+        if info.inputs[place.tensor].dtype == BYTES:
+            words = _texts(name, value, len(place.entries))
+            texts += [
+                (place.tensor, e, word)
+                for e, word in zip(place.entries, words, strict=True)
+                if givers[place.tensor, e] == name
+            ]
+            continue
         numbers = _numbers(name, value, len(place.entries))
         for e, number in zip(place.entries, numbers, strict=True):
             if givers[place.tensor, e] == name:
                 fixed[place.tensor][e] = number
-    return Binding(tuple(parameters), fixed, settings)
+    return Binding(info, tuple(parameters), fixed, settings, tuple(texts), columns)
 
 
 def open_entries(info: ModelInfo, fixes: Iterable[str]) -> list[str]:
@@ -207,6 +231,35 @@ def is_whole(spread: Distribution | None) -> bool:
     if isinstance(spread, Choice):
         return all(value == int(value) for value in spread.values)
     return isinstance(spread, Integer) or (isinstance(spread, ScipyDistribution) and spread.whole)
+
+
+def _check_kind(name: str, spread: Distribution | None, tensor: TensorInfo) -> None:
+    """Raise SweepError for words of an input of numbers, and for numbers of one of texts."""
+    words = isinstance(spread, Category)
+    if words == (tensor.dtype == BYTES):
+        return
+    if isinstance(spread, Category):
+        raise SweepError(
+            f"{name!r} is an input of numbers ({tensor.dtype}), and has words such as "
+            f"{spread.words[0]!r}; expected numbers, or the name of a key of the model's config"
+        )
+    raise SweepError(
+        f"{name!r} is an input of texts: expected words, such as "
+        + worded(f"--param {name}=choice:a,b", f"{{{name!r}: ['a', 'b']}}")
+    )
+
+
+def _texts(name: str, value: Any, count: int) -> Sequence[str]:
+    """Return the fixed texts of the entries of an input."""
+    words = [value] * count if isinstance(value, str) else value
+    if not (
+        isinstance(words, list | tuple)
+        and len(words) == count
+        and all(isinstance(word, str) for word in words)
+    ):
+        expected = "a text" if count == 1 else f"{count} texts, or one for all"
+        raise SweepError(f"{name!r} is an input of texts: expected {expected}, got {value!r}")
+    return words
 
 
 def _numbers(name: str, value: Any, count: int) -> Array:

@@ -7,7 +7,7 @@ seeds and gradients. Title, notes, compression, cost and order do not count.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +74,13 @@ def plan_differences(there: Plan, asked: Plan) -> list[str]:
         **_by_name("config", _config(there), _config(asked)),
         "seed key": (there.seed_key or NOTHING, asked.seed_key or NOTHING),
         "gradients": (_gradients(there), _gradients(asked)),
+        "correlations": (_listed(there.correlations), _listed(asked.correlations)),
+        **_by_name("condition of", dict(there.when), dict(asked.when)),
+        "constraints": (_listed(sorted(there.where)), _listed(sorted(asked.where))),
     }
     other_points = there.theta_hash != asked.theta_hash
     if other_points:  # two texts may stand for the same points, such as two paths of one table
-        pairs = {"design": (str(there.design), str(asked.design)), **pairs}
+        pairs = {"design": (there.designs, asked.designs), **pairs}
     if theirs.keys() == ours.keys():
         pairs["order of the parameters"] = ", ".join(theirs), ", ".join(ours)
     found = _differences(pairs)
@@ -146,6 +149,10 @@ def _fixed(there: Plan, asked: Plan) -> dict[str, Pair]:
         for k in np.flatnonzero((old != new) & ~(np.isnan(old) & np.isnan(new))).tolist():
             texts = [NOTHING if np.isnan(v) else repr(float(v)) for v in (old[k], new[k])]
             pairs[f"fixed {entry_name(tensor, k)}"] = texts[0], texts[1]
+    words = [{(i, e): text for i, e, text in plan.texts} for plan in (there, asked)]
+    for i, e in sorted({**words[0], **words[1]}):
+        name = f"fixed {entry_name(there.info.inputs[i], e)}"
+        pairs[name] = words[0].get((i, e), NOTHING), words[1].get((i, e), NOTHING)
     return pairs
 
 
@@ -158,16 +165,25 @@ def _gradients(plan: Plan) -> str:
     return ", ".join(entry_name(outputs[i], k) for i, k in sorted(plan.gradients)) or NOTHING
 
 
+def _listed(items: Iterable[object]) -> str:
+    return "; ".join(map(str, items)) or NOTHING
+
+
 def _points(there: Plan, asked: Plan) -> dict[str, Pair]:
     """Return how the points of two plans differ that are of the same design."""
     if there.size != asked.size:
         return {"points": (str(there.size), str(asked.size))}
-    k = int(np.flatnonzero((there.theta != asked.theta).any(axis=1))[0])
-    pairs = {f"point {k}": (str(there.theta[k].tolist()), str(asked.theta[k].tolist()))}
+    same = (there.theta == asked.theta) | (np.isnan(there.theta) & np.isnan(asked.theta))
+    k = int(np.flatnonzero(~same.all(axis=1))[0])
+    pairs = {f"point {k}": (_values(there, k), _values(asked, k))}
     if there.unit is not None:  # other versions may scramble differently
         for name in ("numpy_version", "scipy_version"):
             pairs[name] = there.provenance.get(name, "?"), asked.provenance.get(name, "?")
     return pairs
+
+
+def _values(plan: Plan, point: int) -> str:
+    return str(list(plan.values_of(point).values()))
 
 
 def _tensors(tensors: Sequence[TensorInfo]) -> str:

@@ -10,21 +10,18 @@ A cost is an expected run time in any unit: only ratios matter.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from farm.call import Array
-from farm.errors import InvalidInput
 from farm.expression import Expression
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.design.scope import Scope, parsed
 from farm.wording import worded
 
 COLUMN, SWEEP, EXPRESSION = "column", "sweep", "expression"
-AT_ONCE = 4096
-"""Points per evaluation of an expression, which bounds its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,56 +72,17 @@ def checked_costs(costs: ArrayLike, size: int, where: str) -> Array:
 
 def expression_costs(text: str, plan: Plan) -> Array:
     """Return the value of an expression at each point of a plan. Raises SweepError."""
-    expression = _expression(text)
-    known = set(_names(plan))
-    unknown = sorted(expression.names - known)
-    if unknown:
+    expression, scope = _expression(text), Scope(plan, texts=False)
+    scope.check(expression, cost_option(text))
+    costs = scope.numbers(expression, plan.theta)
+    missing = sorted({plan.parameters[j].name for n in expression.names for j in scope.columns(n)})
+    if np.any(np.isnan(costs)) and any(name in dict(plan.when) for name in missing):
         raise SweepError(
-            f"{cost_option(text)}: no parameter {unknown[0]!r}; "
-            f"expected one of {', '.join(_names(plan))}"
+            f"{cost_option(text)}: it needs {', '.join(missing)}, which some points do not have; "
+            "expected names that all points have"
         )
-    parts = []
-    try:
-        for start in range(0, plan.size, AT_ONCE):
-            theta = plan.theta[start : start + AT_ONCE]
-            values = {name: _values(plan, name, theta) for name in sorted(expression.names)}
-            parts.append(expression.numbers(values, len(theta)))
-    except InvalidInput as error:
-        raise SweepError(str(error)) from None
-    return checked_costs(np.concatenate(parts), plan.size, cost_option(text))
+    return checked_costs(costs, plan.size, cost_option(text))
 
 
 def _expression(text: str) -> Expression:
-    try:
-        return Expression(text, worded("--cost", "cost"))
-    except InvalidInput as error:
-        raise SweepError(str(error)) from None
-
-
-def _names(plan: Plan) -> list[str]:
-    """Return the names of all numbers that a point has, each once."""
-    names = [tensor.name for tensor in plan.info.inputs]
-    names += [f"in{i}" for i in range(len(names))]
-    names += [p.name for p in plan.parameters if p.input is None]
-    names += [key for key, value in plan.config.items() if isinstance(value, Real)]
-    return list(dict.fromkeys(names))
-
-
-def _values(plan: Plan, name: str, theta: Array) -> Array:
-    """Return the values of a name at some points: its shape, then the axis of the points."""
-    for j, parameter in enumerate(plan.parameters):
-        if parameter.input is None and parameter.name == name:
-            column: Array = theta[:, j]
-            return column
-    inputs = plan.info.inputs
-    by_name = {f"in{i}": i for i in range(len(inputs))} | {
-        tensor.name: i for i, tensor in reversed(list(enumerate(inputs)))
-    }
-    if name not in by_name:
-        return np.array(float(plan.config[name]))
-    i = by_name[name]
-    flat = np.repeat(plan.fixed[i][:, None], len(theta), axis=1)
-    for j, parameter in enumerate(plan.parameters):
-        if parameter.input == i:
-            flat[parameter.entry] = theta[:, j]
-    return flat.reshape(*inputs[i].shape, len(theta))
+    return parsed(text, worded("--cost", "cost"), texts=False)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
+from farm.sweep.design.category import Category, is_plain_value
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.tables import PointTable
 
@@ -26,8 +27,11 @@ def is_data_frame(value: Any) -> bool:
     return hasattr(value, "columns") and hasattr(value, "to_numpy")
 
 
-def read_data_frame(frame: Any) -> PointTable:
-    """Return a DataFrame as a table. Raises SweepError if it is not one of finite numbers."""
+def read_data_frame(frame: Any, *, gaps: bool = False) -> PointTable:
+    """Return a DataFrame as a table. A column has finite numbers, or words.
+
+    gaps: whether entries may be missing. Raises SweepError for other columns.
+    """
     names = tuple(map(str, frame.columns))
     if not names:
         raise SweepError("the DataFrame has no columns; expected one for each parameter")
@@ -40,11 +44,44 @@ def read_data_frame(frame: Any) -> PointTable:
             f"the DataFrame has no rows, only the columns {', '.join(names)}; "
             "expected a row for each point"
         )
-    columns = [_numbers(frame, name) for name in frame.columns]
-    return PointTable(names, np.stack(columns, 1))
+    columns, words = [], {}
+    for j, name in enumerate(frame.columns):
+        found = _words(frame, name)
+        if found is None:
+            columns.append(_numbers(frame, name, gaps=gaps))
+        else:
+            values, words[j] = found
+            columns.append(values)
+            if not gaps and np.any(np.isnan(values)):
+                row = int(np.flatnonzero(np.isnan(values))[0])
+                raise _fault(name, f"has nothing in row {_label(frame, row)}", "expected a text")
+    return PointTable(names, np.stack(columns, 1), words)
 
 
-def _numbers(frame: Any, name: Any) -> Array:
+def _words(frame: Any, name: Any) -> tuple[Array, Category] | None:
+    """Return a column of words by their index, NaN for missing ones; None for other columns.
+
+    Texts that are all numbers do not count: they were read without their type.
+    """
+    entries = [None if _is_missing(v) else v for v in np.asarray(frame[name], dtype=object)]
+    there = [entry for entry in entries if entry is not None]
+    if not there or not all(isinstance(entry, str) for entry in there):
+        return None
+    if all(is_plain_value(entry) for entry in there):
+        return None
+    try:
+        category = Category(tuple(dict.fromkeys(map(str, there))))
+    except SweepError as error:
+        raise _fault(name, f"has no words: {error}", "expected texts that can be printed") from None
+    index = {word: k for k, word in enumerate(category.words)}
+    return np.array([np.nan if e is None else index[e] for e in entries], dtype=float), category
+
+
+def _is_missing(value: Any) -> bool:
+    return type(value).__name__ in MISSING or (isinstance(value, float) and value != value)
+
+
+def _numbers(frame: Any, name: Any, *, gaps: bool) -> Array:
     """Return a column as finite numbers. Raises SweepError for the first entry that is not one."""
     column = frame[name]
     values = np.asarray(column)
@@ -62,7 +99,7 @@ def _numbers(frame: Any, name: Any) -> Array:
     if kind not in "biuf":
         values = np.array([_entry(frame, name, k, value) for k, value in enumerate(values)])
     numbers: Array = np.asarray(values, dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(numbers))
+    bad = np.flatnonzero(np.isinf(numbers) if gaps else ~np.isfinite(numbers))
     if bad.size:
         row, more = int(bad[0]), f", as in {bad.size - 1} more" if bad.size > 1 else ""
         raise _fault(
@@ -89,12 +126,9 @@ def _entry(frame: Any, name: Any, row: int, value: Any) -> Any:
     if isinstance(value, Real | np.number | np.bool_):
         return value
     if isinstance(value, str):
-        remedy = "give each text a number, as .astype('category').cat.codes does in pandas"
-        try:
-            float(value)
+        remedy = "or texts only, none of them a number"
+        if is_plain_value(value):
             remedy = "turn the texts into numbers, as .astype(float) does in pandas"
-        except ValueError:
-            pass
     else:
         remedy = f"not {type(value).__name__}"
     raise _fault(name, f"has {value!r} in row {_label(frame, row)}", f"expected numbers; {remedy}")

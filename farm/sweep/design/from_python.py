@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from farm.sweep.design.data_frame import DATA_FRAME, is_data_frame, read_data_frame
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Distribution, as_distribution
+from farm.sweep.design.grammar import as_distribution
+from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.points import COUNTED, Design, parse_design
 from farm.sweep.design.prepare import SweepRequest
 
@@ -18,18 +20,27 @@ DEFAULT_DESIGN = "sobol"
 
 
 def request_of(
-    parameters: Mapping[str, Any] | Any, fix: Mapping[str, Any], design: str, n: int | None
+    parameters: Mapping[str, Any] | Any,
+    fix: Mapping[str, Any],
+    design: str,
+    n: int | None,
+    *,
+    correlation: Mapping[tuple[str, str], float] | None = None,
+    where: str | Sequence[str] = (),
+    when: Mapping[str, str] | None = None,
 ) -> SweepRequest:
     """Return a request with the points that are asked for, without a seed. Raises SweepError.
 
     parameters: name -> range, or a number, which is held fixed; or a DataFrame, whose columns are
-    the parameters. design, n: "sobol" and 256, or both as "sobol:256".
+    the parameters. design, n: "sobol" and 256, or both as "sobol:256". correlation, where, when:
+    see `SweepRequest`; one constraint may be a text.
     """
     if is_data_frame(parameters):
         if n is not None or design != DEFAULT_DESIGN:
             raise SweepError("a DataFrame has the points of the sweep; give no design and no n")
-        table = read_data_frame(parameters)
-        return SweepRequest(Design("file", option=DATA_FRAME), 0, fixes=fix, table=table)
+        table = read_data_frame(parameters, gaps=bool(when))
+        request = SweepRequest(Design("file", option=DATA_FRAME), 0, fixes=fix, table=table)
+        return replace(request, **_space(correlation, where, when))
     if not isinstance(parameters, Mapping):
         raise SweepError(
             f"parameters is a {type(parameters).__name__}; expected a dict of name -> range, "
@@ -55,7 +66,24 @@ def request_of(
             if name not in numbers
         },
         fixes={**numbers, **fix},
+        **_space(correlation, where, when),
     )
+
+
+def _space(
+    correlation: Mapping[tuple[str, str], float] | None,
+    where: str | Sequence[str],
+    when: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """Return the arguments of a request about its space. Raises SweepError for other types."""
+    texts = [where] if isinstance(where, str) else list(where)
+    for what, given in (("correlation", correlation), ("when", when)):
+        if given is not None and not isinstance(given, Mapping):
+            raise SweepError(f"{what} is a {type(given).__name__}; expected a dict")
+    for text in [*texts, *(when or {}).values()]:
+        if not isinstance(text, str):
+            raise SweepError(f"{text!r} is a {type(text).__name__}; expected a text, as 'a < 3*b'")
+    return {"correlations": correlation or {}, "where": texts, "when": when or {}}
 
 
 def _distribution(name: str, value: Any) -> Distribution:

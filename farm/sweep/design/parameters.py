@@ -1,42 +1,22 @@
-"""Distributions of a sweep's parameters, and the grammar that describes them. Pure.
+"""Distributions of a sweep's parameters; `grammar` reads them from text. Pure.
 
 A distribution maps the unit interval to values, so that every design is made in the unit cube.
-
-    0:10  uniform:0:10     uniform          int:1:10        whole numbers, both ends included
-    log:1e-3:1             uniform in log   choice:1,2,4    one of the numbers; 1,2,4 is the same
-    normal:MU:SD           normal           scipy:beta:2,5  a distribution of scipy.stats
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from farm.call import Array
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.scipy_distribution import (
-    SMALLEST_UNIT,
-    WORD,
-    ScipyDistribution,
-    from_frozen,
-    is_frozen,
-    parse_scipy,
-)
+from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
 from farm.wording import worded
-
-GRAMMAR = "use LOWER:UPPER, log:LOWER:UPPER, normal:MEAN:SD, int:LOWER:UPPER or choice:A,B,C"
-LONGEST_VALUE = 60
-"""Most characters of a value in a message."""
-
-IN_PYTHON = (
-    "(lower, upper), a list of numbers, farm.log(...), farm.normal(...), farm.integer(...), "
-    "farm.choice(...), or a frozen distribution of scipy.stats"
-)
 
 
 class Distribution(Protocol):
@@ -224,123 +204,6 @@ class Choice:
     def levels(self, count: int | None) -> Array:
         """Return all values, regardless of `count`: a list of values is a list of levels."""
         return _middles(np.arange(len(self.values)), len(self.values))
-
-
-def choice(*values: float) -> Choice:
-    """Return the distribution that is one of the given numbers: `choice(1, 2, 4)`."""
-    return Choice(tuple(float(v) for v in values))
-
-
-def parse_parameter(text: str) -> tuple[str, Distribution]:
-    """Parse `k=log:1e-3:1` to a name and a distribution. Raises SweepError."""
-    name, sign, spread = text.partition("=")
-    if not sign or not name.strip() or not spread.strip():
-        raise SweepError(f"parameter {text!r}: expected NAME=DISTRIBUTION; {GRAMMAR}")
-    return name.strip(), parse_distribution(spread.strip())
-
-
-def parse_distribution(text: str) -> Distribution:
-    """Parse a distribution; the grammar is at the top of this file. Raises SweepError."""
-    word, *parts = text.split(":")
-    if word in KINDS and parts:
-        return KINDS[word](parts, text)
-    if len(parts) == 1:
-        return _two(Uniform, [word, *parts], text)
-    if not parts and "," in text:
-        return _choice([text], text)
-    if not parts and _is_number(text):
-        raise SweepError(
-            f"{text!r} is one value; hold a parameter fixed " + worded("with --fix", "by a number")
-        )
-    remedy = worded(GRAMMAR, f"expected {IN_PYTHON}; a fixed text goes into fix=")
-    raise SweepError(f"unknown distribution {text!r}; {remedy}")
-
-
-def as_distribution(value: Any) -> Distribution:
-    """Convert a Python value to a distribution.
-
-    value: one of these classes, a frozen distribution of scipy.stats, (lower, upper), [a, b, c] or
-    text. Raises SweepError for others.
-    """
-    if isinstance(value, Uniform | Log | Normal | Integer | Choice | ScipyDistribution):
-        return value
-    if is_frozen(value):
-        return from_frozen(value)
-    if isinstance(value, str):
-        return parse_distribution(value)
-    if isinstance(value, tuple) and len(value) == 2:
-        return Uniform(*map(_as_number, value))
-    if isinstance(value, list | range) or (np.ndim(value) == 1 and hasattr(value, "__array__")):
-        return Choice(tuple(map(_as_number, value)))
-    remedy = ""
-    if hasattr(value, "pdf") or hasattr(value, "pmf"):
-        remedy = "; call a distribution with its numbers, as scipy.stats.norm(0, 1)"
-    raise SweepError(f"{_briefly(value)} is a {type(value).__name__}; expected {IN_PYTHON}{remedy}")
-
-
-def _as_number(value: Any) -> float:
-    """Return a number of Python or numpy as float. Raises SweepError for a text and others."""
-    if isinstance(value, bool | str | bytes):
-        raise SweepError(f"{value!r} is a {type(value).__name__}; expected a number")
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise SweepError(f"{value!r} is a {type(value).__name__}; expected a number") from None
-
-
-def _briefly(value: Any) -> str:
-    """Return a value in one line of a message."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
-
-
-def _two(make: Callable[[float, float], Distribution], parts: list[str], text: str) -> Distribution:
-    if len(parts) != 2:
-        raise SweepError(f"distribution {text!r} has {len(parts)} numbers, expected 2; {GRAMMAR}")
-    return make(_number(parts[0], text), _number(parts[1], text))
-
-
-def _integer(parts: list[str], text: str) -> Distribution:
-    def whole(lower: float, upper: float) -> Integer:
-        if lower != int(lower) or upper != int(upper):
-            raise SweepError(f"distribution {text!r}: expected whole numbers")
-        return Integer(int(lower), int(upper))
-
-    return _two(whole, parts, text)
-
-
-def _choice(parts: list[str], text: str) -> Distribution:
-    if len(parts) != 1:
-        raise SweepError(f"distribution {text!r}: expected numbers separated by commas")
-    return choice(*(_number(item, text) for item in parts[0].split(",")))
-
-
-KINDS: dict[str, Callable[[list[str], str], Distribution]] = {
-    "uniform": lambda parts, text: _two(Uniform, parts, text),
-    "log": lambda parts, text: _two(Log, parts, text),
-    "normal": lambda parts, text: _two(Normal, parts, text),
-    "int": _integer,
-    "choice": _choice,
-    WORD: parse_scipy,
-}
-
-
-def _number(text: str, whole: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise SweepError(f"distribution {whole!r}: {text!r} is not a number; {GRAMMAR}") from None
-    if not math.isfinite(value):
-        raise SweepError(f"distribution {whole!r}: {text!r} is not finite")
-    return value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _text(value: float) -> str:

@@ -11,11 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Call, Derivative, ModelInfo, Operation, TensorInfo, canonical_config
+from farm.call import (
+    BYTES,
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    canonical_config,
+    numpy_dtype,
+)
 from farm.sweep.design.binding import BoundParameter
+from farm.sweep.design.category import Category
+from farm.sweep.design.correlation import Correlation
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
+from farm.sweep.design.space import Condition, Space
 
 AUTO, SHUFFLED, GIVEN = "auto", "shuffled", "given"
 ORDERS = (AUTO, SHUFFLED, GIVEN)
@@ -40,11 +53,27 @@ class Column:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Points of one design, in a sweep that was extended by others."""
+
+    design: Design
+    seed: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.design} (seed {self.seed}, {self.size} points)"
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The complete definition of a sweep's points; written once to the file and to its journal.
 
-    theta: values (points, parameters); unit: their positions in the unit cube, None for a table.
+    theta: values (points, parameters): a word by its index, NaN for an inactive parameter. unit:
+    the positions in the unit cube before they are correlated, None for a table.
+    design, seed: those of the first points; parts: those of all, if the sweep was extended by
+    another design.
+    texts: the fixed texts of inputs: input, entry and text. correlations, when, where: see `Space`.
     gradients: (output, entry) pairs to differentiate with respect to every input.
     gzip: whether the complete file is compressed.
     provenance: facts about the origin of the sweep; no call depends on them.
@@ -70,6 +99,28 @@ class Plan:
     order: str = AUTO
     cost: Array | None = None
     cost_rule: str = ""
+    texts: tuple[tuple[int, int, str], ...] = ()
+    correlations: tuple[Correlation, ...] = ()
+    when: tuple[Condition, ...] = ()
+    where: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """The designs of the points, in order."""
+        return self.parts or (Part(self.design, self.seed, self.size),)
+
+    @property
+    def designs(self) -> str:
+        """The designs of the points as text."""
+        if len(self.all_parts) == 1:
+            return str(self.design)
+        return " + ".join(str(part) for part in self.all_parts)
+
+    @property
+    def space(self) -> Space:
+        """The space that the points are drawn from."""
+        return Space(self, self.correlations, self.when, self.where)
 
     @property
     def size(self) -> int:
@@ -102,7 +153,8 @@ class Plan:
         neither the first results nor the expected end would represent the rest. Other designs are
         mixed already.
         """
-        if self.design.kind in ("grid", "file") and self.order != GIVEN:
+        kinds = {part.design.kind for part in self.all_parts}
+        if kinds & {"grid", "file"} and self.order != GIVEN:
             return shuffled(self.size, self.seed)
         return np.arange(self.size)
 
@@ -111,26 +163,49 @@ class Plan:
         """Whether points have different configs."""
         return bool(self.seed_key) or any(p.input is None for p in self.parameters)
 
+    def value_of(self, point: int, column: int) -> float | str | None:
+        """Return the value of a parameter at a point, a word as text; None if it is inactive."""
+        value, spread = float(self.theta[point, column]), self.parameters[column].spread
+        if np.isnan(value):
+            return None
+        return spread.words[int(value)] if isinstance(spread, Category) else value
+
+    def values_of(self, point: int) -> dict[str, float | str | None]:
+        """Return the parameters of a point by name, as `value_of` does."""
+        return {p.name: self.value_of(point, j) for j, p in enumerate(self.parameters)}
+
     def config_of(self, point: int) -> dict[str, Any]:
-        """Return the config of one point."""
+        """Return the config of one point, without the keys that are inactive there."""
         config = dict(self.config)
         for j, parameter in enumerate(self.parameters):
             if parameter.input is None:
-                value = float(self.theta[point, j])
-                config[parameter.name] = int(value) if parameter.whole else value
+                value = self.value_of(point, j)
+                if isinstance(value, float) and parameter.whole:
+                    value = int(value)
+                if value is not None:
+                    config[parameter.name] = value
         if self.seed_key:
             config[self.seed_key] = point_seed(self.seed, point)
         return config
 
     def inputs_of(self, point: int) -> tuple[Array, ...]:
         """Return the inputs of one point in the model's order, shapes and dtypes."""
-        flat = [array.copy() for array in self.fixed]
+        tensors = self.info.inputs
+        flat = [
+            np.full(array.shape, b"", dtype=object) if tensor.dtype == BYTES else array.copy()
+            for array, tensor in zip(self.fixed, tensors, strict=True)
+        ]
+        for i, entry, text in self.texts:
+            flat[i][entry] = text.encode()
         for j, parameter in enumerate(self.parameters):
-            if parameter.input is not None:
-                flat[parameter.input][parameter.entry] = self.theta[point, j]
+            if parameter.input is not None and not np.isnan(self.theta[point, j]):
+                value = self.value_of(point, j)
+                flat[parameter.input][parameter.entry] = (
+                    value.encode() if isinstance(value, str) else value
+                )
         return tuple(
-            array.astype(tensor.dtype).reshape(tensor.shape)
-            for array, tensor in zip(flat, self.info.inputs, strict=True)
+            array.astype(numpy_dtype(tensor.dtype)).reshape(tensor.shape)
+            for array, tensor in zip(flat, tensors, strict=True)
         )
 
     def calls(self, point: int) -> tuple[Call, ...]:
@@ -194,7 +269,18 @@ class Plan:
             # Only if set, so that the plans of files without them keep their text.
             **({"order": self.order} if self.order != AUTO else {}),
             **({"cost": self.cost_rule} if self.cost is not None else {}),
+            **({"texts": [list(text) for text in self.texts]} if self.texts else {}),
+            **self._space_to_json(),
         }
+
+    def _space_to_json(self) -> dict[str, Any]:
+        data: dict[str, list[Any]] = {
+            "correlations": [[c.one, c.other, c.value] for c in self.correlations],
+            "when": [list(condition) for condition in self.when],
+            "where": list(self.where),
+            "parts": [[str(part.design), part.seed, part.size] for part in self.parts],
+        }
+        return {key: value for key, value in data.items() if value}
 
     @staticmethod
     def from_json(
@@ -224,6 +310,14 @@ class Plan:
             order=data.get("order", AUTO),
             cost=cost,
             cost_rule=data.get("cost", ""),
+            texts=tuple((i, entry, text) for i, entry, text in data.get("texts", ())),
+            correlations=tuple(Correlation(*c) for c in data.get("correlations", ())),
+            when=tuple((name, text) for name, text in data.get("when", ())),
+            where=tuple(data.get("where", ())),
+            parts=tuple(
+                Part(parse_design(design), seed, size)
+                for design, seed, size in data.get("parts", ())
+            ),
         )
 
 

@@ -13,13 +13,14 @@ differently.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from farm.call import Array
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Choice, Distribution
 from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
@@ -117,37 +118,7 @@ def sample(design: Design, spreads: Sequence[Distribution], seed: int) -> Array:
         )
     if design.kind == "grid":
         return _grid(design, spreads)
-    count, dims = design.counts[0], len(spreads)
-    if design.kind == "random":
-        return generator(seed).random((count, dims))
-    return _quasi_random(design, count, dims, seed)
-
-
-def continued(design: Design, spreads: Sequence[Distribution], seed: int, unit: Array) -> Array:
-    """Return the unit sample of `design`, which begins with `unit`, the existing points.
-
-    Raises SweepError if the design cannot be extended, or if the installed numpy or scipy produces
-    another sequence than the version that made `unit`.
-    """
-    if design.kind not in ("sobol", "halton", "random"):
-        raise SweepError(f"{design.kind} cannot be extended: {_WHY_NOT[design.kind]}")
-    if design.counts[0] <= len(unit):
-        raise SweepError(f"the sweep has {len(unit)} points; expected more, got {design.counts[0]}")
-    longer = sample(design, spreads, seed)
-    if not np.array_equal(longer[: len(unit)], unit):
-        raise SweepError(
-            f"{design} does not begin with the points of this file: it was made by other versions "
-            "of numpy and scipy (see /provenance), which are needed to extend it"
-        )
-    return longer
-
-
-_WHY_NOT = {
-    "lhs": "a Latin hypercube has one point in each of its N slices, and more points need "
-    "other slices; start a new sweep, or use sobol",
-    "grid": "a finer grid is another set of points; start a new sweep",
-    "file": "its points come from a table; run a longer table as a new sweep",
-}
+    return sequence(design, len(spreads), seed)(design.counts[0])
 
 
 def values(spreads: Sequence[Distribution], unit: Array) -> Array:
@@ -157,7 +128,7 @@ def values(spreads: Sequence[Distribution], unit: Array) -> Array:
 
 
 def _grid(design: Design, spreads: Sequence[Distribution]) -> Array:
-    open_ones = [spread for spread in spreads if not isinstance(spread, Choice)]
+    open_ones = [spread for spread in spreads if not isinstance(spread, Choice | Category)]
     counts: list[int | None]
     if not design.counts:
         counts = [None] * len(open_ones)
@@ -171,7 +142,7 @@ def _grid(design: Design, spreads: Sequence[Distribution]) -> Array:
             "parameters; expected one for all, or one for each parameter without a list of values"
         )
     of_open = iter(counts)
-    axes = [s.levels(None if isinstance(s, Choice) else next(of_open)) for s in spreads]
+    axes = [s.levels(None if isinstance(s, Choice | Category) else next(of_open)) for s in spreads]
     total = 1
     for axis in axes:
         total *= len(axis)  # Python integers cannot overflow before the check
@@ -181,22 +152,35 @@ def _grid(design: Design, spreads: Sequence[Distribution]) -> Array:
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(total, len(axes))
 
 
-def _quasi_random(design: Design, count: int, dims: int, seed: int) -> Array:
+def sequence(design: Design, dims: int, seed: int) -> Callable[[int], Array]:
+    """Return what draws the next points of a design, as many as it is asked for.
+
+    For the designs random, sobol and halton the points do not depend on how many are drawn at once.
+    """
+    if design.kind == "random":
+        rng = generator(seed)
+        return lambda count: rng.random((count, dims))
+    engine = _engine(design, dims, seed)
+
+    def draw(count: int) -> Array:
+        with warnings.catch_warnings():
+            # `Design.notes` reports this instead.
+            warnings.filterwarnings("ignore", message="The balance properties")
+            points = engine.random(count)
+        return np.clip(np.asarray(points, dtype=np.float64), SMALLEST_UNIT, 1.0 - SMALLEST_UNIT)
+
+    return draw
+
+
+def _engine(design: Design, dims: int, seed: int) -> Any:
     from scipy.stats import qmc
 
     rng = generator(seed)
-    engine: Any
     if design.kind == "lhs":
-        engine = qmc.LatinHypercube(dims, optimization=design.option or None, rng=rng)
-    elif design.kind == "sobol":
-        engine = qmc.Sobol(dims, scramble=True, rng=rng)
-    else:
-        engine = qmc.Halton(dims, scramble=True, rng=rng)
-    with warnings.catch_warnings():
-        # `Design.notes` reports this instead.
-        warnings.filterwarnings("ignore", message="The balance properties")
-        points = engine.random(count)
-    return np.clip(np.asarray(points, dtype=np.float64), SMALLEST_UNIT, 1.0 - SMALLEST_UNIT)
+        return qmc.LatinHypercube(dims, optimization=design.option or None, rng=rng)
+    if design.kind == "sobol":
+        return qmc.Sobol(dims, scramble=True, rng=rng)
+    return qmc.Halton(dims, scramble=True, rng=rng)
 
 
 def _count(text: str, whole: str) -> int:

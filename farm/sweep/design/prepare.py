@@ -11,11 +11,15 @@ import numpy as np
 
 from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.sweep.design.binding import BoundParameter, bind, open_entries, wanted_gradients
+from farm.sweep.design.correlation import bound_correlations
 from farm.sweep.design.cost import checked_costs, cost_option
+from farm.sweep.design.drawing import draw
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.plan import AUTO, Plan
-from farm.sweep.design.points import Design, continued, sample, values
+from farm.sweep.design.points import Design
+from farm.sweep.design.rows import rows_of, whole_columns
+from farm.sweep.design.space import Space, bound_conditions
 from farm.sweep.design.tables import PointTable, read_table
 from farm.wording import worded
 
@@ -27,6 +31,8 @@ Describe = Callable[[Mapping[str, Any]], ModelInfo]
 class SweepRequest:
     """A user's request for a sweep; for names see `farm.sweep.design.binding`.
 
+    correlations: names of two parameters -> their correlation. where: constraints on the points.
+    when: name of a parameter -> condition under which it is active.
     gradients: outputs, or entries of outputs, to differentiate. cost_column: the column of a table
     that has the cost of each point; the model does not get it. table: the points of a design
     "file", if they are not those of its file.
@@ -45,12 +51,15 @@ class SweepRequest:
     order: str = AUTO
     cost_column: str = ""
     table: PointTable | None = None
+    correlations: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    where: Sequence[str] = ()
+    when: Mapping[str, str] = field(default_factory=dict)
 
     def points(self) -> PointTable | None:
         """Return the table of the design; None for other designs. Raises SweepError."""
         if self.table is not None or self.design.kind != "file":
             return self.table
-        return read_table(self.design.option)
+        return read_table(self.design.option, gaps=bool(self.when))
 
 
 def make_plan(request: SweepRequest, describe: Describe) -> Plan:
@@ -63,11 +72,16 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
         offered = ", ".join(sorted(info.operations))
         raise SweepError(f"model {info.name!r} cannot be evaluated; it offers {offered}")
     for tensor in (*info.inputs, *info.outputs):
-        if tensor.varies or tensor.dtype == BYTES:
+        texts = tensor.dtype == BYTES and (tensor in info.outputs or bool(request.gradients))
+        if tensor.varies or texts:
             what = "sizes that vary" if tensor.varies else "texts"
             raise SweepError(
-                f"{tensor.name!r} of model {info.name!r} has {what}; a sweep needs numbers of a "
-                "known shape"
+                f"{tensor.name!r} of model {info.name!r} has {what}; a sweep needs "
+                + (
+                    "inputs of numbers for gradients"
+                    if tensor in info.inputs and texts
+                    else "numbers of a known shape"
+                )
             )
     table = request.points()
     cost: Array | None = None
@@ -80,39 +94,45 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
                 f"a table has its own parameters: use {worded('--fix', 'fix=')} with it, but not "
                 f"{worded('--param', 'parameters')}"
             )
-        names = table.names or tuple(open_entries(info, request.fixes))
+        closed = [name for name in request.fixes if name not in request.when]
+        names = table.names or tuple(open_entries(info, closed))
         if len(names) != table.rows.shape[1]:
             raise SweepError(
                 f"table {request.design.option!r} has {table.rows.shape[1]} columns without names, "
                 f"the model {len(names)} entries that are not fixed: {', '.join(names[:10])}"
             )
-        spreads = dict.fromkeys(names)
+        spreads = {name: table.words.get(j) for j, name in enumerate(names)}
     if request.seed_key in spreads or request.seed_key in request.fixes:
         option = worded("--seed-key", "seed_key")
         raise SweepError(f"{option} {request.seed_key!r} is a parameter or fixed already")
-    binding = bind(info, spreads, request.fixes, request.config)
-    unit, theta, parameters = None, np.empty((0, 0)), binding.parameters
+    binding = bind(info, spreads, request.fixes, request.config, conditional=request.when)
+    space = Space(
+        binding,
+        bound_correlations(request.correlations, binding.columns, binding.parameters),
+        bound_conditions(request.when, binding.columns, binding.parameters),
+        tuple(text.strip() for text in request.where),
+    )
+    space.check()
+    unit: Array | None = None
+    parameters = binding.parameters
     if table is None:
-        distributions = [p.spread for p in parameters if p.spread is not None]
-        unit = sample(request.design, distributions, request.seed)
-        theta = values(distributions, unit)
+        unit, theta, _ = draw(request.design, space, request.seed)
     else:
-        theta = table.rows
-        if len(parameters) != theta.shape[1]:
+        if len(parameters) != table.rows.shape[1]:
             raise SweepError(
                 "each column of a table must name one entry, such as x[0]; "
                 f"the columns {', '.join(names)} name {len(parameters)} entries"
             )
-        whole = np.all(theta == np.floor(theta), axis=0)
-        parameters = tuple(
-            replace(p, whole=bool(w)) for p, w in zip(parameters, whole, strict=True)
-        )
+        theta, kept = rows_of(table, space, request.design.option)
+        cost = None if cost is None else cost[kept]
+        parameters = whole_columns(parameters, theta)
     _check_whole(info, parameters)
     plan = Plan(
         run_id=str(uuid.uuid4()),
         info=info,
         parameters=parameters,
         fixed=binding.fixed,
+        texts=binding.texts,
         config=binding.config,
         design=request.design,
         seed=request.seed,
@@ -123,21 +143,13 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
         gzip=request.gzip,
         provenance=request.provenance,
         order=request.order,
+        correlations=space.correlations,
+        when=space.when,
+        where=space.where,
         cost=cost,
         cost_rule=f"column:{request.cost_column}" if cost is not None else "",
     )
     return _with_outputs(plan, request, describe)
-
-
-def longer_plan(plan: Plan, count: int) -> Plan:
-    """Return a plan with `count` points that begins with those of `plan`. Raises SweepError."""
-    design = replace(plan.design, counts=(count,))
-    spreads = [p.spread for p in plan.parameters if p.spread is not None]
-    made = plan.unit if plan.unit is not None else np.empty((0, 0))
-    unit = continued(design, spreads, plan.seed, made)
-    theta = values(spreads, unit)
-    theta[: plan.size] = plan.theta
-    return replace(plan, design=design, unit=unit, theta=theta)
 
 
 def check_model(plan: Plan, info: ModelInfo) -> None:
@@ -169,7 +181,10 @@ def _without_cost(table: PointTable | None, request: SweepRequest) -> tuple[Poin
             f"{where}: no such column in table {request.design.option!r}; it has {there}"
         )
     j = names.index(name)
-    rest = PointTable((*names[:j], *names[j + 1 :]), np.delete(table.rows, j, axis=1))
+    if j in table.words:
+        raise SweepError(f"{where}: the column has words; expected a number for each point")
+    words = {k - (k > j): category for k, category in table.words.items()}
+    rest = PointTable((*names[:j], *names[j + 1 :]), np.delete(table.rows, j, axis=1), words)
     return rest, checked_costs(table.rows[:, j], len(table.rows), where)
 
 
@@ -194,7 +209,7 @@ def _check_whole(info: ModelInfo, parameters: Sequence[BoundParameter]) -> None:
     for parameter in parameters:
         if parameter.input is None or parameter.whole:
             continue
-        if numpy_dtype(info.inputs[parameter.input].dtype).kind not in "f":
+        if numpy_dtype(info.inputs[parameter.input].dtype).kind not in "fO":
             raise SweepError(
                 f"input {parameter.name!r} takes whole numbers: "
                 + worded("int:LOWER:UPPER or choice:A,B", "farm.integer(lower, upper) or a list")

@@ -6,6 +6,7 @@ Their text is that of the call in Python: `scipy:beta:2,5,loc=1,scale=3` is
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,9 @@ SMALLEST_UNIT = 2.0**-53
 """Unit samples are kept this far from 0 and 1, where many distributions are infinite."""
 
 WORD = "scipy"
+
+MOST_STEPS = 1000
+"""Most values of a discrete distribution that a grid has as levels without a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,41 @@ class ScipyDistribution:
         return values
 
     def levels(self, count: int | None) -> Array:
-        """Return the midpoints of `count` equally likely intervals, as the ends may be infinite."""
+        """Return the midpoints of `count` equally likely intervals, as the ends may be infinite.
+
+        Of a discrete distribution, each value is one level: all of up to `count` values, otherwise
+        those of the midpoints.
+        """
+        if self.is_discrete:
+            return self._steps(count)
         if count is None:
-            raise SweepError(f"a grid over {self} needs a number of levels, or a list of values")
+            raise _needs_count(self)
         return (np.arange(count) + 0.5) / count
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the values are apart from each other."""
+        return not hasattr(_family(self.name), "pdf")
+
+    def _steps(self, count: int | None) -> Array:
+        frozen = self.frozen
+        lower, upper = self.bounds
+        few = upper - lower < (MOST_STEPS if count is None else count)
+        if few:
+            steps = np.arange(lower, upper + 1)
+        elif count is None:
+            raise _needs_count(self)
+        else:
+            steps = np.unique(frozen.ppf((np.arange(count) + 0.5) / count))
+        # The middle of the positions that give a value; none if its probability is too small.
+        below, above = frozen.cdf(steps - 1), frozen.cdf(steps)
+        positions = (below + above) / 2
+        positions = positions[np.asarray(frozen.ppf(positions)) == steps]
+        return np.asarray(positions, dtype=np.float64)
+
+
+def _needs_count(spread: ScipyDistribution) -> SweepError:
+    return SweepError(f"a grid over {spread} needs a number of levels, or a list of values")
 
 
 def is_frozen(value: Any) -> bool:
@@ -103,11 +138,15 @@ def _checked(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Scipy
         named = {key: float(value) for key, value in options.items()}
         middle = float(family(*numbers, **named).ppf(0.5))
     except (TypeError, ValueError) as error:
-        raise SweepError(f"the distribution scipy.stats.{name} does not fit: {error}") from None
+        raise SweepError(
+            f"the distribution scipy.stats.{name} does not fit: {error}; {_taken(name)}"
+        ) from None
     whole = not hasattr(family, "pdf") and middle.is_integer()  # `loc` may shift whole numbers
     made = ScipyDistribution(name, numbers, tuple(named.items()), whole)
     if not math.isfinite(middle):
-        raise SweepError(f"{made}: scipy.stats.{name} does not accept these parameters")
+        raise SweepError(
+            f"{made}: scipy.stats.{name} does not accept these parameters; {_taken(name)}"
+        )
     return made
 
 
@@ -115,9 +154,27 @@ def _family(name: str) -> Any:
     from scipy import stats
 
     family = getattr(stats, name, None)
-    if not isinstance(family, stats.rv_continuous | stats.rv_discrete):
-        raise SweepError(f"scipy.stats has no distribution {name!r} of one number")
+    if not _is_family(family):
+        known = [key for key in vars(stats) if _is_family(getattr(stats, key))]
+        near = difflib.get_close_matches(name, known, 3)
+        similar = f"; similar names are {', '.join(near)}" if near else ""
+        raise SweepError(f"scipy.stats has no distribution {name!r} of one number{similar}")
     return family
+
+
+def _is_family(value: Any) -> bool:
+    from scipy import stats
+
+    return isinstance(value, stats.rv_continuous | stats.rv_discrete)
+
+
+def _taken(name: str) -> str:
+    """Return which numbers a distribution takes, for messages."""
+    family = _family(name)
+    shapes = [part.strip() for part in (family.shapes or "").split(",") if part.strip()]
+    options = ["loc"] if not hasattr(family, "pdf") else ["loc", "scale"]
+    example = ",".join([*shapes, *(f"{option}={option.upper()}" for option in options)])
+    return f"expected {WORD}:{name}:{example}, the last {len(options)} if needed"
 
 
 def _text(value: float) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,21 +12,30 @@ import h5py
 import numpy as np
 
 from farm.call import Array
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
+from farm.sweep.design.grammar import parse_distribution
+
+NO_WORDS: Mapping[int, Category] = {}
 
 
 class PointTable(NamedTuple):
-    """A table of numbers. rows: shape (points, columns); names: of the columns, None if unnamed."""
+    """A table of points. rows: shape (points, columns), a word by its index, NaN for an empty cell.
+
+    names: of the columns, None if unnamed. words: those of each column that has words.
+    """
 
     names: tuple[str, ...] | None
     rows: Array
+    words: Mapping[int, Category] = NO_WORDS
 
 
-def read_table(source: str) -> PointTable:
+def read_table(source: str, *, gaps: bool = False) -> PointTable:
     """Read a table: `points.csv`, `points.npy`, `points.h5` or `points.h5:/group/dataset`.
 
-    csv: a first line that is not numbers has the names. npy: two axes, or named fields. h5: the
-    theta of a sweep file, or the named dataset. Raises SweepError.
+    csv: a first line that is not numbers has the names; a column has numbers or words. npy: two
+    axes, or named fields. h5: the theta of a sweep file, or the named dataset. gaps: whether cells
+    may be empty. Raises SweepError.
     """
     path, _, dataset = source.partition(":")
     kind = Path(path).suffix.lower()
@@ -39,21 +49,25 @@ def read_table(source: str) -> PointTable:
             raise SweepError(f"table {source!r}: expected a file .csv, .npy or .h5")
     except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
         raise SweepError(f"table {source!r} cannot be read: {error}") from error
-    return _checked(source, table)
+    return _checked(source, table, gaps=gaps)
 
 
-def _checked(source: str, table: PointTable) -> PointTable:
+def _checked(source: str, table: PointTable, *, gaps: bool) -> PointTable:
     rows = np.asarray(table.rows, dtype=np.float64)
     if rows.ndim == 1:
         rows = rows[:, None]
     if rows.ndim != 2 or not rows.size:
         raise SweepError(f"table {source!r} has shape {rows.shape}, expected (points, parameters)")
-    if not np.all(np.isfinite(rows)):
-        row, column = (int(k) for k in np.argwhere(~np.isfinite(rows))[0])
-        raise SweepError(f"table {source!r}: row {row}, column {column} is {rows[row, column]}")
+    bad = np.isinf(rows) | (np.isnan(rows) & (not gaps))
+    if np.any(bad):
+        row, column = (int(k) for k in np.argwhere(bad)[0])
+        what = "empty or nan" if np.isnan(rows[row, column]) else rows[row, column]
+        raise SweepError(
+            f"table {source!r}: row {row}, column {column} is {what}; expected a value in each cell"
+        )
     if table.names is not None and len(set(table.names)) < rows.shape[1]:
         raise SweepError(f"table {source!r}: expected {rows.shape[1]} different column names")
-    return PointTable(table.names, rows)
+    return PointTable(table.names, rows, table.words)
 
 
 def _read_csv(path: Path) -> PointTable:
@@ -64,16 +78,57 @@ def _read_csv(path: Path) -> PointTable:
     names = None if _are_numbers(lines[0]) else tuple(cell.strip() for cell in lines.pop(0))
     width = len(lines[0]) if lines else 0
     for number, line in enumerate(lines):
-        if len(line) != width or not _are_numbers(line):
-            raise ValueError(f"row {number} is {','.join(line)!r}, expected {width} numbers")
-    return PointTable(names, np.array([[float(cell) for cell in line] for line in lines]))
+        if len(line) != width:
+            raise ValueError(f"row {number} is {','.join(line)!r}, expected {width} cells")
+    found = [
+        column_of([cell.strip() for cell in column], names[j] if names else str(j))
+        for j, column in enumerate(zip(*lines, strict=True))
+        if names is None or j < len(names)
+    ]
+    return _joined(names, found)
+
+
+Values = tuple[Array, Category | None]
+"""The numbers of a column, and its words if it has words."""
+
+
+def column_of(cells: Sequence[str], name: str) -> Values:
+    """Return a column of numbers, or of words by their index; an empty cell is NaN.
+
+    Raises ValueError if it has both, as after a slip of the pen.
+    """
+    filled = [cell for cell in cells if cell]
+    wordy = [cell for cell in filled if not _are_numbers([cell])]
+    if not wordy:
+        return np.array([float(cell) if cell else np.nan for cell in cells]), None
+    if len(wordy) < len(filled):
+        row = next(k for k, cell in enumerate(cells) if cell == wordy[0])
+        raise ValueError(
+            f"column {name!r} has {wordy[0]!r} in row {row}, and numbers in other rows; expected "
+            "only numbers or only words"
+        )
+    category = Category(tuple(dict.fromkeys(filled)))
+    index = {word: k for k, word in enumerate(category.words)}
+    return np.array([index[cell] if cell else np.nan for cell in cells]), category
+
+
+def _joined(names: tuple[str, ...] | None, columns: Sequence[Values]) -> PointTable:
+    rows = np.stack([values for values, _ in columns], axis=1) if columns else np.empty((0, 0))
+    words = {j: category for j, (_, category) in enumerate(columns) if category is not None}
+    return PointTable(names, rows, words)
 
 
 def _read_npy(path: Path) -> PointTable:
     array = np.load(path, allow_pickle=False)
     if array.dtype.names:
-        columns = [array[name] for name in array.dtype.names]
-        return PointTable(array.dtype.names, np.stack(columns, axis=1))
+        columns: list[Values] = []
+        for name in array.dtype.names:
+            column = array[name]
+            if column.dtype.kind in "US":
+                columns.append(column_of([str(cell).strip() for cell in column.astype(str)], name))
+            else:
+                columns.append((column.astype(np.float64), None))
+        return _joined(array.dtype.names, columns)
     return PointTable(None, array)
 
 
@@ -83,7 +138,16 @@ def _read_hdf5(path: Path, dataset: str) -> PointTable:
             return PointTable(None, file[dataset][:])
         if "theta" not in file or "param" not in file:
             raise ValueError(f"not a sweep file; name a dataset: {path}:/group/dataset")
-        return PointTable(tuple(name.decode() for name in file["param"][:]), file["theta"][:])
+        names = tuple(name.decode() for name in file["param"][:])
+        return PointTable(names, file["theta"][:], _words_of(file))
+
+
+def _words_of(file: h5py.File) -> dict[int, Category]:
+    """Return the words of the columns of a sweep file."""
+    plan = json.loads(file["provenance"].attrs.get("plan", "{}"))
+    spreads = [spread for _, spread, *_ in plan.get("parameters", ())]
+    known = {j: parse_distribution(s) for j, s in enumerate(spreads) if s is not None}
+    return {j: spread for j, spread in known.items() if isinstance(spread, Category)}
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:

@@ -9,7 +9,6 @@ changes of texts or sizes, too, go through `recovery.restructure`, which a kill 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +20,7 @@ import numpy as np
 from farm.call import Array, TensorInfo
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Column, Plan, plan_from_text
+from farm.sweep.file.description import describe_theta, facts_of, write_words
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
 from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of
 from farm.sweep.file.text_tables import (
@@ -41,15 +41,9 @@ FLAG_ROWS = 4096
 FEW_RUNS = 8
 """Below this number of contiguous runs, slices are faster than a list of rows (measured)."""
 
-MOST_BOUNDS = 4000
-"""Most parameters whose bounds are attributes, which HDF5 limits to 64 KiB.
-
-For more parameters only /provenance has the bounds."""
-
 MOST_NAMES = 5
 """Most names of another file's content in a message."""
 
-TEXT = h5py.string_dtype("utf-8")
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "status": {
@@ -86,7 +80,7 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
     for name, table in (("theta", plan.theta), ("unit", plan.unit)):
         if table is not None:
             _join(_wide(file, name, table.shape, gzip=gzip), point, param)
-    _describe_theta(file["theta"], plan)
+    describe_theta(file["theta"], plan)
     if plan.cost is not None:
         cost = _dataset(file, "cost", (plan.size,), "f8", np.nan, FLAG_ROWS)
         cost.attrs["long_name"] = "expected run time of the point, in any unit"
@@ -130,7 +124,7 @@ def fits(file: h5py.File, plan: Plan) -> bool:
         raise SweepError(
             f"{file.filename} holds sweep {file.attrs.get('run_id')}, its journal {plan.run_id}"
         )
-    facts, there = _facts(plan), file["provenance"].attrs
+    facts, there = facts_of(plan), file["provenance"].attrs
     if file.attrs["farm_layout"] == EARLIER:
         return False
     return len(file["point"]) == plan.size and all(there.get(k) == facts[k] for k in facts)
@@ -245,8 +239,9 @@ def write_summary(file: h5py.File, summary: Mapping[str, Any]) -> None:
 def _write_table(file: h5py.File, plan: Plan) -> None:
     """Write the data that depends on the number of points: theta, unit, cost and provenance."""
     write_theta(file, plan)
+    write_words(file, plan)
     provenance = file.require_group("provenance").attrs
-    for name, text in _facts(plan).items():
+    for name, text in facts_of(plan).items():
         provenance[name] = text
 
 
@@ -258,37 +253,6 @@ def write_theta(file: h5py.File, plan: Plan) -> None:
         file["unit"][:] = plan.unit
     if plan.cost is not None:
         file["cost"][:] = plan.cost
-
-
-def _facts(plan: Plan) -> dict[str, str]:
-    """Return the attributes of /provenance."""
-    facts = {
-        **plan.provenance,
-        "model": plan.info.name,
-        "model_info": json.dumps(plan.info.to_json()),
-        "config": json.dumps(dict(plan.config)),
-        "design": str(plan.design),
-        "seed": str(plan.seed),
-        "theta_sha256": plan.theta_hash,
-        "plan": json.dumps(plan.to_json()),
-    }
-    return {name: storable(text) for name, text in facts.items()}
-
-
-def _describe_theta(theta: h5py.Dataset, plan: Plan) -> None:
-    columns = zip(plan.parameters, plan.theta.T, strict=True)
-    bounds = [
-        p.spread.bounds if p.spread is not None else (float(np.min(c)), float(np.max(c)))
-        for p, c in columns
-    ]
-    theta.attrs["long_name"] = "parameters of the points"
-    if len(bounds) <= MOST_BOUNDS:
-        theta.attrs["lower"] = [low for low, _ in bounds]
-        theta.attrs["upper"] = [high for _, high in bounds]
-        scales = ["table" if p.spread is None else p.spread.scale for p in plan.parameters]
-        theta.attrs["scale"] = np.array(scales, dtype=TEXT)
-    if "unit" in theta.parent:
-        theta.parent["unit"].attrs["long_name"] = "positions of the points in the unit cube"
 
 
 def _entry_scales(file: h5py.File, plan: Plan) -> dict[str, h5py.Dataset]:

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import h5py
 import numpy as np
 
+from farm.call import Array
 from farm.storage.hdf5 import HDF5_ERRORS, PATIENCE_S, open_file
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.design.scope import texts_of
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row, read_journal
 from farm.sweep.file.point_columns import COLUMNS, PointColumns
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXPORT_ROWS = 4096
+NO_OUTPUTS: Array = np.empty((EXPORT_ROWS, 0))
 
 SILENT = "silent"
 SILENT_S = 15.0
@@ -131,7 +135,8 @@ def progress_of(path: str | Path) -> Progress:
 def failures_of(path: str | Path, *, all_attempts: bool = False) -> list[dict[str, Any]]:
     """Return the failures of a sweep, sorted by point.
 
-    A row has point, attempt, status, error, traceback, worker and the parameters by name.
+    A row has point, attempt, status, error, traceback, worker and the parameters by name: words as
+    text, None for an inactive parameter.
     all_attempts: include failed attempts of points that were retried since.
     """
     plan, known = known_of(Path(path))
@@ -151,7 +156,7 @@ def failures_of(path: str | Path, *, all_attempts: bool = False) -> list[dict[st
                 "error": row.error,
                 "traceback": row.traceback,
                 "worker": name,
-                **{p.name: float(plan.theta[row.point, j]) for j, p in enumerate(plan.parameters)},
+                **plan.values_of(row.point),
             }
         )
     return sorted(rows, key=lambda row: (row["point"], row["attempt"]))
@@ -174,13 +179,22 @@ def write_csv(path: str | Path, out: TextIO) -> int:
         writer.writerow(["point", *names, "status", "attempts", "t_start", "t_run", "t_queue"])
         for start in range(0, plan.size, EXPORT_ROWS):
             rows = slice(start, start + EXPORT_ROWS)
-            values = [file["theta"][rows], *(file[c.name][rows] for c in outputs)]
-            numbers = np.concatenate(values, axis=1).tolist()
+            numbers = np.concatenate([file[c.name][rows] for c in outputs] or [NO_OUTPUTS], axis=1)
+            cells = [cells_of(plan, j, file["theta"][rows, j]) for j in range(len(plan.parameters))]
             status = [PointStatus(int(s)).name.lower() for s in file["status"][rows]]
             rest = zip(*(file[n][rows].tolist() for n in REST), strict=True)
-            for k, (row, word, more) in enumerate(zip(numbers, status, rest, strict=True)):
-                writer.writerow([start + k, *_cells(row), word, *_cells(more)])
+            for k, (word, more) in enumerate(zip(status, rest, strict=True)):
+                values = [*(column[k] for column in cells), *_cells(numbers[k].tolist())]
+                writer.writerow([start + k, *values, word, *_cells(more)])
         return plan.size
+
+
+def cells_of(plan: Plan, column: int, values: Array) -> list[str]:
+    """Return values of a parameter as the cells of a CSV table; inactive ones are empty."""
+    spread = plan.parameters[column].spread
+    if isinstance(spread, Category):
+        return [word or "" for word in spread.all_words(values)]
+    return _cells(values.tolist())
 
 
 REST = ("attempts", "t_start", "t_run", "t_queue")
@@ -195,7 +209,8 @@ def write_netcdf(path: str | Path, target: str | Path) -> None:
 def load_xarray(path: str | Path) -> xarray.Dataset:
     """Load a sweep as an xarray.Dataset in memory, with parameters and outputs by name.
 
-    Each parameter is a coordinate along `point`. An output of shape (a, b) has the dimensions
+    Each parameter is a coordinate along `point`: words as text, "" for an inactive parameter of
+    words, NaN for another one. An output of shape (a, b) has the dimensions
     (point, NAME_0, NAME_1), an output of size 1 only (point). Raises SweepError.
     """
     try:
@@ -215,9 +230,11 @@ def load_xarray(path: str | Path) -> xarray.Dataset:
         for j, parameter in enumerate(plan.parameters):
             # An output may have the same name as a parameter.
             name = parameter.name if parameter.name not in data else f"theta_{parameter.name}"
+            spread, values = parameter.spread, plan.theta[:, j]
+            words = texts_of(spread, values) if isinstance(spread, Category) else values
             tensor = plan.tensor_of(parameter)
             attrs = layout.cf_attributes(replace(tensor, name=parameter.name)) if tensor else {}
-            coords[name] = ("point", plan.theta[:, j], attrs)
+            coords[name] = ("point", words, attrs)
         attrs = dict(_plain_attrs(file)) | {"model": plan.info.name, "seed": plan.seed}
         return xarray.Dataset(data, coords, attrs)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.call import Array, TensorInfo
-from farm.sweep.design.binding import entry_name
+from farm.sweep.design.binding import BoundParameter, entry_name
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus
@@ -29,17 +30,20 @@ NUMBERS = ("attempts", "t_start", "t_run", "t_queue")
 class SweepTable:
     """The columns of a sweep, each with an entry for every point.
 
-    outputs: the names of the columns of outputs, which are NaN where `done` is False.
-    facts: about the sweep as a whole. units, descriptions: of the parameters and outputs that have
-    one, by column.
+    outputs: the names of the columns of outputs, which are NaN where `done` is False. words: the
+    columns of words, with all their words in order. facts: about the sweep as a whole.
+    units, descriptions: of the parameters and outputs that have one, by column.
     """
 
     columns: dict[str, Any]
     outputs: frozenset[str]
     done: Array
     facts: dict[str, str]
+    words: dict[str, tuple[str, ...]]
     units: dict[str, str]
     descriptions: dict[str, str]
+    numbers: tuple[str, ...] = ()
+    """The parameters that are numbers."""
 
 
 def table_of(path: str | Path) -> SweepTable:
@@ -64,10 +68,8 @@ def table_of(path: str | Path) -> SweepTable:
     taken = {"point", *outputs, *about}
     names = [f"theta_{p.name}" if p.name in taken else p.name for p in plan.parameters]
     tensors |= dict(zip(names, map(plan.tensor_of, plan.parameters), strict=True))
-    parameters = {
-        name: _of_parameter(plan.theta[:, j], p.whole)
-        for j, (name, p) in enumerate(zip(names, plan.parameters, strict=True))
-    }
+    columns = zip(names, plan.parameters, plan.theta.T, strict=True)
+    parameters = {name: _of_parameter(values, p) for name, p, values in columns}
     about = {f"{name}_" if name in outputs else name: column for name, column in about.items()}
     return SweepTable(
         {"point": np.arange(plan.size), **parameters, **outputs, **about},
@@ -79,12 +81,22 @@ def table_of(path: str | Path) -> SweepTable:
             "farm_title": plan.title,
             "farm_seed": str(plan.seed),
         },
+        {
+            name: p.spread.words
+            for name, p in zip(names, plan.parameters, strict=True)
+            if isinstance(p.spread, Category)
+        },
         {name: t.unit for name, t in tensors.items() if t is not None and t.unit},
         {name: t.description for name, t in tensors.items() if t is not None and t.description},
+        tuple(name for name, column in parameters.items() if not isinstance(column, list)),
     )
 
 
-def _of_parameter(values: Array, whole: bool) -> Array:
+def _of_parameter(values: Array, parameter: BoundParameter) -> Any:
+    """Return numbers, whole ones as such if no point lacks one, or words, None for none."""
+    if isinstance(parameter.spread, Category):
+        return parameter.spread.all_words(values)
+    whole = parameter.whole and not np.any(np.isnan(values))
     return values.astype(np.int64) if whole else values
 
 
@@ -105,15 +117,19 @@ def _about(known: PointColumns) -> dict[str, Any]:
 def load_pandas(path: str | Path) -> pandas.DataFrame:
     """Load a sweep as a pandas.DataFrame with a row for each point. Raises SweepError.
 
-    Outputs are NaN where the point is not done; the column `status` says why. If the model states
-    units and descriptions, `attrs["units"]` and `attrs["long_name"]` have them by column.
+    Outputs are NaN where the point is not done; the column `status` says why. A parameter of words
+    is a categorical column. Parameters are missing (NaN) where they are inactive. If the model
+    states units and descriptions, `attrs["units"]` and `attrs["long_name"]` have them by column.
     """
     try:
         import pandas
     except ImportError:
         raise SweepError('pandas is needed for this: pip install "modelfarm[pandas]"') from None
     table = table_of(path)
-    frame = pandas.DataFrame(table.columns).set_index("point")
+    columns = dict(table.columns)
+    for name, words in table.words.items():
+        columns[name] = pandas.Categorical(columns[name], categories=list(words))
+    frame = pandas.DataFrame(columns).set_index("point")
     frame.attrs.update(table.facts)
     for name, stated in (("units", table.units), ("long_name", table.descriptions)):
         if stated:
@@ -124,7 +140,8 @@ def load_pandas(path: str | Path) -> pandas.DataFrame:
 def write_parquet(path: str | Path, target: str | Path) -> int:
     """Write a sweep as a Parquet table and return its number of rows.
 
-    Outputs are null where the point is not done. Raises SweepError, OSError.
+    Outputs are null where the point is not done, parameters where they are inactive.
+    Raises SweepError, OSError.
     """
     try:
         import pyarrow
@@ -132,11 +149,13 @@ def write_parquet(path: str | Path, target: str | Path) -> int:
     except ImportError:
         raise SweepError('Parquet needs pyarrow: pip install "modelfarm[parquet]"') from None
     table = table_of(path)
+    missing = {name: np.isnan(table.columns[name]) for name in table.numbers}
     columns = {
         name: pyarrow.array(
             column,
             pyarrow.string() if isinstance(column, list) else None,  # a list may be all None
-            mask=~table.done if name in table.outputs else None,
+            # Parameters are NaN where they are inactive, which is null, too.
+            mask=~table.done if name in table.outputs else missing.get(name),
         )
         for name, column in table.columns.items()
     }

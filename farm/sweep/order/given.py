@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from farm.call import Array
 from farm.model import Config, Inputs
+from farm.sweep.design.category import Category
 from farm.sweep.design.cost import (
     COLUMN,
     EXPRESSION,
@@ -96,6 +97,7 @@ def _earlier(path: Path, plan: Plan) -> Array:
         ("config", dict(old.config), dict(plan.config)),
         ("parameters", _names(old), _names(plan)),
         ("fixed values", _fixed(old), _fixed(plan)),
+        ("words", _words(old), _words(plan)),
     ):
         if then != now:
             raise SweepError(f"{where}: it has the {what} {then}, this sweep has {now}")
@@ -114,6 +116,12 @@ def _earlier(path: Path, plan: Plan) -> Array:
 
 def _names(plan: Plan) -> list[str]:
     return sorted(p.name for p in plan.parameters)
+
+
+def _words(plan: Plan) -> dict[str, str]:
+    """Return the words of parameters, by whose index a file has them, and fixed texts."""
+    words = {p.name: str(p.spread) for p in plan.parameters if isinstance(p.spread, Category)}
+    return words | {f"{i}[{entry}]": text for i, entry, text in plan.texts}
 
 
 def _fixed(plan: Plan) -> list[list[float | None]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from farm.call import Array
+from farm.sweep.design.category import Category
 from farm.sweep.design.parameters import Choice, Integer
 from farm.sweep.design.plan import Plan
 
 NEAREST = 6
 """Points that a guess is a mean of: fewer follow noise, more blur the dependence."""
 SMALLEST_DISTANCE = 1e-9
+INACTIVE = 0.5
+"""The place of all points along a parameter that they do not have."""
 EQUAL = 0.05
 """Standard deviation of the logarithms below which run times count as equal: 5 percent."""
 
@@ -22,12 +25,14 @@ def load_scipy() -> None:
 
 def coordinates(plan: Plan) -> Array:
     """Return the points in the unit cube, where each parameter counts the same."""
-    if plan.unit is None:
+    if plan.unit is None or np.any(np.isnan(plan.unit)):  # some points come from a table
         return ranks(plan.theta)
     places = plan.unit.copy()
     # Positions within one value of a choice or one whole number mean nothing.
-    steps = [j for j, p in enumerate(plan.parameters) if isinstance(p.spread, Choice | Integer)]
+    kinds = Choice | Category | Integer
+    steps = [j for j, p in enumerate(plan.parameters) if isinstance(p.spread, kinds)]
     places[:, steps] = ranks(plan.theta[:, steps])
+    places[np.isnan(plan.theta)] = INACTIVE
     return places
 
 
@@ -40,6 +45,7 @@ def ranks(theta: Array) -> Array:
     for j in range(theta.shape[1]):
         different, index = np.unique(theta[:, j], return_inverse=True)
         places[:, j] = index / max(1, len(different) - 1)
+    places[np.isnan(theta)] = INACTIVE
     return places
 
 

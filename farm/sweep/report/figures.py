@@ -11,6 +11,7 @@ from farm.call import Array
 from farm.report.page import Html
 from farm.report.plotting import BLUE, GREY, RED, new_figure, small_multiples, svg_of, thinned
 from farm.report.scatter import ParameterAxis, scatter
+from farm.sweep.design.category import Category
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
@@ -55,6 +56,7 @@ class SweepData:
             ParameterAxis(
                 label(p.name, tensor.unit if (tensor := self.plan.tensor_of(p)) else ""),
                 is_log=p.spread is not None and p.spread.scale == "log",
+                choices=p.spread.words if isinstance(p.spread, Category) else (),
             )
             for p in self.plan.parameters
         ]
@@ -98,7 +100,7 @@ def failures(data: SweepData) -> Html:
     finished = data.done | data.failed
     for j, (axes, parameter) in enumerate(zip(grid, parameters, strict=True)):
         values = data.plan.theta[:, j]
-        edges = _edges(values, parameter.is_log)
+        edges = _edges(values[np.isfinite(values)], parameter.is_log)
         all_of, _ = np.histogram(values[finished], edges)
         bad, _ = np.histogram(values[data.failed], edges)
         share = np.divide(bad, all_of, out=np.zeros(len(bad)), where=all_of > 0)
@@ -164,6 +166,8 @@ def overhead(data: SweepData) -> Html:
 
 
 def _edges(values: Array, is_log: bool) -> Array:
+    if not len(values):  # inactive at all points
+        return np.array([0.0, 1.0])
     low, high = float(np.min(values)), float(np.max(values))
     if low == high:
         return np.array([low - 0.5, low + 0.5])

@@ -18,7 +18,7 @@ from farm.sweep.design.comparison import (
     plan_differences,
 )
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.sweep.design import cost as cost_module
+from farm.sweep.design import scope
 from farm.sweep.design.cost import CostRule, checked_costs, expression_costs, parse_cost
 from farm.sweep.design.errors import SweepError
 from tests.sweep.samples import plan_of
@@ -43,7 +43,7 @@ def test_mistakes_of_grammar(text: str, complaint: str) -> None:
 
 
 def test_an_expression_has_a_value_for_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_module, "AT_ONCE", 7)
+    monkeypatch.setattr(scope, "AT_ONCE", 7)
     plan = plan_of("random:20", {"E[0]": "1:2", "load": "1:9", "mesh": "int:1:5"},
                    fixes={"E": 3.0, "order": 2, "solver": "lu"})  # fmt: skip
     of = {p.name: plan.theta[:, j] for j, p in enumerate(plan.parameters)}

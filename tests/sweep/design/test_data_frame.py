@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from farm.sweep.design.category import Category
 from farm.sweep.design.data_frame import is_data_frame, read_data_frame
 from farm.sweep.design.errors import SweepError
 
@@ -41,8 +42,9 @@ def test_numbers_of_every_kind_are_read(column: Any) -> None:
         (pd.array([1, 2, None], dtype="Int64"), "has nan in row 'r'"),
         (pd.Categorical([1, 2, None]), "has nan in row 'r'"),
         (pd.array([True, None, False], dtype="boolean"), "has nan in row 'q'"),
-        ([1, "steel", 3], "has 'steel' in row 'q'; expected numbers; .*cat.codes"),
-        (pd.Categorical(["a", "b", "a"]), "has 'a' in row 'p'; expected numbers; .*cat.codes"),
+        ([1, "steel", 3], "has 'steel' in row 'q'; expected numbers; or texts only"),
+        (["a", None, "b"], "has nothing in row 'q'; expected a text"),
+        (["a", "b\0", "b"], "has no words: .*; expected texts"),
         (["1", "2", "3"], r"has '1' in row 'p'; .* \.astype\(float\)"),
         (pd.date_range("2026-01-01", periods=3), r"has dates \(datetime64.*; expected numbers"),
         (
@@ -92,3 +94,19 @@ def test_a_frame_without_points_or_with_two_names(frame: pd.DataFrame, expected:
 def test_a_series_is_no_table() -> None:
     assert is_data_frame(pd.DataFrame())
     assert not is_data_frame(pd.Series([1.0]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [["rk4", "euler", "rk4"], pd.Categorical(["rk4", "euler", "rk4"], categories=["euler", "rk4"])],
+)
+def test_texts_are_words(column: Any) -> None:
+    table = read_data_frame(pd.DataFrame({"load": [1, 2, 3], "solver": column}))
+    assert table.words == {1: Category(("rk4", "euler"))}
+    assert table.rows.tolist() == [[1, 0], [2, 1], [3, 0]]
+
+
+def test_gaps_where_they_are_allowed() -> None:
+    frame = pd.DataFrame({"order": [1, None, 3], "solver": ["a", "b", None]})
+    table = read_data_frame(frame, gaps=True)
+    np.testing.assert_array_equal(table.rows, [[1, 0], [np.nan, 1], [3, np.nan]])

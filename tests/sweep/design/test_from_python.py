@@ -43,11 +43,14 @@ def test_a_data_frame_has_the_points() -> None:
         ([(0, 1)], {}, "parameters is a list; expected a dict"),
         (pd.DataFrame({"x": [1.0]}), {"n": 3}, "give no design and no n"),
         (pd.DataFrame({"x": [1.0]}), {"design": "lhs"}, "give no design and no n"),
-        (pd.DataFrame({"x": ["a"]}), {}, "column 'x' of the DataFrame"),
+        ({"x": (0, 1)}, {"n": 8, "when": "x > 0"}, "when is a str; expected a dict"),
+        ({"x": (0, 1)}, {"n": 8, "correlation": [1]}, "correlation is a list; expected a dict"),
+        ({"x": (0, 1)}, {"n": 8, "where": [1]}, "1 is a int; expected a text"),
+        (pd.DataFrame({"x": ["a", 1]}), {}, "column 'x' of the DataFrame"),
     ],
 )
 def test_what_is_no_set_of_points(parameters: Any, more: dict[str, Any], complaint: str) -> None:
     asked: dict[str, Any] = {"fix": {}, "design": "sobol", "n": None, **more}
     with pytest.raises(SweepError) as error:
-        request_of(parameters, asked["fix"], asked["design"], asked["n"])
+        request_of(parameters, asked.pop("fix"), asked.pop("design"), asked.pop("n"), **asked)
     assert complaint in str(error.value)

@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Choice, Distribution, Integer, Log, Uniform, choice
+from farm.sweep.design.grammar import choice
+from farm.sweep.design.parameters import Distribution, Integer, Log, Uniform
 from farm.sweep.design.points import (
     Design,
-    continued,
     generator,
     parse_design,
     point_seed,
     sample,
+    sequence,
     shuffled,
     values,
 )
@@ -105,31 +106,11 @@ def test_sobol_is_balanced_at_powers_of_two(power: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_sequences_continue(kind: str, first: int, more: int, seed: int) -> None:
     unit = sample(parse_design(f"{kind}:{first}"), LINES, seed)
-    longer = continued(parse_design(f"{kind}:{first + more}"), LINES, seed, unit)
-    assert len(longer) == first + more
+    longer = sample(parse_design(f"{kind}:{first + more}"), LINES, seed)
+    draw = sequence(parse_design(f"{kind}:1"), len(LINES), seed)
+    assert np.array_equal(np.concatenate([draw(first), draw(more)]), longer)
     assert np.array_equal(longer[:first], unit)
     assert len(np.unique(longer, axis=0)) == first + more
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"), [("lhs:8", "slices"), ("grid:8", "finer grid"), ("file:a.csv", "table")]
-)
-def test_what_cannot_continue_says_why(text: str, reason: str) -> None:
-    with pytest.raises(SweepError, match=reason):
-        continued(parse_design(text), LINES, 1, np.zeros((4, 3)))
-
-
-def test_a_sequence_of_other_versions_is_not_continued() -> None:
-    unit = sample(parse_design("sobol:8"), LINES, 1)
-    unit[3, 1] += 1e-3
-    with pytest.raises(SweepError, match="other versions"):
-        continued(parse_design("sobol:16"), LINES, 1, unit)
-
-
-def test_a_sequence_does_not_shrink() -> None:
-    unit = sample(parse_design("sobol:8"), LINES, 1)
-    with pytest.raises(SweepError, match="expected more, got 8"):
-        continued(parse_design("sobol:8"), LINES, 1, unit)
 
 
 def test_grid_is_every_combination_the_last_fastest() -> None:
@@ -147,7 +128,7 @@ def test_grid_takes_a_number_of_levels_for_each_range() -> None:
 
 
 def test_grid_of_value_lists_needs_no_numbers() -> None:
-    spreads: list[Choice] = [choice(1, 2), choice(3, 4)]
+    spreads: list[Distribution] = [choice(1, 2), choice(3, 4)]
     assert len(sample(parse_design("grid"), spreads, 0)) == 4
 
 

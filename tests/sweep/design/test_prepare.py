@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from farm.call import ModelInfo, Operation, TensorInfo
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import parse_distribution
+from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.points import parse_design
-from farm.sweep.design.prepare import SweepRequest, check_model, longer_plan, make_plan
+from farm.sweep.design.prepare import SweepRequest, check_model, make_plan
 from tests.sweep.samples import BEAM, plan_of
 
 
@@ -112,19 +111,6 @@ def test_every_plan_has_its_own_id() -> None:
     assert plan_of().run_id != plan_of().run_id
 
 
-def test_a_longer_plan_begins_with_the_same_points() -> None:
-    plan = plan_of("halton:10")
-    longer = longer_plan(plan, 25)
-    assert (longer.size, longer.run_id, str(longer.design)) == (25, plan.run_id, "halton:25")
-    assert np.array_equal(longer.theta[:10], plan.theta)
-    assert np.array_equal(longer.theta, plan_of("halton:25").theta)
-
-
-def test_a_hypercube_has_no_longer_plan() -> None:
-    with pytest.raises(SweepError, match="lhs cannot be extended"):
-        longer_plan(plan_of("lhs:10"), 20)
-
-
 def test_a_model_that_has_changed_is_told() -> None:
     plan = plan_of()
     check_model(plan, BEAM)
@@ -136,13 +122,13 @@ def test_a_model_that_has_changed_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "complaint"),
+    ("tensor", "output", "complaint"),
     [
-        (TensorInfo("t", (1,), "bytes"), "'t' of model 'm' has texts"),
-        (TensorInfo("t", (-1, 2)), "'t' of model 'm' has sizes that vary"),
+        (TensorInfo("t", (1,), "bytes"), True, "'t' of model 'm' has texts"),
+        (TensorInfo("t", (-1, 2)), True, "'t' of model 'm' has sizes that vary"),
+        (TensorInfo("t", (-1, 2)), False, "'t' of model 'm' has sizes that vary"),
     ],
 )
-@pytest.mark.parametrize("output", [False, True])
 def test_what_no_column_can_hold_cannot_be_swept(
     tensor: TensorInfo, complaint: str, output: bool
 ) -> None:

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.tables import read_table
 from farm.sweep.file.store import Store
@@ -55,16 +56,38 @@ def test_hdf5_dataset_and_sweep_file(tmp_path: Path) -> None:
     assert np.array_equal(table.rows, plan.theta)
 
 
+def test_words_in_a_csv_and_in_fields(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("solver,load\nrk4,1\neuler,2\nrk4,3\n")
+    table = read_table(str(path))
+    assert table.words == {0: Category(("rk4", "euler"))}
+    assert table.rows.tolist() == [[0, 1], [1, 2], [0, 3]]
+    fields = np.array([(1.0, "b c"), (2.0, "a")], dtype=[("load", "f8"), ("solver", "U3")])
+    np.save(tmp_path / "a.npy", fields)
+    table = read_table(str(tmp_path / "a.npy"))
+    assert (table.names, table.words) == (("load", "solver"), {1: Category(("b c", "a"))})
+
+
+def test_empty_cells_where_they_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("solver,order\nrk,4\n,2\nrk,\n")
+    np.testing.assert_array_equal(
+        read_table(str(path), gaps=True).rows, [[0, 4], [np.nan, 2], [0, np.nan]]
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
         ("missing.csv", None, "cannot be read"),
         ("a.csv", "", "empty"),
         ("a.csv", "k,q\n", "expected \\(points, parameters\\)"),
-        ("a.csv", "k,q\n1,2\n3\n", "row 1 is '3', expected 2 numbers"),
-        ("a.csv", "k,q\n1,x\n", "row 0 is '1,x'"),
+        ("a.csv", "k,q\n1,2\n3\n", "row 1 is '3', expected 2 cells"),
+        ("a.csv", "k,q\n1,x\n3,4\n", "column 'q' has 'x' in row 0, and numbers"),
+        ("a.csv", "k,q\n1,\n3,4\n", "row 0, column 1 is empty"),
+        ("a.csv", "k,q\n1,inf\n", "row 0, column 1 is inf"),
         ("a.csv", "k,k\n1,2\n", "different column names"),
-        ("a.csv", "1,nan\n", "column 1 is nan"),
+        ("a.csv", "1,nan\n", "column 1 is empty or nan"),
         ("a.txt", "1,2\n", "expected a file .csv, .npy or .h5"),
         ("a.npy", "not numpy", "cannot be read"),
         ("a.h5", "not hdf5", "cannot be read"),

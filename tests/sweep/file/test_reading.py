@@ -16,7 +16,9 @@ import pytest
 import xarray as xr
 
 from farm.call import ModelInfo, Operation, TensorInfo
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
+from farm.sweep.design.tables import read_table
 from farm.sweep.file import reading as read_module
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.progress import Progress, read_status, status_of, write_status
@@ -303,3 +305,31 @@ def test_a_journal_that_is_damaged_at_its_beginning_does_not_hide_the_file(tmp_p
     path.unlink()
     with pytest.raises(SweepError, match="damaged at its beginning"):
         known_of(path)
+
+
+def test_words_and_inactive_parameters_in_every_way_of_reading(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    params = {"load": "0:1", "solver": "euler,rk", "order": "1,2", "kind": "a,b"}
+    when = {"order": 'solver == "rk"', "kind": "order == 2"}
+    plan = plan_of("grid:1", params, fixes={"E": 1}, when=when)
+    store = Store.create(path, plan)
+    for point in range(plan.size):
+        store.add(failed(point))
+    store.close("interrupted", {})
+    out = io.StringIO()
+    write_csv(path, out)
+    rows = list(csv.DictReader(io.StringIO(out.getvalue())))
+    cells = [("euler", "", ""), ("rk", "1.0", ""), ("rk", "2.0", "a"), ("rk", "2.0", "b")]
+    assert [(row["solver"], row["order"], row["kind"]) for row in rows] == cells
+    data = load_xarray(path)
+    assert data.solver.values.tolist() == ["euler", "rk", "rk", "rk"]
+    assert data.kind.values.tolist() == ["", "", "a", "b"]
+    np.testing.assert_array_equal(data.order, [np.nan, 1, 2, 2])
+    write_netcdf(path, tmp_path / "s.nc")
+    with xr.open_dataset(tmp_path / "s.nc") as there:
+        assert there.kind.values.tolist() == ["", "", "a", "b"]
+    found = [(row["solver"], row["order"], row["kind"]) for row in failures_of(path)]
+    assert found == [("euler", None, None), ("rk", 1, None), ("rk", 2, "a"), ("rk", 2, "b")]
+    table = read_table(str(path), gaps=True)
+    assert table.words == {1: Category(("euler", "rk")), 3: Category(("a", "b"))}
+    np.testing.assert_array_equal(table.rows, plan.theta)

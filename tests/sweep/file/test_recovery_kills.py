@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 from farm.storage import hdf5
-from farm.sweep.design.prepare import longer_plan
+from farm.sweep.design.extension import longer_plan
 from farm.sweep.file import layout, recovery
 from farm.sweep.file import store as store_module
 from farm.sweep.file.journal import PointStatus

@@ -16,7 +16,7 @@ import pytest
 
 from farm.sweep.design.cost import parse_cost
 from farm.sweep.design.errors import LockLost, SweepBusy, SweepError
-from farm.sweep.design.prepare import longer_plan
+from farm.sweep.design.extension import longer_plan
 from farm.sweep.file import layout
 from farm.sweep.file import store as store_module
 from farm.sweep.file.journal import PointStatus

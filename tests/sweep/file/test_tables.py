@@ -106,3 +106,28 @@ def test_a_missing_library_is_named_with_its_extra(
         load_pandas(tmp_path / "s.h5")
     with pytest.raises(SweepError, match=r'pip install "modelfarm\[parquet\]"'):
         write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet")
+
+
+SPACE = plan_of(
+    "grid:2",
+    {"load": "0:1", "solver": "euler,rk", "order": "1,2"},
+    fixes={"E": 1},
+    when={"order": 'solver == "rk"'},
+)
+
+
+def test_words_are_categories_and_inactive_parameters_are_missing(tmp_path: Path) -> None:
+    Store.create(tmp_path / "s.h5", SPACE).close("interrupted", {})
+    frame = load_pandas(tmp_path / "s.h5")
+    assert frame.solver.tolist() == ["euler", "rk", "rk"] * 2
+    assert frame.solver.cat.categories.tolist() == ["euler", "rk"]
+    np.testing.assert_array_equal(frame.order, [np.nan, 1, 2] * 2)
+
+
+def test_parquet_has_words_and_nulls(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    Store.create(tmp_path / "s.h5", SPACE).close("interrupted", {})
+    write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet")
+    columns = parquet.read_table(tmp_path / "s.parquet").to_pydict()
+    assert columns["solver"] == ["euler", "rk", "rk"] * 2
+    assert columns["order"] == [None, 1, 2] * 2

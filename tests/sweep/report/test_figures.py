@@ -103,6 +103,17 @@ def test_axes_have_the_units_of_the_model() -> None:
     ]
 
 
+@pytest.mark.slow
+def test_words_are_on_the_axes_and_inactive_parameters_are_left_out() -> None:
+    params = {"k": "0:1", "solver": "euler,rk", "order": "int:1:4", "never": "0:1"}
+    when = {"order": 'solver == "rk"', "never": "k > 2"}
+    some = shown(plan_of("sobol:32", params, info=ONE, when=when), finished=30)
+    for figure in (figures.run_times, figures.failures, figures.points):
+        text = figure(some)
+        ElementTree.fromstring(text)
+        assert all(word in text for word in ("euler", "rk"))
+
+
 def test_many_dots_are_thinned() -> None:
     plan = plan_of("random:20000", {"k": "0:1"}, info=ONE)
     known = PointColumns.nothing(20000)

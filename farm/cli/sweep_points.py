@@ -1,0 +1,126 @@
+"""The options of `farm sweep` that say which points there are."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from farm.sweep.design.correlation import parse_correlation
+from farm.sweep.design.errors import SweepError
+from farm.sweep.design.grammar import parse_parameter
+from farm.sweep.design.parameters import Distribution
+from farm.sweep.design.space import parse_when
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSpace:
+    """The space of points as the options give it; the methods raise SweepError for mistakes."""
+
+    params: tuple[str, ...]
+    fixed: tuple[str, ...]
+    correlated: tuple[str, ...]
+    constraints: tuple[str, ...]
+    conditional: tuple[str, ...]
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line has any of the options."""
+        return any((self.params, self.fixed, self.correlated, self.constraints, self.conditional))
+
+    def spreads(self) -> dict[str, Distribution]:
+        """Return the distributions of the parameters."""
+        return _unique(map(parse_parameter, self.params), "--param")
+
+    def fixes(self) -> dict[str, Any]:
+        """Return the fixed values."""
+        return _unique(map(_fixed, self.fixed), "--fix")
+
+    def correlations(self) -> dict[tuple[str, str], float]:
+        """Return the correlations of pairs of parameters."""
+        return _unique(map(parse_correlation, self.correlated), "--correlation")
+
+    def conditions(self) -> dict[str, str]:
+        """Return the conditions of parameters."""
+        return _unique(map(parse_when, self.conditional), "--when")
+
+
+def space_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the space of points; the command receives them as `asked`."""
+
+    @functools.wraps(command)
+    def with_space(**values: Any) -> Any:
+        names = ("params", "fixed", "correlated", "constraints", "conditional")
+        return command(asked=AskedSpace(*(values.pop(name) for name in names)), **values)
+
+    made: Callable[..., Any] = with_space
+    for option in (
+        click.option(
+            "--when",
+            "conditional",
+            multiple=True,
+            metavar="NAME:CONDITION",
+            help="Condition under which a parameter is active; otherwise the model does not get "
+            "it, or gets its --fix; repeatable.",
+        ),
+        click.option(
+            "--where",
+            "constraints",
+            multiple=True,
+            metavar="CONDITION",
+            help="Constraint that all points satisfy, such as 'load < 3*thickness'; repeatable.",
+        ),
+        click.option(
+            "--correlation",
+            "correlated",
+            multiple=True,
+            metavar="A,B=NUMBER",
+            help="Correlation of two parameters, of the normals under their distributions; "
+            "repeatable.",
+        ),
+        click.option(
+            "--fix",
+            "fixed",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Input or config key to hold fixed, with its value; repeatable.",
+        ),
+        click.option(
+            "--param",
+            "params",
+            multiple=True,
+            metavar="NAME=SPEC",
+            help="Parameter to vary, with its range; repeatable.",
+        ),
+    ):
+        made = option(made)
+    return made
+
+
+def _fixed(text: str) -> tuple[str, Any]:
+    """Return name and value of `mesh=2`, `x=1,2,3`, `solver=gmres`, `options={"tol": 1e-3}`."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise SweepError(f"--fix {text!r}: expected NAME=VALUE")
+    for candidate in (value, f"[{value}]"):
+        with contextlib.suppress(ValueError):
+            return name.strip(), json.loads(candidate)
+    return name.strip(), value
+
+
+def _unique(pairs: Iterator[tuple[K, V]], option: str) -> dict[K, V]:
+    found: dict[K, V] = {}
+    for name, value in pairs:
+        if name in found:
+            shown = ",".join(name) if isinstance(name, tuple) else name
+            raise SweepError(f"{option} {shown} is given twice")
+        found[name] = value
+    return found
