@@ -19,7 +19,7 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
-	test-lowest test-python test-pythons test-samplers test-clients check format proto picture bench examples clean
+	test-lowest test-python test-pythons test-samplers test-clients check audit release-check format proto picture bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,7 +133,14 @@ check: $(STAMP) ## format, lint, types, import order
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
-	$(BIN)/python -m pytest --quiet tests/test_project.py
+	$(BIN)/python -m pytest --quiet tests/test_project.py tests/test_packaging.py
+
+# Not part of check: it asks PyPI about every package, and a new finding must not stop other work.
+audit: $(STAMP) ## known weaknesses of the packages in constraints.txt, by pip-audit
+	@$(BIN)/python -m tests.support.audit
+
+release-check: $(STAMP) ## build what a release publishes, install it anew and use it
+	@$(BIN)/python -m tests.support.release_check
 
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format $(CODE)

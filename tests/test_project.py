@@ -21,7 +21,7 @@ from tests.support.private_names import defined_in, foreign_private_names, repla
 
 ROOT = Path(__file__).parent.parent
 FARM = sorted((ROOT / "farm").rglob("*.py"))
-FOLDERS = ("docs", "examples", "slurm")
+FOLDERS = ("docs", "examples", "packaging", "slurm")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(x for d in FOLDERS for x in ROOT.glob(f"{d}/**/*.md"))])
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
