@@ -61,4 +61,4 @@ def test_a_model_of_a_farm(tmp_path: Path) -> None:
 
 
 def test_every_block_is_tried() -> None:
-    assert (len(READING), len(FROM_PYTHON)) == (3, 4)
+    assert (len(READING), len(FROM_PYTHON)) == (3, 5)

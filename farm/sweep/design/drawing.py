@@ -14,7 +14,7 @@ from farm.call import Array
 from farm.sweep.design.correlation import WITH_CORRELATION
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.points import Design, sample, sequence
-from farm.sweep.design.space import Space
+from farm.sweep.design.space import ParameterSpace
 from farm.wording import worded
 
 SEQUENCES = ("random", "sobol", "halton")
@@ -38,7 +38,7 @@ class DrawnPoints(NamedTuple):
     drawn: int
 
 
-def draw(design: Design, space: Space, seed: int) -> DrawnPoints:
+def draw(design: Design, space: ParameterSpace, seed: int) -> DrawnPoints:
     """Return the points of a design other than a table. Raises SweepError."""
     kind = design.kind
     if space.correlations and kind not in WITH_CORRELATION:
@@ -100,7 +100,7 @@ def keys(theta: Array) -> list[bytes]:
     return [row.tobytes() for row in rows]
 
 
-def _drawn_on(design: Design, space: Space, seed: int) -> DrawnPoints:
+def _drawn_on(design: Design, space: ParameterSpace, seed: int) -> DrawnPoints:
     count = design.counts[0]
     if not space.spreads:
         sample(design, space.spreads, seed)  # raises the error for a sweep without parameters

@@ -18,7 +18,7 @@ from farm.call import Array
 from farm.sweep.design.category import Category
 from farm.sweep.design.drawing import SEQUENCES, draw, keys, repeated
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.plan import Part, Plan
+from farm.sweep.design.plan import DesignPart, Plan
 from farm.sweep.design.points import Design
 from farm.sweep.design.rows import rows_of
 from farm.sweep.design.tables import PointTable, read_table
@@ -67,7 +67,7 @@ def longer_plan(plan: Plan, count: int) -> Plan:
     )
     if len(parts) == 1:
         return replace(longer, design=design)
-    return replace(longer, parts=(*parts[:-1], Part(design, last.seed, count - before)))
+    return replace(longer, parts=(*parts[:-1], DesignPart(design, last.seed, count - before)))
 
 
 def appended_plan(
@@ -114,7 +114,7 @@ def appended_plan(
         plan,
         theta=np.concatenate([plan.theta, added]),
         unit=new_unit,
-        parts=(*plan.all_parts, Part(design, seed, len(added))),
+        parts=(*plan.all_parts, DesignPart(design, seed, len(added))),
     )
     out = asked - len(added)
     note = f"{len(added)} of {asked} points are added, {out} are there already" if out else ""

@@ -28,7 +28,7 @@ from farm.sweep.design.correlation import Correlation
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
-from farm.sweep.design.space import Condition, Space
+from farm.sweep.design.space import Condition, ParameterSpace
 
 AUTO, SHUFFLED, GIVEN = "auto", "shuffled", "given"
 ORDERS = (AUTO, SHUFFLED, GIVEN)
@@ -54,7 +54,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DesignPart:
     """Points of one design, in a sweep that was extended by others."""
 
     design: Design
@@ -73,7 +73,8 @@ class Plan:
     the positions in the unit cube before they are correlated, None for a table.
     design, seed: those of the first points; parts: those of all, if the sweep was extended by
     another design.
-    texts: the fixed texts of inputs: input, entry and text. correlations, when, where: see `Space`.
+    texts: the fixed texts of inputs: input, entry and text. correlations, when, where: see
+    `ParameterSpace`.
     gradients: (output, entry) pairs to differentiate with respect to every input.
     gzip: whether the complete file is compressed.
     provenance: facts about the origin of the sweep; no call depends on them.
@@ -103,12 +104,12 @@ class Plan:
     correlations: tuple[Correlation, ...] = ()
     when: tuple[Condition, ...] = ()
     where: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DesignPart, ...] = ()
 
     @property
-    def all_parts(self) -> tuple[Part, ...]:
+    def all_parts(self) -> tuple[DesignPart, ...]:
         """The designs of the points, in order."""
-        return self.parts or (Part(self.design, self.seed, self.size),)
+        return self.parts or (DesignPart(self.design, self.seed, self.size),)
 
     @property
     def designs(self) -> str:
@@ -118,9 +119,9 @@ class Plan:
         return " + ".join(str(part) for part in self.all_parts)
 
     @property
-    def space(self) -> Space:
+    def space(self) -> ParameterSpace:
         """The space that the points are drawn from."""
-        return Space(self, self.correlations, self.when, self.where)
+        return ParameterSpace(self, self.correlations, self.when, self.where)
 
     @property
     def size(self) -> int:
@@ -315,7 +316,7 @@ class Plan:
             when=tuple((name, text) for name, text in data.get("when", ())),
             where=tuple(data.get("where", ())),
             parts=tuple(
-                Part(parse_design(design), seed, size)
+                DesignPart(parse_design(design), seed, size)
                 for design, seed, size in data.get("parts", ())
             ),
         )

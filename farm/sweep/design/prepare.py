@@ -19,7 +19,7 @@ from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.plan import AUTO, Plan
 from farm.sweep.design.points import Design
 from farm.sweep.design.rows import rows_of, whole_columns
-from farm.sweep.design.space import Space, bound_conditions
+from farm.sweep.design.space import ParameterSpace, bound_conditions
 from farm.sweep.design.tables import PointTable, read_table
 from farm.wording import worded
 
@@ -106,7 +106,7 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
         option = worded("--seed-key", "seed_key")
         raise SweepError(f"{option} {request.seed_key!r} is a parameter or fixed already")
     binding = bind(info, spreads, request.fixes, request.config, conditional=request.when)
-    space = Space(
+    space = ParameterSpace(
         binding,
         bound_correlations(request.correlations, binding.columns, binding.parameters),
         bound_conditions(request.when, binding.columns, binding.parameters),

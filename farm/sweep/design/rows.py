@@ -10,12 +10,12 @@ import numpy as np
 from farm.call import Array
 from farm.sweep.design.binding import BoundParameter
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.space import Space
+from farm.sweep.design.space import ParameterSpace
 from farm.sweep.design.tables import PointTable
 from farm.wording import worded
 
 
-def rows_of(table: PointTable, space: Space, source: str) -> tuple[Array, Array]:
+def rows_of(table: PointTable, space: ParameterSpace, source: str) -> tuple[Array, Array]:
     """Return the rows that satisfy the constraints, and the mask of these rows.
 
     The columns of the table are those of the space. Values of inactive parameters are NaN in the

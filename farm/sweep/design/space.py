@@ -39,7 +39,7 @@ def parse_when(text: str) -> Condition:
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
+class ParameterSpace:
     """The points that a sweep may have. bound: the parameters, and what is fixed beside them."""
 
     bound: Bound

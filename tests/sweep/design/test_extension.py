@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.extension import appended_plan, further_seed, longer_plan
-from farm.sweep.design.plan import Part, Plan
+from farm.sweep.design.plan import DesignPart, Plan
 from farm.sweep.design.points import parse_design
 from tests.sweep.samples import plan_of
 
@@ -84,7 +84,7 @@ def test_designs_follow_each_other(designs: list[str]) -> None:
         assert np.array_equal(plan.theta[: before.size], before.theta)
         assert str(plan.parts[-1].design) == design
     assert sum(part.size for part in plan.all_parts) == plan.size
-    assert plan.all_parts[0] == Part(first.design, first.seed, first.size)
+    assert plan.all_parts[0] == DesignPart(first.design, first.seed, first.size)
     assert plan.unit is not None
     assert len(plan.unit) == plan.size
     assert len({row.tobytes() for row in plan.theta}) == plan.size

@@ -6,19 +6,13 @@ import json
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.design.cost import expression_costs
 from farm.sweep.design.errors import SweepError
-from farm.sweep.design.from_python import request_of
 from farm.sweep.design.plan import Plan, plan_from_text
-from farm.sweep.design.prepare import make_plan
 from farm.sweep.design.space import parse_when
-from tests.sweep.samples import BEAM, plan_of
+from tests.sweep.samples import plan_of
 
 PARAMS = {"E": "1:2", "load": "0:1", "solver": "choice:euler,rk,bdf", "order": "int:1:5"}
 WHEN = {"order": 'solver != "euler"'}
@@ -59,61 +53,11 @@ def test_conditions_depend_on_each_other_in_any_order() -> None:
     assert np.array_equal(np.isnan(named(plan, "order")), ~(named(plan, "tol") < 1e-6))
 
 
-@pytest.mark.parametrize("kind", ["random", "sobol", "halton"])
-def test_points_are_drawn_until_enough_satisfy_the_constraints(kind: str) -> None:
-    plan = plan_of(f"{kind}:50", PARAMS, where=["load < E[0] - 1", "E[1] + E[2] > 2.5"])
-    assert plan.size == 50
-    assert np.all(plan.theta[:, 3] < plan.theta[:, 0] - 1)
-    assert np.all(plan.theta[:, 1] + plan.theta[:, 2] > 2.5)
-    free = plan_of(f"{kind}:1000", PARAMS)
-    rows = {row.tobytes() for row in free.theta}
-    assert all(row.tobytes() in rows for row in plan.theta)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(1, 60), st.integers(1, 60))
-def test_fewer_points_are_the_first_of_more(few: int, more: int) -> None:
-    short, long = sorted((few, more))
-    options: dict[str, Any] = {"when": WHEN, "where": ["order > 2"], "seed": 3}
-    plan, longer = (plan_of(f"sobol:{n}", PARAMS, **options) for n in (short, long))
-    np.testing.assert_array_equal(plan.theta, longer.theta[:short])
-
-
 def test_a_constraint_on_an_inactive_parameter_does_not_count() -> None:
     plan = plan_of("random:100", PARAMS, when=WHEN, where=["order > 2"])
     orders = named(plan, "order")
     assert np.all((orders > 2) | np.isnan(orders))
     assert np.any(np.isnan(orders))
-
-
-def test_a_grid_leaves_out_what_is_refused_or_repeated() -> None:
-    params = {"load": "0:1", "solver": "euler,rk", "order": "1,2,3"}
-    options: dict[str, Any] = {"fixes": {"E": 1}, "when": {"order": 'solver == "rk"'}}
-    plan = plan_of("grid:2", params, **options)
-    np.testing.assert_array_equal(
-        plan.theta,
-        [[0, 0, np.nan], [0, 1, 1], [0, 1, 2], [0, 1, 3],
-         [1, 0, np.nan], [1, 1, 1], [1, 1, 2], [1, 1, 3]],
-    )  # fmt: skip
-    plan = plan_of("grid:2", params, **options, where=["load < order - 1"])
-    np.testing.assert_array_equal(
-        plan.theta, [[0, 0, np.nan], [0, 1, 2], [0, 1, 3], [1, 0, np.nan], [1, 1, 3]]
-    )
-
-
-def test_a_table_leaves_out_rows_and_values() -> None:
-    frame = pd.DataFrame(
-        {"E": [1, 1, 1], "load": [1, 2, 5], "solver": ["rk", "euler", "rk"], "order": [2, 3, None]}
-    ).rename(columns={"E": "E[0]"})
-    options: dict[str, Any] = {"where": "load < 4", "when": {"order": 'solver == "rk"'}}
-    with pytest.raises(SweepError, match="row 2 has no order; expected one in every row where"):
-        make_plan(request_of(frame, {"E[1]": 1, "E[2]": 1}, "sobol", None, **options),
-                  lambda config: BEAM)  # fmt: skip
-    frame.loc[2, "order"] = 1
-    plan = make_plan(request_of(frame, {"E[1]": 1, "E[2]": 1}, "sobol", None, **options),
-                     lambda config: BEAM)  # fmt: skip
-    np.testing.assert_array_equal(plan.theta, [[1, 1, 0, 2], [1, 2, 1, np.nan]])
-    assert plan.config_of(0) == {"solver": "rk", "order": 2}
 
 
 TEXTS = ModelInfo(
@@ -182,28 +126,7 @@ def test_rules_that_do_not_fit_are_refused(options: dict[str, Any], complaint: s
         plan_of("random:4", PARAMS, **options)
 
 
-@pytest.mark.parametrize(
-    ("design", "complaint"),
-    [("lhs:8", "each of its slices"), ("grid:2", "none of the 96 combinations of grid:2")],
-)
-def test_designs_that_a_constraint_would_spoil(design: str, complaint: str) -> None:
-    params = {**PARAMS, "order": "1,2"}
-    with pytest.raises(SweepError, match=complaint):
-        plan_of(design, params, where=["load > 1.5"])
-
-
 def test_a_condition_has_a_name_and_an_expression() -> None:
     assert parse_when(' order: solver == "a:b"') == ("order", 'solver == "a:b"')
     with pytest.raises(SweepError, match="expected NAME: CONDITION"):
         parse_when("order")
-
-
-def test_a_cost_needs_what_all_points_have() -> None:
-    plan = plan_of("sobol:8", PARAMS, when=WHEN)
-    with pytest.raises(SweepError, match="it needs order, which some points do not have"):
-        expression_costs("order", plan)
-    with pytest.raises(SweepError, match="no parameter 'solver'"):
-        expression_costs("solver", plan)
-    plan = plan_of("sobol:8", PARAMS, when=WHEN, fixes={"order": 9})
-    costs = expression_costs("order", plan)
-    assert costs.tolist() == [plan.config_of(k)["order"] for k in range(8)]
