@@ -442,9 +442,7 @@ def _point(plan: Plan, row: Row) -> Point:
             gradients[pair] = array.reshape(column.shape)
     return Point(
         index=row.point,
-        parameters={
-            p.name: float(v) for p, v in zip(plan.parameters, plan.theta[row.point], strict=True)
-        },
+        parameters=plan.parameters_of(row.point),
         outputs=outputs,
         gradients=gradients,
         status=PointStatus(row.status).name.lower(),
