@@ -25,7 +25,7 @@ SLICES = 10
 """Intervals into which PAWN divides a parameter; SALib has the same."""
 
 DUMMIES = 20
-"""Parameters without influence that PAWN gets: a value above all of theirs is no chance, 19 of 20
+"""Parameters without influence that PAWN gets: a value above all of theirs is by chance once in 21
 times."""
 
 SMALLEST_BASE = 8
