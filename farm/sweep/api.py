@@ -294,7 +294,8 @@ def sweep(
     functions; names are inputs, entries of inputs ("x[2]") or keys of the config. Or a DataFrame
     with a row for each point and a column for each parameter. fix: values of further inputs and
     config keys, such as arrays. design, n: "sobol" and 256, or both as "sobol:256"; also "grid:10",
-    "lhs", "halton", "random", "file:points.csv".
+    "lhs", "halton", "random", "file:points.csv", and for `farm.sensitivity` "saltelli", "morris"
+    and "ff".
     correlation: {("a", "b"): 0.7}, of the normals under the two distributions. where: constraints,
     as "load < 3*thickness". when: {"order": 'solver == "rk4"'}, conditions of parameters; without a
     value in `fix`, a key of the config is left out where its condition is false.

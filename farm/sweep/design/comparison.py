@@ -177,7 +177,7 @@ def _points(there: Plan, asked: Plan) -> dict[str, Pair]:
     k = int(np.flatnonzero(~same.all(axis=1))[0])
     pairs = {f"point {k}": (_values(there, k), _values(asked, k))}
     if there.unit is not None:  # other versions may scramble differently
-        for name in ("numpy_version", "scipy_version"):
+        for name in ("numpy_version", "scipy_version", "salib_version"):
             pairs[name] = there.provenance.get(name, "?"), asked.provenance.get(name, "?")
     return pairs
 

@@ -19,10 +19,14 @@ from farm.sweep.design.category import Category
 from farm.sweep.design.drawing import SEQUENCES, draw, keys, repeated
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import DesignPart, Plan
-from farm.sweep.design.points import Design
+from farm.sweep.design.points import Design, longer_design
 from farm.sweep.design.rows import rows_of
+from farm.sweep.design.salib_designs import FACTORIAL, MORRIS, SALTELLI
 from farm.sweep.design.tables import PointTable, read_table
 from farm.wording import worded
+
+CONTINUED = (*SEQUENCES, SALTELLI, MORRIS)
+"""Designs whose first points stay the same when there are more."""
 
 FURTHER = ("random", "lhs", "sobol", "halton", "grid", "file")
 """Designs that can follow others: their points mean something by themselves."""
@@ -46,19 +50,19 @@ def longer_plan(plan: Plan, count: int) -> Plan:
     """
     parts = plan.all_parts
     last = parts[-1]
-    if last.design.kind not in SEQUENCES:
+    if last.design.kind not in CONTINUED:
         raise SweepError(f"{last.design.kind} cannot be continued: {_why_not(last.design.kind)}")
     if count <= plan.size:
         raise SweepError(f"the sweep has {plan.size} points; expected more, got {count}")
     before = plan.size - last.size
-    design = replace(last.design, counts=(count - before,))
+    design = longer_design(last.design, count - before, len(plan.parameters))
     drawn = draw(design, plan.space, last.seed)
     assert plan.unit is not None, "a sequence has positions in the unit cube"
     there = plan.unit[before:]
     if not np.array_equal(drawn.unit[: len(there)], there):
         raise SweepError(
             f"{design} does not begin with the points of this file: it was made by other versions "
-            "of numpy and scipy (see /provenance), which are needed to extend it"
+            "of numpy, scipy and SALib (see /provenance), which are needed to extend it"
         )
     longer = replace(
         plan,
@@ -190,4 +194,6 @@ def _why_not(kind: str) -> str:
         f"other slices; append a further one by {option} lhs:N, or another design",
         "grid": f"a grid has levels; append those of a finer one by {option} grid:LEVELS",
         "file": f"its points come from a table; append another one by {option} file:MORE.csv",
-    }.get(kind, "its points belong together; run a new sweep")
+        FACTORIAL: "a two-level design has a fixed number of points; run a new sweep, such as "
+        "morris:20",
+    }[kind]

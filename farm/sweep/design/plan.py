@@ -150,14 +150,23 @@ class Plan:
     def mixed(self) -> Array:
         """Return the points in the order in which they are submitted while no cost is known.
 
-        Grids and tables are shuffled: neighbours have similar run times, so in their own order
-        neither the first results nor the expected end would represent the rest. Other designs are
-        mixed already.
+        Grids, factorial designs and tables are shuffled: neighbours have similar run times, so in
+        their own order neither the first results nor the expected end would represent the rest.
+        Other designs are mixed already.
         """
         kinds = {part.design.kind for part in self.all_parts}
-        if kinds & {"grid", "file"} and self.order != GIVEN:
+        if kinds & {"grid", "ff", "file"} and self.order != GIVEN:
             return shuffled(self.size, self.seed)
         return np.arange(self.size)
+
+    def column(self, parameter: int) -> Array:
+        """Return a parameter's number at each point: int64 if all are whole numbers, or float64.
+
+        It is NaN where the parameter is inactive, and the index of a word.
+        """
+        values: Array = self.theta[:, parameter]
+        whole = self.parameters[parameter].whole and not np.any(np.isnan(values))
+        return values.astype(np.int64) if whole else values
 
     @property
     def varies_config(self) -> bool:
@@ -165,11 +174,16 @@ class Plan:
         return bool(self.seed_key) or any(p.input is None for p in self.parameters)
 
     def value_of(self, point: int, column: int) -> float | str | None:
-        """Return the value of a parameter at a point, a word as text; None if it is inactive."""
-        value, spread = float(self.theta[point, column]), self.parameters[column].spread
+        """Return the value of a parameter at a point; None if it is inactive.
+
+        A word is text, and a number is int if all values of the parameter are whole.
+        """
+        value, parameter = float(self.theta[point, column]), self.parameters[column]
         if np.isnan(value):
             return None
-        return spread.words[int(value)] if isinstance(spread, Category) else value
+        if isinstance(parameter.spread, Category):
+            return parameter.spread.words[int(value)]
+        return int(value) if parameter.whole else value
 
     def values_of(self, point: int) -> dict[str, float | str | None]:
         """Return the parameters of a point by name, as `value_of` does."""
@@ -181,8 +195,6 @@ class Plan:
         for j, parameter in enumerate(self.parameters):
             if parameter.input is None:
                 value = self.value_of(point, j)
-                if isinstance(value, float) and parameter.whole:
-                    value = int(value)
                 if value is not None:
                     config[parameter.name] = value
         if self.seed_key:

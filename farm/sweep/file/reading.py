@@ -180,7 +180,7 @@ def write_csv(path: str | Path, out: TextIO) -> int:
         for start in range(0, plan.size, EXPORT_ROWS):
             rows = slice(start, start + EXPORT_ROWS)
             numbers = np.concatenate([file[c.name][rows] for c in outputs] or [NO_OUTPUTS], axis=1)
-            cells = [cells_of(plan, j, file["theta"][rows, j]) for j in range(len(plan.parameters))]
+            cells = [cells_of(plan, j, rows) for j in range(len(plan.parameters))]
             status = [PointStatus(int(s)).name.lower() for s in file["status"][rows]]
             rest = zip(*(file[n][rows].tolist() for n in REST), strict=True)
             for k, (word, more) in enumerate(zip(status, rest, strict=True)):
@@ -189,9 +189,9 @@ def write_csv(path: str | Path, out: TextIO) -> int:
         return plan.size
 
 
-def cells_of(plan: Plan, column: int, values: Array) -> list[str]:
+def cells_of(plan: Plan, column: int, rows: slice) -> list[str]:
     """Return values of a parameter as the cells of a CSV table; inactive ones are empty."""
-    spread = plan.parameters[column].spread
+    spread, values = plan.parameters[column].spread, plan.column(column)[rows]
     if isinstance(spread, Category):
         return [word or "" for word in spread.all_words(values)]
     return _cells(values.tolist())
@@ -230,11 +230,12 @@ def load_xarray(path: str | Path) -> xarray.Dataset:
         for j, parameter in enumerate(plan.parameters):
             # An output may have the same name as a parameter.
             name = parameter.name if parameter.name not in data else f"theta_{parameter.name}"
-            spread, values = parameter.spread, plan.theta[:, j]
-            words = texts_of(spread, values) if isinstance(spread, Category) else values
+            values = plan.column(j)
+            if isinstance(parameter.spread, Category):
+                values = texts_of(parameter.spread, values)
             tensor = plan.tensor_of(parameter)
             attrs = layout.cf_attributes(replace(tensor, name=parameter.name)) if tensor else {}
-            coords[name] = ("point", words, attrs)
+            coords[name] = ("point", values, attrs)
         attrs = dict(_plain_attrs(file)) | {"model": plan.info.name, "seed": plan.seed}
         return xarray.Dataset(data, coords, attrs)
 

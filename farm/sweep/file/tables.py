@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.call import Array, TensorInfo
-from farm.sweep.design.binding import BoundParameter, entry_name
+from farm.sweep.design.binding import entry_name
 from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file import layout
@@ -68,8 +68,10 @@ def table_of(path: str | Path) -> SweepTable:
     taken = {"point", *outputs, *about}
     names = [f"theta_{p.name}" if p.name in taken else p.name for p in plan.parameters]
     tensors |= dict(zip(names, map(plan.tensor_of, plan.parameters), strict=True))
-    columns = zip(names, plan.parameters, plan.theta.T, strict=True)
-    parameters = {name: _of_parameter(values, p) for name, p, values in columns}
+    parameters: dict[str, Any] = {}
+    for j, (name, parameter) in enumerate(zip(names, plan.parameters, strict=True)):
+        spread, values = parameter.spread, plan.column(j)
+        parameters[name] = spread.all_words(values) if isinstance(spread, Category) else values
     about = {f"{name}_" if name in outputs else name: column for name, column in about.items()}
     return SweepTable(
         {"point": np.arange(plan.size), **parameters, **outputs, **about},
@@ -90,14 +92,6 @@ def table_of(path: str | Path) -> SweepTable:
         {name: t.description for name, t in tensors.items() if t is not None and t.description},
         tuple(name for name, column in parameters.items() if not isinstance(column, list)),
     )
-
-
-def _of_parameter(values: Array, parameter: BoundParameter) -> Any:
-    """Return numbers, whole ones as such if no point lacks one, or words, None for none."""
-    if isinstance(parameter.spread, Category):
-        return parameter.spread.all_words(values)
-    whole = parameter.whole and not np.any(np.isnan(values))
-    return values.astype(np.int64) if whole else values
 
 
 def _about(known: PointColumns) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Which parameters of a sweep decide an output, by the methods of SALib."""
