@@ -133,7 +133,7 @@ def test_a_table_is_its_rows_not_its_path(tmp_path: Path) -> None:
     check_same_plan(PATH, there, request_of(table("b.csv", 1, 2, 3), spreads={}))
     changed = plan_of(table("a.csv", 1, 9, 3), {})
     assert plan_differences(there, changed) == [
-        "point 1: [1.0, 2.0, 3.0, 2.0] in the file, [1.0, 2.0, 3.0, 9.0] here"
+        "point 1: [1, 2, 3, 2] in the file, [1, 2, 3, 9] here"
     ]
     longer = plan_of(table("a.csv", 1, 2, 3, 4), {})
     assert plan_differences(there, longer) == ["points: 3 in the file, 4 here"]

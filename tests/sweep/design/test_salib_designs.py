@@ -178,7 +178,7 @@ def test_blocks_continue(text: str, size: int, longer: str) -> None:
         ("saltelli:8", 83, "10 points for each base point, so 83 points do not fit; 80 or 90 do"),
         ("morris:5", 28, "5 points for each trajectory, so 28 points do not fit; 25 or 30 do"),
         ("morris:5", 25, "the sweep has 25 points; expected more, got 25"),
-        ("ff", 16, "ff cannot be extended: a two-level design has a fixed number of points"),
+        ("ff", 16, "ff cannot be continued: a two-level design has a fixed number of points"),
     ],
 )
 def test_what_cannot_be_extended_says_why(text: str, count: int, why: str) -> None:

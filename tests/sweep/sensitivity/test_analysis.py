@@ -156,7 +156,8 @@ def test_numbers_that_are_not_finite_are_refused_or_left_out(tmp_path: Path) -> 
 
 
 def test_an_incomplete_sweep_is_to_be_continued(tmp_path: Path) -> None:
-    path = swept(tmp_path / "s.h5", "saltelli:16", fails_above_nine, max_failures=0, workers=1)
+    limits = {"max_failures": 0, "in_flight": 1, "workers": 1}
+    path = swept(tmp_path / "s.h5", "saltelli:16", fails_above_nine, **limits)
     with h5py.File(path) as file:
         pending = int(np.count_nonzero(file["status"][:] == PointStatus.PENDING))
     assert pending > 0
