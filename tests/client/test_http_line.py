@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import farm
-from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Derivative, Hints, Operation, Result
+from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Derivative, Hints, Operation, Result, TensorInfo
 from farm.client import http_line as http_client
 from farm.client.http_line import HttpLine
 from farm.errors import (
@@ -36,7 +36,7 @@ from tests.support.front_door import Door, front_door
 class Gate(farm.Model):
     """Doubles x; a negative x waits until the gate is opened."""
 
-    inputs = {"x": 2}
+    inputs = {"x": farm.tensor(2, unit="m", description="place")}
     outputs = {"y": (1, 2)}
 
     def __init__(self) -> None:
@@ -105,7 +105,8 @@ def test_a_farm_is_known_and_told_from_others(line: HttpLine) -> None:
     assert line.is_farm
     assert line.names() == ["gate"]
     info = line.describe("gate", '{"factor":3}')
-    assert (info.inputs[0].name, info.outputs[0].shape) == ("x", (1, 2))
+    assert info.inputs == (TensorInfo("x", (2,), unit="m", description="place"),)
+    assert info.outputs[0].shape == (1, 2)
     assert line.status()["models"] == ["gate"]
     with pytest.raises(ModelNotFound, match="'no such' is not served"):
         line.describe("no such", EMPTY_CONFIG)

@@ -23,7 +23,7 @@ from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
 from farm.worker.runner import Runner
 
 
-@farm.model(inputs={"x": 1}, outputs={"y": 1})
+@farm.model(inputs={"x": farm.tensor(1, unit="m")}, outputs={"y": farm.tensor(1, unit="m3")})
 def cube(x: Any) -> Any:
     return x**3
 

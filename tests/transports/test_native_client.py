@@ -487,7 +487,8 @@ def test_unknown_models_and_wrong_sizes_are_refused(farm: Farm, worker: object) 
     with pytest.raises(InvalidInput, match="has length 2"):
         submit(line, long, NO_HINTS, as_it_is).result(LIMIT_S)
     assert sorted(line.names()) == ["crash", "cube", "hold", "sleep"]
-    assert line.describe("cube", '{"any":1}').inputs[0].shape == (1,)
+    info = line.describe("cube", '{"any":1}')
+    assert [(t.shape, t.unit) for t in (*info.inputs, *info.outputs)] == [((1,), "m"), ((1,), "m3")]
     with pytest.raises(ModelNotFound):
         line.describe("nope", EMPTY_CONFIG)
     line.close()

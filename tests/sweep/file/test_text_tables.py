@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -140,8 +141,15 @@ def test_a_file_of_the_earlier_layout_is_read_and_continued(tmp_path: Path) -> N
 def test_octave_loads_it(path: Path) -> None:
     with h5py.File(path) as file:
         sequence = int(file["sequence"][()])
-    program = f"""
-        s = load("{path}");
+    page = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text()
+    (shown,) = re.findall(r"```octave\n(.*?)```", page, re.DOTALL)
+    program = (
+        shown.replace("beam.h5", str(path))
+        + f"""
+        assert(size(theta), [5 4]);
+        assert(u(3, 4), 3.003);
+        assert(names, {{"E[0]"; "E[1]"; "E[2]"; "load"}});
+        assert(numel(errors), 2);
         assert(size(s.theta), [4 5]);
         assert(s.theta(:, 3)', [{" ".join(map(repr, PLAN.theta[2].tolist()))}]);
         assert(s.status(:)', uint8([1 1 2 1 2]));
@@ -152,6 +160,7 @@ def test_octave_loads_it(path: Path) -> None:
         assert(strtrim(s.workers.name), "node1/7");
         assert(s.sequence, uint64({sequence}));
     """
+    )
     if shutil.which("octave") is None:
         pytest.skip("octave is not installed")
     command = ["octave", "--norc", "--no-gui", "--quiet", "--eval", program]
