@@ -112,7 +112,10 @@ def _data(
             for column, tensor in pairs
         ],
         "operation": operation,
-        "weights": [shown.done / max(shown.done_shown, 1), shown.failed / max(shown.failed_shown, 1)],
+        "weights": [
+            shown.done / max(shown.done_shown, 1),
+            shown.failed / max(shown.failed_shown, 1),
+        ],
         "left_out": _left_out(plan, shown, len(quantities)),
     }
 

@@ -1,10 +1,10 @@
 """Ranks the parameters of a sweep by their influence on an output, with the methods of SALib.
 
-    sobol    shares of the output's variance, from a design saltelli
-    morris   elementary effects, from a design morris
-    ff       main effects, from a design ff
-    delta    distance between distributions of the output, from any independent points
-    pawn     the same by distribution functions
+sobol    shares of the output's variance, from a design saltelli
+morris   elementary effects, from a design morris
+ff       main effects, from a design ff
+delta    distance between distributions of the output, from any independent points
+pawn     the same by distribution functions
 """
 
 from __future__ import annotations

@@ -13,10 +13,31 @@ class Curves extends Figure {
     this.size = this.entries.length;
     this.entry = new Column({ name: `entry of ${field.name}` }, this.entries, "entry");
     this.number = new Column({ name: field.name, unit: field.unit }, [...this.values, ...this.bands], "output");
-    this.number.setLog(this.number.wide);
     this.heading.textContent = this.number.title;
     this.curves = Math.min(this.places.length, MOST_CURVES);
+    this.setLog(this.number.wide);
     this.note();
+    if (this.number.raw.some((value) => value > 0)) this.caption.append(this.logBox());
+  }
+
+  logBox() {
+    const label = element("label");
+    const box = element("input");
+    box.type = "checkbox";
+    box.checked = this.number.log;
+    box.addEventListener("change", () => {
+      this.setLog(box.checked);
+      this.zoom(null);
+    });
+    label.append(box, " log axis");
+    return label;
+  }
+
+  // The axis suits the curves and bands that are drawn, not those of all points.
+  setLog(log) {
+    this.number.setLog(log);
+    const curves = this.number.drawn.slice(0, this.curves * this.size);
+    [this.number.low, this.number.high] = extent([...curves, ...this.number.drawn.slice(this.values.length)]);
   }
 
   note() {
@@ -27,7 +48,9 @@ class Curves extends Figure {
     this.subtitle.textContent = parts.join(", ");
     const { one } = this.state.selection;
     if (one !== null && this.place(one) < 0) {
-      this.subtitle.textContent += `; point ${this.state.data.index[one]} has no curve here`;
+      const { data } = this.state;
+      const why = data.status[one] === DONE ? "has no curve in this report" : `is ${data.statuses[data.status[one]]}`;
+      this.subtitle.textContent += `; point ${data.index[one]} ${why}`;
     }
   }
 
@@ -189,7 +212,6 @@ function pictures(host, state, field) {
   const values = unpacked(field.values);
   const size = field.reduced[0] * field.reduced[1];
   const [mean, sd] = [unpacked(field.mean), unpacked(field.sd)];
-  const all = extent([...values]);
   const title = field.unit ? `${field.name} (${field.unit})` : field.name;
   const less = size < field.shape[0] * field.shape[1] ? `; ${field.shape.join(" × ")} entries in ${field.reduced.join(" × ")} blocks` : "";
   const over = ` over ${counted(field.rows, "point")}`;
@@ -199,10 +221,10 @@ function pictures(host, state, field) {
     const point = selection.one === null ? places[0] : selection.one;
     if (point === undefined) return { title, note: "no point is done", values: null };
     const name = `${title}, point ${data.index[point]}`;
-    if (at < 0) return { title: name, note: `no image of this point here; ${counted(places.length, "point")} have one`, values: null };
+    if (at < 0) return { title: name, note: data.status[selection.one] === DONE ? `not in this report, which has images of ${counted(places.length, "point")}` : data.statuses[data.status[selection.one]], values: null };
     return { title: name, note: less, values: values.slice(at * size, (at + 1) * size) };
   };
-  const point = new Picture(host, state, field, { numbers: one, limits: () => all });
+  const point = new Picture(host, state, field, { numbers: one, limits: (shown) => extent(shown) });
   point.follows = true;
   new Picture(host, state, field, { numbers: () => ({ title: `${title}, mean`, note: over + less, values: mean }), limits: () => extent(mean) });
   new Picture(host, state, field, { numbers: () => ({ title: `${title}, standard deviation`, note: over + less, values: sd }), limits: () => extent(sd) });

@@ -80,7 +80,7 @@ class Figure {
     const labels = more.noY ? [] : ticksOf(y, ...yRange, upTicks).map(([, label]) => widthOf(label));
     const left = Math.min(Math.max(18, ...labels) + 16, 110);
     const inside = width - left - 16;
-    const acrossTicks = Math.max(2, Math.floor(inside / (x.levels.length ? 45 : 62)));
+    const acrossTicks = Math.max(3, Math.floor(inside / (x.levels.length ? 45 : 62)));
     const room = x.levels.length ? inside / Math.max(1, Math.min(x.levels.length, acrossTicks)) - 6 : 80;
     const name = { nameLocation: "middle", nameTextStyle: { color: colours.soft, fontSize: 11 } };
     const xName = more.noX ? {} : { ...name, name: clipped(x.title, inside), nameGap: 24 };
@@ -176,18 +176,18 @@ class Figure {
     };
     this.canvas.addEventListener("pointerdown", (event) => {
       if (event.button) return;
-      this.line = [at(event)];
+      this.dragging = [at(event)];
       this.canvas.setPointerCapture(event.pointerId);
     });
     this.canvas.addEventListener("pointermove", (event) => {
-      if (!this.line) return showTip(event, this.box ? this.tip(...at(event)) : "");
-      this.line.push(at(event));
+      if (!this.dragging) return showTip(event, this.box ? this.tip(...at(event)) : "");
+      this.dragging.push(at(event));
       hideTip();
-      this.path.setAttribute("d", `M${dragged(this.line).map((p) => p.join()).join("L")}Z`);
+      this.path.setAttribute("d", `M${dragged(this.dragging).map((p) => p.join()).join("L")}Z`);
     });
     const ended = (event, done) => {
-      const line = this.line;
-      this.line = null;
+      const line = this.dragging;
+      this.dragging = null;
       this.path.removeAttribute("d");
       if (!line || !done) return;
       line.push(at(event));

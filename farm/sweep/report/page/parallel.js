@@ -25,7 +25,7 @@ class Parallel extends Figure {
     this.scales = columns.map(rangeOf);
     this.values = columns.map(jittered);
     const step = Math.max(1, Math.ceil(data.size / MOST_LINES));
-    this.lines = data.everywhere.filter((k) => k % step === 0 && columns.some((c) => Number.isFinite(c.drawn[k])));
+    this.lines = Array.from(data.everywhere).filter((k) => k % step === 0 && columns.some((c) => Number.isFinite(c.drawn[k])));
     this.subtitle.textContent = step > 1 ? `${counted(this.lines.length, "line")} of ${counted(data.size, "point")} of this report` : "";
     const spacing = this.box.width / Math.max(columns.length - 1, 1);
     const output = this.state.output();

@@ -17,8 +17,8 @@ function dots(id, data, colour, size, more = {}) {
 
 class Scatter extends Figure {
   // x, y: functions that return the columns; colour: one that returns a column, or null.
-  constructor(host, state, { x, y, colour = null, title, height, noEdge = false }) {
-    super(host, state, { title, height });
+  constructor(host, state, { x, y, colour = null, height, noEdge = false }) {
+    super(host, state, { title: "", height, label: `${y() ? y().name : ""} over ${x().name}` });
     Object.assign(this, { x, y, colour, noEdge });
   }
 
@@ -29,6 +29,7 @@ class Scatter extends Figure {
   drawing(colours) {
     const { data } = this.state;
     const [x, y] = [this.x(), this.y()];
+    this.heading.textContent = `${y.title} over ${x.name}`;
     const axes = this.axes(x, y, colours);
     const [xs, ys] = [jittered(x), jittered(y)];
     this.at = { xs, ys };

@@ -159,7 +159,7 @@ function against(state) {
   const section = shown("against", "A dot is a point; the line is the median along the parameter. Triangles on the lower edge: failed (red), without a finite number (grey).");
   const order = state.order();
   upTo(section, order, FIRST_FIGURES, (grid, parameter) => {
-    new Scatter(grid, state, { x: () => parameter, y: state.output, title: `over ${parameter.name}` });
+    new Scatter(grid, state, { x: () => parameter, y: state.output });
   }, "parameters");
 }
 
@@ -182,7 +182,7 @@ function space(state) {
   up.value = parameters.indexOf(order[1]);
   const figure = new Scatter(section.querySelector(".grid"), state, {
     x: () => parameters[across.value], y: () => parameters[up.value],
-    colour: state.data.outputs.length ? state.output : null, title: "", height: 400, noEdge: true,
+    colour: state.data.outputs.length ? state.output : null, height: 400, noEdge: true,
   });
   const draw = figure.draw;
   figure.draw = () => {
@@ -235,7 +235,7 @@ function fields(state) {
   for (const field of state.data.fields) {
     if (field.bands) new Curves(grid, state, field);
     else {
-      const line = element("div", "", "grid");
+      const line = element("div", "", "grid small");
       grid.append(line);
       pictures(line, state, field);
     }
@@ -274,6 +274,6 @@ function aboutFarm(state) {
   new Gantt(wide, state);
   const times = document.getElementById("run-times");
   state.order().slice(0, FIRST_FIGURES).forEach((p) => {
-    new Scatter(times, state, { x: () => p, y: () => state.data.run, title: `over ${p.name}`, noEdge: true });
+    new Scatter(times, state, { x: () => p, y: () => state.data.run, noEdge: true });
   });
 }

@@ -1,10 +1,11 @@
 // Numbers and elements as text. Texts of the data enter the page by textContent alone.
 
-// A number with all the digits that it needs, as Python shows it.
+// A number with all its digits, to be copied.
 function full(value) {
   if (Number.isNaN(value)) return "none";
-  if (!Number.isFinite(value)) return value > 0 ? "infinity" : "−infinity";
-  return short(value, 12);
+  if (!Number.isFinite(value)) return value > 0 ? "infinity" : "-infinity";
+  const size = Math.abs(value);
+  return size > 0 && size < 1e-4 ? value.toExponential() : String(value);
 }
 
 // A number in few characters, for axes and tips.
@@ -21,6 +22,7 @@ function short(value, digits = 4) {
 
 function seconds(value) {
   if (!Number.isFinite(value)) return "none";
+  if (value === 0) return "0 s";
   if (value < 1e-3) return `${short(value * 1e6, 3)} µs`;
   if (value < 1) return `${short(value * 1e3, 3)} ms`;
   if (value < 300) return `${short(value, 3)} s`;
