@@ -18,7 +18,13 @@ from farm.version import __version__
 if TYPE_CHECKING:
     from farm import ops as ops
     from farm.client import Client, Executor, RemoteModel, call_id, chain, connect
-    from farm.loading import load_failures, load_pandas, load_progress, load_xarray
+    from farm.loading import (
+        load_failures,
+        load_pandas,
+        load_progress,
+        load_xarray,
+        sensitivity,
+    )
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
     from farm.protocols.mip.remote import MipModel
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from farm.sweep.design.parameters import Normal as normal
     from farm.sweep.design.parameters import choice
     from farm.sweep.file.progress import Progress
+    from farm.sweep.sensitivity.ranking import Sensitivity
     from farm.worker.command import CommandModel
     from farm.worker.frameworks.jax import jax_model
     from farm.worker.frameworks.onnx import OnnxModel
@@ -46,6 +53,7 @@ else:
         "Point": ("farm.sweep.api", "Point"),
         "Progress": ("farm.sweep.file.progress", "Progress"),
         "RemoteModel": ("farm.client", "RemoteModel"),
+        "Sensitivity": ("farm.sweep.sensitivity.ranking", "Sensitivity"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "SweepError": ("farm.sweep.design.errors", "SweepError"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
@@ -61,6 +69,7 @@ else:
         "load_pandas": ("farm.loading", "load_pandas"),
         "load_progress": ("farm.loading", "load_progress"),
         "load_xarray": ("farm.loading", "load_xarray"),
+        "sensitivity": ("farm.loading", "sensitivity"),
         "serve": ("farm.server.in_process", "serve"),
         "sweep": ("farm.sweep.api", "sweep"),
     }
@@ -106,6 +115,7 @@ __all__ = [
     "Progress",
     "RemoteModel",
     "Result",
+    "Sensitivity",
     "Sweep",
     "SweepError",
     "TensorInfo",
@@ -124,6 +134,7 @@ __all__ = [
     "log",
     "model",
     "normal",
+    "sensitivity",
     "serve",
     "sweep",
 ]

@@ -17,6 +17,7 @@ from farm.record.file import is_record
 from farm.sweep.design.errors import SweepError
 from farm.sweep.file import reading, tables
 from farm.sweep.file.progress import Progress
+from farm.sweep.sensitivity.analysis import AUTO, Sensitivity, analyse
 from farm.wording import briefly
 
 if TYPE_CHECKING:
@@ -85,6 +86,21 @@ def load_progress(path: str | Path) -> Progress:
     Raises SweepError.
     """
     return reading.progress_of(path)
+
+
+@briefly(SweepError, FarmError)
+def sensitivity(
+    path: str | Path, *, method: str = AUTO, output: str | None = None, seed: int = 0
+) -> list[Sensitivity]:
+    """Rank the parameters of a sweep file by their influence on its outputs, by SALib.
+
+    method: "sobol" for a design saltelli, "morris", "ff", "delta" or "pawn" for any design; "auto":
+    the one that fits the design. output: like "u", the mean of its entries if there are several,
+    "u[3]", or "u[:]", each entry; None: every output that varies. seed: of the resampling that
+    intervals come from. Returns an object for each scalar, with `to_pandas()`.
+    Raises SweepError, FarmError.
+    """
+    return analyse(Path(path), method=method, output=output, seed=seed)
 
 
 def _selection(

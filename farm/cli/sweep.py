@@ -26,6 +26,7 @@ from farm.cli.sweep_farm import (
     open_farm,
     sources_of,
 )
+from farm.cli.sweep_sensitivity import sensitivity
 from farm.cli.sweep_session import hints_of, rule_options, run_session
 from farm.client import Client
 from farm.errors import FarmError
@@ -61,7 +62,7 @@ Options that a new sweep needs; the others: farm sweep run --help
   --param NAME=SPEC      a parameter to vary: x=0:10   x=log:1e-3:1   x=int:1:10
                          x=1,2,3   x=normal:MEAN:SD   x=scipy:beta:2,5
   --design DESIGN        its points: grid:10   lhs:100   sobol:256   random:100
-                         halton:100   file:points.csv
+                         halton:100   saltelli:64   morris:20   ff   file:points.csv
   -o FILE.h5             the file for the results
 """
 
@@ -84,6 +85,7 @@ Parameters:  k=0:10   k=log:1e-3:1   k=normal:MEAN:SD   k=int:1:10   k=choice:1,
              k=scipy:beta:2,5
              k is an input; x[2] one entry of input x; x all entries; any other name a config key
 Designs:     grid:10,5   random:100   lhs:100[,random-cd]   sobol:256   halton:100   file:FILE
+             for sensitivity: saltelli:64[,first]   morris:20[,LEVELS]   ff
 Costs:       'n**3', of inputs and config keys;  column:NAME of a table;  sweep:FILE.h5, run times
 Exit status: 0 all points done, 1 some points failed, 3 sweep not complete; more: farm --help
 """
@@ -282,7 +284,9 @@ def run(
             for note in request.design.notes:
                 click.echo(f"note: {note}", err=True)
             old = "" if claim.plan is None else ", replacing the sweep there"
-            click.echo(f"{plan.size} points of {name}, seed {plan.seed}, into {out}{old}", err=True)
+            product = plan.design.product(len(plan.parameters))
+            size = f"{product} = {plan.size}" if product else f"{plan.size}"
+            click.echo(f"{size} points of {name}, seed {plan.seed}, into {out}{old}", err=True)
             started = [] if no_probe else probe(plan, farm.client, hints)
             return run_session(claim.create(plan), farm, rules, started=started)
 
@@ -300,7 +304,7 @@ def extend(
     trust: bool,
     **rules: Any,
 ) -> int:
-    """Extend a sobol, halton or random sweep to --points points and run the new ones.
+    """Extend a sobol, halton, random, saltelli or morris sweep to --points and run the new ones.
 
     Other designs cannot be extended; the error message gives the reason.
     """
@@ -355,7 +359,7 @@ def rerun(
     return DONE
 
 
-for command in sweep_read.COMMANDS:
+for command in (*sweep_read.COMMANDS, sensitivity):
     sweep.add_command(command)
 
 

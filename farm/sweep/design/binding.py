@@ -137,6 +137,15 @@ def wanted_gradients(info: ModelInfo, names: Sequence[str]) -> tuple[tuple[int, 
     return tuple(pairs)
 
 
+def output_entries(name: str, info: ModelInfo) -> TensorEntries:
+    """Parse a name such as "u" (all entries) or "u[3]" of an output. Raises SweepError."""
+    place = _place(name, info.outputs, "out")
+    if place is None:
+        offered = ", ".join(tensor.name for tensor in info.outputs)
+        raise SweepError(f"no output {name!r}; the outputs are {offered}")
+    return place
+
+
 def entry_name(tensor: TensorInfo, entry: int) -> str:
     """Return the name of an entry: `k` if it is the only one, otherwise `x[3]` or `x[1,2]`."""
     if tensor.size == 1:

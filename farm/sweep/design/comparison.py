@@ -165,7 +165,7 @@ def _points(there: Plan, asked: Plan) -> dict[str, Pair]:
     k = int(np.flatnonzero((there.theta != asked.theta).any(axis=1))[0])
     pairs = {f"point {k}": (str(there.theta[k].tolist()), str(asked.theta[k].tolist()))}
     if there.unit is not None:  # other versions may scramble differently
-        for name in ("numpy_version", "scipy_version"):
+        for name in ("numpy_version", "scipy_version", "salib_version"):
             pairs[name] = there.provenance.get(name, "?"), asked.provenance.get(name, "?")
     return pairs
 

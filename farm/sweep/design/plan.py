@@ -98,11 +98,11 @@ class Plan:
     def mixed(self) -> Array:
         """Return the points in the order in which they are submitted while no cost is known.
 
-        Grids and tables are shuffled: neighbours have similar run times, so in their own order
-        neither the first results nor the expected end would represent the rest. Other designs are
-        mixed already.
+        Grids, factorial designs and tables are shuffled: neighbours have similar run times, so in
+        their own order neither the first results nor the expected end would represent the rest.
+        Other designs are mixed already.
         """
-        if self.design.kind in ("grid", "file") and self.order != GIVEN:
+        if self.design.kind in ("grid", "ff", "file") and self.order != GIVEN:
             return shuffled(self.size, self.seed)
         return np.arange(self.size)
 

@@ -4,6 +4,7 @@
     random:100                   independent points
     lhs:100  lhs:100,random-cd   Latin hypercube, optimised by random-cd or lloyd if asked
     sobol:256  halton:100        scrambled low-discrepancy sequences, which can be continued
+    saltelli:64  morris:20  ff   for sensitivity analysis: farm.sweep.design.salib_designs
     file:points.csv              the points of a table (csv, npy, h5)
 
 The bytes are the same for the same versions of numpy and scipy; other versions may scramble
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,21 @@ import numpy as np
 from farm.call import Array
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Choice, Distribution
+from farm.sweep.design.salib_designs import (
+    FACTORIAL,
+    MORRIS,
+    SALIB_KINDS,
+    SALTELLI,
+    block_size,
+    check_salib_design,
+    salib_sample,
+    size_note,
+    size_of,
+)
 from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
 from farm.wording import worded
 
-COUNTED = ("random", "lhs", "sobol", "halton")
+COUNTED = ("random", "lhs", "sobol", "halton", SALTELLI, MORRIS)
 OPTIMISATIONS = ("random-cd", "lloyd")
 LARGEST_SWEEP = 2**30
 """Most points of a sweep: more are probably a typing error, and Sobol's sequence ends here."""
@@ -38,8 +50,9 @@ ORDER_KEY = 0x6F72646572
 class Design:
     """A design of experiments; `parse_design` reads its text back as the same design.
 
-    counts: the number of points; for a grid the levels, none if all parameters list their values.
-    option: the optimisation of lhs, or the path of file.
+    counts: the number of points; for a grid the levels, none if all parameters list their values;
+    for saltelli the base points; for morris the trajectories, and the levels if given.
+    option: the optimisation of lhs, "first" for saltelli, or the path of file.
     """
 
     kind: str
@@ -55,13 +68,19 @@ class Design:
     @property
     def notes(self) -> tuple[str, ...]:
         """Hints for the user about this design, one sentence each."""
-        if self.kind == "sobol" and self.counts[0] & (self.counts[0] - 1):
+        if self.kind in ("sobol", SALTELLI) and self.counts[0] & (self.counts[0] - 1):
             n = self.counts[0]
             return (
-                f"sobol:{n} is not a power of 2, so the points are not balanced; "
+                f"{self.kind}:{n} is not a power of 2, so the points are not balanced; "
                 f"{1 << (n.bit_length() - 1)} or {1 << n.bit_length()} are",
             )
         return ()
+
+    def product(self, parameters: int) -> str:
+        """Return how many points a design of blocks has, such as "64 x (2 x 3 + 2)"; or ""."""
+        if self.kind not in SALIB_KINDS:
+            return ""
+        return size_note(self.kind, self.counts, self.option, parameters)
 
 
 def parse_design(text: str) -> Design:
@@ -72,7 +91,13 @@ def parse_design(text: str) -> Design:
         return Design("grid", tuple(_count(s, text) for s in settings))
     if kind == "file" and rest:
         return Design("file", option=rest)
-    if kind in COUNTED and settings:
+    if kind in SALIB_KINDS and bool(settings) == (kind in COUNTED):
+        option = settings.pop() if kind == SALTELLI and len(settings) == 2 else ""
+        if len(settings) <= (2 if kind == MORRIS else 1):
+            counts = tuple(_count(s, text) for s in settings)
+            check_salib_design(kind, counts, option, text)
+            return Design(kind, counts, option)
+    elif kind in COUNTED and settings:
         option = ""
         if kind == "lhs" and len(settings) == 2:
             option = settings.pop()
@@ -85,7 +110,7 @@ def parse_design(text: str) -> Design:
             return Design(kind, (_count(settings[0], text),), option)
     raise SweepError(
         f"unknown design {text!r}; use grid:10, random:100, lhs:100, lhs:100,random-cd, "
-        "sobol:256, halton:100 or file:points.csv"
+        "sobol:256, halton:100, saltelli:64, morris:20, ff or file:points.csv"
     )
 
 
@@ -108,7 +133,8 @@ def shuffled(count: int, seed: int) -> Array:
 def sample(design: Design, spreads: Sequence[Distribution], seed: int) -> Array:
     """Return the design's points in the unit cube, shape (points, parameters).
 
-    Does not handle files. Source of lhs, sobol and halton: scipy.stats.qmc. Raises SweepError.
+    Does not handle files. Source of lhs, sobol and halton: scipy.stats.qmc; of saltelli, morris and
+    ff: SALib. Raises SweepError, UnsupportedFeature without SALib.
     """
     if not spreads:
         raise SweepError(
@@ -117,6 +143,11 @@ def sample(design: Design, spreads: Sequence[Distribution], seed: int) -> Array:
         )
     if design.kind == "grid":
         return _grid(design, spreads)
+    if design.kind in SALIB_KINDS:
+        total = size_of(design.kind, design.counts, design.option, len(spreads))
+        if total > LARGEST_SWEEP:
+            raise SweepError(f"design {design} has {total} points; the limit is {LARGEST_SWEEP}")
+        return salib_sample(design.kind, design.counts, design.option, spreads, generator(seed))
     count, dims = design.counts[0], len(spreads)
     if design.kind == "random":
         return generator(seed).random((count, dims))
@@ -129,23 +160,42 @@ def continued(design: Design, spreads: Sequence[Distribution], seed: int, unit: 
     Raises SweepError if the design cannot be extended, or if the installed numpy or scipy produces
     another sequence than the version that made `unit`.
     """
-    if design.kind not in ("sobol", "halton", "random"):
+    if design.kind not in EXTENDABLE:
         raise SweepError(f"{design.kind} cannot be extended: {_WHY_NOT[design.kind]}")
-    if design.counts[0] <= len(unit):
-        raise SweepError(f"the sweep has {len(unit)} points; expected more, got {design.counts[0]}")
     longer = sample(design, spreads, seed)
+    if len(longer) <= len(unit):
+        raise SweepError(f"the sweep has {len(unit)} points; expected more, got {len(longer)}")
     if not np.array_equal(longer[: len(unit)], unit):
         raise SweepError(
             f"{design} does not begin with the points of this file: it was made by other versions "
-            "of numpy and scipy (see /provenance), which are needed to extend it"
+            "of numpy, scipy and SALib (see /provenance), which are needed to extend it"
         )
     return longer
 
+
+def longer_design(design: Design, count: int, parameters: int) -> Design:
+    """Return `design` with `count` points. Raises SweepError if these are no whole blocks."""
+    if design.kind not in (SALTELLI, MORRIS):
+        return replace(design, counts=(count,))
+    block = block_size(design.kind, design.option, parameters)
+    if count % block:
+        each = "base point" if design.kind == SALTELLI else "trajectory"
+        below = count - count % block
+        raise SweepError(
+            f"{design} has {block} points for each {each}, so {count} points do not fit; "
+            f"{below} or {below + block} do"
+        )
+    return replace(design, counts=(count // block, *design.counts[1:]))
+
+
+EXTENDABLE = ("sobol", "halton", "random", SALTELLI, MORRIS)
 
 _WHY_NOT = {
     "lhs": "a Latin hypercube has one point in each of its N slices, and more points need "
     "other slices; start a new sweep, or use sobol",
     "grid": "a finer grid is another set of points; start a new sweep",
+    FACTORIAL: "a two-level design has a fixed number of points; start a new sweep, such as "
+    "morris:20",
     "file": "its points come from a table; run a longer table as a new sweep",
 }
 

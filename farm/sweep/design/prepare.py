@@ -15,7 +15,7 @@ from farm.sweep.design.cost import checked_costs, cost_option
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.plan import AUTO, Plan
-from farm.sweep.design.points import Design, continued, sample, values
+from farm.sweep.design.points import Design, continued, longer_design, sample, values
 from farm.sweep.design.tables import PointTable, read_table
 from farm.wording import worded
 
@@ -131,7 +131,7 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
 
 def longer_plan(plan: Plan, count: int) -> Plan:
     """Return a plan with `count` points that begins with those of `plan`. Raises SweepError."""
-    design = replace(plan.design, counts=(count,))
+    design = longer_design(plan.design, count, len(plan.parameters))
     spreads = [p.spread for p in plan.parameters if p.spread is not None]
     made = plan.unit if plan.unit is not None else np.empty((0, 0))
     unit = continued(design, spreads, plan.seed, made)

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from farm.version import __version__
 
-PACKAGES = ("numpy", "scipy", "h5py")
+PACKAGES = ("numpy", "scipy", "h5py", "salib")
+"""Packages whose versions are facts of a sweep, "" for one that is not installed."""
+
 SLURM = {
     "SLURM_JOB_ID": "slurm_job_id",
     "SLURM_ARRAY_TASK_ID": "slurm_array_task_id",

@@ -1,46 +1,55 @@
-"""Ranks the parameters of a sweep by their influence on an output, with the methods of SALib.
+"""Ranks the parameters of a sweep by their influence on its outputs, with the methods of SALib.
 
 sobol    shares of the output's variance, from a design saltelli
 morris   elementary effects, from a design morris
 ff       main effects, from a design ff
-delta    distance between distributions of the output, from any independent points
-pawn     the same by distribution functions
+delta    distance between densities of the output, from points of any design
+pawn     distance between its distribution functions, from points of any design
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import h5py
+import numpy as np
+
 from farm.call import Array
-from farm.sweep.design.errors import SweepError
+from farm.sweep.design.binding import entry_name, output_entries
+from farm.sweep.design.errors import SweepError, resumed
+from farm.sweep.design.plan import Column, Plan
+from farm.sweep.design.salib_designs import FACTORIAL, MORRIS, SALTELLI, size_of
+from farm.sweep.file import layout
+from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.reading import open_sweep
+from farm.sweep.file.unreadable import reading
+from farm.sweep.sensitivity import methods
+from farm.sweep.sensitivity.methods import Measures, Table
+from farm.sweep.sensitivity.ranking import Sensitivity
+from farm.wording import worded
+
+__all__ = ["AUTO", "METHODS", "Sensitivity", "analyse"]
 
 AUTO = "auto"
-METHODS = ("sobol", "morris", "ff", "delta", "pawn")
+OF_DESIGN = {SALTELLI: "sobol", MORRIS: "morris", FACTORIAL: "ff"}
+"""The method of each design that was made for one."""
 
+OTHERWISE = "pawn"
+"""The method of other designs. It takes milliseconds where delta takes seconds, and any output."""
 
-@dataclass(frozen=True, eq=False)
-class Sensitivity:
-    """The influence of each of P parameters on one scalar output.
+EXAMPLES = {"sobol": "saltelli:64", "morris": "morris:20", "ff": "ff"}
+FUNCTIONS: dict[str, Callable[[Table], Measures]] = {
+    "sobol": methods.sobol,
+    "morris": methods.morris,
+    "ff": methods.factorial,
+    "delta": methods.delta,
+    "pawn": methods.pawn,
+}
+METHODS = tuple(FUNCTIONS)
 
-    output: the scalar's name, such as "deflection", "u[3]" or "mean of u". method: one of METHODS.
-    measure: the name of the measure in `values`, by which parameters are ranked: "ST", "mu_star",
-    "ME", "delta" or "PAWN median". values: shape (P,), larger means more influence. confidence:
-    half width of the 95 % interval of each value, NaN where the method has none. others: the
-    method's other measures by SALib's names, shape (P,), or (P, P) for pairs. points: the number
-    of rows used; left_out: of rows without a result or with a number that is not finite.
-    """
-
-    output: str
-    method: str
-    parameters: tuple[str, ...]
-    measure: str
-    values: Array
-    confidence: Array
-    others: Mapping[str, Array]
-    points: int
-    left_out: int
+EVERY_ENTRY = "[:]"
+"""The end of an output's name that means each of its entries."""
 
 
 def analyse(
@@ -48,9 +57,128 @@ def analyse(
 ) -> list[Sensitivity]:
     """Return the sensitivity of a sweep's outputs, which may be running, one for each scalar.
 
-    method: one of METHODS, or AUTO for the one that fits the sweep's design. output: like u or
-    u[3]; None: every output, the mean of one with several entries. seed: of the resampling from
-    which confidence intervals come.
-    Raises SweepError, UnsupportedFeature without SALib.
+    method: one of METHODS, or AUTO for the one that fits the sweep's design. output: like u, the
+    mean of its entries if there are several, u[3], or u[:], each entry; None: every output. Those
+    that are the same in all rows are left out, unless all are, which is an error. seed: of the
+    resampling that the intervals come from. Raises SweepError, UnsupportedFeature without SALib.
     """
-    raise SweepError(f"{path}: sensitivity analysis is not available yet")
+    return analyse_with_constants(path, method=method, output=output, seed=seed)[0]
+
+
+def analyse_with_constants(
+    path: Path, *, method: str = AUTO, output: str | None = None, seed: int = 0
+) -> tuple[list[Sensitivity], list[str]]:
+    """Return what `analyse` returns, and the names of the scalars that it leaves out."""
+    if method not in (AUTO, *METHODS):
+        raise SweepError(f"method {method!r}: expected {', '.join((AUTO, *METHODS))}")
+    with open_sweep(path) as file, reading(path):
+        plan, known = layout.read_plan(file), layout.read_known(file)
+        scalars = list(_scalars(file, plan, output))
+    if method == AUTO:
+        method = OF_DESIGN.get(plan.design.kind, OTHERWISE)
+    done = known.status == PointStatus.DONE
+    if method in EXAMPLES:
+        _check_design(plan, method)
+    found, constant = [], []
+    for name, values in scalars:
+        used = done & np.isfinite(values)
+        if method in EXAMPLES and not used.all():
+            raise SweepError(_missing(path, plan, method, name, known.status, used))
+        if used.any() and np.ptp(values[used]) == 0:
+            constant.append(name)
+        else:
+            found.append(_of_scalar(plan, method, name, values, used, seed))
+    if not found:
+        raise SweepError(
+            f"{', '.join(constant)}: the same value in all rows, so no parameter has an influence"
+        )
+    return found, constant
+
+
+def _of_scalar(
+    plan: Plan, method: str, name: str, values: Array, used: Array, seed: int
+) -> Sensitivity:
+    needs_levels = method == "morris" and plan.unit is not None
+    coordinates = plan.unit if needs_levels and plan.unit is not None else plan.theta
+    table = Table(coordinates[used], values[used], plan.design.counts, plan.design.option, seed)
+    try:
+        measures = FUNCTIONS[method](table)
+    except SweepError as error:
+        raise SweepError(f"output {name!r}: {error}") from error
+    return Sensitivity(
+        output=name,
+        method=method,
+        parameters=tuple(p.name for p in plan.parameters),
+        measure=measures.measure,
+        values=measures.values,
+        confidence=measures.confidence,
+        others=measures.others,
+        points=int(used.sum()),
+        left_out=int((~used).sum()),
+    )
+
+
+def _check_design(plan: Plan, method: str) -> None:
+    """Raise SweepError unless the sweep has exactly the points that a method is made for."""
+    design, count = plan.design, len(plan.parameters)
+    if OF_DESIGN.get(design.kind) != method:
+        raise SweepError(
+            f"method {method} needs the points of a design such as {EXAMPLES[method]}; this sweep "
+            f"has the design {design}, for which delta and pawn are made"
+        )
+    expected = size_of(design.kind, design.counts, design.option, count)
+    if plan.size != expected or plan.unit is None:
+        raise SweepError(
+            f"method {method} needs all {expected} points of the design {design}; the sweep has "
+            f"{plan.size}; use delta or pawn"
+        )
+
+
+def _missing(path: Path, plan: Plan, method: str, name: str, status: Array, used: Array) -> str:
+    counts = [
+        f"{int(np.count_nonzero(status == word))} {word.name.lower()}"
+        for word in PointStatus
+        if word != PointStatus.DONE and (status == word).any()
+    ]
+    odd = int(np.count_nonzero((status == PointStatus.DONE) & ~used))
+    counts += [f"{odd} with a number that is not finite"] if odd else []
+    pending = (status == PointStatus.PENDING).any()
+    retry = worded("--retry-failed", "farm sweep --resume --retry-failed")
+    remedies = [f"continue the sweep: {resumed(path)}"] if pending else []
+    if (status > PointStatus.DONE).any():
+        remedies.append(f"run failed points again by {retry}")
+    remedies.append(
+        f"use {worded('--method delta or pawn', 'delta or pawn')}, which leave them out"
+    )
+    return (
+        f"method {method} needs all {plan.size} points, and {int((~used).sum())} have no result "
+        f"for {name!r} ({', '.join(counts)}); {', or '.join(remedies)}"
+    )
+
+
+def _scalars(file: h5py.File, plan: Plan, wanted: str | None) -> Iterator[tuple[str, Array]]:
+    """Yield the name and the values of each scalar that is asked for."""
+    columns = {column.output: column for column in plan.columns if column.input is None}
+    if not columns:
+        raise SweepError(f"model {plan.info.name!r} has no outputs to analyse")
+    if wanted is None:
+        for index, column in columns.items():
+            yield _as_a_whole(file, plan.info.outputs[index].name, column)
+        return
+    index, entries, single = output_entries(wanted.removesuffix(EVERY_ENTRY), plan.info)
+    tensor = plan.info.outputs[index]
+    if index not in columns:
+        raise SweepError(f"output {tensor.name!r} has no entries")
+    column = columns[index]
+    if not (single or wanted.endswith(EVERY_ENTRY)):
+        yield _as_a_whole(file, tensor.name, column)
+        return
+    for entry in entries:
+        yield entry_name(tensor, entry), file[column.name][:, entry].astype(np.float64)
+
+
+def _as_a_whole(file: h5py.File, name: str, column: Column) -> tuple[str, Array]:
+    values = file[column.name][:].reshape(len(file[column.name]), -1)
+    if column.size == 1:
+        return name, values[:, 0].astype(np.float64)
+    return f"mean of {name}", values.mean(axis=1, dtype=np.float64)
