@@ -76,7 +76,7 @@ def _levels(parameter: BoundParameter, values: Array) -> tuple[Array, list[str]]
     Whole numbers and choices have such an axis, if they are few.
     """
     scale = "" if parameter.spread is None else parameter.spread.scale
-    words = getattr(parameter.spread, "labels", None) or ()
+    words = getattr(parameter.spread, "words", ())
     if not (words or parameter.whole or scale in ("integer", "choice")):
         return np.array([]), []
     distinct = np.unique(values[np.isfinite(values)])

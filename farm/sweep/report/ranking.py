@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
 from farm.errors import FarmError
 from farm.sweep.design.errors import SweepError
-from farm.sweep.report.columns import MOST_PARAMETERS
+from farm.sweep.design.plan import Plan
+from farm.sweep.report.columns import MOST_PARAMETERS, outputs_of
 from farm.sweep.sensitivity.analysis import Sensitivity, analyse
 
 MEASURES = {
@@ -21,18 +23,40 @@ MEASURES = {
 }
 
 
-def ranking_of(path: Path, wanted: str | None) -> dict[str, Any]:
-    """Return the sensitivity of the outputs as JSON data: groups, and a note if there are none.
+MOST_WORK = 2_000_000
+"""Most points times parameters times outputs that are ranked: half a minute for PAWN."""
 
-    wanted: an output such as u[3] that is ranked as well as all others.
+MOST_NUMBERS = 60_000_000
+"""Most numbers of an output that are read for its ranking: half a gigabyte."""
+
+
+def ranking_of(path: Path, plan: Plan, first: str | None) -> dict[str, Any]:
+    """Return the sensitivity of the outputs as JSON data: groups, and a note about missing ones.
+
+    first: the output column that the report shows first, which is ranked as well as all outputs,
+    or alone where all would take long.
     """
+    outputs = outputs_of(plan)
+    if first is None:
+        return {"groups": [], "note": "No ranking: the model has no outputs with entries."}
+    numbers = plan.size * max(column.size for column, _ in outputs)
+    work = plan.size * len(plan.parameters)
+    if work > MOST_WORK or numbers > MOST_NUMBERS:
+        return {"groups": [], "note": f"No ranking, as it takes long here: {_command(path)}."}
+    every = work * len(outputs) <= MOST_WORK
+    name = first.removeprefix("mean of ")
     try:
-        found = analyse(path)
-        if wanted is not None and "[" in wanted and wanted not in {s.output for s in found}:
-            found = [*analyse(path, output=wanted), *found]
+        found = analyse(path) if every else analyse(path, output=name)
+        if every and name.endswith("]") and name not in {s.output for s in found}:
+            found = [*analyse(path, output=name), *found]
     except (FarmError, SweepError) as error:
         return {"groups": [], "note": f"No ranking: {error}"}
-    return {"groups": [_group(s) for s in found], "note": "" if found else "No ranking."}
+    note = "" if every else f"Other outputs: {_command(path)}."
+    return {"groups": [_group(s) for s in found], "note": note}
+
+
+def _command(path: Path) -> str:
+    return f"farm sweep sensitivity {shlex.quote(path.name)}"
 
 
 def _group(found: Sensitivity) -> dict[str, Any]:

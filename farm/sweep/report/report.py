@@ -52,7 +52,8 @@ def write_report(path: Path, out: Path, *, colour_by: str | None = None) -> None
         plan, known = layout.read_plan(file), layout.read_known(file)
         state = str(file.attrs["state"])
         data = _data(file, plan, known, colour_by)
-    data["ranking"] = ranking_of(path, colour_by)
+    first = data["outputs"][data["first"]]["name"] if data["outputs"] else None
+    data["ranking"] = ranking_of(path, plan, first)
     title = plan.title or path.name
     texts = {
         "title": html.escape(title),

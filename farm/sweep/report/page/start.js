@@ -166,8 +166,9 @@ function against(state) {
 function ranking(state) {
   const { groups, note } = state.data.ranking;
   if (!groups.length && !note) return;
+  const lines = groups.some((g) => g.rows.some((row) => row.confidence));
   const bars = groups.some((g) => g.rows.some((row) => row.first !== undefined));
-  const section = shown("ranking", note || `Influence of each parameter; lines are 95 % intervals.${bars ? " Inner bars: the parameter alone." : ""}`);
+  const section = shown("ranking", `${groups.length ? "Influence of each parameter." : ""}${lines ? " Lines: 95 % intervals." : ""}${bars ? " Inner bars: the parameter alone." : ""} ${note}`.trim());
   groups.forEach((group) => new Ranking(section.querySelector(".grid"), state, group));
 }
 
