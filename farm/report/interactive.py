@@ -48,7 +48,8 @@ def write_interactive(
 
     folder: holds body.html, style.css and the scripts, which are joined to one function; they
     define a function `start`, which is called last. texts: HTML by name, which replaces {name} in
-    body.html; the name `written` stands for the time. data: JSON data, which the scripts find in the element `data`.
+    body.html; the name `written` stands for the time. data: JSON data, which the scripts find in
+    the element `data`.
     The file is written after the page is complete, so an earlier error keeps the old file.
     """
     body = folder.joinpath("body.html").read_text(encoding="utf-8")

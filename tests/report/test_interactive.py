@@ -1,4 +1,4 @@
-"""Interactive pages: self-contained, safe against the texts in them, with the library as shipped."""
+"""Interactive pages: self-contained, safe against texts in them, with the library as shipped."""
 
 from __future__ import annotations
 

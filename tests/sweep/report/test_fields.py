@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def test_a_large_image_has_the_means_of_blocks(tmp_path: Path, side: int) -> Non
     high, wide = found["reduced"]
     assert (high, wide) == (MOST_ON_SIDE, 4)
     starts = [k * side // high for k in range(high + 1)]  # as the page's `starts`
-    blocks = [values[:, a:b].mean(axis=1) for a, b in zip(starts, starts[1:], strict=False)]
+    blocks = [values[:, a:b].mean(axis=1) for a, b in itertools.pairwise(starts)]
     expected = np.stack(blocks, axis=1)
     assert unpacked(found["values"]).reshape(expected.shape) == pytest.approx(expected, rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""A report in use in headless Chromium: points selected in figures, keys, zoom, texts that attack."""
+"""A report in use in headless Chromium: selecting points, keys, zoom, texts that attack."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ def test_an_error_and_a_bar_select_their_points(page: Browser) -> None:
 
 def test_a_drag_along_an_axis_of_parallel_coordinates_narrows(page: Browser) -> None:
     figure = "document.querySelector('#parallel .canvas').figure"
-    place = f"const f = {figure}; return [f.axisX(arguments[0]), f.heightAt(arguments[0], arguments[1])]"
+    place = f"""const f = {figure}
+        return [f.axisX(arguments[0]), f.heightAt(arguments[0], arguments[1])]"""
     bounds = {0: (1.0, 1.5), 1: (1.2, 2.0)}
     names = page.run(f"return {figure}.shown.map((c) => c.name)")
     kept = np.ones(64, dtype=bool)
@@ -194,7 +195,8 @@ def test_on_a_phone_nothing_is_wider_than_the_window(page: Browser) -> None:
 
 def test_a_dark_page_is_drawn_again(page: Browser) -> None:
     ground = "return getComputedStyle(document.body).backgroundColor"
-    colour = f"return document.querySelector('{AGAINST}').figure.chart.getOption().series[0].itemStyle.color"
+    colour = f"""const figure = document.querySelector('{AGAINST}').figure
+        return figure.chart.getOption().series[0].itemStyle.color"""
     light = page.run(ground), page.run(colour)
     page.show_as(1120, 900, "dark")
     page.until(f"return (() => {{ {ground} }})() !== arguments[0]", light[0])

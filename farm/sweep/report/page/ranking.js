@@ -1,11 +1,12 @@
 // The influence of parameters on an output: bars with the interval of confidence.
 
 class Ranking extends Figure {
-  constructor(host, state, group) {
+  // about: what is measured, if the section's note does not say so.
+  constructor(host, state, group, about) {
     const lines = Math.max(group.rows.length, 1);
     super(host, state, { title: group.output, height: 46 + 22 * lines, label: `sensitivity of ${group.output}` });
     this.group = group;
-    this.subtitle.textContent = `${group.measure}, ${counted(group.points, "point")}${group.left_out ? `, ${group.left_out} left out` : ""}`;
+    this.subtitle.textContent = about;
   }
 
   get zooms() {

@@ -168,8 +168,10 @@ function ranking(state) {
   if (!groups.length && !note) return;
   const lines = groups.some((g) => g.rows.some((row) => row.confidence));
   const bars = groups.some((g) => g.rows.some((row) => row.first !== undefined));
-  const section = shown("ranking", `${groups.length ? "Influence of each parameter." : ""}${lines ? " Lines: 95 % intervals." : ""}${bars ? " Inner bars: the parameter alone." : ""} ${note}`.trim());
-  groups.forEach((group) => new Ranking(section.querySelector(".grid"), state, group));
+  const about = groups.map((g) => `${g.measure}, ${counted(g.points, "point")}${g.left_out ? `, ${g.left_out.toLocaleString("en")} left out` : ""}`);
+  const same = new Set(about).size === 1;
+  const section = shown("ranking", `${groups.length ? `Influence of each parameter${same ? `: ${about[0]}` : ""}.` : ""}${lines ? " Lines: 95 % intervals." : ""}${bars ? " Inner bars: the parameter alone." : ""} ${note}`.trim());
+  groups.forEach((group, k) => new Ranking(section.querySelector(".grid"), state, group, same ? "" : about[k]));
 }
 
 function space(state) {
