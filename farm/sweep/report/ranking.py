@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from farm.errors import FarmError
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
@@ -46,9 +48,10 @@ def ranking_of(path: Path, plan: Plan, first: str | None) -> dict[str, Any]:
     every = work * len(outputs) <= MOST_WORK
     name = first.removeprefix("mean of ")
     try:
-        found = analyse(path) if every else analyse(path, output=name)
-        if every and name.endswith("]") and name not in {s.output for s in found}:
-            found = [*analyse(path, output=name), *found]
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers near the limits of floats
+            found = analyse(path) if every else analyse(path, output=name)
+            if every and name.endswith("]") and name not in {s.output for s in found}:
+                found = [*analyse(path, output=name), *found]
     except (FarmError, SweepError) as error:
         return {"groups": [], "note": f"No ranking: {error}"}
     note = "" if every else f"Other outputs: {_command(path)}."

@@ -12,7 +12,7 @@ import pytest
 from farm.call import ModelInfo, TensorInfo
 from tests.support.browser import ESCAPE, LEFT, RIGHT, Browser
 from tests.sweep.report.reports import made, report
-from tests.sweep.samples import done, failed, plan_of
+from tests.sweep.samples import done, failed, plan_of, values_of
 
 pytestmark = pytest.mark.browser
 
@@ -45,11 +45,17 @@ def opened(browser: Browser, path: Path) -> None:
     browser.until("return document.body.dataset.ready")
 
 
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sweep") / "s.h5"
+    made(path, PLAN, outcome)
+    report(path)
+    return path
+
+
 @pytest.fixture
-def page(browser: Browser, tmp_path: Path) -> Browser:
-    made(tmp_path / "s.h5", PLAN, outcome)
-    report(tmp_path / "s.h5")
-    opened(browser, tmp_path / "s.h5")
+def page(browser: Browser, sweep: Path) -> Browser:
+    opened(browser, sweep)
     return browser
 
 
@@ -101,11 +107,15 @@ def test_a_drag_selects_points_in_all_figures(page: Browser, mode: str) -> None:
     right, bottom = left + box["width"] / 2, box["top"] + box["height"] - 12
     lasso = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
     page.drag(AGAINST, *(lasso if mode == "lasso" else [lasso[0], lasso[2]]))
-    low, high = 1.0, 2.0
-    name = page.run(f"return document.querySelector('{AGAINST}').figure.x().name")
+    about = f"""const f = document.querySelector('{AGAINST}').figure
+        const of = (column, drawn) => (column.log ? 10 ** drawn : drawn)
+        const [x, y] = [...arguments].map(Math.round)
+        return [f.x().name, of(f.x(), f.valueX(x)), of(f.y(), f.valueY(y))]"""
+    name, limit, least = page.run(about, right, bottom)
     column = [p.name for p in PLAN.parameters].index(name)
     done = np.array(["error" not in outcome(k) for k in range(64)])
-    expected = int(np.count_nonzero(done & (PLAN.theta[:, column] < (low + high) / 2)))
+    above = np.array([values_of(PLAN, k)[:4].mean() for k in range(64)]) > least
+    expected = int(np.count_nonzero(done & above & (PLAN.theta[:, column] < limit)))
     assert page.until_text("#set", "selected").startswith(f"{expected} points selected")
     assert page.run(SERIES, "#space .canvas", "set") == expected
     page.click("#clear")
