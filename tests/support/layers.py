@@ -79,6 +79,7 @@ PURE_MODULES = {"urllib.parse"}
 """Modules below these that only compute."""
 
 DISTRIBUTIONS = {
+    "SALib": "salib",
     "google": "protobuf",
     "opentelemetry": "opentelemetry-sdk",
     "prometheus_client": "prometheus-client",

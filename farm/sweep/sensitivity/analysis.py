@@ -25,7 +25,7 @@ from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.reading import open_sweep
 from farm.sweep.file.unreadable import reading
 from farm.sweep.sensitivity import methods
-from farm.sweep.sensitivity.methods import Measures, Table
+from farm.sweep.sensitivity.methods import AnalysedRows, MethodMeasures
 from farm.sweep.sensitivity.ranking import Sensitivity
 from farm.wording import worded
 
@@ -39,7 +39,7 @@ OTHERWISE = "pawn"
 """The method of other designs. It takes milliseconds where delta takes seconds, and any output."""
 
 EXAMPLES = {"sobol": "saltelli:64", "morris": "morris:20", "ff": "ff"}
-FUNCTIONS: dict[str, Callable[[Table], Measures]] = {
+FUNCTIONS: dict[str, Callable[[AnalysedRows], MethodMeasures]] = {
     "sobol": methods.sobol,
     "morris": methods.morris,
     "ff": methods.factorial,
@@ -100,7 +100,9 @@ def _of_scalar(
 ) -> Sensitivity:
     needs_levels = method == "morris" and plan.unit is not None
     coordinates = plan.unit if needs_levels and plan.unit is not None else plan.theta
-    table = Table(coordinates[used], values[used], plan.design.counts, plan.design.option, seed)
+    table = AnalysedRows(
+        coordinates[used], values[used], plan.design.counts, plan.design.option, seed
+    )
     try:
         measures = FUNCTIONS[method](table)
     except SweepError as error:

@@ -39,7 +39,7 @@ FEWEST_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class MethodMeasures:
     """The measures of one method: the ranking one with its interval, and all others by name."""
 
     measure: str
@@ -49,7 +49,7 @@ class Measures:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class AnalysedRows:
     """The rows that a method gets.
 
     coordinates: shape (points, P); of the unit cube for morris. output: shape (points,), finite and
@@ -63,7 +63,7 @@ class Table:
     seed: int
 
 
-def sobol(table: Table) -> Measures:
+def sobol(table: AnalysedRows) -> MethodMeasures:
     """Return the shares of variance: ST, S1 and, unless the design leaves them out, S2.
 
     Source: SALib.analyze.sobol (Saltelli et al. 2010). Raises SweepError for too few base points.
@@ -81,10 +81,10 @@ def sobol(table: Table) -> Measures:
     for name in ("S2", "S2_conf"):
         if name in found:  # the part above the diagonal
             others[name] = np.fmax(found[name], np.transpose(found[name]))
-    return Measures("ST", found["ST"], found["ST_conf"], others)
+    return MethodMeasures("ST", found["ST"], found["ST_conf"], others)
 
 
-def morris(table: Table) -> Measures:
+def morris(table: AnalysedRows) -> MethodMeasures:
     """Return the elementary effects over the whole range: their mean size mu_star, mu, sigma.
 
     Source: SALib.analyze.morris. Raises SweepError for too few trajectories.
@@ -103,7 +103,7 @@ def morris(table: Table) -> Measures:
             seed=seed,
         )
     others = {name: np.asarray(found[name], dtype=np.float64) for name in ("mu", "sigma")}
-    return Measures(
+    return MethodMeasures(
         "mu_star",
         np.asarray(found["mu_star"], dtype=np.float64),
         np.asarray(found["mu_star_conf"], dtype=np.float64),
@@ -111,7 +111,7 @@ def morris(table: Table) -> Measures:
     )
 
 
-def factorial(table: Table) -> Measures:
+def factorial(table: AnalysedRows) -> MethodMeasures:
     """Return the main effects ME: half of the mean change from the low to the high level.
 
     Source: SALib.analyze.ff.
@@ -119,10 +119,10 @@ def factorial(table: Table) -> Measures:
     with _salib("ff", table.seed) as (analyze, seed):
         found = analyze(_problem(table), table.coordinates, table.output, seed=seed)
     effect = np.asarray(found["ME"])[: table.coordinates.shape[1]]
-    return Measures("abs ME", np.abs(effect), np.full(len(effect), np.nan), {"ME": effect})
+    return MethodMeasures("abs ME", np.abs(effect), np.full(len(effect), np.nan), {"ME": effect})
 
 
-def delta(table: Table) -> Measures:
+def delta(table: AnalysedRows) -> MethodMeasures:
     """Return Borgonovo's delta, and S1 estimated from the same rows.
 
     Source: SALib.analyze.delta (Plischke et al. 2013). Raises SweepError for too few rows, or an
@@ -153,10 +153,10 @@ def delta(table: Table) -> Measures:
     found = _of_varying(table, analysed)
     if np.isnan(found["delta_raw"][_varies(table.coordinates)]).any():
         raise SweepError(f"SALib finds no delta for the {len(table.output)} rows; use pawn")
-    return Measures("delta", found.pop("delta_raw"), found.pop("delta_raw_conf"), found)
+    return MethodMeasures("delta", found.pop("delta_raw"), found.pop("delta_raw_conf"), found)
 
 
-def pawn(table: Table) -> Measures:
+def pawn(table: AnalysedRows) -> MethodMeasures:
     """Return PAWN: the median distance between distribution functions of the output.
 
     It is above 0 for every parameter, the more the fewer rows there are; `dummy` is the largest of
@@ -180,10 +180,12 @@ def pawn(table: Table) -> Measures:
 
     found = _of_varying(table, analysed)
     median = found.pop("median")
-    return Measures("PAWN median", median, np.full(len(median), np.nan), found)
+    return MethodMeasures("PAWN median", median, np.full(len(median), np.nan), found)
 
 
-def _of_varying(table: Table, analysed: Callable[[Array], dict[str, Array]]) -> dict[str, Array]:
+def _of_varying(
+    table: AnalysedRows, analysed: Callable[[Array], dict[str, Array]]
+) -> dict[str, Array]:
     """Return measures of the parameters that vary, with NaN for the others.
 
     The methods cut a parameter into intervals of its rank. Equal values get their ranks at random:
@@ -210,7 +212,7 @@ def _varies(coordinates: Array) -> Array:
     return varies
 
 
-def _check_rows(table: Table) -> None:
+def _check_rows(table: AnalysedRows) -> None:
     if len(table.output) < FEWEST_ROWS:
         raise SweepError(
             f"{len(table.output)} rows with a result are too few; expected at least {FEWEST_ROWS}"
@@ -221,7 +223,7 @@ def _names(count: int) -> list[str]:
     return [f"x{j}" for j in range(count)]
 
 
-def _problem(table: Table, count: int | None = None) -> dict[str, Any]:
+def _problem(table: AnalysedRows, count: int | None = None) -> dict[str, Any]:
     count = table.coordinates.shape[1] if count is None else count
     return {"num_vars": count, "names": _names(count), "bounds": [[0.0, 1.0]] * count}
 

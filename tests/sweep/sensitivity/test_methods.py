@@ -14,21 +14,23 @@ from farm.sweep.design.errors import SweepError
 from farm.sweep.design.parameters import Distribution, Uniform
 from farm.sweep.design.points import parse_design, sample
 from farm.sweep.sensitivity import methods
-from farm.sweep.sensitivity.methods import Measures, Table
+from farm.sweep.sensitivity.methods import AnalysedRows, MethodMeasures
 
 WIDTHS = 2.0
 """A measure may be this many half widths of its 95 % interval off: 3.9 standard deviations."""
 
 
-def table_of(text: str, parameters: int, seed: int = 1) -> Table:
+def table_of(text: str, parameters: int, seed: int = 1) -> AnalysedRows:
     """Return a table with the points of a design over [0, 1], without outputs."""
     design = parse_design(text)
     lines: list[Distribution] = [Uniform(0, 1)] * parameters
-    return Table(sample(design, lines, seed), np.empty(0), design.counts, design.option, seed)
+    return AnalysedRows(
+        sample(design, lines, seed), np.empty(0), design.counts, design.option, seed
+    )
 
 
-def with_output(table: Table, output: Array) -> Table:
-    return Table(table.coordinates, output, table.counts, table.option, table.seed)
+def with_output(table: AnalysedRows, output: Array) -> AnalysedRows:
+    return AnalysedRows(table.coordinates, output, table.counts, table.option, table.seed)
 
 
 def test_sobol_of_the_g_function() -> None:
@@ -94,7 +96,7 @@ def test_pawn_sees_every_value_of_a_list() -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(0, 3, 900).astype(float)
     output = np.where(x == 2, 1.0, 0.0)
-    found = methods.pawn(Table(x[:, None], output, (), "", 0))
+    found = methods.pawn(AnalysedRows(x[:, None], output, (), "", 0))
     assert found.others["maximum"][0] == pytest.approx(2 / 3, abs=0.05)
     assert found.values[0] == pytest.approx(1 / 3, abs=0.05)
 
@@ -109,7 +111,7 @@ def test_ties_of_a_grid_do_not_lend_influence() -> None:
 def test_delta_tells_influence_from_none() -> None:
     rng = np.random.default_rng(3)
     x = rng.random((150, 2))
-    found = methods.delta(Table(x, x[:, 0] ** 2, (), "", 1))
+    found = methods.delta(AnalysedRows(x, x[:, 0] ** 2, (), "", 1))
     assert found.measure == "delta"
     assert found.values[0] - found.confidence[0] > found.values[1] + found.confidence[1]
     assert abs(found.others["S1"][0] - 1) < 0.2
@@ -120,7 +122,7 @@ def test_a_column_that_does_not_vary_has_no_measure() -> None:
     rng = np.random.default_rng(3)
     x = np.column_stack([np.full(60, 7.0), rng.random(60)])
     for method in (methods.delta, methods.pawn):
-        found = method(Table(x, x[:, 1] ** 2, (), "", 0))
+        found = method(AnalysedRows(x, x[:, 1] ** 2, (), "", 0))
         assert np.isnan(found.values).tolist() == [True, False]
 
 
@@ -128,7 +130,7 @@ def test_delta_refuses_an_output_without_a_density() -> None:
     rng = np.random.default_rng(3)
     x = rng.random((80, 2))
     with pytest.raises(SweepError, match=r"2 different values in 80 rows.*use pawn"):
-        methods.delta(Table(x, (x[:, 0] > 0.5).astype(float), (), "", 0))
+        methods.delta(AnalysedRows(x, (x[:, 0] > 0.5).astype(float), (), "", 0))
 
 
 @pytest.mark.parametrize("name", ["sobol", "morris", "delta", "pawn"])
@@ -156,12 +158,12 @@ def test_the_fewest_points_suffice_and_the_process_stays_as_it_was(name: str, se
     table = with_output(table, table.coordinates @ [1.0, 0.2] + table.coordinates[:, 0] ** 2)
     np.random.seed(5)
     before, form, filters = np.random.get_state(), warnings.formatwarning, warnings.filters[:]
-    first: Measures = getattr(methods, name)(table)
+    first: MethodMeasures = getattr(methods, name)(table)
     assert str(np.random.get_state()) == str(before)
     assert warnings.formatwarning is form
     assert warnings.filters == filters
     np.random.seed(6)  # no measure depends on it
-    again: Measures = getattr(methods, name)(table)
+    again: MethodMeasures = getattr(methods, name)(table)
     assert first.values.tolist() == again.values.tolist()
     assert first.confidence.tobytes() == again.confidence.tobytes()
     assert np.isfinite(first.values).all()
