@@ -105,7 +105,7 @@ function axisOf(column, [low, high], most, colours, more = {}) {
     axisTick: { show: true, customValues: values, lineStyle: { color: colours.soft } },
     axisLabel: {
       show: true, customValues: values, color: colours.soft, fontSize: 11, hideOverlap: true,
-      formatter: (value) => clipped(nearestLabel(labels, value), more.labelWidth || 90),
+      formatter: (value) => clipped(nearestLabel(labels, value), more.labelWidth || 90), ...more.label,
     },
     splitLine: { show: !column.levels.length, lineStyle: { color: colours.grid } },
     ...more.axis,

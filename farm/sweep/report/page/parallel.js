@@ -40,9 +40,9 @@ class Parallel extends Figure {
     return {
       parallel: { left, right, top, bottom, axisExpandable: false },
       parallelAxis: columns.map((column, dim) => axisOf(column, this.scales[dim], 6, colours, {
-        labelWidth: spacing - 14,
+        labelWidth: spacing - 14, label: { backgroundColor: colours.card, padding: [0, 2], borderRadius: 3 },
         axis: {
-          dim, id: `axis${dim}`, name: clipped(column.title, Math.max(spacing - 8, 40)), nameLocation: "end", nameGap: 16,
+          dim, id: `axis${dim}`, z: 10, name: clipped(column.title, Math.max(spacing - 8, 40)), nameLocation: "end", nameGap: 16,
           nameTextStyle: { color: colours.text, fontSize: 11 }, splitLine: { show: false },
           axisLine: { show: true, lineStyle: { color: colours.soft, width: 1.5 } },
         },
