@@ -100,7 +100,7 @@ test-python: .venv-$(notdir $(PYTHON))/.installed ## the same part with the Pyth
 
 .venv-python%/.installed: $(STAMP)
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
-	@$(UV_INSTALL) --constraint constraints.txt --editable '.[dask,jax,kserve,mpi,onnx,otel,pandas,parquet,plot,tools,xarray]'
+	@$(UV_INSTALL) --constraint constraints.txt --editable '.[dask,jax,kserve,mpi,onnx,otel,pandas,parquet,plot,sensitivity,tools,xarray]'
 	@$(UV_INSTALL) --constraint constraints.txt --no-deps graphpipe
 	@touch $@
 

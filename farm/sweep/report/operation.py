@@ -1,4 +1,4 @@
-"""What a report shows about the farm that ran a sweep: progress, workers and overhead."""
+"""The data of the figures about the farm that ran a sweep: progress, workers and overhead."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from farm.sweep.report.report import write_report
 from tests.sweep.samples import done, failed
 
 Outcome = Callable[[int], Mapping[str, Any] | None]
-"""What became of a point: the arguments of `failed` with a key `error`, of `done`, or None."""
+"""The outcome of a point: the arguments of `failed` with a key `error`, of `done`, or None."""
 
 
 def unpacked(column: Mapping[str, str]) -> Array:
