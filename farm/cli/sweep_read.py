@@ -94,8 +94,8 @@ def watch(file: Path, timeout: float | None) -> int:
 def failures(file: Path, as_csv: bool, all_attempts: bool) -> None:
     """List the points that failed: attempt, error, worker, parameters."""
     rows = failures_of(file, all_attempts=all_attempts)
+    names = [p.name for p in known_of(file)[0].parameters]
     if as_csv:
-        names = [p.name for p in known_of(file)[0].parameters]
         fields = ["point", "attempt", "status", "error", "traceback", "worker", *names]
         writer = csv.DictWriter(sys.stdout, fields, lineterminator="\n")
         writer.writeheader()
@@ -104,9 +104,7 @@ def failures(file: Path, as_csv: bool, all_attempts: bool) -> None:
     if not rows:
         click.echo("no point failed")
     for row in rows:
-        values = ", ".join(
-            f"{name}={value:.6g}" for name, value in row.items() if isinstance(value, float)
-        )
+        values = ", ".join(f"{name}={row[name]:.6g}" for name in names)
         where = f" on {row['worker']}" if row["worker"] else ""
         shown = f"attempt {row['attempt']}{where}\t{row['error']}\t({values})"
         click.echo(printable(f"{row['point']}\t{shown}"))

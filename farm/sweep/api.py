@@ -286,7 +286,7 @@ def sweep(
     of inputs ("x[2]") or keys of the config. Or a DataFrame with a row for each point and a column
     for each parameter. fix: values of further inputs and config keys, such as arrays. design, n:
     "sobol" and 256, or both as "sobol:256"; also "grid:10", "lhs", "halton", "random",
-    "file:points.csv".
+    "file:points.csv", and for `farm.sensitivity` "saltelli", "morris" and "ff".
     cost: expected run time of a point in any unit, to run the longest first: "n**3",
     "column:hours", "sweep:old.h5", or a number for each point; None: the model's method `cost` if
     it has one, otherwise learned from the first points. order: "auto", "shuffled" or "given".
@@ -442,9 +442,7 @@ def _point(plan: Plan, row: Row) -> Point:
             gradients[pair] = array.reshape(column.shape)
     return Point(
         index=row.point,
-        parameters={
-            p.name: float(v) for p, v in zip(plan.parameters, plan.theta[row.point], strict=True)
-        },
+        parameters=plan.parameters_of(row.point),
         outputs=outputs,
         gradients=gradients,
         status=PointStatus(row.status).name.lower(),

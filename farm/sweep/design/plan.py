@@ -106,6 +106,18 @@ class Plan:
             return shuffled(self.size, self.seed)
         return np.arange(self.size)
 
+    def column(self, parameter: int) -> Array:
+        """Return a parameter's value at each point: int64 if all are whole numbers, or float64."""
+        values: Array = self.theta[:, parameter]
+        return values.astype(np.int64) if self.parameters[parameter].whole else values
+
+    def parameters_of(self, point: int) -> dict[str, float]:
+        """Return the parameters of one point by name: int if all values of it are whole."""
+        return {
+            p.name: int(value) if p.whole else float(value)
+            for p, value in zip(self.parameters, self.theta[point], strict=True)
+        }
+
     @property
     def varies_config(self) -> bool:
         """Whether points have different configs."""

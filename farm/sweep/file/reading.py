@@ -151,7 +151,7 @@ def failures_of(path: str | Path, *, all_attempts: bool = False) -> list[dict[st
                 "error": row.error,
                 "traceback": row.traceback,
                 "worker": name,
-                **{p.name: float(plan.theta[row.point, j]) for j, p in enumerate(plan.parameters)},
+                **plan.parameters_of(row.point),
             }
         )
     return sorted(rows, key=lambda row: (row["point"], row["attempt"]))
@@ -174,12 +174,14 @@ def write_csv(path: str | Path, out: TextIO) -> int:
         writer.writerow(["point", *names, "status", "attempts", "t_start", "t_run", "t_queue"])
         for start in range(0, plan.size, EXPORT_ROWS):
             rows = slice(start, start + EXPORT_ROWS)
-            values = [file["theta"][rows], *(file[c.name][rows] for c in outputs)]
-            numbers = np.concatenate(values, axis=1).tolist()
+            parameters = [plan.column(j)[rows].tolist() for j in range(len(plan.parameters))]
+            values = [file[c.name][rows].tolist() for c in outputs]
             status = [PointStatus(int(s)).name.lower() for s in file["status"][rows]]
             rest = zip(*(file[n][rows].tolist() for n in REST), strict=True)
-            for k, (row, word, more) in enumerate(zip(numbers, status, rest, strict=True)):
-                writer.writerow([start + k, *_cells(row), word, *_cells(more)])
+            for k, (word, more) in enumerate(zip(status, rest, strict=True)):
+                cells = [column[k] for column in parameters]
+                cells += [number for column in values for number in column[k]]
+                writer.writerow([start + k, *_cells(cells), word, *_cells(more)])
         return plan.size
 
 
@@ -214,7 +216,7 @@ def load_xarray(path: str | Path) -> xarray.Dataset:
         for j, parameter in enumerate(plan.parameters):
             # An output may have the same name as a parameter.
             name = parameter.name if parameter.name not in data else f"theta_{parameter.name}"
-            coords[name] = ("point", plan.theta[:, j])
+            coords[name] = ("point", plan.column(j))
         attrs = dict(_plain_attrs(file)) | {"model": plan.info.name, "seed": plan.seed}
         return xarray.Dataset(data, coords, attrs)
 

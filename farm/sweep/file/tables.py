@@ -56,7 +56,7 @@ def table_of(path: str | Path) -> SweepTable:
     about = _about(known)
     taken = {"point", *outputs, *about}
     parameters = {
-        f"theta_{p.name}" if p.name in taken else p.name: _of_parameter(plan.theta[:, j], p.whole)
+        f"theta_{p.name}" if p.name in taken else p.name: plan.column(j)
         for j, p in enumerate(plan.parameters)
     }
     about = {f"{name}_" if name in outputs else name: column for name, column in about.items()}
@@ -71,10 +71,6 @@ def table_of(path: str | Path) -> SweepTable:
             "farm_seed": str(plan.seed),
         },
     )
-
-
-def _of_parameter(values: Array, whole: bool) -> Array:
-    return values.astype(np.int64) if whole else values
 
 
 def _about(known: PointColumns) -> dict[str, Any]:
