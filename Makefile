@@ -31,7 +31,7 @@ $(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "farm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || { echo "making the environment in .venv (half a minute, once)"; $(PYTHON) -m venv .venv; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[plot]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	@touch $@
 
 # What tests and checks need, added to it. graphpipe, the published client, asks for versions
@@ -57,7 +57,7 @@ test: $(STAMP) ## the default test suite, six to seven minutes on two cores, in 
 quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
 
-test-browser: $(STAMP) ## the tests of the status page in headless Chromium: a minute
+test-browser: $(STAMP) ## the tests of the status page and of reports in headless Chromium: two minutes
 	$(BIN)/python -m pytest -m browser
 
 test-slow: $(STAMP) ## the tests that the default suite leaves out: kill loops, memory, load, and whatever takes seconds
@@ -100,7 +100,7 @@ test-python: .venv-$(notdir $(PYTHON))/.installed ## the same part with the Pyth
 
 .venv-python%/.installed: $(STAMP)
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
-	@$(UV_INSTALL) --constraint constraints.txt --editable '.[dask,jax,kserve,mpi,onnx,otel,pandas,parquet,plot,tools,xarray]'
+	@$(UV_INSTALL) --constraint constraints.txt --editable '.[dask,jax,kserve,mpi,onnx,otel,pandas,parquet,plot,sensitivity,tools,xarray]'
 	@$(UV_INSTALL) --constraint constraints.txt --no-deps graphpipe
 	@touch $@
 
@@ -149,8 +149,9 @@ format: $(STAMP) ## rewrite the code in the project's format
 proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as Python
 	$(BIN)/python -m tests.support.kserve_proto
 
-picture: $(STAMP) ## draw docs/page.png, the status page of a farm at work, by headless Chromium
+picture: $(STAMP) ## draw docs/page.png and docs/report.png, the status page and a report, by headless Chromium
 	$(BIN)/python -m tests.support.page_picture
+	$(BIN)/python -m tests.support.report_picture
 
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v -e cluster -e samplers); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

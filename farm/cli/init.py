@@ -132,11 +132,10 @@ def init(file: Path, kind: str) -> None:
 def _next(file: Path, kind: str) -> list[str]:
     """Return the next commands; those of the shell are indented."""
     name, out = shlex.quote(str(file)), shlex.quote(f"{file.stem}.h5")
-    needed = {"plot": "matplotlib"} | ({"jax": "jax"} if kind == "jax" else {})
-    missing = [extra for extra, package in needed.items() if not importlib.util.find_spec(package)]
+    missing = kind == "jax" and not importlib.util.find_spec("jax")
     return [
         "",
-        *([f'  pip install "modelfarm[{",".join(missing)}]"'] if missing else []),
+        *(['  pip install "modelfarm[jax]"'] if missing else []),
         f"  farm sweep {name} --param load=100:1000 --param thickness=log:0.01:0.05 \\",
         f"      --design sobol:256 -o {out}",
         f"  farm sweep plot {out}",

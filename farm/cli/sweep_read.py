@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 import time
+import webbrowser
 from pathlib import Path
 
 import click
@@ -138,12 +139,19 @@ def export(file: Path, as_csv: str | None, netcdf: Path | None, parquet: Path | 
 @click.command()
 @file_argument
 @report_option("FILE")
-@click.option("--output", help="Output that colours the points. Default: the first.")
-def plot(file: Path, out: Path | None, output: str | None) -> None:
-    """Write a report with figures to one self-contained HTML file."""
+@click.option("--output", help="Output to show first, such as u or u[3]. Default: the first.")
+@click.option("--open", "shown", is_flag=True, help="Open the report in the web browser.")
+def plot(file: Path, out: Path | None, output: str | None, shown: bool) -> None:
+    """Write an interactive report to one self-contained HTML file.
+
+    It shows the model: outputs against parameters, distributions, sensitivity, fields and
+    failures; then how the farm worked. It works during the sweep, too.
+    """
     out = out or file.with_suffix(".html")
     write_report(file, out, colour_by=output)
     click.echo(out)
+    if shown and not webbrowser.open(out.resolve().as_uri()):
+        click.echo("no web browser was found; open the file in one", err=True)
 
 
 @click.command(name="snapshot")

@@ -1,4 +1,5 @@
 """Building blocks of reports: one HTML page with facts, tables and figures.
 
-`page.py` builds the page; `scatter.py` and `plotting.py` draw its figures.
+`page.py` builds a page with pictures, which `scatter.py` and `plotting.py` draw. `interactive.py`
+builds one that draws its own figures, with the library in `vendored/`.
 """

@@ -55,16 +55,6 @@ def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple
     return figure, list(axes.ravel())
 
 
-def small_multiples(count: int) -> tuple[Any, list[Any]]:
-    """Return a figure with `count` small axes, four per row."""
-    columns = min(count, 4)
-    rows = -(-count // columns)
-    figure, axes = new_figure(rows, columns, width=9.0, height=2.3 * rows)
-    for unused in axes[count:]:
-        unused.set_visible(False)
-    return figure, axes[:count]
-
-
 def svg_of(figure: Any) -> Html:
     """Return the figure as an SVG element."""
     text = io.StringIO()

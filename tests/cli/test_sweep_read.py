@@ -20,6 +20,7 @@ from farm.sweep.file.progress import Meter, Progress, status_of, write_status
 from farm.sweep.file.reading import SILENT
 from farm.sweep.file.recovery import RUNNING
 from farm.sweep.file.store import COMPLETE, Store
+from tests.support.dispatcher_farm import run_farm
 from tests.sweep.samples import done, failed, plan_of
 
 PLAN = plan_of("random:6", title="beam study")
@@ -142,7 +143,6 @@ def test_export(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     assert "--csv out.csv" in err
 
 
-@pytest.mark.slow
 def test_plot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     made(path)
     assert sweep(capsys, "plot s.h5")[1] == "s.html\n"
@@ -151,15 +151,30 @@ def test_plot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     assert sweep(capsys, "plot s.h5 --output nothing")[0] == 2
 
 
-def test_plot_without_matplotlib_names_the_extra(
+def test_plot_needs_no_matplotlib(
     capsys: pytest.CaptureFixture[str], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    status, out, err = sweep(capsys, "plot s.h5")
-    assert (status, out) == (2, "")
-    assert err == 'farm: error: matplotlib is needed: pip install "modelfarm[plot]"\n'
-    assert not Path("s.html").exists()
+    assert sweep(capsys, "plot s.h5") == (0, "s.html\n", "")
+
+
+def test_plot_opens_the_report_in_the_browser_that_the_user_has_set(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`webbrowser` runs the command of BROWSER, and reports whether it succeeded."""
+    made(path)
+    browser = Path("browser").resolve()
+    browser.write_text('#!/bin/sh\nprintf %s "$1" > opened\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    assert run_farm("sweep", "plot", "s.h5", "--open", cwd=Path.cwd()) == (0, "s.html\n", "")
+    assert Path("opened").read_text() == Path("s.html").resolve().as_uri()
+    browser.write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", "")
+    status, out, err = run_farm("sweep", "plot", "s.h5", "--open", cwd=Path.cwd())
+    assert (status, out) == (0, "s.html\n")
+    assert "no web browser was found" in err
 
 
 def test_snapshot(capsys: pytest.CaptureFixture[str], path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from farm.errors import UnsupportedFeature
-from farm.report.plotting import GREY, MOST_DOTS, new_figure, small_multiples, svg_of, thinned
+from farm.report.plotting import GREY, MOST_DOTS, new_figure, svg_of, thinned
 
 
 def test_the_same_figure_is_the_same_text() -> None:
@@ -32,12 +32,6 @@ def test_figures_have_the_style_of_reports_and_leave_that_of_others() -> None:
     assert GREY in text
     assert ">load</text>" in text, "text and not outlines of letters"
     assert not axes.spines["top"].get_visible()
-
-
-def test_small_multiples_show_as_many_as_are_wanted() -> None:
-    figure, axes = small_multiples(6)
-    assert len(axes) == 6
-    assert sum(one.get_visible() for one in figure.axes) == 6
 
 
 @pytest.mark.parametrize("count", [0, 5, MOST_DOTS, 10 * MOST_DOTS])

@@ -25,10 +25,16 @@ CUT_TABLES = """return [...document.querySelectorAll('.scroll')]
     .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
     .map((box) => box.getAttribute('aria-label'))"""
 
+CORNER = """const element = document.querySelector(arguments[0])
+    element.scrollIntoView({block: 'center'})
+    const box = element.getBoundingClientRect()
+    return [box.left, box.top]"""
+
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """Key of an element's id. Source: WebDriver, 12.1."""
 
 TAB, ENTER, ESCAPE, SPACE = "\ue004", "\ue007", "\ue00c", " "
+LEFT, RIGHT = "\ue012", "\ue014"
 """Keys as WebDriver names them, 17.4.2."""
 
 FLAGS = (
@@ -105,6 +111,28 @@ class Browser:
         strokes = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         actions = [{"type": "key", "id": "keyboard", "actions": strokes}]
         self._ask("POST", "actions", {"actions": actions})
+
+    def drag(self, selector: str, *places: tuple[float, float]) -> None:
+        """Press the mouse at the first of some places, move over all, and release it at the last.
+
+        places: in pixels from the upper left corner of the element, which comes into view. Of one
+        place: a click there.
+        """
+        left, top = self.run(CORNER, selector)
+        at = [{"x": round(left + x), "y": round(top + y)} for x, y in places]
+        moves: list[dict[str, Any]] = [{"type": "pointerMove", "duration": 0, **p} for p in at]
+        down, up = ({"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp"))
+        self._mouse([moves[0], down, *moves[1:], up])
+
+    def hover(self, selector: str, place: tuple[float, float]) -> None:
+        """Move the mouse to a place of an element, as in `drag`."""
+        left, top = self.run(CORNER, selector)
+        at = {"x": round(left + place[0]), "y": round(top + place[1])}
+        self._mouse([{"type": "pointerMove", "duration": 0, **at}])
+
+    def _mouse(self, actions: list[dict[str, Any]]) -> None:
+        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}}
+        self._ask("POST", "actions", {"actions": [{**mouse, "actions": actions}]})
 
     def show_as(self, width: int, height: int, scheme: str = "light") -> None:
         """Set the size of the window in pixels and the colour scheme that the reader prefers."""

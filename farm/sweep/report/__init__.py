@@ -1,4 +1,5 @@
-"""Reports and figures of sweeps.
+"""The report of a sweep: an interactive page about the model, then about the farm.
 
-`report.py` writes a report, with the figures of `figures.py`.
+`report.py` writes it. `shown.py` chooses its points; `columns.py`, `fields.py`, `ranking.py` and
+`operation.py` make its data; the scripts in `page/` draw it.
 """

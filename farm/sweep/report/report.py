@@ -1,9 +1,11 @@
-"""Writes the report of a sweep: its sections, texts and tables."""
+"""Writes the report of a sweep: an interactive page about the model, then about the farm."""
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,87 +13,177 @@ import h5py
 import numpy as np
 
 from farm.call import Array
-from farm.report.page import Html, facts, folded, section, table, write_page
-from farm.report.scatter import legend
-from farm.sweep.design.errors import SweepError
+from farm.report.interactive import packed, write_interactive
+from farm.report.page import Html, facts
 from farm.sweep.design.plan import Plan
 from farm.sweep.file import layout
-from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.journal import NO_WORKER, PointStatus
+from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.progress import duration
-from farm.sweep.file.reading import failures_of, open_sweep
+from farm.sweep.file.reading import open_sweep
 from farm.sweep.file.summary import summarise
-from farm.sweep.report import figures
-from farm.sweep.report.figures import SweepData
-from farm.units import label
+from farm.sweep.file.unreadable import reading
+from farm.sweep.report import columns, fields
+from farm.sweep.report.operation import operation_of
+from farm.sweep.report.ranking import ranking_of
+from farm.sweep.report.shown import ShownPoints, shown_points
 
-PARAMETERS_LISTED = 8
-"""Most parameters shown as columns in the table of failures."""
+SCRIPTS = (
+    *("text.js", "data.js", "axes.js", "selection.js", "figure.js", "scatter.js", "histogram.js"),
+    *("parallel.js", "fields.js", "ranking.js", "farm.js", "row.js", "start.js"),
+)
+"""The scripts of the page; one that extends a class comes after it."""
+
+LONGEST_TEXT = 4_000
+"""Most characters of an error or traceback in a report."""
+
+MOST_TEXT = 300_000
+"""Most characters of all tracebacks in a report."""
 
 
 def write_report(path: Path, out: Path, *, colour_by: str | None = None) -> None:
     """Write the report of a sweep, which may be running, to the HTML file `out`.
 
-    colour_by: the output that colours points, like u or u[3]; None: the first.
+    colour_by: the output that is shown first, like u or u[3]; None: the first.
 
-    Raises SweepError, UnsupportedFeature without matplotlib, OSError.
+    Raises SweepError, OSError.
     """
-    with open_sweep(path) as file:
+    with open_sweep(path) as file, reading(path):
         plan, known = layout.read_plan(file), layout.read_known(file)
         state = str(file.attrs["state"])
-        colour, name = _colour(file, plan, known.status == PointStatus.DONE, colour_by)
-    data = SweepData(plan, known, colour, name)
-    listed = failures_of(path)
-    points = legend(data.parameters, name) + " Red: failed points." * bool(listed)
-    failed = "Share of points that failed, along each parameter." if listed else "No point failed."
-    blocks = [
-        facts(_headline(summarise(known, float("nan")))),
-        section("Progress", "Points finished over time.", figures.progress(data)),
-        section("Parameters and output", points, figures.points(data)),
-        section("Run time against each parameter", "Of finished points.", figures.run_times(data)),
-        section("Failures in parameter space", failed, *_failures(data, listed)),
-        section("Workers", "Bars are runs; gaps are idle time.", figures.gantt(data)),
-        section(
-            "Overhead",
-            "Time from submission of a point to its answer, minus model and queue time.",
-            figures.overhead(data),
+        data = _data(file, plan, known, colour_by)
+    first = data["outputs"][data["first"]]["name"] if data["outputs"] else None
+    data["ranking"] = ranking_of(path, plan, first)
+    title = plan.title or path.name
+    texts = {
+        "title": html.escape(title),
+        "note": html.escape(
+            f"{path.name}: {plan.size:,} points of {plan.info.name}, design {plan.design}, "
+            f"seed {plan.seed}; {state}"
         ),
-        folded("Provenance", facts(_provenance(plan))),
-    ]
-    note = (
-        f"{path.name}: {plan.size} points of {plan.info.name}, design {plan.design}, "
-        f"seed {plan.seed}; {state}"
+        "points": html.escape(_points(known)),
+        "headline": facts(_headline(summarise(known, float("nan")))),
+        "provenance": facts(_provenance(plan)),
+        "not_shown": _not_shown(data["left_out"]),
+    }
+    write_interactive(
+        out,
+        files("farm.sweep.report").joinpath("page"),
+        SCRIPTS,
+        title=title,
+        texts=texts,
+        data=data,
     )
-    write_page(out, title=plan.title, note=note, blocks=blocks)
 
 
-def _colour(file: h5py.File, plan: Plan, done: Array, wanted: str | None) -> tuple[Array, str]:
-    """Return one number per point and its name: an entry of an output, or the mean of all."""
-    outputs = [column for column in plan.columns if column.input is None]
-    names = [plan.info.outputs[column.output].name for column in outputs]
-    if not outputs:
-        return np.full(plan.size, np.nan), "no output"
-    stem, _, index = (wanted or names[0]).removesuffix("]").partition("[")
-    if stem not in names or (index and not index.isdecimal()):
-        raise SweepError(f"no output {wanted!r}; the outputs are {', '.join(names)}")
-    column = outputs[names.index(stem)]
-    if index and int(index) >= column.size:
-        raise SweepError(f"output {stem!r} has the entries 0 to {column.size - 1}, got {index}")
-    unit = plan.info.outputs[column.output].unit
-    values = np.full(plan.size, np.nan)
-    if index or column.size == 1:
-        values[:] = file[column.name][:, int(index or 0)]
-        return np.where(done, values, np.nan), label(wanted or stem, unit)
-    values[done] = np.mean(file[column.name][:][done], axis=1)
-    return values, label(f"mean of {stem}", unit)
+def _data(
+    file: h5py.File, plan: Plan, known: PointColumns, colour_by: str | None
+) -> dict[str, Any]:
+    """Return all that the scripts of the page show, as JSON data."""
+    quantities, first = columns.quantities_of(plan, colour_by)
+    positions = columns.parameters_of(plan)
+    shown = shown_points(known, len(quantities) + len(positions))
+    points = shown.points
+    done = known.status[points] == PointStatus.DONE
+    pairs = [pair for pair in columns.outputs_of(plan) if fields.is_field(*pair)]
+    pairs = pairs[: fields.MOST_FIELDS]
+    share = fields.MOST_NUMBERS // max(len(pairs), 1)
+    operation = operation_of(known)
+    return {
+        "points": {
+            "index": packed(points, "i4"),
+            "status": packed(known.status[points], "u1"),
+            "attempts": packed(known.attempts[points], "u1"),
+            "start": packed(known.t_start[points] - operation["begin"]),
+            "run": packed(known.t_run[points], "f4"),
+            "queue": packed(known.t_queue[points], "f4"),
+            "worker": packed(
+                np.where(known.worker[points] == NO_WORKER, -1, known.worker[points].astype("i8")),
+                "i4",
+            ),
+            "statuses": [status.name.lower() for status in PointStatus],
+            "workers": [worker.name for worker in known.workers],
+        },
+        "parameters": [columns.parameter_column(plan, j, points) for j in positions],
+        "outputs": columns.quantity_columns(file, quantities, points, done),
+        "first": first,
+        "errors": _errors(known, points),
+        "fields": [
+            fields.field_of(file, column, tensor, points, done, share=share)
+            for column, tensor in pairs
+        ],
+        "operation": operation,
+        "weights": [
+            shown.done / max(shown.done_shown, 1),
+            shown.failed / max(shown.failed_shown, 1),
+        ],
+        "left_out": _left_out(plan, shown, len(quantities)),
+    }
+
+
+def _errors(known: PointColumns, points: Array) -> dict[str, Any]:
+    """Return the last error of each failed point: places in tables of different texts.
+
+    A traceback beyond MOST_TEXT has the place -1.
+    """
+    last = {row.point: row for row in known.failures}
+    texts: dict[str, int] = {}
+    tracebacks: dict[str, int] = {}
+    room = MOST_TEXT
+    rows: list[list[int]] = []
+    for place, point in enumerate(points.tolist()):
+        row = last.get(point)
+        if row is None or known.status[point] <= PointStatus.DONE:
+            continue
+        error, traceback = _cut(row.error), _cut(row.traceback)
+        if traceback not in tracebacks and len(traceback) <= room:
+            room -= len(traceback)
+            tracebacks[traceback] = len(tracebacks)
+        rows.append(
+            [place, texts.setdefault(error, len(texts)), tracebacks.get(traceback, -1)],
+        )
+    return {"texts": list(texts), "tracebacks": list(tracebacks), "rows": rows}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} …"
+
+
+def _left_out(plan: Plan, shown: ShownPoints, quantities: int) -> list[str]:
+    """Return sentences about what the report does not show."""
+    notes = [shown.note]
+    parameters = len(plan.parameters)
+    if parameters > columns.MOST_PARAMETERS:
+        notes.append(f"The first {columns.MOST_PARAMETERS} of {parameters:,} parameters are shown.")
+    outputs = columns.outputs_of(plan)
+    if quantities == columns.MOST_OUTPUTS:
+        named = len({column.output for column, _ in outputs})
+        notes.append(f"The first {quantities} columns of {named} outputs are shown.")
+    flat = [t.name for c, t in outputs if c.size > 1 and not fields.is_field(c, t)]
+    if flat:
+        notes.append(f"Outputs with three or more axes are shown by their mean: {', '.join(flat)}.")
+    count = sum(fields.is_field(*pair) for pair in outputs)
+    if count > fields.MOST_FIELDS:
+        notes.append(f"The first {fields.MOST_FIELDS} of {count} outputs with axes are drawn.")
+    if len(plan.columns) > len(outputs):
+        notes.append("Gradients are in the file, not in this report.")
+    return [note for note in notes if note]
+
+
+def _not_shown(notes: list[str]) -> Html:
+    return Html("".join(f'<p class="note">{html.escape(note)}</p>' for note in notes))
+
+
+def _points(known: PointColumns) -> str:
+    counts = {status.name.lower(): known.count(status) for status in PointStatus}
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"
 
 
 def _headline(summary: Mapping[str, float]) -> dict[str, str]:
-    counts = [f"{int(summary[s.name.lower()])} {s.name.lower()}" for s in PointStatus]
-    told = {"points": ", ".join(text for text in counts if not text.startswith("0 "))}
-    told["time in the model"] = (
-        f"{duration(summary['work_s'])} on {int(summary['workers'])} workers"
-    )
-    told["first start to last end"] = duration(summary["makespan_s"])
+    told = {
+        "time in the model": f"{duration(summary['work_s'])} on {int(summary['workers'])} workers",
+        "first start to last end": duration(summary["makespan_s"]),
+    }
     if np.isfinite(summary["efficiency"]):
         told["efficiency"] = f"{summary['efficiency']:.1%} (time in the model / workers / span)"
     for name, words in (("idle_gap", "idle gap of a worker"), ("overhead", "overhead of a point")):
@@ -101,14 +193,6 @@ def _headline(summary: Mapping[str, float]) -> dict[str, str]:
                 for percent in (50, 95, 99)
             )
     return told
-
-
-def _failures(data: SweepData, listed: Sequence[Mapping[str, Any]]) -> list[Html]:
-    if not listed:
-        return []
-    names = [p.name for p in data.plan.parameters][:PARAMETERS_LISTED]
-    rows = [[row["point"], *(row[name] for name in names), row["error"]] for row in listed]
-    return [figures.failures(data), table(["point", *names, "error"], rows)]
 
 
 def _provenance(plan: Plan) -> dict[str, str]:

@@ -208,8 +208,8 @@ def _of_varying(
 
 
 def _varies(coordinates: Array) -> Array:
-    varies: Array = np.ptp(coordinates, axis=0) > 0
-    return varies
+    # `unique` takes all NaN for one value: that of a parameter without a value at these points.
+    return np.array([len(np.unique(column)) > 1 for column in coordinates.T])
 
 
 def _check_rows(table: AnalysedRows) -> None:

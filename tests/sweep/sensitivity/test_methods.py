@@ -126,6 +126,14 @@ def test_a_column_that_does_not_vary_has_no_measure() -> None:
         assert np.isnan(found.values).tolist() == [True, False]
 
 
+def test_points_without_a_value_of_a_parameter_are_a_slice_of_their_own() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.random((200, 2))
+    x[x[:, 0] < 0.5, 0] = np.nan
+    found = methods.pawn(AnalysedRows(x, np.isnan(x[:, 0]).astype(float), (), "", 0))
+    assert found.values[0] > found.others["dummy"][0] >= found.values[1]
+
+
 def test_delta_refuses_an_output_without_a_density() -> None:
     rng = np.random.default_rng(3)
     x = rng.random((80, 2))

@@ -1,0 +1,25 @@
+"""A browser for the tests of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.browser import Browser, chromium
+
+
+@pytest.fixture(scope="module")
+def chromium_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(chromium_of_module: Browser) -> Iterator[Browser]:
+    """A window as on a desk. The page must have caused no error in it."""
+    chromium_of_module.show_as(1120, 900)
+    yield chromium_of_module
+    complaints = chromium_of_module.complaints()
+    chromium_of_module.open("about:blank")
+    assert complaints == []
