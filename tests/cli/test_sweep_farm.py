@@ -18,7 +18,7 @@ from farm.sweep.design.errors import SweepError
 from farm.sweep.file.signature import signed
 from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection
-from farm.worker.loader import version_of
+from farm.worker.specs import version_of
 from tests.support.dask_cluster import dask_cluster
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, run_farm, serving, start_farm
 from tests.sweep.samples import BEAM as BEAM_INFO
