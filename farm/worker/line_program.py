@@ -107,17 +107,18 @@ class LineProgram:
         self._tied.close()
 
     def _read(self, output: IO[bytes]) -> None:
-        for line in output:
-            start = 0 if line.startswith(REPLY) else line.rfind(REPLY)
-            if start < 0:
-                self._tail.take([line])
-                continue
-            if start:  # it printed without a line end before it answered
-                self._tail.take([line[:start]])
-            try:
-                self._replies.put(parse(line[start:]))
-            except FarmError as error:
-                self._replies.put(error)
+        with output:
+            for line in output:
+                start = 0 if line.startswith(REPLY) else line.rfind(REPLY)
+                if start < 0:
+                    self._tail.take([line])
+                    continue
+                if start:  # it printed without a line end before it answered
+                    self._tail.take([line[:start]])
+                try:
+                    self._replies.put(parse(line[start:]))
+                except FarmError as error:
+                    self._replies.put(error)
         self._replies.put(None)
 
     def _checked(self, reply: Any, op: str) -> Any:

@@ -24,8 +24,13 @@ class OutputTail:
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def follow(self, stream: IO[bytes]) -> threading.Thread:
-        """Read a stream to its end in a thread, which is returned."""
-        thread = threading.Thread(target=self.take, args=(stream,), name="output", daemon=True)
+        """Read a stream to its end, and close it, in a thread, which is returned."""
+
+        def read() -> None:
+            with stream:
+                self.take(stream)
+
+        thread = threading.Thread(target=read, name="output", daemon=True)
         thread.start()
         return thread
 

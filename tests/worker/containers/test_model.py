@@ -28,6 +28,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder in which the stand-in keeps its containers; it comes first on PATH."""
     monkeypatch.setenv("PATH", f"{RUNTIME}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_CONTAINERS", str(tmp_path))
+    monkeypatch.setenv("FAKE_PYTHON", sys.executable)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv(SEAT, raising=False)
     started: list[model.Container] = []
@@ -131,7 +132,7 @@ def test_apptainer_takes_images_of_registries(state: Path) -> None:
             "the container of docker://missing ended with exit code 1 (it did not get the image; "
             "check the name, the network and the login to its registry)",
         ),
-        ("docker://", "names no image; expected docker://IMAGE"),
+        ("docker://-v a", "names no image; expected docker://IMAGE"),
         ("docker://a -p 80:80", "leave it out, farm publishes the port on the loopback"),
         ("docker://a -p80:80", "leave it out, farm publishes the port on the loopback"),
         ("docker://a --network host", "cannot publish a port on the loopback address alone"),
@@ -174,7 +175,9 @@ def test_no_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_server_that_listens_elsewhere(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "ANSWER_S", 0.3)
-    with pytest.raises(LoadError, match=r"no UM-Bridge server answered at its port 4242 within 0\.3"):
+    with pytest.raises(
+        LoadError, match=r"no UM-Bridge server answered at its port 4242 within 0\.3"
+    ):
         load_models(["docker://deaf"])
     assert containers(state) == []
 
@@ -218,8 +221,8 @@ def test_the_worker_ends_with_its_container(state: Path) -> None:
     process = serving("docker://good")
     (name,) = containers(state)
     os.kill(int((state / name / "pid").read_text()), signal.SIGKILL)
+    assert process.wait() == EXIT_SERVER_GONE
     _, said = process.communicate()
-    assert process.returncode == EXIT_SERVER_GONE
     assert "this process ends" in said
 
 
