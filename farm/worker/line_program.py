@@ -88,7 +88,7 @@ class LineProgram:
         try:
             reply = self._replies.get(timeout=limit_s)
         except queue.Empty:
-            self.close()
+            self._tied.close()
             raise Unavailable(
                 f"{self._shown} did not answer {op!r} within {limit_s:g} s; expected a line that "
                 f"begins with {REPLY.decode()} (docs/lines.md). Last output: {self._tail.last()}",

@@ -157,12 +157,13 @@ class LinesModel(Model):
         outputs = reply.get("outputs")
         if isinstance(outputs, Mapping):
             return {name: _array(value) for name, value in outputs.items()}
-        if not isinstance(outputs, list):
+        if not isinstance(outputs, list) or len(outputs) != len(self._names):
+            found = f"{len(outputs)}" if isinstance(outputs, list) else "no"
             raise InvalidOutput(
-                f"model {self.name!r} answered without outputs; expected a list of one list of "
-                "numbers for each output (docs/lines.md)"
+                f"model {self.name!r} answered with {found} outputs; expected a list of "
+                f"{len(self._names)}, each a list of numbers (docs/lines.md)"
             )
-        return [_array(value) for value in outputs]
+        return {n: _array(value) for n, value in zip(self._names, outputs, strict=True)}
 
     def _found(self, word: str) -> str:
         program = str(self._folder / word) if "/" in word else word

@@ -92,9 +92,9 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
                 "choose one as MODEL@URL"
             )
         return dict(zip([parts.alias], found.values(), strict=True))
-    if parts.urls or parts.command:
+    if parts.urls or parts.command is not None:
         try:
-            return models_of(spec) if parts.urls else models_of_command(parts.command)
+            return models_of(spec) if parts.urls else models_of_command(parts.command or "")
         except (FarmError, ValueError) as error:
             raise LoadError(f"{spec}: {error}", detail=getattr(error, "detail", "")) from error
     before = content_of(parts)

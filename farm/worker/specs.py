@@ -23,21 +23,23 @@ class Spec:
     """The parts of a specification.
 
     alias: the name that it gives to the model, or "". text: the rest. urls: servers and container
-    images. command: a program of the line protocol, or "". path: the file, or the module as a path;
+    images. command: a program of the line protocol, or None. path: the file, or the module as a path;
     name: the object in it, or "".
     """
 
     alias: str
     text: str
     urls: tuple[str, ...]
-    command: str
+    command: str | None
     path: Path
     name: str
 
     @property
     def is_file(self) -> bool:
         """Whether it names a file by its extension."""
-        return not (self.urls or self.command) and self.path.suffix in (".py", *FILES, *PICKLES)
+        return (
+            not self.urls and self.command is None and self.path.suffix in (".py", *FILES, *PICKLES)
+        )
 
 
 def parsed(spec: str) -> Spec:
@@ -47,7 +49,7 @@ def parsed(spec: str) -> Spec:
     if text.startswith(COMMAND):
         return Spec(alias, text, (), text.removeprefix(COMMAND), Path(), "")
     path, _, name = text.rpartition(":") if ":" in text else (text, "", "")
-    return Spec(alias, text, tuple(urls_of(text)), "", Path(path).expanduser(), name)
+    return Spec(alias, text, tuple(urls_of(text)), None, Path(path).expanduser(), name)
 
 
 def all_forms() -> str:
@@ -81,7 +83,9 @@ def source_of(spec: str) -> str:
     parts = parsed(spec)
     if parts.is_file:
         return str(parts.path.resolve())
-    return "" if parts.urls else parts.command or str(parts.path)
+    if parts.command is not None:
+        return parts.command
+    return "" if parts.urls else str(parts.path)
 
 
 def version_of(spec: str) -> str:

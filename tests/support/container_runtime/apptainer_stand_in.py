@@ -3,6 +3,7 @@
 The image selects what happens: good.sif, taken.sif (the first run finds its port in use), bad.sif.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ first = not (STATE / "runs").exists()
 with (STATE / "runs").open("a") as file:
     file.write(json.dumps(words) + "\n")
 environment = dict(os.environ)
-for option, value in zip(words, words[1:]):
+for option, value in itertools.pairwise(words):
     if option == "--env":
         environment[value.split("=")[0]] = value.split("=", 1)[1]
 if "--nv" in words:

@@ -7,6 +7,7 @@ forbidden.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ def run(words):
     labels = []
     variables = []
     image = words[-1]
-    for option, value in zip(words, words[1:]):
+    for option, value in itertools.pairwise(words):
         options[option] = value
         if option == "--label":
             labels.append(value)

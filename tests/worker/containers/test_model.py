@@ -175,9 +175,7 @@ def test_no_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_server_that_listens_elsewhere(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "ANSWER_S", 0.3)
-    with pytest.raises(
-        LoadError, match=r"no UM-Bridge server answered at its port 4242 within 0\.3"
-    ):
+    with pytest.raises(LoadError, match=r"no UM-Bridge server answered at its port 4242 within"):
         load_models(["docker://deaf"])
     assert containers(state) == []
 
