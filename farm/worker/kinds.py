@@ -40,6 +40,9 @@ FILES: Mapping[str, FileKind] = {
 }
 """Files that are models by their extension, besides `.py`."""
 
+ONE_AT_A_TIME = (".fmu", ".R", ".r", ".jl")
+"""Files whose model is one program or instance."""
+
 PICKLES = (".pkl", ".pickle", ".joblib")
 """Extensions of files that farm refuses: to read a pickle is to run it."""
 

@@ -32,7 +32,7 @@ TEXTS = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 OPERATIONS = frozenset(Operation) - {Operation.STREAM}
 FACTS = ("description", "max_batch", "repeatable", "keeps_point", "copies", "version")
-"""What the program may say of its model besides its tensors and operations."""
+"""Attributes of a model that the program may set, besides tensors and operations."""
 
 
 class LinesModel(Model):

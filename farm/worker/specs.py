@@ -1,4 +1,4 @@
-"""What a model specification names, as far as its text says; nothing is loaded.
+"""Model specifications, read as text: files, modules, commands and URLs. Nothing is loaded.
 
 `loader.py` beside this file lists the forms and loads them.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from farm.worker.containers.image import located as located_image
 from farm.worker.file_version import version_of_file
-from farm.worker.kinds import COMMAND, FILES, PICKLES
+from farm.worker.kinds import COMMAND, CONTAINERS, FILES, ONE_AT_A_TIME, PICKLES
 from farm.worker.servers import forms, urls_of
 
 ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
@@ -23,8 +23,8 @@ class Spec:
     """The parts of a specification.
 
     alias: the name that it gives to the model, or "". text: the rest. urls: servers and container
-    images. command: a program of the line protocol, or None. path: the file, or the module as a path;
-    name: the object in it, or "".
+    images. command: a program of the line protocol, or None. path: the file, or the module as a
+    path; name: the object in it, or "".
     """
 
     alias: str
@@ -107,6 +107,14 @@ def content_of(parts: Spec) -> bytes | None:
         return parts.path.read_bytes()
     except OSError:
         return None
+
+
+def runs_one_at_a_time(spec: str) -> bool:
+    """Whether the model is one program or container, which evaluates one point at a time."""
+    parts = parsed(spec)
+    if parts.urls:
+        return parts.urls[0].partition(":")[0] in CONTAINERS.schemes
+    return parts.command is not None or parts.path.suffix in ONE_AT_A_TIME
 
 
 def most_servers(specs: Sequence[str]) -> int:

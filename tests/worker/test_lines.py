@@ -80,7 +80,7 @@ def test_sizes_by_config(runner: Runner) -> None:
 
 def test_derivatives_and_cost(runner: Runner) -> None:
     x, sens, vec = [1.0, 2.0], np.array([1.0, 3.0]), np.array([5.0, np.inf])
-    wrt = {"out_wrt": 0, "in_wrt": 0}
+    wrt: dict[str, Any] = {"out_wrt": 0, "in_wrt": 0}
     found = outcome(runner, x, operation=Operation.GRADIENT, **wrt, sens=sens)
     assert values(found) == [[2.0, 6.0]]
     found = outcome(runner, x, operation=Operation.APPLY_JACOBIAN, **wrt, vec=sens)

@@ -1,4 +1,4 @@
-"""What `docker://IMAGE OPTIONS` says: the runtime, the image and the runtime's own options."""
+"""Reads `docker://IMAGE OPTIONS`: the runtime, the image and the runtime's own options."""
 
 from __future__ import annotations
 

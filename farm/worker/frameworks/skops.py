@@ -55,7 +55,8 @@ class SkopsModel(FittedModel):
         self._has_probability = isinstance(classes, np.ndarray) and hasattr(
             estimator, "predict_proba"
         )
-        kind = type(getattr(estimator, "_final_estimator", estimator)).__name__
+        steps = getattr(estimator, "steps", None)  # of a pipeline
+        kind = type(steps[-1][1] if steps else estimator).__name__
         self.description = f"{kind} of scikit-learn"
         if classes is not None:
             self.description += f" with classes {', '.join(map(str, classes))}"

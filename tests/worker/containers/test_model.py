@@ -16,6 +16,7 @@ import pytest
 from farm.machine.programs import EXIT_SERVER_GONE
 from farm.model import Inputs, Model
 from farm.worker.containers import keeping, model
+from farm.worker.containers.image import Image
 from farm.worker.loader import LoadError, load_models
 from farm.worker.servers import SEAT
 from tests.support.running_farm import wait_until
@@ -34,7 +35,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     started: list[model.Container] = []
     start = model.Container.__init__
 
-    def noted(self: model.Container, program: str, image: model.Image) -> None:
+    def noted(self: model.Container, program: str, image: Image) -> None:
         started.append(self)
         start(self, program, image)
 

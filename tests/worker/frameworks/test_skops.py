@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -15,7 +16,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from farm.call import Call, Operation, Result, TensorInfo
+from farm.call import Array, Call, Operation, Result, TensorInfo
 from farm.worker.frameworks.skops import SkopsModel
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
@@ -24,12 +25,12 @@ from farm.worker.specs import version_of
 X = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]])
 
 
-class Mine(BaseEstimator):
+class Mine(BaseEstimator):  # type: ignore[misc]  # sklearn is not followed
     """A type that skops does not know."""
 
     n_features_in_ = 2
 
-    def predict(self, rows: np.ndarray) -> np.ndarray:
+    def predict(self, rows: Array) -> Any:
         return rows.sum(axis=1)
 
 
