@@ -111,7 +111,9 @@ def containers() -> list[Finding]:
         if said:
             text = f"docker cannot be used: {' '.join(said.split())}"
             remedy = fault_in(said) or "look at what `docker version` says"
-            findings = [warning("containers", text, remedy)]
+            others = [name for name in found if name != "docker"]
+            findings = [ok("containers", ", ".join(others))] if others else []
+            findings.append(warning("containers", text, remedy))
     return findings
 
 

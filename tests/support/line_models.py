@@ -4,15 +4,16 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
 
 
-def reply(number, **fields):
+def reply(number: int, **fields: Any) -> None:
     print(json.dumps({"id": number, **fields}, separators=(",", ":")), flush=True)
 
 
-def described(request):
+def described(request: dict[str, Any]) -> dict[str, Any]:
     size = int(request["config"].get("n", 2))
     return {
         "name": "all",
@@ -27,7 +28,7 @@ def described(request):
     }
 
 
-def answered(request):
+def answered(request: dict[str, Any]) -> dict[str, Any]:
     op = request["op"]
     x = [float(v) for v in request["inputs"][0]]
     count = request["inputs"][1][0]
@@ -53,7 +54,7 @@ def answered(request):
     return {**outputs, "value": value}
 
 
-def faulty(number, fault):
+def faulty(number: int, fault: str) -> None:
     match fault:
         case "exit":
             print("no licence", file=sys.stderr, flush=True)
@@ -85,7 +86,7 @@ def faulty(number, fault):
             reply(number, outputs=[[1, 2], 3])
 
 
-def rows():
+def rows() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["op"] == "describe":

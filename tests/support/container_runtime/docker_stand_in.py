@@ -26,7 +26,7 @@ FAULTS = {
 }
 
 
-def run(words):
+def run(words: list[str]) -> None:
     with (STATE / "runs").open("a") as file:
         file.write(json.dumps(words) + "\n")
     options = {}
@@ -68,7 +68,7 @@ def run(words):
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def remove(folder):
+def remove(folder: Path) -> None:
     try:
         pid = int((folder / "pid").read_text())
         with contextlib.suppress(ProcessLookupError):
@@ -80,7 +80,7 @@ def remove(folder):
         pass
 
 
-def ps(words):
+def ps(words: list[str]) -> None:
     if os.environ.get("FAKE_DAEMON") in FAULTS:
         sys.exit(FAULTS[os.environ["FAKE_DAEMON"]])
     wanted = {word.removeprefix("label=") for word in words if word.startswith("label=")}

@@ -20,7 +20,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/ModelInfo":
-            answer = {"support": {"Evaluate": True}}
+            answer: object = {"support": {"Evaluate": True}}
         elif self.path == "/InputSizes":
             answer = {"inputSizes": [1]}
         elif self.path == "/OutputSizes":
