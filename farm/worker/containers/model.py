@@ -9,12 +9,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from farm.errors import FarmError, Unavailable
 from farm.machine.lifeline import TiedProcess
@@ -22,6 +20,7 @@ from farm.machine.programs import in_words
 from farm.model import Model
 from farm.worker.containers.image import APPTAINER, Image, parsed
 from farm.worker.containers.keeping import ASK_S, Guard, labels, new_name, remove_leftovers
+from farm.worker.containers.ports import free_port, is_anothers
 from farm.worker.containers.runtime import IN_USE, PORT, fault_in, program_of, run_command
 from farm.worker.output_tail import OutputTail
 from farm.worker.servers import SEAT, Replica, end_process, models_of
@@ -58,7 +57,7 @@ def models_at(url: str, name: str | None = None) -> Mapping[str, Model]:
             models = container.awaited(name)
         except FarmError as error:
             container.close()
-            if image.runtime == APPTAINER and IN_USE.search(container.tail.text()):
+            if container.lost_port or IN_USE.search(container.tail.text()):
                 last = error
                 continue
             raise
@@ -75,7 +74,8 @@ class Container:
         self._name = new_name()
         self._guard: Guard | None = None
         self._closed = False
-        self._port = _free_port() if image.runtime == APPTAINER else 0
+        self._port = free_port() if image.runtime == APPTAINER else 0
+        self.lost_port = False
         self.tail = OutputTail()
         command = run_command(program, image, self._port, name=self._name, labels=labels())
         if image.runtime != APPTAINER:
@@ -108,8 +108,9 @@ class Container:
                     f"runs, but no UM-Bridge server answered at its port {where} within "
                     f"{ANSWER_S:g} s; expected one that listens on the port in the variable PORT",
                 )
-        if not self._tied.lives():  # another program answered at the port that this one wanted
-            self._check(limit, "")
+        if not self._guard and is_anothers(self._port, self._tied.pid):
+            self.lost_port = True
+            raise self._error(f"wanted port {self._port}, which another program took")
         for model in models.values():
             model.description = f"{model.name} in {self._image}"
         return models
@@ -193,11 +194,3 @@ def _asked(command: list[str]) -> str:
         )
         return done.stdout
     return ""
-
-
-def _free_port() -> int:
-    """Return a port that is free on all addresses now; another program may take it before use."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port: Any = free.getsockname()[1]
-    return int(port)

@@ -49,5 +49,5 @@ try:
     server = HTTPServer((os.environ.get("HOST", "127.0.0.1"), int(os.environ["PORT"])), Handler)
 except OSError as error:
     sys.exit(str(error))
-print(f"serves on {os.environ['PORT']}", flush=True)
+print(f"serves on {server.server_port}", flush=True)
 server.serve_forever()

@@ -17,6 +17,7 @@ from farm.machine.programs import EXIT_SERVER_GONE
 from farm.model import Inputs, Model
 from farm.worker.containers import keeping, model
 from farm.worker.containers.image import Image
+from farm.worker.containers.ports import free_port
 from farm.worker.loader import LoadError, load_models
 from farm.worker.servers import SEAT
 from tests.support.running_farm import wait_until
@@ -114,6 +115,26 @@ def test_apptainer_tries_another_port(state: Path) -> None:
     first, second = runs(state)
     assert first != second
     assert second[-3:] == ["--bind", "/data", str(image)]
+
+
+def test_the_server_of_another_program_is_not_taken_for_the_containers(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = state / "good.sif"
+    image.touch()
+    environment = {**os.environ, "PORT": "0"}
+    command = [sys.executable, "-I", "-S", str(RUNTIME / "umbridge_server.py")]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline().split()[-1])
+        second = free_port()
+        ports = iter([port, second])
+        monkeypatch.setattr(model, "free_port", lambda: next(ports))
+        load_models([f"double@apptainer://{image}"])
+        other.kill()
+    assert f"PORT={second}" in runs(state)[-1]  # the first may have ended before it began
 
 
 def test_apptainer_takes_images_of_registries(state: Path) -> None:
