@@ -18,8 +18,9 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 	tests/worker/frameworks/test_torch.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
-	test-lowest test-python test-pythons test-samplers test-clients check audit release-check format proto picture bench examples clean
+.PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-containers test-gpu \
+	test-arithmetic test-lowest test-python test-pythons test-samplers test-clients check audit release-check format proto \
+	picture bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +69,9 @@ test-slow: $(STAMP) ## the tests that the default suite leaves out: kill loops, 
 
 test-root: $(STAMP) ## the tests that only root can run, such as a full disk
 	$(BIN)/python -m pytest -m "root and not slurm and not grid_engine and not samplers" --timeout 300
+
+test-containers: $(STAMP) ## the tests that need podman; no part of CI
+	$(BIN)/python -m pytest -m containers
 
 test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu

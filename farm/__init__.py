@@ -39,25 +39,33 @@ if TYPE_CHECKING:
     from farm.sweep.file.progress import Progress
     from farm.sweep.sensitivity.ranking import Sensitivity
     from farm.worker.command import CommandModel
+    from farm.worker.frameworks.fmu import FmuModel
     from farm.worker.frameworks.jax import jax_model
     from farm.worker.frameworks.onnx import OnnxModel
+    from farm.worker.frameworks.skops import SkopsModel
     from farm.worker.frameworks.torch import TorchModel
+    from farm.worker.frameworks.xgboost import XgboostModel
+    from farm.worker.lines import LinesModel
 else:
     _LATER = {
         "Client": ("farm.client", "Client"),
         "CommandModel": ("farm.worker.command", "CommandModel"),
         "Executor": ("farm.client", "Executor"),
+        "FmuModel": ("farm.worker.frameworks.fmu", "FmuModel"),
         "GraphpipeModel": ("farm.protocols.graphpipe.remote", "GraphpipeModel"),
         "KserveModel": ("farm.protocols.kserve.rest.remote", "KserveModel"),
+        "LinesModel": ("farm.worker.lines", "LinesModel"),
         "MipModel": ("farm.protocols.mip.remote", "MipModel"),
         "OnnxModel": ("farm.worker.frameworks.onnx", "OnnxModel"),
         "Point": ("farm.sweep.api", "Point"),
         "Progress": ("farm.sweep.file.progress", "Progress"),
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Sensitivity": ("farm.sweep.sensitivity.ranking", "Sensitivity"),
+        "SkopsModel": ("farm.worker.frameworks.skops", "SkopsModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "SweepError": ("farm.sweep.design.errors", "SweepError"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
+        "XgboostModel": ("farm.worker.frameworks.xgboost", "XgboostModel"),
         "call_id": ("farm.client", "call_id"),
         "chain": ("farm.client", "chain"),
         "choice": ("farm.sweep.design.grammar", "choice"),
@@ -104,10 +112,12 @@ __all__ = [
     "Derivative",
     "Executor",
     "FarmError",
+    "FmuModel",
     "GraphpipeModel",
     "Hints",
     "Inputs",
     "KserveModel",
+    "LinesModel",
     "MipModel",
     "Model",
     "ModelInfo",
@@ -118,10 +128,12 @@ __all__ = [
     "RemoteModel",
     "Result",
     "Sensitivity",
+    "SkopsModel",
     "Sweep",
     "SweepError",
     "TensorInfo",
     "TorchModel",
+    "XgboostModel",
     "__version__",
     "call_id",
     "chain",

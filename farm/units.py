@@ -1,4 +1,4 @@
-"""Units and descriptions of a model's inputs and outputs: their form, and labels that show them."""
+"""Units and descriptions of a model's inputs and outputs: their form."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ def check_texts(name: str, unit: Any, description: Any) -> None:
         _check(unit, LONGEST_UNIT, f"unit of {name!r}")
     if description != "":
         _check(description, LONGEST_DESCRIPTION, f"description of {name!r}")
-
-
-def label(name: str, unit: str) -> str:
-    """Return the name of a quantity with its unit, for axes and tables: "load (N)"."""
-    return f"{name} ({unit})" if unit else name
 
 
 def _check(text: Any, most: int, what: str) -> None:

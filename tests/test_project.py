@@ -43,6 +43,8 @@ WITHOUT_TEST_FILE = {
         "a value; test_descriptors.py reads all of these",
     ),
     "farm/protocols/site.py": "values without code",
+    "farm/worker/kinds.py": "tables; tests/worker/test_specs.py reads them",
+    "farm/worker/line_program.py": "tests/worker/test_lines.py, with its only user",
     "farm/version.py": "one constant; this file compares it with the changelog",
 }
 """Modules without their own test file, and why."""
@@ -59,6 +61,7 @@ FOREIGN_PRIVATE_NAMES = {
     ("farm/provision/local/rank.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/transports/worker_host.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/worker/mpi/group.py", "os._exit"): ENDS_AT_ONCE,
+    ("farm/worker/line_program.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/worker/servers.py", "os._exit"): ENDS_AT_ONCE,
     (
         "farm/sweep/sensitivity/methods.py",

@@ -1,4 +1,4 @@
-"""Units and descriptions are short lines of printable text, and labels show them."""
+"""Units and descriptions are short lines of printable text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farm.call import ModelInfo, TensorInfo
 from farm.errors import InvalidOutput
 from farm.functions import served_function
 from farm.model import info_of
-from farm.units import LONGEST_DESCRIPTION, LONGEST_UNIT, check_texts, label
+from farm.units import LONGEST_DESCRIPTION, LONGEST_UNIT, check_texts
 
 
 @pytest.mark.parametrize("unit", ["", "Pa", "m s-2", "µm", "°C", "1", "x" * LONGEST_UNIT])
@@ -50,11 +50,6 @@ def test_a_description_is_one_line_of_some_length() -> None:
     assert farm.tensor(3, description="\n  modulus\n  of a layer\n").description == (
         "modulus of a layer"
     )
-
-
-@pytest.mark.parametrize(("unit", "shown"), [("N", "load (N)"), ("", "load")])
-def test_a_label_has_the_unit_if_there_is_one(unit: str, shown: str) -> None:
-    assert label("load", unit) == shown
 
 
 @farm.model(

@@ -25,6 +25,9 @@ Examples:
   farm serve model.py:Beam plate.py:Plate     several models; each worker loads all of them
   farm serve mypackage.models:forward         a model in an importable module
   farm serve net.onnx                         a network in an ONNX file; net.pt2 works too
+  farm serve fitted.skops                     scikit-learn; trees.ubj, plant.fmu, model.R too
+  farm serve 'lines:./model --fine'           a program in any language: docs/lines.md
+  farm serve docker://IMAGE -n 2              a container for each worker; apptainer:// too
   farm serve solver.py --mpi 4 -n 2           two groups of four MPI ranks
   farm serve http://127.0.0.1:4243            the models of a running UM-Bridge server
   farm serve m@http://a:4243,http://b:4243    one model on two servers that share its calls
@@ -245,7 +248,9 @@ def _click_option(option: Option) -> click.Option:
 def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **values: Any) -> int:
     """Serve one or more MODELs to every client until Ctrl-C or SIGTERM.
 
-    MODEL is FILE.py, FILE.py:NAME, package.module:NAME, FILE.onnx, FILE.pt2, or the URL of a
+    MODEL is FILE.py, FILE.py:NAME, package.module:NAME, FILE with the extension onnx, pt2, skops,
+    ubj, fmu, R or jl, lines:COMMAND for another program, docker://IMAGE, podman://IMAGE or
+    apptainer://IMAGE for a container with an UM-Bridge server, or the URL of a
     running server: http://... for UM-Bridge, kserve+http://... for KServe, graphpipe+http://...
     for GraphPipe, mip://... for MIP. MODEL@URL,URL spreads the calls of one model over several
     servers. NAME=MODEL serves the model under another name.

@@ -25,7 +25,7 @@ from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.signature import is_ours
 from farm.sweep.run.concurrency_limit import PER_WORKER, START
-from farm.worker.loader import is_package, located, source_of, version_of
+from farm.worker.specs import located, needs_folder, source_of, version_of
 
 Command = Callable[..., Any]
 
@@ -99,7 +99,7 @@ def kept_target(facts: Mapping[str, str], path: Path, *, trust: bool) -> Target:
             f"{target}. If you trust it, add --trust; or name the model yourself"
         )
     folder = Path(json.loads(text).get("folder", ""))
-    packages = [m for m in target.models if located(m) == m and is_package(m)]
+    packages = [m for m in target.models if located(m) == m and needs_folder(m)]
     if packages and folder != Path.cwd():
         raise click.ClickException(
             f"{', '.join(packages)} is looked up in the current folder first, and {path} was "

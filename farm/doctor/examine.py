@@ -29,6 +29,7 @@ def checks(named: str | None, cluster: Path | None) -> dict[str, Check]:
         "open files": machine.open_files,
         "processors": machine.processes,
         "GPUs": machine.gpus,
+        "containers": machine.containers,
         "clock": machine.clock,
         "time limits": machine.time_limits,
         "disk": partial(folder.disk, where),

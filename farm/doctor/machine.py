@@ -1,4 +1,4 @@
-"""This machine: memory, limits of processes, clock, processors and GPUs."""
+"""This machine: memory, limits of processes, clock, processors, GPUs and container runtimes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from farm.machine.memory import usable_memory
 from farm.machine.open_files import OPEN_FILES
 from farm.provision.batch.allocation import end_time
 from farm.provision.local.devices import devices
+from farm.worker.containers.runtime import PROGRAMS, fault_in
 
 GIB = 2**30
 
@@ -90,6 +91,30 @@ def gpus() -> list[Finding]:
         remedy = "look at what nvidia-smi says; workers of --gpus cannot start"
         return [warning("GPUs", f"nvidia-smi lists none: {error}", remedy)]
     return [ok("GPUs", f"{len(found)}: {', '.join(found)}")]
+
+
+def containers() -> list[Finding]:
+    """Show the container runtimes whose programs are here, and whether Docker's daemon answers."""
+    found = [name for name in PROGRAMS if any(map(shutil.which, PROGRAMS[name]))]
+    if not found:
+        return [ok("containers", "no docker, podman or apptainer here")]
+    findings = [ok("containers", ", ".join(found))]
+    if "docker" in found:
+        command = ["docker", "version", "--format", "{{.Server.Version}}"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            )
+            said = done.stderr if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            said = f"no answer in {COMMAND_S:g} s"
+        if said:
+            text = f"docker cannot be used: {' '.join(said.split())}"
+            remedy = fault_in(said) or "look at what `docker version` says"
+            others = [name for name in found if name != "docker"]
+            findings = [ok("containers", ", ".join(others))] if others else []
+            findings.append(warning("containers", text, remedy))
+    return findings
 
 
 def time_limits() -> list[Finding]:

@@ -8,6 +8,9 @@ import sys
 EXIT_SERVER_GONE = 69
 """Exit status of a process whose model server does not answer (EX_UNAVAILABLE)."""
 
+EXIT_PROGRAM_KILLED = 70
+"""Exit status of a process whose model's program was ended by a signal (EX_SOFTWARE)."""
+
 
 def python(module: str) -> list[str]:
     """Return the command line that runs one of farm's modules."""
@@ -19,6 +22,8 @@ def in_words(code: int, *, out_of_memory: bool) -> str:
     """Return an exit status, as from `Child.code`, in words."""
     if code == EXIT_SERVER_GONE:
         return "its model server does not answer"
+    if code == EXIT_PROGRAM_KILLED:
+        return "a signal ended its model's program"
     if code >= 0:
         return f"exit code {code}"
     if code == -signal.SIGKILL and out_of_memory:

@@ -43,6 +43,7 @@ from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
 from farm.wording import briefly
 from farm.worker.loader import LoadError, load_models
+from farm.worker.specs import runs_one_at_a_time
 
 if TYPE_CHECKING:
     import pandas
@@ -411,6 +412,8 @@ def evaluator_of(
         if len(models) != 1:
             raise SweepError(f"{model!r} has the models {', '.join(models)}; name one of them")
         at_once = CALLS_TO_A_SERVER if "://" in model else None
+        if runs_one_at_a_time(model):
+            at_once = 1
     else:
         models, at_once = {model.name or type(model).__name__: model}, None
     owned = Threads(models, workers=workers or at_once or os.cpu_count() or 1)

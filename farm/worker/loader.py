@@ -5,10 +5,15 @@ FILE.py the one model in the file, or all that it passes to umbridge.serve_model
 package.module:NAME the same in a package or module; the current folder is searched first
 package.module the one model in the module
 FILE.onnx FILE.pt2      a neural network or other graph in a file
+FILE.skops FILE.ubj     a fitted model of scikit-learn, of XGBoost (FILE.json too)
+FILE.fmu                a simulation unit of FMI 2 or 3
+FILE.R FILE.jl          a script of the line protocol, which Rscript or julia runs
+lines:COMMAND           any program of the line protocol
 http://HOST:PORT        all models of a running UM-Bridge server
 kserve+http://HOST:PORT all models of a running KServe v2 server
 graphpipe+http://HOST   the model of a running GraphPipe server
 mip://HOST:PORT         the model of a running MIP server, of a text or image; mip+unix:/path too
+docker://IMAGE          all models of an UM-Bridge server in a container; podman, apptainer too
 MODEL@http://HOST:PORT  one of several, also MODEL@kserve+http://HOST:PORT, MODEL@graphpipe+...
 MODEL@URL,URL           several servers of one model, which share its calls
 ALIAS=any of these      the same model under another name
@@ -21,11 +26,10 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,17 +38,11 @@ from farm.descriptors import Objects, built_in, resolve
 from farm.errors import FarmError
 from farm.model import Model
 from farm.worker.file_version import version_of_file
-from farm.worker.frameworks.onnx import OnnxModel
-from farm.worker.frameworks.torch import TorchModel
-from farm.worker.servers import forms, models_of, urls_of
+from farm.worker.kinds import FILES, PICKLES
+from farm.worker.lines import models_of_command
+from farm.worker.servers import models_of
+from farm.worker.specs import Spec, all_forms, content_of, parsed
 
-ALIAS = re.compile(r"(?P<alias>[A-Za-z_][\w.-]*)=(?P<spec>.+)", re.DOTALL)
-GRAPHS: Mapping[str, Callable[[Path], Model]] = {
-    ".onnx": OnnxModel,
-    ".pt": TorchModel,
-    ".pt2": TorchModel,
-}
-"""The model class for each extension of another library's files."""
 SERVED = "__farm_served__"
 """The attribute of a module that holds the models it passed to `umbridge.serve_models`."""
 NOT_THEIRS = (
@@ -64,12 +62,6 @@ class LoadError(ValueError):
         self.detail = detail
 
 
-def _forms() -> str:
-    """Return the forms of model specifications, for messages."""
-    files = "FILE.py:NAME, FILE.py, package.module:NAME, FILE.onnx, FILE.pt2"
-    return f"{files}, {', '.join(forms())}, MODEL@URL, MODEL@URL,URL or ALIAS=any of these"
-
-
 def load_models(specs: Sequence[str], *, comm: Any = None) -> dict[str, Model]:
     """Return the models that `specs` name, by the name they are served under. Raises LoadError.
 
@@ -86,77 +78,28 @@ def load_models(specs: Sequence[str], *, comm: Any = None) -> dict[str, Model]:
                 )
             models[name] = model
     if not models:
-        raise LoadError(f"no model is given; expected {_forms()}")
+        raise LoadError(f"no model is given; expected {all_forms()}")
     return models
 
 
-def located(spec: str) -> str:
-    """Return the spec with an absolute path, for a process in another folder."""
-    named = ALIAS.fullmatch(spec)
-    alias, where = (named["alias"] + "=", named["spec"]) if named else ("", spec)
-    path, colon, name = where.rpartition(":") if ":" in where else (where, "", "")
-    if urls_of(where) or Path(path).suffix not in (".py", *GRAPHS):
-        return spec
-    return f"{alias}{Path(path).expanduser().absolute()}{colon}{name}"
-
-
-def is_package(spec: str) -> bool:
-    """Whether a spec names a module or package, which is searched in the current folder first."""
-    named = ALIAS.fullmatch(spec)
-    where = named["spec"] if named else spec
-    path = where.rpartition(":")[0] if ":" in where else where
-    return not urls_of(where) and Path(path).suffix not in (".py", *GRAPHS)
-
-
-def source_of(spec: str) -> str:
-    """Return the file or the module that a spec names; "" if it names servers."""
-    path = _file_of(spec)
-    if path.suffix in (".py", *GRAPHS):
-        return str(path.resolve())
-    return "" if urls_of(spec) else str(path)
-
-
-def version_of(spec: str) -> str:
-    """Return the version that a model without one of its own has by its file; it is not loaded.
-
-    "" if the spec names no file, or the file has no version.
-    """
-    path = _file_of(spec)
-    content = _content(path)
-    return "" if content is None else version_of_file(path, content)
-
-
-def most_servers(specs: Sequence[str]) -> int:
-    """Return the largest number of servers that one model has; 0 if there are none."""
-    named = [ALIAS.fullmatch(spec) for spec in specs]
-    wheres = [m["spec"] if m else spec for m, spec in zip(named, specs, strict=True)]
-    return max([len(urls_of(where)) for where in wheres], default=0)
-
-
 def _load(spec: str, comm: Any) -> Mapping[str, Model]:
-    renamed = ALIAS.fullmatch(spec)
-    if renamed:
-        found = _load(renamed["spec"], comm)
+    parts = parsed(spec)
+    if parts.alias:
+        found = _load(parts.text, comm)
         if len(found) != 1:
             raise LoadError(
                 f"{spec!r} gives one name to {len(found)} models ({_listed(found)}); "
                 "choose one as MODEL@URL"
             )
-        return dict(zip([renamed["alias"]], found.values(), strict=True))
-    if urls_of(spec):
+        return dict(zip([parts.alias], found.values(), strict=True))
+    if parts.urls or parts.command is not None:
         try:
-            return models_of(spec)
-        except FarmError as error:
-            raise LoadError(f"{spec}: {error}") from error
-    file = _file_of(spec)
-    before = _content(file)
-    if Path(spec).suffix in GRAPHS:
-        version = version_of_file(file, before) if before is not None else ""
-        model = _graph(Path(spec), spec)
-        _set_version([model], file, before)
-        if model.version != version:  # the files of its weights changed meanwhile
-            model.version = ""
-        return {model.name: model}
+            return models_of(spec) if parts.urls else models_of_command(parts.command or "")
+        except (FarmError, ValueError) as error:
+            raise LoadError(f"{spec}: {error}", detail=getattr(error, "detail", "")) from error
+    before = content_of(parts)
+    if Path(spec).suffix in (*FILES, *PICKLES):
+        return _from_file(parts, before)
     module, name = _module(spec)
     served: Sequence[Any] = getattr(module, SERVED, ())
     if name:
@@ -164,55 +107,55 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
     else:
         objects = list(served) or [_only_model(module, spec)]
     models = [_as_model(found, name, spec, comm) for found in objects]
-    _set_version(models, file, before)
+    _set_version(models, parts, before)
     return {model.name or type(model).__name__: model for model in models}
 
 
-def _file_of(spec: str) -> Path:
-    """Return the path in a spec of a file."""
-    named = ALIAS.fullmatch(spec)
-    where = named["spec"] if named else spec
-    return Path(where.rpartition(":")[0] if ":" in where else where).expanduser()
+def _from_file(parts: Spec, before: bytes | None) -> Mapping[str, Model]:
+    """Return the model in a file of another library or language."""
+    version = version_of_file(parts.path, before) if before is not None else ""
+    model = _opened(parts)
+    _set_version([model], parts, before)
+    if model.version != version:  # the files of its weights changed meanwhile
+        model.version = ""
+    return {model.name: model}
 
 
-def _content(path: Path) -> bytes | None:
-    """Return the content of a model's file; None if the spec names none."""
-    if path.suffix not in (".py", *GRAPHS):
-        return None
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
-
-
-def _set_version(models: Sequence[Model], path: Path, before: bytes | None) -> None:
+def _set_version(models: Sequence[Model], parts: Spec, before: bytes | None) -> None:
     """Set the version of models that have none, if their file had the same content all along."""
     without = [model for model in models if not model.version]
-    if before is None or not without or _content(path) != before:
+    if before is None or not without or content_of(parts) != before:
         return
-    version = version_of_file(path, before)
+    version = version_of_file(parts.path, before)
     for model in without:
         model.version = version
 
 
-def _graph(path: Path, spec: str) -> Model:
-    """Return the model in a file of another library."""
-    path = _existing(path, spec)
+def _opened(parts: Spec) -> Model:
+    path = _existing(parts.path, parts.text)
+    if path.suffix in PICKLES:
+        raise LoadError(
+            f"{parts.text} is a pickle, which runs whatever program its author put there when it "
+            "is read; save the model by skops.io.dump(model, 'model.skops'), or convert it with "
+            "skl2onnx, and serve that file"
+        )
     try:
-        return GRAPHS[path.suffix](path)
-    except (ValueError, ImportError) as error:
-        raise LoadError(f"{spec}: {error}") from error
+        model: Model = resolve(FILES[path.suffix].model)(path)
+        return model
+    except (ValueError, ImportError, FarmError) as error:
+        detail = getattr(error, "detail", "")
+        raise LoadError(f"{parts.text}: {error}", detail=detail) from error
 
 
 def _module(spec: str) -> tuple[ModuleType, str]:
     """Return the module that a spec names, and the name of the object in it or ''."""
     where, colon, name = spec.rpartition(":") if ":" in spec else (spec, "", "")
     if colon and not name.isidentifier():
-        raise LoadError(f"{spec!r} has no object name after the colon; expected {_forms()}")
+        raise LoadError(f"{spec!r} has no object name after the colon; expected {all_forms()}")
     if where.endswith(".py"):
         return _module_of_file(Path(where), spec), name
     if not all(part.isidentifier() for part in where.split(".")):
-        raise LoadError(f"{spec!r} is not a model; expected {_forms()}")
+        raise LoadError(f"{spec!r} is not a model; expected {all_forms()}")
     return _module_of_package(where, spec), name
 
 

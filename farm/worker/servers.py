@@ -22,6 +22,7 @@ from farm.errors import Unavailable
 from farm.machine.listener import CONNECT_TIMEOUT_S
 from farm.machine.programs import EXIT_SERVER_GONE
 from farm.model import Config, Model, Tensors, operations_of
+from farm.worker.kinds import CONTAINERS
 
 SEAT = "FARM_REPLICA"
 """The environment variable with which a supervisor numbers its processes."""
@@ -65,12 +66,17 @@ def models_of(spec: str) -> Mapping[str, Model]:
 
 def forms() -> list[str]:
     """Return the forms of server URLs, for messages."""
-    return [remote.form for protocol in built_in() for remote in protocol.remotes]
+    return [remote.form for remote in _own()]
+
+
+def _own() -> list[Remote]:
+    """Return the remotes that come with farm."""
+    return [CONTAINERS, *(remote for protocol in built_in() for remote in protocol.remotes)]
 
 
 def _remotes(spec: str) -> dict[str, Remote]:
     """Return the remotes by scheme: farm's own, plus others' if the text has another scheme."""
-    known = {s: r for protocol in built_in() for r in protocol.remotes for s in r.schemes}
+    known = {s: r for r in _own() for s in r.schemes}
     if not known.keys() >= set(_SCHEME.findall(spec)):
         known |= {s: r for protocol in installed() for r in protocol.remotes for s in r.schemes}
     return known
@@ -85,7 +91,8 @@ def _url(schemes: Iterable[str]) -> str:
 def _server(spec: str) -> re.Match[str] | None:
     if ":/" not in spec:
         return None
-    pattern = rf"(?:(?P<model>.+)@)?(?P<urls>{_url(_remotes(spec))}.+)"
+    # A model's name ends before any URL: options of a container may hold another.
+    pattern = rf"(?:(?P<model>(?:(?!:/).)+)@)?(?P<urls>{_url(_remotes(spec))}.+)"
     return re.fullmatch(pattern, spec, re.DOTALL)
 
 
@@ -147,7 +154,7 @@ class Replica(Model):
         try:
             return getattr(self._model, method)(*arguments)
         except Unavailable as error:
-            _end(error)
+            end_process(error)
         finally:
             self._running -= 1
             self._ran_at = time.monotonic()
@@ -165,7 +172,7 @@ class Replica(Model):
                 reach(self._url)
             except OSError as error:
                 why = error.strerror or str(error)
-                _end(Unavailable(f"the model server {self._url} cannot be reached: {why}"))
+                end_process(Unavailable(f"the model server {self._url} cannot be reached: {why}"))
 
 
 def reach(url: str) -> None:
@@ -180,7 +187,8 @@ def reach(url: str) -> None:
     socket.create_connection((parts.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
 
 
-def _end(error: Unavailable) -> NoReturn:
+def end_process(error: Unavailable) -> NoReturn:
+    """End this process because its server is gone; its supervisor starts another one."""
     print(f"farm: {error}; this process ends", file=sys.stderr, flush=True)
     # At once, without waiting for other threads: the supervisor reports the calls it was running.
     os._exit(EXIT_SERVER_GONE)

@@ -18,7 +18,7 @@ from farm.sweep.design.errors import SweepError
 from farm.sweep.file.signature import signed
 from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection
-from farm.worker.loader import version_of
+from farm.worker.specs import version_of
 from tests.support.dask_cluster import dask_cluster
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, run_farm, serving, start_farm
 from tests.sweep.samples import BEAM as BEAM_INFO
@@ -140,6 +140,9 @@ def facts_of(target: Target) -> dict[str, str]:
         (Target(to="http://old:1"), "the farm at http://old:1"),
         (Target(("/tmp/a.py",), dask="tcp://x:8786"), "on the Dask cluster at tcp://x:8786"),
         (Target(("/tmp/a.py",), mpi=4, mpi_launch="sh -c boo"), "4 MPI ranks, started by `sh -c"),
+        (Target(("docker://a --privileged",)), "docker://a --privileged"),
+        (Target(("lines:sh -c boo",)), "lines:sh -c boo"),
+        (Target(("/tmp/a.fmu",)), "/tmp/a.fmu"),
     ],
 )
 def test_what_a_file_names_is_run_for_the_user_who_signed_it_only(

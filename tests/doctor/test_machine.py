@@ -91,3 +91,34 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert machine.gpus()[0].text == "1: GPU-1234"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert machine.gpus()[0].weight is Weight.OK
+
+
+@pytest.mark.parametrize(
+    ("programs", "weight", "words"),
+    [
+        ({}, Weight.OK, "no docker, podman or apptainer here"),
+        ({"podman": "exit 1", "singularity": "exit 1"}, Weight.OK, "podman, apptainer"),
+        ({"docker": "echo 28.2"}, Weight.OK, "docker"),
+        (
+            {"docker": "echo Cannot connect to the Docker daemon >&2; exit 1", "podman": ":"},
+            Weight.WARNING,
+            "docker cannot be used: Cannot connect to the Docker daemon",
+        ),
+    ],
+)
+def test_container_runtimes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    programs: dict[str, str],
+    weight: Weight,
+    words: str,
+) -> None:
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = machine.containers()[-1]
+    assert (found.weight, found.text) == (weight, words)
+    if weight is Weight.WARNING:
+        assert "its daemon does not run; start it" in found.remedy
+        assert machine.containers()[0].text == "podman"

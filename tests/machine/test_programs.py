@@ -15,6 +15,7 @@ from farm.machine.programs import in_words
         (0, "exit code 0"),
         (3, "exit code 3"),
         (69, "its model server does not answer"),
+        (70, "a signal ended its model's program"),
         (-signal.SIGSEGV, "signal SIGSEGV"),
         (-signal.SIGKILL, "signal SIGKILL"),
         (-60, "signal 60"),

@@ -84,6 +84,7 @@ DISTRIBUTIONS = {
     "opentelemetry": "opentelemetry-sdk",
     "prometheus_client": "prometheus-client",
     "starlette": "fastapi",
+    "xgboost": "xgboost-cpu",
     "zmq": "pyzmq",
 }
 """The distribution of an import name, if the names differ."""

@@ -12,8 +12,9 @@ import pytest
 from farm.call import Call, Operation, Result
 from farm.functions import FunctionModel
 from farm.model import Model
-from farm.worker.loader import LoadError, load_models, located, source_of, version_of
+from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
+from farm.worker.specs import located, source_of, version_of
 from tests.support.umbridge_models import official_server
 
 BEAM = """

@@ -16,8 +16,9 @@ import pytest
 from farm.errors import Unavailable
 from farm.machine.programs import EXIT_SERVER_GONE
 from farm.protocols.mip.remote import MipModel
-from farm.worker.loader import LoadError, load_models, most_servers
+from farm.worker.loader import LoadError, load_models
 from farm.worker.servers import SEAT, models_of, reach, urls_of
+from farm.worker.specs import most_servers
 from tests.support.kubemo_server import kubemo_serving
 
 

@@ -27,8 +27,8 @@ from farm.provision.local.worker_log import first_line
 from farm.transports.connection import Connection, read_worker_connection
 from farm.transports.reporter import Reporter
 from farm.transports.worker_host import EXIT_ORPHANED
-from farm.worker.loader import most_servers
 from farm.worker.mpi.world import WorldError, check_installed
+from farm.worker.specs import most_servers
 
 log = logging.getLogger(__name__)
 

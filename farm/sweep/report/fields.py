@@ -11,7 +11,7 @@ import numpy as np
 from farm.call import Array, TensorInfo
 from farm.report.interactive import packed
 from farm.sweep.design.plan import Column
-from farm.sweep.report.columns import read_rows, text_of
+from farm.sweep.report.columns import read_rows
 from farm.sweep.report.shown import some_of
 
 MOST_FIELDS = 6
@@ -63,8 +63,8 @@ def field_of(
     kept = some_of(np.arange(len(places)), max(1, share // size), rng)
     field = {
         "name": tensor.name,
-        "unit": text_of(tensor, "unit"),
-        "description": text_of(tensor, "description"),
+        "unit": tensor.unit,
+        "description": tensor.description,
         "shape": list(shape),
         "reduced": list(rows.shape[1:]),
         "rows": len(places),

@@ -22,7 +22,7 @@ from farm.call import WorkerInfo
 from farm.errors import FarmError, Unavailable
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.dask.cluster import ANSWER_S, Membership, Tasks, one_line
-from farm.worker.loader import located
+from farm.worker.specs import located
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -21,7 +20,6 @@ from farm.sweep.report.columns import (
     parameter_column,
     quantities_of,
     quantity_columns,
-    text_of,
 )
 from tests.sweep.report.reports import made, unpacked
 from tests.sweep.samples import plan_of, values_of
@@ -66,11 +64,14 @@ def test_a_parameter_may_have_no_value_at_a_point(spread: str) -> None:
     assert np.flatnonzero(np.isnan(values)).tolist() == [3]
 
 
-def test_units_are_those_of_the_tensor_if_it_has_one() -> None:
-    assert text_of(TensorInfo("k", (1,)), "unit") == ""
-    assert text_of(None, "unit") == ""
-    known: Any = SimpleNamespace(unit="N", description="at the tip")
-    assert (text_of(known, "unit"), text_of(known, "description")) == ("N", "at the tip")
+def test_units_are_those_of_the_input_if_there_is_one() -> None:
+    load = TensorInfo("k", (1,), unit="N", description="at the tip")
+    with_units = ModelInfo("one", inputs=(load,), outputs=ONE.outputs)
+    column = column_of(plan_of("random:2", {"k": "0:1"}, info=with_units))
+    assert (column["unit"], column["description"]) == ("N", "at the tip")
+    plan = plan_of("random:2", {"k": "0:1", "mesh": "1:2"}, info=with_units)
+    key = parameter_column(plan, 1, np.arange(plan.size))
+    assert (key["unit"], key["description"]) == ("", "")
 
 
 def test_entries_of_small_outputs_and_means_of_all_are_columns(tmp_path: Path) -> None:
