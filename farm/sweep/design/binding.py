@@ -78,12 +78,14 @@ def bind(
     *,
     remedy: str = "",
     conditional: Collection[str] = (),
+    with_texts: bool = False,
 ) -> Binding:
     """Bind names to inputs of `info`, or to config keys; the rule is at the top of this file.
 
     spreads: name -> distribution, None if a table has the values; fixes: name -> value.
     remedy: what the error says about entries without a value; "": what a sweep needs. conditional:
-    names that may be both, as their fixed value is the one where they are inactive.
+    names that may be both, as their fixed value is the one where they are inactive. with_texts:
+    inputs may have texts; otherwise the caller checks the kind of each input's values.
     Raises SweepError if an entry has no value or two values, or a value does not fit.
     """
     for name in spreads:
@@ -101,7 +103,8 @@ def bind(
             parameters.append(BoundParameter(name, spread, whole=whole))
             columns[name] = range(start, start + 1)
             continue
-        _check_kind(name, spread, info.inputs[place.tensor])
+        if with_texts:
+            _check_kind(name, spread, info.inputs[place.tensor])
         parameters += [
             BoundParameter(entry_name(info.inputs[place.tensor], e), spread, place.tensor, e, whole)
             for e in place.entries
@@ -116,7 +119,7 @@ def bind(
         if place is None:
             settings[name] = value
             continue
-        if info.inputs[place.tensor].dtype == BYTES:
+        if with_texts and info.inputs[place.tensor].dtype == BYTES:
             words = _texts(name, value, len(place.entries))
             texts += [
                 (place.tensor, e, word)

@@ -1,10 +1,9 @@
 """Correlated parameters: a Gaussian copula over the positions in the unit cube. Pure.
 
 The correlation of two parameters is that of the standard normals that their positions in the unit
-cube stand for: `normal copula` of OpenTURNS with its shape matrix, `corr_z` of UQpy's Nataf. For
-normal parameters it is their own correlation, for lognormal ones that of their logarithms; for
-others the correlation of the values differs from it a little, which the Nataf transform of
-chaospy corrects for and this does not. Ranks have the correlation 6/pi arcsin(r/2).
+cube stand for: the shape matrix of `NormalCopula` in OpenTURNS, `corr_z` of `Nataf` in UQpy. For
+normal parameters it is their own correlation, for lognormal ones that of their logarithms. The
+values of others have a correlation that differs from it a little; ranks have 6/pi arcsin(r/2).
 """
 
 from __future__ import annotations

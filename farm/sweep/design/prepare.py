@@ -105,7 +105,14 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
     if request.seed_key in spreads or request.seed_key in request.fixes:
         option = worded("--seed-key", "seed_key")
         raise SweepError(f"{option} {request.seed_key!r} is a parameter or fixed already")
-    binding = bind(info, spreads, request.fixes, request.config, conditional=request.when)
+    binding = bind(
+        info,
+        spreads,
+        request.fixes,
+        request.config,
+        conditional=request.when,
+        with_texts=True,
+    )
     space = ParameterSpace(
         binding,
         bound_correlations(request.correlations, binding.columns, binding.parameters),
