@@ -19,7 +19,7 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
-	test-lowest test-python test-pythons test-samplers test-clients check format proto picture bench examples clean
+	test-lowest test-python test-pythons test-samplers test-clients check docs docs-serve format proto picture bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,23 @@ check: $(STAMP) ## format, lint, types, import order
 	$(BIN)/mypy $(CODE)
 	$(BIN)/python -m pytest --quiet tests/test_project.py
 
+# Material for MkDocs speaks of its successor at every build; CONTRIBUTING.md has what we think of it.
+MKDOCS = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs
+
+docs: .venv-docs/.installed ## the site, in build/site: a broken link or heading fails
+	@.venv-docs/bin/python -m tests.support.site.pages build/pages
+	$(MKDOCS) build --quiet
+	@echo "open build/site/index.html"
+
+docs-serve: docs ## the site at http://127.0.0.1:8000
+	.venv-docs/bin/python -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+# The site needs the names and commands of farm, so farm is installed there, too.
+.venv-docs/.installed: $(STAMP) pyproject.toml constraints-docs.txt
+	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	@$(UV_INSTALL) --constraint constraints-docs.txt --group docs --editable .
+	@touch $@
+
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
@@ -152,5 +169,5 @@ examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300
 
 clean: ## remove the environment, caches and build products
-	rm -rf farm-demo farm-env .venv .venv-lowest .venv-python* .venv-samplers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf farm-demo farm-env .venv .venv-lowest .venv-python* .venv-samplers .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
