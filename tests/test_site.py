@@ -10,6 +10,7 @@ import pytest
 import farm
 from farm.settings import SettingsError
 from tests.support.error_pages import OF_CALLS, OTHERS, page_of, table, with_table
+from tests.support.printed_texts import is_printed
 from tests.support.site import commands, docstring_lists, drawings, outside, pages
 
 ROOT = Path(__file__).parent.parent
@@ -96,7 +97,7 @@ def test_a_page_outside_docs_is_linked_to_its_place() -> None:
 def test_what_pages_link_to_is_written_for_the_site(tmp_path: Path) -> None:
     pages.write(tmp_path)
     written = {page.relative_to(tmp_path).as_posix() for page in tmp_path.rglob("*.md")}
-    assert PAGES < written
+    assert written > PAGES
     assert {"project/farm/errors.py.md", "project/examples/README.md"} <= written
     assert "](../" not in (tmp_path / "models.md").read_text()
     assert "```mermaid" not in (tmp_path / "architecture.md").read_text()
@@ -109,6 +110,21 @@ def test_a_docstring_becomes_lists_and_programs() -> None:
         "    with farm:\n        pass\n\nLike this:\n    run()"
     )
     assert docstring_lists.as_markdown(text) == (
-        "First \\*line\\*, see \\<x>.\n\n- `name`: what it means. Raises X.\n- `a`, `b`: `*` both.\n\n"
+        "First \\*line\\*, see \\<x>.\n\n- `name`: what it means. Raises X.\n"
+        "- `a`, `b`: `*` both.\n\n"
         "```python\nwith farm:\n    pass\n```\n\nLike this:\n\n```python\nrun()\n```"
     )
+
+
+def test_symptoms_are_the_words_that_farm_prints() -> None:
+    page = (DOCS / "how-to" / "faq.md").read_text()
+    symptoms = [row.split(" | ")[0] for row in page.splitlines() if row.startswith("| ")]
+    messages = [text for symptom in symptoms for text in re.findall(r"`([^`]+)`", symptom)]
+    assert len(messages) > 25
+    assert [message for message in messages if not is_printed(message)] == []
+
+
+def test_a_text_that_farm_does_not_print_is_seen() -> None:
+    assert is_printed("no farm listens at …; is the farm running?")
+    assert not is_printed("no farm listens here")
+    assert not is_printed("is the farm running? … no farm listens at")

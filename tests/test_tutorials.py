@@ -13,7 +13,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from tests.support.shown_blocks import Block, blocks
+from tests.support.shown_blocks import FAILS, Block, blocks
 from tests.support.time_limits import scaled
 
 TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
@@ -42,6 +42,7 @@ class Terminal:
             "FARM_PORT": "0",
         }
         self.server: subprocess.Popen[str] | None = None
+        self.mistakes = ""
 
     def type(self, text: str) -> str:
         """Run a block in a shell, and return what it prints; a server goes on in the background."""
@@ -82,6 +83,10 @@ class Terminal:
                 assert [x for x in printed.splitlines() if x in lines] == lines, printed
             elif block.title:
                 (self.folder / block.title).write_text(block.text)
+            elif block.note == FAILS:
+                with pytest.raises(AssertionError) as failed:
+                    self.type(block.text)
+                self.mistakes += str(failed.value)
             elif not block.note:
                 assert block.language == "sh", f"{page}.md, line {block.line}: {block.language}"
                 printed = self.type(block.text) or printed
@@ -118,6 +123,8 @@ def test_the_tutorials_in_their_order(tmp_path: Path) -> None:
         printed = terminal.follow("posterior")
     finally:
         terminal.close()
+    assert "thickness" in terminal.mistakes
+    assert "CONDUCTIVITY and FILM must be positive" in terminal.mistakes
     found = {
         name: (float(mean), float(sd))
         for name, mean, sd in re.findall(r"(\w+) (\S+) \+- (\S+)", printed)
@@ -125,27 +132,3 @@ def test_the_tutorials_in_their_order(tmp_path: Path) -> None:
     for name, truth in (("conductivity", 180.0), ("film", 30.0)):
         mean, sd = found[name]
         assert abs(mean - truth) < 4 * sd < 0.5 * truth
-
-
-@pytest.mark.parametrize(
-    ("page", "mistake", "word"),
-    [
-        ("first-model", "farm call load=500", "thickness"),
-        ("simulator", "conductivity=-1", "positive"),
-    ],
-)
-def test_mistakes_are_explained(tmp_path: Path, page: str, mistake: str, word: str) -> None:
-    """The blocks that fail on purpose, with the words that the text promises."""
-    terminal = Terminal(tmp_path)
-    (command,) = (b.text for b in shown(page) if b.note.startswith("not run: it fails"))
-    assert mistake in command
-    try:
-        for block in shown(page):
-            if block.title not in ("", "prints"):
-                (tmp_path / block.title).write_text(block.text)
-            elif block.language == "sh" and block.text.startswith(("cc", "farm serve")):
-                terminal.type(block.text)
-        with pytest.raises(AssertionError, match=word):
-            terminal.type(command)
-    finally:
-        terminal.close()

@@ -1,7 +1,7 @@
 """The blocks of code in a document, and how each of them is tried.
 
 A comment above a block says why it is not run as it stands, or where it is:
-`<!-- not run: needs a cluster -->`, `<!-- run in tests/slurm -->`.
+`<!-- not run: needs a cluster -->`, `<!-- run in tests/slurm -->`, `<!-- run, and fails -->`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ FENCED = re.compile(
     r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
 )
 INDENTED = re.compile(r"(?<=\n\n)((?: {4}.*\n)(?:(?: {4}.*)?\n)*)")
-COMMENT = re.compile(r"<!-- (not run: [^>]+|run in [^>]+) -->\n+$")
+COMMENT = re.compile(r"<!-- (not run: [^>]+|run in [^>]+|run, and fails) -->\n+$")
+FAILS = "run, and fails"
 TITLE = re.compile(r'title="([^"]*)"')
 
 

@@ -1,1 +1,1 @@
-"""What `make docs` adds to MkDocs: files outside docs/, drawings of diagrams, lists in docstrings."""
+"""What `make docs` adds: pages outside docs/, drawings of diagrams, lists in docstrings."""

@@ -8,7 +8,6 @@ picture`, draws those that are missing, by headless Chromium.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sys
 import tempfile

@@ -56,7 +56,7 @@ def linked(page: str, text: str) -> Iterator[str]:
 
 
 def with_links(page: str, text: str) -> str:
-    """Return the text of a page with links to files outside docs/ replaced by those to their pages."""
+    """Return the text of a page with links to the pages of files outside docs/."""
     here = posixpath.dirname(place(page))
 
     def replaced(match: re.Match[str]) -> str:
