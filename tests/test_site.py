@@ -72,7 +72,7 @@ def test_the_reference_of_commands_has_every_option() -> None:
         ]
         assert [text for text in options if text not in section] == []
     assert commands.MARK in (DOCS / "reference/cli.md").read_text()
-    assert "Examples:" in page  # what stands below the options
+    assert "Examples:" in page  # they stand below the options
 
 
 def test_every_diagram_is_drawn() -> None:

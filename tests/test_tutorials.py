@@ -51,7 +51,9 @@ class Terminal:
             return ""
         ended = subprocess.run(
             ["bash", "-euc", text],
-            **{"cwd": self.folder, "env": self.environment, "timeout": LIMIT_S},
+            cwd=self.folder,
+            env=self.environment,
+            timeout=LIMIT_S,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,1 +1,1 @@
-"""What `make docs` adds: pages outside docs/, drawings of diagrams, lists in docstrings."""
+"""Parts of `make docs`: pages outside docs/, drawings of diagrams, lists in docstrings."""

@@ -1,7 +1,7 @@
 """Writes the pages of the site: those of docs/, files outside it that they link to, and drawings.
 
-`python -m tests.support.site.pages FOLDER`, part of `make docs`. What it writes is plain Markdown,
-so that no generator of sites has to know more than that.
+`python -m tests.support.site.pages FOLDER`, part of `make docs`. It writes plain Markdown,
+which any generator of sites can read.
 """
 
 from __future__ import annotations
