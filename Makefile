@@ -19,7 +19,7 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-gpu test-arithmetic \
-	test-lowest test-python test-pythons test-samplers test-clients check docs docs-serve format proto picture bench examples clean
+	test-lowest test-python test-pythons test-samplers test-clients check docs docs-serve format proto picture diagrams bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs
 docs: .venv-docs/.installed ## the site, in build/site: a broken link or heading fails
 	@.venv-docs/bin/python -m tests.support.site.pages build/pages
 	$(MKDOCS) build --quiet
+	@.venv-docs/bin/python -m tests.support.site.requests build/site
 	@echo "open build/site/index.html"
 
 docs-serve: docs ## the site at http://127.0.0.1:8000
@@ -159,8 +160,16 @@ format: $(STAMP) ## rewrite the code in the project's format
 proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as Python
 	$(BIN)/python -m tests.support.kserve_proto
 
-picture: $(STAMP) ## draw docs/page.png, the status page of a farm at work, by headless Chromium
+# Diagrams are drawn by mermaid, which npm gets; those that are drawn already need neither.
+MERMAID := mermaid@11.17.2
+
+picture: $(STAMP) ## draw the pictures of docs/: a farm at work, its terminal and new diagrams, by headless Chromium
 	$(BIN)/python -m tests.support.page_picture
+	$(MAKE) diagrams
+
+diagrams: $(STAMP) ## draw the diagrams of docs/ that are new, by mermaid from npm and headless Chromium
+	@mkdir -p build && cd build && npm pack --silent $(MERMAID) | xargs tar -xzf
+	$(BIN)/python -m tests.support.site.drawings build/package/dist/mermaid.min.js
 
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v -e cluster -e samplers); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

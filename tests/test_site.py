@@ -12,6 +12,7 @@ from farm.settings import SettingsError
 from tests.support.error_pages import OF_CALLS, OTHERS, page_of, table, with_table
 from tests.support.printed_texts import is_printed
 from tests.support.site import commands, docstring_lists, drawings, outside, pages
+from tests.support.site.requests import requests
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -77,7 +78,7 @@ def test_the_reference_of_commands_has_every_option() -> None:
 
 def test_every_diagram_is_drawn() -> None:
     drawn = {file.name for file in drawings.DRAWN.glob("*.svg")}
-    assert drawn == set(drawings.diagrams()), "run `make picture`, and commit docs/diagrams"
+    assert drawn == set(drawings.diagrams()), "run `make diagrams`, and commit docs/diagrams"
     assert len(drawn) > 5
 
 
@@ -128,3 +129,23 @@ def test_a_text_that_farm_does_not_print_is_seen() -> None:
     assert is_printed("no farm listens at …; is the farm running?")
     assert not is_printed("no farm listens here")
     assert not is_printed("is the farm running? … no farm listens at")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://unpkg.com/x.js"></script>',
+        '<link rel="stylesheet" href="//fonts.example/x.css">',
+        '<img alt="" src=https://example.org/x.png>',
+        "<style>@import url(https://example.org/x.css)</style>",
+        '<p style="background: url(http://example.org/x.png)">',
+    ],
+)
+def test_a_request_to_another_server_is_seen(text: str) -> None:
+    assert requests(text) != []
+
+
+def test_links_and_own_files_are_no_requests() -> None:
+    assert (
+        requests('<a href="https://example.org">x</a><img src="page.png"><link href=x.css>') == []
+    )

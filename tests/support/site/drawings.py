@@ -1,8 +1,7 @@
 """Drawings of the diagrams in the documents, which are text in the language of mermaid.
 
 `docs/diagrams` holds each drawing under a name made from its text, so that the site needs neither
-JavaScript nor the network. `python -m tests.support.site.drawings MERMAID.JS`, part of `make
-picture`, draws those that are missing, by headless Chromium.
+JavaScript nor the network. `make diagrams` draws those that are missing, by headless Chromium.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def with_drawings(page: str) -> str:
     def drawn(match: re.Match[str]) -> str:
         file = DRAWN / name_of(match[1])
         if not file.exists():
-            raise FileNotFoundError(f"{file} is missing: run `make picture`, and commit it")
+            raise FileNotFoundError(f"{file} is missing: run `make diagrams`, and commit it")
         return f'<div class="drawing">{file.read_text()}</div>'
 
     return DIAGRAM.sub(drawn, page)
