@@ -27,7 +27,7 @@ from tests.support.dispatcher_farm import Served, serving, start_farm
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "page.png"
 TERMINAL = ROOT / "docs" / "terminal.svg"
-COLUMNS, LINES = 120, 40
+COLUMNS, LINES = 140, 40
 MODEL = ROOT / "examples" / "diffusion" / "diffusion.py"
 WORKERS = "4"
 CHAINS = 3
