@@ -34,7 +34,7 @@ PYTHON_RUNS_IN = {
     "docs/dask.md": "tests/transports/dask/test_dask_page.py",
     "docs/experiments.md": "tests/conformance/test_experiments_page.py",
     "docs/graphpipe.md": "tests/conformance/test_graphpipe_page.py",
-    "docs/index.md": "tests/test_readme.py",
+    "docs/index.md": "tests/test_tutorials.py",
     "docs/kserve.md": "tests/conformance/test_kserve_page.py",
     "docs/mip.md": "tests/conformance/test_mip_page.py",
     "docs/models.md": "tests/test_documents.py",
