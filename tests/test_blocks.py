@@ -125,7 +125,7 @@ def test_every_test_of_python_exists_and_reads_its_page() -> None:
 def test_commands_have_the_options_that_are_shown(name: str) -> None:
     page = (ROOT / name).read_text()
     shown = [block.text for block in blocks(page) if is_shell(block)]
-    if name != "CHANGELOG.md":  # which tells of options that are gone, too
+    if name != "CHANGELOG.md":  # which names options that are gone, too
         shown += CODE.findall(page)
     assert [wrong for text in shown for wrong in unknown_options(text)] == []
 

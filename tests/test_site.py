@@ -20,7 +20,7 @@ SETTINGS = (ROOT / "mkdocs.yml").read_text()
 PAGES = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
 REFERENCE = "".join(page.read_text() for page in DOCS.glob("reference/api-*.md"))
 PLACES = {"functions.model": "model", "sweep.api.sweep": "sweep"}
-"""Names that a module of farm has, too, by the place of what is meant."""
+"""Public names that modules of farm have, too, by the place of the public one."""
 SHOWN = re.findall(r"^::: farm\.(\S+)$", REFERENCE, re.MULTILINE)
 
 
