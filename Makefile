@@ -135,12 +135,13 @@ check: $(STAMP) ## format, lint, types, import order
 	$(BIN)/mypy $(CODE)
 	$(BIN)/python -m pytest --quiet tests/test_project.py
 
-# Material for MkDocs speaks of its successor at every build; CONTRIBUTING.md has what we think of it.
+# Material for MkDocs speaks of its successor at every build: CONTRIBUTING.md has the choice. With --quiet, --strict would
+# not see the warnings.
 MKDOCS = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs
 
 docs: .venv-docs/.installed ## the site, in build/site: a broken link or heading fails
 	@.venv-docs/bin/python -m tests.support.site.pages build/pages
-	$(MKDOCS) build --quiet
+	$(MKDOCS) build --strict
 	@.venv-docs/bin/python -m tests.support.site.requests build/site
 	@echo "open build/site/index.html"
 
