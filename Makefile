@@ -19,8 +19,8 @@ WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-containers test-gpu \
-	test-arithmetic test-lowest test-python test-pythons test-samplers test-clients check audit release-check format proto \
-	picture bench examples clean
+	test-arithmetic test-lowest test-python test-pythons test-samplers test-clients check audit release-check docs docs-serve format proto \
+	picture diagrams bench examples clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -146,6 +146,25 @@ audit: $(STAMP) ## known weaknesses of the packages in constraints.txt, by pip-a
 release-check: $(STAMP) ## build what a release publishes, install it anew and use it
 	@$(BIN)/python -m tests.support.release_check
 
+# Material for MkDocs speaks of its successor at every build: CONTRIBUTING.md has the choice. With --quiet, --strict would
+# not see the warnings.
+MKDOCS = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs
+
+docs: .venv-docs/.installed ## the site, in build/site: a broken link or heading fails
+	@.venv-docs/bin/python -m tests.support.site.pages build/pages
+	$(MKDOCS) build --strict
+	@.venv-docs/bin/python -m tests.support.site.requests build/site
+	@echo "open build/site/index.html"
+
+docs-serve: docs ## the site at http://127.0.0.1:8000
+	.venv-docs/bin/python -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+# The site needs the names and commands of farm, so farm is installed there, too.
+.venv-docs/.installed: $(STAMP) pyproject.toml constraints-docs.txt
+	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	@$(UV_INSTALL) --constraint constraints-docs.txt --group docs --editable .
+	@touch $@
+
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
@@ -153,9 +172,17 @@ format: $(STAMP) ## rewrite the code in the project's format
 proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as Python
 	$(BIN)/python -m tests.support.kserve_proto
 
-picture: $(STAMP) ## draw docs/page.png and docs/report.png, the status page and a report, by headless Chromium
+# Diagrams are drawn by mermaid, which npm gets; those that are drawn already need neither.
+MERMAID := mermaid@11.17.2
+
+picture: $(STAMP) ## draw the pictures of docs/: the status page, a report, a terminal and new diagrams, by headless Chromium
 	$(BIN)/python -m tests.support.page_picture
 	$(BIN)/python -m tests.support.report_picture
+	$(MAKE) diagrams
+
+diagrams: $(STAMP) ## draw the diagrams of docs/ that are new, by mermaid from npm and headless Chromium
+	@mkdir -p build && cd build && npm pack --silent $(MERMAID) | xargs tar -xzf
+	$(BIN)/python -m tests.support.site.drawings build/package/dist/mermaid.min.js
 
 bench: $(STAMP) ## every benchmark but that of a cluster: ratios, versions and machine
 	@for script in $$(grep -l '^if __name__' benchmarks/*.py | grep -v -e cluster -e samplers); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
@@ -164,5 +191,5 @@ examples: $(STAMP) ## run every example; each checks its own answer
 	$(BIN)/python -m pytest --verbose tests/test_examples.py -m "slow or not slow" --timeout 300
 
 clean: ## remove the environment, caches and build products
-	rm -rf farm-demo farm-env .venv .venv-lowest .venv-python* .venv-samplers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf farm-demo farm-env .venv .venv-lowest .venv-python* .venv-samplers .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

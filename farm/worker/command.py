@@ -121,6 +121,7 @@ class CommandModel(Model):
             raise ValueError(f"keep is {self.keep!r}, expected 'never', 'failed' or 'always'")
 
     def _program(self, word: str) -> str:
+        word = word.replace("{here}", str(self.directory))
         program = str(self.directory / word) if "/" in word else word
         found = shutil.which(program, path=self.environment.get("PATH"))
         if found is None:

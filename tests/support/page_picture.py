@@ -1,4 +1,4 @@
-"""Draws docs/page.png: the status page of a farm at work, as headless Chromium shows it.
+"""Draws docs/page.png and docs/terminal.svg: a farm at work, on its page and in `farm top`.
 
 `make picture` runs it; it takes about a minute. It needs the Debian packages chromium and
 chromium-driver.
@@ -6,19 +6,28 @@ chromium-driver.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 import farm
+from farm.cli.top import view
 from tests.support.browser import chromium
 from tests.support.dispatcher_farm import Served, serving, start_farm
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "page.png"
+TERMINAL = ROOT / "docs" / "terminal.svg"
+COLUMNS, LINES = 140, 40
 MODEL = ROOT / "examples" / "diffusion" / "diffusion.py"
 WORKERS = "4"
 CHAINS = 3
@@ -52,8 +61,9 @@ def wait_for_calls(served: Served) -> None:
             time.sleep(0.5)
 
 
-def draw(folder: Path) -> bytes:
-    """Return the page as PNG, of a farm on which a sweep and a few chains run."""
+@contextlib.contextmanager
+def at_work(folder: Path) -> Iterator[Served]:
+    """Run a farm on which a sweep and a few chains run."""
     with serving(folder, str(MODEL), "--workers", WORKERS) as served:
         spread = ("--param", "theta=normal:0:1", "--fix", "mesh=48", "--design", "sobol:1000000")
         to = ("--to", str(served.folder), "-o", "sweep.h5")
@@ -67,11 +77,7 @@ def draw(folder: Path) -> bytes:
             chain.start()
         try:
             wait_for_calls(served)
-            with chromium(folder / "profile") as browser:
-                browser.show_as(WIDTH, HEIGHT)
-                browser.open(served.connection.url)
-                time.sleep(LOOKED_AT_S)
-                return browser.screenshot()
+            yield served
         finally:
             stop.set()
             for chain in chains:
@@ -80,10 +86,31 @@ def draw(folder: Path) -> bytes:
             sweep.communicate()
 
 
+def draw(folder: Path) -> tuple[bytes, str]:
+    """Return the page as PNG, and the live view of the terminal as SVG."""
+    with at_work(folder) as served, chromium(folder / "profile") as browser:
+        browser.show_as(WIDTH, HEIGHT)
+        browser.open(served.connection.url)
+        time.sleep(LOOKED_AT_S)
+        with farm.connect(served.folder) as client:
+            return browser.screenshot(), terminal(client.status())
+
+
+def terminal(status: Mapping[str, Any]) -> str:
+    """Return what `farm top` shows of a farm, as SVG with a font of the reader's machine."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(view(status, LINES))
+    svg = console.export_svg(title="farm top", unique_id="top")
+    return re.sub(r"@font-face \{[^}]*\}", "", svg)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        TARGET.write_bytes(draw(Path(folder)))
-    print(f"{TARGET.relative_to(ROOT)}: {TARGET.stat().st_size / 1000:.0f} kB")
+        page, top = draw(Path(folder))
+    TARGET.write_bytes(page)
+    TERMINAL.write_text(top)
+    for picture in (TARGET, TERMINAL):
+        print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

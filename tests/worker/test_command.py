@@ -229,6 +229,10 @@ def test_a_config_key_that_is_missing_is_named() -> None:
     assert "'{E[3]}' cannot be filled in" in found.message
 
 
+def test_the_program_may_be_named_from_the_directory() -> None:
+    assert model("{here}/sim {input} {output}").command[0] == str(Path.cwd() / "sim")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

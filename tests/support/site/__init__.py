@@ -1,0 +1,1 @@
+"""Parts of `make docs`: pages outside docs/, drawings of diagrams, lists in docstrings."""

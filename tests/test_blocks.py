@@ -1,0 +1,169 @@
+"""Every block of code in the documents is tried, or a comment above it says why not."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.shown_blocks import FAILS, Block, blocks
+from tests.support.shown_commands import CODE, commands, unknown_options
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *(
+            page
+            for folder in ("docs", "examples", "slurm")
+            for page in (ROOT / folder).rglob("*.md")
+        ),
+    ]
+)
+NAMES = [page.relative_to(ROOT).as_posix() for page in DOCUMENTS]
+
+PYTHON_RUNS_IN = {
+    "README.md": "tests/test_readme.py",
+    "docs/client.md": "tests/client/test_client_page.py",
+    "docs/dask.md": "tests/transports/dask/test_dask_page.py",
+    "docs/experiments.md": "tests/conformance/test_experiments_page.py",
+    "docs/graphpipe.md": "tests/conformance/test_graphpipe_page.py",
+    "docs/index.md": "tests/test_tutorials.py",
+    "docs/kserve.md": "tests/conformance/test_kserve_page.py",
+    "docs/mip.md": "tests/conformance/test_mip_page.py",
+    "docs/models.md": "tests/test_documents.py",
+    "docs/mpi.md": "tests/test_documents.py",
+    "docs/multilevel.md": "tests/samplers/test_multilevel.py",
+    "docs/ops.md": "tests/ops/test_ops_page.py",
+    "docs/record.md": "tests/test_pages.py",
+    "docs/samplers.md": "tests/samplers/page.py",
+    "docs/seeing.md": "tests/test_pages.py",
+    "docs/slurm.md": "tests/test_pages.py",
+    "docs/sweeps.md": "tests/test_sweeps_page.py",
+    "docs/tutorials/first-model.md": "tests/test_tutorials.py",
+    "docs/tutorials/first-sweep.md": "tests/test_tutorials.py",
+    "docs/tutorials/posterior.md": "tests/test_tutorials.py",
+    "docs/tutorials/simulator.md": "tests/test_tutorials.py",
+    "docs/umbridge.md": "tests/test_pages.py",
+}
+"""The test that runs the Python of a page; each of them counts the blocks that it runs."""
+
+
+def read_json(text: str) -> None:
+    """Read one value, or one on each line."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        for line in text.splitlines():
+            json.loads(line)
+
+
+READERS: dict[str, Callable[[str], object]] = {"json": read_json, "toml": tomllib.loads}
+SHOWN_ONLY = {
+    "text": "output, or a drawing",
+    "c": "compiled in tests/test_tutorials.py",
+    "cpp": "a client in C++: tests/conformance has what it sends",
+    "julia": "a client or reader in Julia, which is not in the environment of tests",
+    "matlab": "a client or reader in MATLAB, which has no free licence",
+    "mermaid": "drawn: tests/test_site.py",
+    "nginx": "tests/conformance runs nginx with it",
+    "octave": "tests/samplers, where Octave is",
+    "r": "tests/samplers, where R is",
+    "yaml": "tests/transports/dask/test_dask_page.py",
+}
+"""Languages that no test of this file can try, and where they are tried, or why not."""
+
+PROGRAMS = {
+    *("cd", "cc", "curl", "eval", "export", "farm", "git", "make", "mkdir", "pip", "promtool"),
+    *("python", "python3", "sbatch", "sinfo", "slurm/dev-cluster", "srun"),
+}
+"""First words of lines by which an indented block is known as one of a shell."""
+
+
+def is_shell(block: Block) -> bool:
+    """Whether a block has commands: it says so, or each of its lines begins with a program."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    firsts = {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
+    return block.language == "sh" or (not block.language and firsts <= PROGRAMS)
+
+
+def doubt(name: str, block: Block) -> str:
+    """Return why it is not known how a block is tried; "" if it is."""
+    if block.note.startswith("run in "):
+        place = re.match(r"run in ([\w/.-]*\w)", block.note)
+        return "" if place and (ROOT / place[1]).exists() else "no such test"
+    if block.note:
+        return ""
+    if block.language == "python":
+        return "" if name in PYTHON_RUNS_IN else "no test runs the Python of this page"
+    if is_shell(block) or block.language in {*READERS, *SHOWN_ONLY, "ini"}:
+        return ""
+    return "neither a language nor a comment above it says what it is"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_is_of_a_known_kind(name: str) -> None:
+    page = (ROOT / name).read_text()
+    doubts = {f"line {b.line}: {b.text[:40]!r}": doubt(name, b) for b in blocks(page)}
+    assert {where: why for where, why in doubts.items() if why} == {}
+
+
+def test_every_test_of_python_exists_and_reads_its_page() -> None:
+    for page, test in PYTHON_RUNS_IN.items():
+        assert (ROOT / page).exists(), page
+        text = (ROOT / test).read_text()
+        assert Path(page).stem in text or Path(page).name == "index.md", (page, test)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_have_the_options_that_are_shown(name: str) -> None:
+    page = (ROOT / name).read_text()
+    shown = [block.text for block in blocks(page) if is_shell(block)]
+    if name != "CHANGELOG.md":  # which names options that are gone, too
+        shown += CODE.findall(page)
+    assert [wrong for text in shown for wrong in unknown_options(text)] == []
+
+
+def test_shell_blocks_are_of_a_shell() -> None:
+    texts = [b.text for page in DOCUMENTS for b in blocks(page.read_text()) if b.language == "sh"]
+    assert len(texts) > 40
+    script = "\n".join(f"f{number}() {{\n{text}\n}}" for number, text in enumerate(texts))
+    subprocess.run(
+        ["bash", "-n"], input=re.sub(r"\s\.\.\.(?=\s)", "", script), text=True, check=True
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_can_be_read(name: str) -> None:
+    for block in blocks((ROOT / name).read_text()):
+        if block.language in READERS and not block.note:
+            READERS[block.language](block.text)
+        elif block.language == "ini":
+            configparser.ConfigParser().read_string(block.text)
+
+
+def test_an_option_that_is_gone_is_seen() -> None:
+    assert unknown_options("farm serve beam.py --wrokers 4") != []
+    assert unknown_options("sbatch -N 2 farm.sh x.py -- farm call --jsn 1") != []
+    assert unknown_options("farm swep beam.py") == ["swep beam.py: no verb swep"]
+    assert unknown_options("farm sweep plot s.h5 --colour") != []
+    right = "farm serve beam.py -n 4 | cat\nfarm launcher --check sbatch --exclusive farm.sh  # --x"
+    assert unknown_options(right) == []
+    assert list(commands("farm a b && farm c \\\n  d")) == [["a", "b"], ["c", "d"]]
+
+
+def test_blocks_are_found_with_their_notes() -> None:
+    page = (
+        "x\n\n    farm a\n\n    farm b\n\n- item\n\n    more\n\n"
+        '<!-- run, and fails -->\n```sh\nfalse\n```\n\n   ```c title="x.c"\n   int x;\n   ```\n'
+    )
+    first, second, third = blocks(page)
+    assert (first.text, first.language, first.line) == ("farm a\n\nfarm b\n\n", "", 3)
+    assert (second.text, second.note) == ("false\n", FAILS)
+    assert (third.text, third.title, third.language) == ("int x;\n", "x.c", "c")
