@@ -50,6 +50,14 @@ def test_few_whole_numbers_and_choices_are_categories(spread: str, levels: list[
     assert [float(levels[int(k)]) for k in unpacked(column["values"])] == plan.theta[:, 0].tolist()
 
 
+def test_words_are_categories_even_those_that_no_point_has() -> None:
+    plan = plan_of("random:8", {"k": "choice:0,2"}, info=ONE)
+    spread: Any = SimpleNamespace(scale="category", words=("euler", "rk4", "bdf"))
+    column = column_of(replace(plan, parameters=(replace(plan.parameters[0], spread=spread),)))
+    assert column["levels"] == ["euler", "rk4", "bdf"]
+    assert unpacked(column["values"]).tolist() == plan.theta[:, 0].tolist()
+
+
 def test_many_whole_numbers_are_numbers() -> None:
     plan = plan_of("random:100", {"k": "int:1:1000"}, info=ONE)
     assert column_of(plan)["levels"] == []
