@@ -44,6 +44,7 @@ PYTHON_RUNS_IN = {
     "docs/record.md": "tests/test_pages.py",
     "docs/samplers.md": "tests/samplers/page.py",
     "docs/seeing.md": "tests/test_pages.py",
+    "docs/sensitivity.md": "tests/test_sensitivity_page.py",
     "docs/slurm.md": "tests/test_pages.py",
     "docs/sweeps.md": "tests/test_sweeps_page.py",
     "docs/tutorials/first-model.md": "tests/test_tutorials.py",

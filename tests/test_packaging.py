@@ -115,8 +115,9 @@ def test_an_image_has_all_that_the_build_needs(name: str) -> None:
     text = (CONTAINER / name).read_text()
     (python,) = re.findall(r"python:(3\.\d+)-slim", text)
     assert f"Programming Language :: Python :: {python}" in PROJECT["classifiers"]
-    needed = {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"], "constraints.txt"}
-    needed |= set(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    packages = set(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    licences = {file for file in PROJECT["license-files"] if file.split("/")[0] not in packages}
+    needed = {"pyproject.toml", PROJECT["readme"], *licences, "constraints.txt", *packages}
     for file in needed:
         assert re.search(rf"^\s*(COPY .*)?\b{re.escape(file)} ", text, re.MULTILINE), file
     for extra in re.findall(r"/source\[([\w,]+)\]", text)[0].split(","):
