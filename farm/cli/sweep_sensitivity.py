@@ -14,7 +14,7 @@ from farm.cli.sweep_read import file_argument
 from farm.cli.tables import text_table
 from farm.errors import printable
 from farm.sweep.sensitivity.analysis import AUTO, METHODS, Sensitivity, analyse_with_constants
-from farm.sweep.sensitivity.ranking import with_interval
+from farm.sweep.sensitivity.ranking import correlation_note, with_interval
 
 EXAMPLES = """\b
 Examples:
@@ -81,6 +81,8 @@ def sensitivity(
     if constant:
         names = printable(", ".join(constant))
         click.echo(f"note: left out, as they are the same in all rows: {names}", err=True)
+    if correlated := correlation_note(found):
+        click.echo(f"note: {printable(correlated)}", err=True)
     if as_json:
         click.echo(json.dumps([each.to_json() for each in found]))
         return

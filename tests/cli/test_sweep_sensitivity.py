@@ -140,6 +140,23 @@ def test_a_missing_salib_names_the_extra(
     assert 'pip install "modelfarm[sensitivity]"' in err
 
 
+def test_correlated_parameters_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    farm.sweep(
+        lambda a, b: a,
+        {"a": (0, 1), "b": (0, 1)},
+        design="random:64",
+        correlation={("a", "b"): 0.8},
+        out="s.h5",
+        show=False,
+    ).wait()
+    status, out, err = sweep(capsys, "sensitivity s.h5 --json")
+    assert status == 0
+    assert "note: parameters are correlated (a,b=0.8): the influence of each includes" in err
+    assert json.loads(out)[0]["correlated"] == ["a,b=0.8"]
+    assert sweep(capsys, "plot s.h5")[0] == 0
+    assert "Parameters are correlated (a,b=0.8)" in Path("s.html").read_text()
+
+
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = sweep(capsys, "sensitivity --help")
     assert status == 0

@@ -14,6 +14,7 @@ from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.report.columns import MOST_PARAMETERS, outputs_of
 from farm.sweep.sensitivity.analysis import Sensitivity, analyse
+from farm.sweep.sensitivity.ranking import correlation_note
 
 MEASURES = {
     "ST": "total share of the variance (Sobol' ST)",
@@ -55,6 +56,9 @@ def ranking_of(path: Path, plan: Plan, first: str | None) -> dict[str, Any]:
     except (FarmError, SweepError) as error:
         return {"groups": [], "note": f"No ranking: {error}"}
     note = "" if every else f"Other outputs: {_command(path)}."
+    correlated = correlation_note(found)
+    if correlated:
+        note = f"{correlated[0].upper()}{correlated[1:]}. {note}".strip()
     return {"groups": [_group(s) for s in found], "note": note}
 
 

@@ -117,6 +117,7 @@ def _of_scalar(
         others=measures.others,
         points=int(used.sum()),
         left_out=int((~used).sum()),
+        correlated=tuple(map(str, plan.correlations)),
     )
 
 

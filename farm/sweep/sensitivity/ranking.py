@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,8 @@ class Sensitivity:
     larger means more influence; NaN for a column of a table that does not vary. confidence: half
     width of the 95 % interval of each value, NaN where the method has none. others: the method's
     other measures by SALib's names, shape (P,), or (P, P) for pairs. points: the number of rows
-    used; left_out: of rows without a result or with a number that is not finite.
+    used; left_out: of rows without a result or with a number that is not finite. correlated: the
+    correlated parameters, as "a,b=0.7": the influence of each includes what it shares with others.
     """
 
     output: str
@@ -40,6 +41,7 @@ class Sensitivity:
     others: Mapping[str, Array]
     points: int
     left_out: int
+    correlated: tuple[str, ...] = ()
 
     @property
     def ranked(self) -> list[int]:
@@ -80,6 +82,7 @@ class Sensitivity:
             "measure": self.measure,
             "points": self.points,
             "left_out": self.left_out,
+            "correlated": list(self.correlated),
             "parameters": [
                 {
                     "name": self.parameters[j],
@@ -114,6 +117,16 @@ class Sensitivity:
             f"<Sensitivity of {self.output} by {self.method}, {self.measure}: "
             f"{', '.join([*shown, *more])}; {self.points} points>"
         )
+
+
+def correlation_note(found: Sequence[Sensitivity]) -> str:
+    """Return what correlated parameters mean for these rankings; "" without such parameters."""
+    if not found or not found[0].correlated:
+        return ""
+    return (
+        f"parameters are correlated ({', '.join(found[0].correlated)}): the influence of each "
+        "includes what it shares with the others"
+    )
 
 
 def with_interval(value: float, half: float) -> str:

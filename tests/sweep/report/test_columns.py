@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
+from farm.sweep.design.category import Category
 from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.report import columns
@@ -52,7 +53,7 @@ def test_few_whole_numbers_and_choices_are_categories(spread: str, levels: list[
 
 def test_words_are_categories_even_those_that_no_point_has() -> None:
     plan = plan_of("random:8", {"k": "choice:0,2"}, info=ONE)
-    spread: Any = SimpleNamespace(scale="category", words=("euler", "rk4", "bdf"))
+    spread = Category(("euler", "rk4", "bdf"))
     column = column_of(replace(plan, parameters=(replace(plan.parameters[0], spread=spread),)))
     assert column["levels"] == ["euler", "rk4", "bdf"]
     assert unpacked(column["values"]).tolist() == plan.theta[:, 0].tolist()

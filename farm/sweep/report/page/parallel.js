@@ -20,7 +20,8 @@ class Parallel extends Figure {
     const columns = this.columns();
     this.shown = columns;
     const width = this.canvas.clientWidth;
-    const [left, right, top, bottom] = [56, 56, 44, 18];
+    const side = width > 600 ? 76 : 56; // half of the name of an outermost axis has to fit
+    const [left, right, top, bottom] = [side, side, 44, 18];
     this.box = { left, top, width: width - left - right, height: this.canvas.clientHeight - top - bottom };
     this.scales = columns.map(rangeOf);
     this.values = columns.map(jittered);
@@ -42,7 +43,7 @@ class Parallel extends Figure {
       parallelAxis: columns.map((column, dim) => axisOf(column, this.scales[dim], 6, colours, {
         labelWidth: spacing - 14, label: { backgroundColor: colours.card, padding: [0, 2], borderRadius: 3 },
         axis: {
-          dim, id: `axis${dim}`, z: 10, name: clipped(column.title, Math.max(spacing - 8, 40)), nameLocation: "end", nameGap: 16,
+          dim, id: `axis${dim}`, z: 10, name: clipped(column.title, Math.max(Math.min(spacing - 8, 2 * side - 8), 40)), nameLocation: "end", nameGap: 16,
           nameTextStyle: { color: colours.text, fontSize: 11 }, splitLine: { show: false },
           axisLine: { show: true, lineStyle: { color: colours.soft, width: 1.5 } },
         },
