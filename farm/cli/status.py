@@ -105,6 +105,8 @@ def tables(state: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [head, _queues(state["queues"])]
     if failed := summary(state.get("failures", ()), state.get("losses", ())):
         parts.insert(1, f"{failed}: see farm failures")
+    if state.get("descriptions"):
+        parts.append(_models(state["descriptions"]))
     parts += worker_tables(state["workers"])
     if state.get("restarts"):
         parts.insert(1, _restarts(state["restarts"]))
@@ -170,6 +172,24 @@ def _queues(rows: list[dict[str, Any]]) -> Table:
             for row in rows
         ],
     )
+
+
+def _models(rows: list[dict[str, Any]]) -> Table:
+    """Return a table of the models with what they take and return."""
+    texts = [
+        [row["name"], *(", ".join(map(_tensor, row[which])) for which in ("inputs", "outputs"))]
+        for row in rows
+    ]
+    for text, row in zip(texts, rows, strict=True):
+        if row["left_out"]:
+            text[-1] += f", and {row['left_out']} more"
+    return text_table(("model", "inputs", "outputs"), texts)
+
+
+def _tensor(tensor: dict[str, Any]) -> str:
+    size = " x ".join("any" if n < 0 else str(n) for n in tensor["shape"])
+    text = f"{tensor['name']} [{size}] {tensor.get('unit', '')}".rstrip()
+    return f"{text} ({tensor['description']})" if tensor.get("description") else text
 
 
 def _run_times(row: dict[str, Any]) -> list[str]:

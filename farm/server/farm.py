@@ -44,6 +44,7 @@ from farm.record.recorder import Recorder
 from farm.server.app import checked_options, endpoints_of, front_door
 from farm.server.restarts import restarts, show_restarts
 from farm.server.run_folder import take_folder
+from farm.server.served_models import served_models
 from farm.server.stopping import Asked, offer_stop
 from farm.server.wires import Wires, listen
 from farm.server.worker_actions import WorkerActions
@@ -187,6 +188,7 @@ class Farm:
             memory=self._recorder,
         )
         self._monitor = Monitor(self.dispatcher, self._tracing)
+        self.dispatcher.add_part("descriptions", lambda: served_models(self.dispatcher.models()))
         WorkerActions(self.dispatcher, peers, settings.dir)
         if self._recorder is not None:
             self._recorder.start(self.dispatcher.description, self.dispatcher.note)

@@ -35,6 +35,7 @@ def test_json_has_workers_queues_and_percentiles(
     assert run(["status", "--json", "--to", target]) == 0
     state = json.loads(capsys.readouterr().out)
     assert state["models"] == ["beam"]
+    assert [tensor["name"] for tensor in state["descriptions"][0]["inputs"]] == ["E", "load"]
     assert [(w["models"], w["in_flight"]) for w in state["workers"]] == [(["beam"], 0)] * 2
     (queue,) = state["queues"]
     assert (queue["operation"], queue["done"], queue["queued"]) == ("evaluate", 1, 0)
@@ -103,6 +104,17 @@ def test_each_worker_of_a_dask_cluster_is_shown() -> None:
     assert re.search(r"Dask worker +host +threads +slots +in flight +done +state", text)
     assert re.search(r"gpu-0 +n1 +4 +1 +1 +7 +open", text)
     assert re.search(r"tcp://n1:2 +n1 +4 +0 +1 +7 +lacks resources", text)
+
+
+def test_models_are_shown_with_units_and_descriptions() -> None:
+    load = {"name": "load", "shape": [1], "unit": "N", "description": "at the tip"}
+    field = {"name": "u", "shape": [-1, 2]}
+    beam = {"name": "beam", "inputs": [load], "outputs": [field], "left_out": 3}
+    console = Console(file=io.StringIO(), width=120)
+    console.print(tables({**EMPTY, "events": [], "descriptions": [beam]}))
+    shown = console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
+    assert "load [1] N (at the tip)" in shown
+    assert "u [any x 2], and 3 more" in shown
 
 
 def test_experiments_are_shown() -> None:

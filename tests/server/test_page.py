@@ -88,7 +88,7 @@ def test_the_page_reads_only_what_the_status_says() -> None:
         asked = {"name": "double", "input": [[1]]}
         door.ask("POST", "/Evaluate", asked, headers={"Farm-Chain": "chain 1"})
         status = door.ask("GET", "/farm/status").json()
-    parts = {"dask", "cluster", "experiments", "restarts"}
+    parts = {"dask", "cluster", "descriptions", "experiments", "restarts"}
     assert used("state") <= {*status, *parts, *WATCHED}
     assert used("cluster") <= {"system", "kinds", "jobs", "problem"}
     assert used("restarted") <= {"count", "reason", "time"}  # those of server/restarts.py

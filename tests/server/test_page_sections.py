@@ -344,6 +344,16 @@ def test_which_job_waits_and_why(browser: Browser, farm: FakeFarm) -> None:
     assert "1 job waits in the queue: Resources" in browser.text("#notices")
 
 
+def test_what_models_take_and_return(browser: Browser, farm: FakeFarm) -> None:
+    load = {"name": "load", "shape": [1], "dtype": "float64", "unit": "N", "description": "<b>tip"}
+    field = {"name": "u", "shape": [-1, 2], "dtype": "float64"}
+    beam = {"name": "beam", "description": "", "version": "", "inputs": [load], "outputs": [field]}
+    look(browser, farm, descriptions=[{**beam, "left_out": 3}])
+    shown = browser.text("#models")
+    assert "load [1] N (<b>tip)" in shown
+    assert "u [any \u00d7 2], and 3 more" in shown
+
+
 def test_what_happened_before_it_was_opened(browser: Browser, farm: FakeFarm) -> None:
     now = time.time()
     times = [now - 3600 + 10 * i for i in range(360)]

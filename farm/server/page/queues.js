@@ -49,8 +49,23 @@ const jobTable = new Table("jobs-table", [
   { title: "Ends in", className: "number", value: (j) => duration(j.ends_in_s), sort: (j) => j.ends_in_s },
 ], { key: (j) => String(j.id), empty: "no jobs" });
 
+function tensorText(tensor) {
+  const size = tensor.shape.map((n) => (n < 0 ? "any" : n)).join(" \u00d7 ");
+  const unit = tensor.unit ? ` ${tensor.unit}` : "";
+  return escaped(`${tensor.name} [${size}]${unit}${tensor.description ? ` (${tensor.description})` : ""}`);
+}
+
+function tensorTexts(tensors) { return tensors.map(tensorText).join(", ") || NONE; }
+
+const modelTable = new Table("models-table", [
+  { title: "Model", value: (m) => m.name, sort: (m) => m.name },
+  { title: "Inputs", className: "wide", value: (m) => tensorTexts(m.inputs) },
+  { title: "Outputs", className: "wide", value: (m) => tensorTexts(m.outputs) + (m.left_out ? `, and ${number(m.left_out)} more` : "") },
+], { key: (m) => m.name });
+
 part((state) => {
   queueTable.update(state.queues);
+  showRows("models", modelTable, state.descriptions);
   showRows("dask", daskTable, state.dask);
 });
 
