@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.browser import Browser, chromium
+from tests.support.browser import Browser, chromium, window
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +18,5 @@ def chromium_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bro
 @pytest.fixture
 def browser(chromium_of_module: Browser) -> Iterator[Browser]:
     """A window as on a desk. The page must have caused no error in it, but for refused answers."""
-    chromium_of_module.show_as(1120, 900)
-    yield chromium_of_module
-    complaints = chromium_of_module.complaints()
-    chromium_of_module.open("about:blank")
-    assert [text for text in complaints if "Failed to load resource" not in text] == []
+    with window(chromium_of_module, but_for="Failed to load resource") as shown:
+        yield shown

@@ -158,6 +158,19 @@ class Browser:
 
 
 @contextlib.contextmanager
+def window(browser: Browser, *, but_for: str = "") -> Iterator[Browser]:
+    """Show a window as on a desk for the block, whose page must cause no error in it.
+
+    but_for: a text of errors that do not count.
+    """
+    browser.show_as(1120, 900)
+    yield browser
+    complaints = browser.complaints()
+    browser.open("about:blank")
+    assert [text for text in complaints if not but_for or but_for not in text] == []
+
+
+@contextlib.contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
     """Run Chromium for the block, with its profile in a folder."""
     if shutil.which("chromedriver") is None:
