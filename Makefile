@@ -6,13 +6,13 @@ BIN := .venv/bin
 BASE := .venv/.base
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
-PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/experiment/config \
+PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/sweep/space tests/experiment/config \
 	tests/http/test_reader.py tests/grpc/test_hpack.py tests/grpc/test_http2.py tests/test_call.py tests/test_expression.py tests/test_model.py
 IMPURE := *endpoint* *connection* *service* *remote*
 # What uses other packages and the interpreter in each way that farm does: minutes.
 FAST := tests/bodies tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/contracts \
 	tests/dispatcher tests/encoding tests/experiment/config tests/grpc tests/http tests/machine tests/protocols tests/server \
-	tests/sweep/design tests/sweep/file tests/sweep/report tests/sweep/run/test_display.py tests/transports/dask \
+	tests/sweep/design tests/sweep/space tests/sweep/file tests/sweep/report tests/sweep/run/test_display.py tests/transports/dask \
 	tests/transports/zmq tests/wire tests/worker/frameworks/test_jax.py tests/worker/frameworks/test_onnx.py tests/worker/mpi tests/storage
 WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/test_surrogate.py \
 	tests/worker/frameworks/test_torch.py

@@ -20,12 +20,12 @@ import h5py
 import numpy as np
 
 from farm.call import Array, ModelInfo, TensorInfo
-from farm.sweep.design.parameters import Uniform
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.space.parameters import Uniform
 from machine import versions
 
 BATCH = 256

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from farm.protocols.mip.remote import MipModel
     from farm.server.in_process import serve
     from farm.sweep.api import Point, Sweep, sweep
-    from farm.sweep.design.errors import SweepError
-    from farm.sweep.design.grammar import choice
-    from farm.sweep.design.parameters import Integer as integer
-    from farm.sweep.design.parameters import Log as log
-    from farm.sweep.design.parameters import Normal as normal
+    from farm.sweep.errors import SweepError
     from farm.sweep.extend import extend_sweep
     from farm.sweep.file.progress import Progress
     from farm.sweep.sensitivity.ranking import Sensitivity
+    from farm.sweep.space.grammar import choice
+    from farm.sweep.space.parameters import Integer as integer
+    from farm.sweep.space.parameters import Log as log
+    from farm.sweep.space.parameters import Normal as normal
     from farm.worker.command import CommandModel
     from farm.worker.frameworks.fmu import FmuModel
     from farm.worker.frameworks.jax import jax_model
@@ -63,18 +63,18 @@ else:
         "Sensitivity": ("farm.sweep.sensitivity.ranking", "Sensitivity"),
         "SkopsModel": ("farm.worker.frameworks.skops", "SkopsModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
-        "SweepError": ("farm.sweep.design.errors", "SweepError"),
+        "SweepError": ("farm.sweep.errors", "SweepError"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
         "XgboostModel": ("farm.worker.frameworks.xgboost", "XgboostModel"),
         "call_id": ("farm.client", "call_id"),
         "chain": ("farm.client", "chain"),
-        "choice": ("farm.sweep.design.grammar", "choice"),
+        "choice": ("farm.sweep.space.grammar", "choice"),
         "connect": ("farm.client", "connect"),
         "extend_sweep": ("farm.sweep.extend", "extend_sweep"),
-        "integer": ("farm.sweep.design.parameters", "Integer"),
+        "integer": ("farm.sweep.space.parameters", "Integer"),
         "jax_model": ("farm.worker.frameworks.jax", "jax_model"),
-        "log": ("farm.sweep.design.parameters", "Log"),
-        "normal": ("farm.sweep.design.parameters", "Normal"),
+        "log": ("farm.sweep.space.parameters", "Log"),
+        "normal": ("farm.sweep.space.parameters", "Normal"),
         "load_failures": ("farm.loading", "load_failures"),
         "load_pandas": ("farm.loading", "load_pandas"),
         "load_progress": ("farm.loading", "load_progress"),

@@ -14,7 +14,7 @@ from farm.errors import FarmError
 from farm.record.exchange import parquet
 from farm.record.exchange.export import Selection, points_of, write_sweep
 from farm.record.file import is_record
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file import reading, tables
 from farm.sweep.file.progress import Progress
 from farm.sweep.sensitivity.analysis import AUTO, Sensitivity, analyse

@@ -11,7 +11,7 @@ import pytest
 
 import farm
 from farm.sweep import api
-from farm.sweep.design import parameters
+from farm.sweep.space import parameters
 
 HEAVY = {"h5py", "pandas", "xarray", "fastapi", "zmq", "rich", "urllib3", "scipy"}
 
@@ -22,7 +22,7 @@ def test_name_is_there_and_is_no_module(name: str) -> None:
 
 
 def test_sweep_is_the_function_whatever_is_imported_before() -> None:
-    assert parameters.__name__ == "farm.sweep.design.parameters"
+    assert parameters.__name__ == "farm.sweep.space.parameters"
     with pytest.raises(TypeError, match="out"):
         farm.sweep("model.py", {})  # type: ignore[call-arg]  # the missing argument is the test
     assert farm.Sweep is api.Sweep

@@ -16,7 +16,7 @@ from farm.cli.groups import CommandGroup
 from farm.experiment.host import Experiments
 from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.transports.connection import new_token
 
 GRACE_S = 10.0

@@ -23,7 +23,7 @@ from farm.record.exchange.joining import import_sweep, merge
 from farm.record.exchange.parquet import write_parquet
 from farm.record.exchange.survey import survey
 from farm.storage.frames import Damage
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file.provenance import command_line, provenance
 
 EXAMPLES = """\b

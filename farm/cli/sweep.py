@@ -33,10 +33,10 @@ from farm.client import Client
 from farm.errors import FarmError
 from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.progress import duration

@@ -21,8 +21,8 @@ from farm.machine.cpus import allowed_cpus
 from farm.provision.local.supervisor import WorkersFailed
 from farm.server.farm import Farm, running
 from farm.settings import Settings
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.signature import is_ours
 from farm.sweep.run.concurrency_limit import PER_WORKER, START
 from farm.worker.specs import located, needs_folder, source_of, version_of

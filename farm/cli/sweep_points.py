@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
-from farm.sweep.design.correlation import parse_correlation
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import parse_parameter
-from farm.sweep.design.parameters import Distribution
-from farm.sweep.design.space import parse_when
+from farm.sweep.errors import SweepError
+from farm.sweep.space.correlation import parse_correlation
+from farm.sweep.space.grammar import parse_parameter
+from farm.sweep.space.parameters import Distribution
+from farm.sweep.space.space import parse_when
 
 K = TypeVar("K")
 V = TypeVar("V")

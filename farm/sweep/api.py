@@ -20,10 +20,10 @@ from farm.model import Model
 from farm.sweep.design.arguments import model_of, outputs_of
 from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.from_python import DEFAULT_DESIGN, request_of
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.prepare import make_plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Progress

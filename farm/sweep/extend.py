@@ -14,10 +14,10 @@ from farm.model import Model
 from farm.sweep.api import MODEL_CODE, ServedModel, Sweep, evaluator_of
 from farm.sweep.design.comparison import check_same_model
 from farm.sweep.design.data_frame import DATA_FRAME, is_data_frame, read_data_frame
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.extension import LongerPlan, appended_plan, longer_plan
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design, parse_design
+from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
 from farm.sweep.order.given import extended
 from farm.sweep.run.in_flight import CallEvaluator

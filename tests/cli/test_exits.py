@@ -11,7 +11,7 @@ from farm.cli import exits, main
 from farm.cli.exits import OF_ERROR, TABLE, VerbFailed, status_of
 from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded, Unavailable
 from farm.machine import keeper
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 
 PAGE = Path(__file__).parents[2] / "docs" / "seeing.md"
 

@@ -14,7 +14,7 @@ import pytest
 
 from farm.cli.sweep_farm import Target, is_unchanged, kept_target, open_farm, sources_of
 from farm.errors import ModelFailed, Unavailable
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file.signature import signed
 from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from farm.cli.sweep_points import AskedSpace
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Uniform
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Uniform
 
 NOTHING = AskedSpace((), (), (), (), ())
 

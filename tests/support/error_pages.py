@@ -19,7 +19,7 @@ from farm.protocols.graphpipe.codec import ERRORS as GRAPHPIPE
 from farm.protocols.kserve.request import ERRORS as KSERVE
 from farm.protocols.mip.packets import ERRORS as MIP
 from farm.settings import SettingsError
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "errors"
 OF_CALLS: tuple[type[FarmError], ...] = tuple(

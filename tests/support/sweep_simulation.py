@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from farm.call import Array, ModelInfo, TensorInfo
-from farm.sweep.design.parameters import Uniform
 from farm.sweep.design.plan import AUTO, SHUFFLED, Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
@@ -24,6 +23,7 @@ from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.order.submission import SubmissionOrder
 from farm.sweep.run.concurrency_limit import PER_WORKER, START, ConcurrencyLimit
 from farm.sweep.run.run import recallable_after
+from farm.sweep.space.parameters import Uniform
 
 SEEDS = range(6)
 OFF_BY = 1.6

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array, ModelInfo, Operation, TensorInfo
-from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.space.grammar import parse_distribution
 
 BEAM = ModelInfo(
     "beam",

@@ -12,7 +12,7 @@ import pytest
 
 import farm
 from farm.sweep import api
-from farm.sweep.design.errors import SweepBusy, SweepError
+from farm.sweep.errors import SweepBusy, SweepError
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.run.run import Run

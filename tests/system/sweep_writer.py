@@ -9,13 +9,13 @@ import numpy as np
 
 import farm
 from farm.call import Array
-from farm.sweep.design.parameters import Uniform
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.store import Store
 from farm.sweep.run.run import Rules, Run, Stop
 from farm.sweep.run.threads import Threads
+from farm.sweep.space.parameters import Uniform
 
 POINTS = 8000
 SIZE = 50

@@ -11,10 +11,10 @@ import h5py
 import numpy as np
 import pytest
 
-from farm.sweep.design.parameters import Distribution, Uniform
-from farm.sweep.design.points import parse_design, sample, values
+from farm.sweep.design.points import parse_design, sample
 from farm.sweep.file.journal import PointStatus, Row, read_journal
 from farm.sweep.file.recovery import journal_of
+from farm.sweep.space.parameters import Distribution, Uniform, values
 from tests.support.dispatcher_farm import FARM, environment, run_farm
 from tests.support.time_limits import scaled
 

@@ -33,9 +33,9 @@ from farm.experiment.config.definition import Config, Outcome, OutcomeKind, Para
 from farm.experiment.config.ini import FARM, Section
 from farm.experiment.config.option_table import number_of
 from farm.expression import Expression
-from farm.sweep.design.binding import Binding, bind
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Choice, Distribution, Integer, Uniform
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import Binding, bind
+from farm.sweep.space.parameters import Choice, Distribution, Integer, Uniform
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ from farm.experiment.config.space import SAME, WHOLE, Space, coordinate
 from farm.experiment.loop.seed_table import SeedTable, read_seed_table
 from farm.experiment.state.seeding import InitialTrials, most_trials
 from farm.storage.hdf5 import HDF5_ERRORS
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.reading import open_sweep
 

@@ -21,10 +21,10 @@ from farm.experiment.config.definition import Config
 from farm.experiment.config.evaluated_model import EvaluatedModel, read_evaluated_model
 from farm.experiment.config.reader import read_config
 from farm.expression import Expression
-from farm.sweep.design.category import Category
 from farm.sweep.design.plan import Column, Plan
 from farm.sweep.design.points import point_seed
 from farm.sweep.file import layout
+from farm.sweep.space.category import Category
 
 EXPERIMENT = "experiment_config"
 """The attribute of /provenance with the configuration of an exported experiment."""

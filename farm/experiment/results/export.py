@@ -17,12 +17,12 @@ from farm.errors import InvalidInput
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
 from farm.experiment.config.space import Space
 from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
-from farm.sweep.design import binding
-from farm.sweep.design.parameters import Choice, Distribution, Integer, Log, Uniform
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.space import binding
+from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Uniform
 
 STATUS = {
     TrialOutcome.PENDING: PointStatus.PENDING,

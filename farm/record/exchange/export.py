@@ -19,11 +19,11 @@ from farm.record.exchange.survey import Tick, described
 from farm.record.file import StoredEntries, entries_in
 from farm.record.key import keys_of
 from farm.storage.frames import Damage
-from farm.sweep.design.binding import BoundParameter
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.space.binding import BoundParameter
 from farm.wording import worded
 
 NOTHING: Array = np.empty(0)

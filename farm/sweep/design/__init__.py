@@ -1,4 +1,4 @@
-"""The points that a sweep evaluates: parameters, designs of experiments, plans.
+"""The points that a sweep evaluates: designs of experiments, tables, plans.
 
-`prepare.py` turns a request into a Plan of `plan.py`; `parameters.py` has the parameter types.
+`prepare.py` turns a request into a Plan of `plan.py`, whose points are in the space of `../space/`.
 """

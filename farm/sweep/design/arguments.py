@@ -11,10 +11,10 @@ import numpy as np
 from farm.call import TensorInfo
 from farm.functions import Function, PlainFunction, plain_function
 from farm.model import Inputs, Tensors, info_of
-from farm.sweep.design.binding import ONE_ENTRY, is_whole
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import ONE_ENTRY, is_whole
+from farm.sweep.space.category import Category
 from farm.worker.runner import named
 
 MOST_TRIES = 3

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from farm.call import VERSION_OF_FILE, ModelInfo, TensorInfo
-from farm.sweep.design.binding import entry_name
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import entry_name
 from farm.wording import worded
 
 Pair = tuple[str, str]

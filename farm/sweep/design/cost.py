@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from farm.call import Array
 from farm.expression import Expression
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
-from farm.sweep.design.scope import Scope, parsed
+from farm.sweep.errors import SweepError
+from farm.sweep.space.scope import Scope, parsed
 from farm.wording import worded
 
 COLUMN, SWEEP, EXPRESSION = "column", "sweep", "expression"

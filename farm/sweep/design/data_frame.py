@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.category import Category, is_plain_value
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.tables import PointTable
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category, is_plain_value
 
 DATA_FRAME = "DataFrame"
 """The name of a table that is no file."""

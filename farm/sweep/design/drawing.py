@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.correlation import WITH_CORRELATION
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.points import Design, sample, sequence
-from farm.sweep.design.space import ParameterSpace
+from farm.sweep.errors import SweepError
+from farm.sweep.space.correlation import WITH_CORRELATION
+from farm.sweep.space.space import ParameterSpace
 from farm.wording import worded
 
 SEQUENCES = ("random", "sobol", "halton")

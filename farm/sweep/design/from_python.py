@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from farm.sweep.design.data_frame import DATA_FRAME, is_data_frame, read_data_frame
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import as_distribution
-from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.points import COUNTED, Design, parse_design
 from farm.sweep.design.prepare import SweepRequest
+from farm.sweep.errors import SweepError
+from farm.sweep.space.grammar import as_distribution
+from farm.sweep.space.parameters import Distribution
 
 DEFAULT_DESIGN = "sobol"
 

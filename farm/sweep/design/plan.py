@@ -22,13 +22,13 @@ from farm.call import (
     canonical_config,
     numpy_dtype,
 )
-from farm.sweep.design.binding import BoundParameter
-from farm.sweep.design.category import Category
-from farm.sweep.design.correlation import Correlation
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
-from farm.sweep.design.space import Condition, ParameterSpace
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.category import Category
+from farm.sweep.space.correlation import Correlation
+from farm.sweep.space.grammar import parse_distribution
+from farm.sweep.space.space import Condition, ParameterSpace
 
 AUTO, SHUFFLED, GIVEN = "auto", "shuffled", "given"
 ORDERS = (AUTO, SHUFFLED, GIVEN)

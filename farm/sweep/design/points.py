@@ -21,9 +21,6 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Choice, Distribution
 from farm.sweep.design.salib_designs import (
     MORRIS,
     SALIB_KINDS,
@@ -34,7 +31,10 @@ from farm.sweep.design.salib_designs import (
     size_note,
     size_of,
 )
-from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Choice, Distribution
+from farm.sweep.space.scipy_distribution import SMALLEST_UNIT
 from farm.wording import worded
 
 COUNTED = ("random", "lhs", "sobol", "halton", SALTELLI, MORRIS)
@@ -164,12 +164,6 @@ def longer_design(design: Design, count: int, parameters: int) -> Design:
             f"{below} or {below + block} do"
         )
     return replace(design, counts=(count // block, *design.counts[1:]))
-
-
-def values(spreads: Sequence[Distribution], unit: Array) -> Array:
-    """Return the parameters at unit positions, float64 of the same shape (points, parameters)."""
-    columns = [spread.at(unit[:, j]) for j, spread in enumerate(spreads)]
-    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def _grid(design: Design, spreads: Sequence[Distribution]) -> Array:

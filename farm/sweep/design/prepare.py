@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo, numpy_dtype
-from farm.sweep.design.binding import BoundParameter, bind, open_entries, wanted_gradients
-from farm.sweep.design.correlation import bound_correlations
 from farm.sweep.design.cost import checked_costs, cost_option
 from farm.sweep.design.drawing import draw
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Distribution
 from farm.sweep.design.plan import AUTO, Plan
 from farm.sweep.design.points import Design
 from farm.sweep.design.rows import rows_of, whole_columns
-from farm.sweep.design.space import ParameterSpace, bound_conditions
 from farm.sweep.design.tables import PointTable, read_table
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import BoundParameter, bind, open_entries, wanted_gradients
+from farm.sweep.space.correlation import bound_correlations
+from farm.sweep.space.parameters import Distribution
+from farm.sweep.space.space import ParameterSpace, bound_conditions
 from farm.wording import worded
 
 Describe = Callable[[Mapping[str, Any]], ModelInfo]
@@ -29,7 +29,7 @@ Describe = Callable[[Mapping[str, Any]], ModelInfo]
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """A user's request for a sweep; for names see `farm.sweep.design.binding`.
+    """A user's request for a sweep; for names see `farm.sweep.space.binding`.
 
     correlations: names of two parameters -> their correlation. where: constraints on the points.
     when: name of a parameter -> condition under which it is active.

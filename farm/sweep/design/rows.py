@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.binding import BoundParameter
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.space import ParameterSpace
 from farm.sweep.design.tables import PointTable
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.space import ParameterSpace
 from farm.wording import worded
 
 

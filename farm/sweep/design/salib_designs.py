@@ -19,9 +19,9 @@ import numpy as np
 
 from farm.call import Array
 from farm.errors import UnsupportedFeature
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Distribution
-from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
+from farm.sweep.errors import SweepError
+from farm.sweep.space.parameters import Distribution
+from farm.sweep.space.scipy_distribution import SMALLEST_UNIT
 
 SALTELLI, MORRIS, FACTORIAL = "saltelli", "morris", "ff"
 SALIB_KINDS = (SALTELLI, MORRIS, FACTORIAL)

@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import parse_distribution
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
+from farm.sweep.space.grammar import parse_distribution
 
 NO_WORDS: Mapping[int, Category] = {}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 from farm.storage.lock import BEAT_S
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.lock import SweepLock
 from farm.sweep.file.point_columns import PointColumns

@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.category import Category
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.text_tables import create_texts, storable
+from farm.sweep.space.category import Category
 
 MOST_BOUNDS = 4000
 """Most parameters whose bounds are attributes, which HDF5 limits to 64 KiB.

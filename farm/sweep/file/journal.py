@@ -25,8 +25,8 @@ from farm.storage import frames
 from farm.storage.errors import StorageError, WrongFormat
 from farm.storage.frames import Damage, Format, Frame, Record
 from farm.storage.journal import Journal
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan, plan_from_text
+from farm.sweep.errors import SweepError
 
 FORMAT = Format("farm sweep journal", 1, kinds=b"PWR")
 ROW = struct.Struct("<QBBIdddd")

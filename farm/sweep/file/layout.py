@@ -18,8 +18,8 @@ import h5py
 import numpy as np
 
 from farm.call import Array, TensorInfo
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Column, Plan, plan_from_text
+from farm.sweep.errors import SweepError
 from farm.sweep.file.description import describe_theta, facts_of, write_words
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
 from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from farm.storage.errors import LockHeld, LockTaken
 from farm.storage.lock import Lock
-from farm.sweep.design.errors import LockLost, SweepBusy
+from farm.sweep.errors import LockLost, SweepBusy
 
 
 class SweepLock(Lock):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
 

@@ -17,16 +17,16 @@ import numpy as np
 
 from farm.call import Array
 from farm.storage.hdf5 import HDF5_ERRORS, PATIENCE_S, open_file
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
-from farm.sweep.design.scope import texts_of
+from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row, read_journal
 from farm.sweep.file.point_columns import COLUMNS, PointColumns
 from farm.sweep.file.progress import Meter, Progress, read_status, status_of
 from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, read, rebuild
 from farm.sweep.file.unreadable import check_path, described, reading
+from farm.sweep.space.category import Category
+from farm.sweep.space.scope import texts_of
 
 if TYPE_CHECKING:
     import xarray

@@ -19,8 +19,8 @@ from farm.storage.frames import Damage
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
 from farm.storage.lock import machine
-from farm.sweep.design.errors import SweepError, resumed
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError, resumed
 from farm.sweep.file import layout
 from farm.sweep.file.journal import (
     FORMAT,

@@ -26,8 +26,8 @@ import h5py
 
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
-from farm.sweep.design.errors import SweepError, resumed
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError, resumed
 from farm.sweep.file import layout
 from farm.sweep.file.journal import (
     NO_WORKER,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.call import Array, TensorInfo
-from farm.sweep.design.binding import entry_name
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.reading import open_sweep
 from farm.sweep.file.unreadable import reading
+from farm.sweep.space.binding import entry_name
+from farm.sweep.space.category import Category
 
 if TYPE_CHECKING:
     import pandas

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from farm.storage.hdf5 import HDF5_ERRORS
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.wording import worded
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

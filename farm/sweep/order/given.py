@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from farm.call import Array
 from farm.model import Config, Inputs
-from farm.sweep.design.category import Category
 from farm.sweep.design.cost import (
     COLUMN,
     EXPRESSION,
@@ -21,12 +20,13 @@ from farm.sweep.design.cost import (
     cost_option,
     expression_costs,
 )
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.reading import known_of
 from farm.sweep.order.neighbours import guesses, ranks
+from farm.sweep.space.category import Category
 
 NUMBERS, MODEL = "numbers:given", "model:cost"
 """The rules of costs that come from Python: numbers, and a model's method."""

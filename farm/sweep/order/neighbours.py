@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.category import Category
-from farm.sweep.design.parameters import Choice, Integer
 from farm.sweep.design.plan import Plan
+from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Choice, Integer
 
 NEAREST = 6
 """Points that a guess is a mean of: fewer follow noise, more blur the dependence."""

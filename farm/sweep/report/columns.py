@@ -11,11 +11,11 @@ import numpy as np
 
 from farm.call import Array, TensorInfo
 from farm.report.interactive import packed
-from farm.sweep.design.binding import BoundParameter
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Column, Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
+from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.category import Category
 
 MOST_PARAMETERS = 40
 """Most parameters in a report."""

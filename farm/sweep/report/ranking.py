@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from farm.errors import FarmError
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.report.columns import MOST_PARAMETERS, outputs_of
 from farm.sweep.sensitivity.analysis import Sensitivity, analyse
 from farm.sweep.sensitivity.ranking import correlation_note

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 
 
 def check_limits(

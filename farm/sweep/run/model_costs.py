@@ -14,8 +14,8 @@ import numpy as np
 from farm.call import RUN_BYTES, Array, Call, Hints, Operation, Result, canonical_config
 from farm.errors import FarmError, InvalidOutput, ModelFailed
 from farm.sweep.design.cost import checked_costs
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import AUTO, Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.order.given import MODEL
 from farm.sweep.run.in_flight import CallEvaluator
 

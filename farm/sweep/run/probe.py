@@ -7,8 +7,8 @@ from concurrent.futures import CancelledError, wait
 
 from farm.call import NO_HINTS, Hints
 from farm.errors import FarmError, Overloaded, Unavailable
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.run.in_flight import CallEvaluator, PointInFlight, numbers_of, submit_point
 from farm.wording import worded
 

@@ -16,10 +16,9 @@ import h5py
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.binding import entry_name, output_entries
-from farm.sweep.design.errors import SweepError, resumed
 from farm.sweep.design.plan import Column, Plan
 from farm.sweep.design.salib_designs import FACTORIAL, MORRIS, SALTELLI, size_of
+from farm.sweep.errors import SweepError, resumed
 from farm.sweep.file import layout
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.reading import open_sweep
@@ -27,6 +26,7 @@ from farm.sweep.file.unreadable import reading
 from farm.sweep.sensitivity import methods
 from farm.sweep.sensitivity.methods import AnalysedRows, MethodMeasures
 from farm.sweep.sensitivity.ranking import Sensitivity
+from farm.sweep.space.binding import entry_name, output_entries
 from farm.wording import worded
 
 __all__ = ["AUTO", "METHODS", "Sensitivity", "analyse"]

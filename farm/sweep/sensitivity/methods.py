@@ -18,8 +18,8 @@ import numpy as np
 
 from farm.call import Array
 from farm.errors import UnsupportedFeature
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.salib_designs import FIRST, levels_of
+from farm.sweep.errors import SweepError
 
 SLICES = 10
 """Intervals into which PAWN divides a parameter; SALib has the same."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 
 if TYPE_CHECKING:
     import pandas

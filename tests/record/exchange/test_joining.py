@@ -13,11 +13,11 @@ from farm.record.exchange.joining import import_sweep, merge
 from farm.record.file import RecordFile
 from farm.record.key import keys_of
 from farm.storage.frames import Damage
-from farm.sweep.design.binding import BoundParameter
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.space.binding import BoundParameter
 from tests.record.entries import key, record
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from farm.call import TensorInfo
 from farm.sweep.design.arguments import model_of, outputs_of
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import as_distribution
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest
 from farm.sweep.design.tables import PointTable
+from farm.sweep.errors import SweepError
+from farm.sweep.space.grammar import as_distribution
 
 
 def request(ranges: dict[str, Any], **more: Any) -> SweepRequest:

@@ -17,11 +17,11 @@ from farm.sweep.design.comparison import (
     model_differences,
     plan_differences,
 )
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest
+from farm.sweep.errors import SweepError
+from farm.sweep.space.grammar import parse_distribution
 from tests.sweep.samples import BEAM, plan_of
 
 PATH = Path("s.h5")

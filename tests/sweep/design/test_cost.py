@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.sweep.design import scope
 from farm.sweep.design.cost import CostRule, checked_costs, expression_costs, parse_cost
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
+from farm.sweep.space import scope
 from tests.sweep.samples import plan_of
 
 

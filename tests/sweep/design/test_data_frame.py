@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from farm.sweep.design.category import Category
 from farm.sweep.design.data_frame import is_data_frame, read_data_frame
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
 
 ROWS = ["p", "q", "r"]
 

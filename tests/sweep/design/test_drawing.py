@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.sweep.design.drawing import repeated
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from tests.sweep.samples import plan_of
 
 PARAMS = {"E": "1:2", "load": "0:1", "solver": "choice:euler,rk,bdf", "order": "int:1:5"}

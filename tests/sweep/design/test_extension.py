@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.extension import appended_plan, further_seed, longer_plan
 from farm.sweep.design.plan import DesignPart, Plan
 from farm.sweep.design.points import parse_design
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
 from tests.sweep.samples import plan_of
 
 SPACE = {"E": "1:2", "load": "log:1e-3:1", "solver": "choice:euler,rk", "order": "int:1:5"}

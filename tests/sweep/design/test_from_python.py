@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.from_python import request_of
-from farm.sweep.design.parameters import Uniform
 from farm.sweep.design.points import Design
+from farm.sweep.errors import SweepError
+from farm.sweep.space.parameters import Uniform
 
 
 @pytest.mark.parametrize("number", [3, 2.5, np.float32(2.5), np.int64(3)])

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.call import Call, ModelInfo, Operation, TensorInfo
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Column, Plan, plan_from_text
 from farm.sweep.design.points import point_seed
+from farm.sweep.errors import SweepError
 from tests.sweep.samples import plan_of
 
 

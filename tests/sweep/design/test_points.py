@@ -7,9 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import choice
-from farm.sweep.design.parameters import Distribution, Integer, Log, Uniform
 from farm.sweep.design.points import (
     Design,
     generator,
@@ -18,8 +15,10 @@ from farm.sweep.design.points import (
     sample,
     sequence,
     shuffled,
-    values,
 )
+from farm.sweep.errors import SweepError
+from farm.sweep.space.grammar import choice
+from farm.sweep.space.parameters import Distribution, Integer, Log, Uniform, values
 
 LINES: list[Distribution] = [Uniform(0, 1), Log(1e-3, 1), Integer(1, 5)]
 KINDS = ["random", "lhs", "sobol", "halton"]

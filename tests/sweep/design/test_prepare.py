@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from farm.call import ModelInfo, Operation, TensorInfo
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import parse_distribution
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, check_model, make_plan
+from farm.sweep.errors import SweepError
+from farm.sweep.space.grammar import parse_distribution
 from tests.sweep.samples import BEAM, plan_of
 
 

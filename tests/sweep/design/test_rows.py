@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.from_python import request_of
 from farm.sweep.design.prepare import make_plan
+from farm.sweep.errors import SweepError
 from tests.sweep.samples import BEAM
 
 

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from farm.errors import UnsupportedFeature
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.extension import longer_plan
-from farm.sweep.design.grammar import choice
-from farm.sweep.design.parameters import (
+from farm.sweep.design.points import parse_design, sample
+from farm.sweep.errors import SweepError
+from farm.sweep.space.grammar import choice
+from farm.sweep.space.parameters import (
     Choice,
     Distribution,
     Integer,
     Log,
     Normal,
     Uniform,
+    values,
 )
-from farm.sweep.design.points import parse_design, sample, values
 from tests.sweep.samples import plan_of
 
 LINES: list[Distribution] = [Uniform(0, 1), Log(1e-3, 1), Integer(1, 5)]

@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.tables import read_table
+from farm.sweep.errors import SweepError
 from farm.sweep.file.store import Store
+from farm.sweep.space.category import Category
 from tests.sweep.samples import plan_of
 
 ROWS = np.array([[1.0, 2.0], [3.0, 4.5]])

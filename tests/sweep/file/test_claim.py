@@ -10,8 +10,8 @@ import h5py
 import pytest
 
 from farm.storage import lock as lock_module
-from farm.sweep.design.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.file import claim as claim_module
 from farm.sweep.file import layout, recovery, store
 from farm.sweep.file.claim import Claim

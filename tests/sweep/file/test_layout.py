@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus
 from farm.sweep.file.point_columns import PointColumns

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.sweep.design.errors import LockLost, SweepBusy
+from farm.sweep.errors import LockLost, SweepBusy
 from farm.sweep.file.lock import SweepLock
 
 

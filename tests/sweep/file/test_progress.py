@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import AnsweringWorker, PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.progress import (

@@ -16,9 +16,8 @@ import pytest
 import xarray as xr
 
 from farm.call import ModelInfo, Operation, TensorInfo
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.tables import read_table
+from farm.sweep.errors import SweepError
 from farm.sweep.file import reading as read_module
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.progress import Progress, read_status, status_of, write_status
@@ -35,6 +34,7 @@ from farm.sweep.file.reading import (
 )
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.space.category import Category
 from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, values_of
 
 PLAN = plan_of("random:6")

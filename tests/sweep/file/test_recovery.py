@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.storage.journal import Journal
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file import recovery as recover_module
 from farm.sweep.file.journal import (
     FORMAT,

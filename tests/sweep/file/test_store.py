@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from farm.sweep.design.cost import parse_cost
-from farm.sweep.design.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.design.extension import longer_plan
+from farm.sweep.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.file import layout
 from farm.sweep.file import store as store_module
 from farm.sweep.file.journal import PointStatus

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.file.tables import load_pandas, write_parquet
 from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, values_of

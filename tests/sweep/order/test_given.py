@@ -11,9 +11,9 @@ import pytest
 
 import farm
 from farm.sweep.design.cost import CostRule, parse_cost
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.extension import longer_plan
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.given import (
     MODEL,

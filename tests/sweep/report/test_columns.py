@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.report import columns
 from farm.sweep.report.columns import (
     MOST_OUTPUTS,
@@ -22,6 +21,7 @@ from farm.sweep.report.columns import (
     quantities_of,
     quantity_columns,
 )
+from farm.sweep.space.category import Category
 from tests.sweep.report.reports import made, unpacked
 from tests.sweep.samples import plan_of, values_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.report.report import SCRIPTS
 from tests.sweep.report.reports import data_of, every_fourth_fails, made, report, unpacked
 from tests.sweep.samples import done, failed, plan_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.run.limits import check_limits
 
 NONE: dict[str, Any] = dict.fromkeys(("seed", "workers", "in_flight", "max_failures", "max_hours"))

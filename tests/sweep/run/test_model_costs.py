@@ -14,8 +14,8 @@ import pytest
 import farm
 from farm.call import Array, Call, Hints, ModelInfo, Operation, Result
 from farm.errors import FarmError, InvalidOutput, ModelFailed, Unavailable, WorkerLost
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.order.given import MODEL
 from farm.sweep.run.model_costs import OPEN_CALLS, ROWS_A_CALL, with_asked_costs
 from farm.sweep.run.threads import Threads

@@ -14,8 +14,8 @@ import pytest
 import farm
 from farm.call import NO_HINTS, Call, Hints, Result
 from farm.errors import Unavailable
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.store import Store
 from farm.sweep.run.probe import probe
 from farm.sweep.run.run import Rules, Run, Stop

@@ -31,8 +31,8 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.storage import lock as lock_module
-from farm.sweep.design.errors import LockLost, SweepError
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import LockLost, SweepError
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Progress, read_status, status_of
 from farm.sweep.file.recovery import journal_of

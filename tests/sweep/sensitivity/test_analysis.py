@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import farm
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.sensitivity.analysis import analyse, analyse_with_constants
 from farm.sweep.sensitivity.ranking import Sensitivity

@@ -10,11 +10,11 @@ import pytest
 
 from farm.call import Array
 from farm.errors import UnsupportedFeature
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Distribution, Uniform
 from farm.sweep.design.points import parse_design, sample
+from farm.sweep.errors import SweepError
 from farm.sweep.sensitivity import methods
 from farm.sweep.sensitivity.methods import AnalysedRows, MethodMeasures
+from farm.sweep.space.parameters import Distribution, Uniform
 
 WIDTHS = 2.0
 """A measure may be this many half widths of its 95 % interval off: 3.9 standard deviations."""

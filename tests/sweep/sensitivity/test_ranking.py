@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 from farm.sweep.sensitivity.ranking import Sensitivity, with_interval
 
 NAN = float("nan")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.design.errors import SweepError
 from farm.sweep.design.plan import Plan, plan_from_text
-from farm.sweep.design.space import parse_when
+from farm.sweep.errors import SweepError
+from farm.sweep.space.space import parse_when
 from tests.sweep.samples import plan_of
 
 PARAMS = {"E": "1:2", "load": "0:1", "solver": "choice:euler,rk,bdf", "order": "int:1:5"}

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 
 PLAIN_WORD = re.compile(r"[^\s,:\[\]\"'=]+")
 """Words that `choice:` takes without quotes, unless they are numbers."""

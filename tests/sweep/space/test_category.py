@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import parse_distribution
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
+from farm.sweep.space.grammar import parse_distribution
 
 words = st.text(min_size=1, max_size=8).filter(lambda w: w.isprintable() and bool(w.strip()))
 

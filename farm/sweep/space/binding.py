@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Choice, Distribution, Integer
-from farm.sweep.design.scipy_distribution import ScipyDistribution
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Choice, Distribution, Integer
+from farm.sweep.space.scipy_distribution import ScipyDistribution
 from farm.wording import worded
 
 ONE_ENTRY = re.compile(r"(?P<stem>.+?)\[(?P<index>\d+(,\s*\d+)*)\]$")

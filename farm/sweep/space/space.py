@@ -15,12 +15,11 @@ import numpy as np
 
 from farm.call import BYTES, Array
 from farm.expression import Expression
-from farm.sweep.design.binding import BoundParameter
-from farm.sweep.design.correlation import Correlation, correlator
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Distribution
-from farm.sweep.design.points import values
-from farm.sweep.design.scope import Bound, Scope, condition
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.correlation import Correlation, correlator
+from farm.sweep.space.parameters import Distribution, values
+from farm.sweep.space.scope import Bound, Scope, condition
 from farm.wording import worded
 
 Condition = tuple[str, str]

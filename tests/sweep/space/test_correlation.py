@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from farm.sweep.design.correlation import Correlation, correlator, parse_correlation
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
+from farm.sweep.space.correlation import Correlation, correlator, parse_correlation
 from tests.sweep.samples import plan_of
 
 NORMALS = {"E": "normal:1:2", "load": "normal:5:1"}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.design import scope as scope_module
 from farm.sweep.design.cost import expression_costs
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.scope import Scope, condition, parsed
+from farm.sweep.errors import SweepError
+from farm.sweep.space import scope as scope_module
+from farm.sweep.space.scope import Scope, condition, parsed
 from tests.sweep.samples import plan_of
 
 PARAMS = {"E": "1:2", "load": "0:1", "solver": "choice:euler,rk,bdf", "order": "int:1:5"}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
 
 SMALLEST_UNIT = 2.0**-53
 """Unit samples are kept this far from 0 and 1, where many distributions are infinite."""

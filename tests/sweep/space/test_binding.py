@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, Operation, TensorInfo
-from farm.sweep.design.binding import bind, entry_name, open_entries, wanted_gradients
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import choice
-from farm.sweep.design.parameters import Distribution, Integer, Uniform
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import bind, entry_name, open_entries, wanted_gradients
+from farm.sweep.space.grammar import choice
+from farm.sweep.space.parameters import Distribution, Integer, Uniform
 from tests.sweep.samples import BEAM
 
 U = Uniform(0, 1)

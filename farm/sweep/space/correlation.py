@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.binding import BoundParameter
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Choice
-from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Choice
+from farm.sweep.space.scipy_distribution import SMALLEST_UNIT
 from farm.wording import worded
 
 LEAST_EIGENVALUE = 1e-10

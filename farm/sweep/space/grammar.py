@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from farm.sweep.design.category import Category, is_plain_value, words_of
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.parameters import Choice, Distribution, Integer, Log, Normal, Uniform
-from farm.sweep.design.scipy_distribution import (
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category, is_plain_value, words_of
+from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Normal, Uniform
+from farm.sweep.space.scipy_distribution import (
     WORD,
     ScipyDistribution,
     from_frozen,

@@ -14,8 +14,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.scipy_distribution import SMALLEST_UNIT
+from farm.sweep.errors import SweepError
+from farm.sweep.space.scipy_distribution import SMALLEST_UNIT
 from farm.wording import worded
 
 
@@ -233,3 +233,9 @@ def _needs_count(text: str) -> SweepError:
         + worded("--design grid:10", 'design="grid", n=10')
         + ", or a list of values"
     )
+
+
+def values(spreads: Sequence[Distribution], unit: Array) -> Array:
+    """Return the parameters at unit positions, float64 of the same shape (points, parameters)."""
+    columns = [spread.at(unit[:, j]) for j, spread in enumerate(spreads)]
+    return np.stack(columns, axis=1).astype(np.float64)

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import as_distribution, choice, parse_distribution, parse_parameter
-from farm.sweep.design.parameters import Distribution, Log, Normal, Uniform
+from farm.sweep.errors import SweepError
+from farm.sweep.space.category import Category
+from farm.sweep.space.grammar import as_distribution, choice, parse_distribution, parse_parameter
+from farm.sweep.space.parameters import Distribution, Log, Normal, Uniform
 
 
 def test_parameter_is_a_name_and_a_distribution() -> None:

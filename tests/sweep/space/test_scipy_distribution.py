@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from farm.sweep.design.binding import is_whole
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import as_distribution, parse_distribution
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import is_whole
+from farm.sweep.space.grammar import as_distribution, parse_distribution
 
 FROZEN = {
     "scipy:norm": stats.norm(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.errors import FarmError
-from farm.sweep.design.errors import LockLost, SweepBusy, SweepError
+from farm.sweep.errors import LockLost, SweepBusy, SweepError
 
 
 @pytest.mark.parametrize("kind", [SweepError, SweepBusy, LockLost])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.sweep.design.errors import SweepError
-from farm.sweep.design.grammar import choice, parse_distribution
-from farm.sweep.design.parameters import Choice, Distribution, Integer, Log, Normal, Uniform
+from farm.sweep.errors import SweepError
+from farm.sweep.space.grammar import choice, parse_distribution
+from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Normal, Uniform
 
 finite = st.floats(-1e100, 1e100, allow_nan=False)
 positive = st.floats(1e-100, 1e100)

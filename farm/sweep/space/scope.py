@@ -16,9 +16,9 @@ import numpy as np
 from farm.call import BYTES, Array, ModelInfo
 from farm.errors import InvalidInput
 from farm.expression import Expression
-from farm.sweep.design.binding import BoundParameter
-from farm.sweep.design.category import Category
-from farm.sweep.design.errors import SweepError
+from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.category import Category
 
 AT_ONCE = 4096
 """Points per evaluation of an expression, which bounds its memory."""
