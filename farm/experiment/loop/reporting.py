@@ -79,3 +79,5 @@ async def _report(
         )
     except FarmError as error:
         log.debug("the progress of experiment %d is not shown: %s", number, error.message)
+    except Exception:  # nothing that only shows an experiment ends it
+        log.exception("the progress of experiment %d is not shown", number)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from farm.errors import UnsupportedFeature
 from farm.experiment.loop.evaluators import Around
 from farm.experiment.loop.reporting import reported
@@ -54,21 +56,25 @@ async def test_a_loop_that_is_stopped_has_ended_for_the_farm(tmp_path: Path) -> 
 class Deaf:
     """A farm that takes no reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
         self.told = 0
 
     async def report_progress(self, kind: str, name: str, **values: Any) -> None:
         self.told += 1
-        raise UnsupportedFeature("no such question")
+        raise self.error
 
 
+@pytest.mark.parametrize(
+    "error", [UnsupportedFeature("no such question"), RuntimeError("nobody thought of this")]
+)
 @on_loop
-async def test_a_loop_goes_on_where_nobody_hears_of_it(tmp_path: Path) -> None:
+async def test_a_loop_goes_on_where_nobody_hears_of_it(tmp_path: Path, error: Exception) -> None:
     async with dispatching(Bowl(), 1) as farm, hosting(tmp_path / "e.db") as host:
         _, experiment = await set_up(host, config_of())
         loop = ClosedLoop(host, experiment.number, farm, budget=2)
         await loop.begin()
-        deaf = Deaf()
+        deaf = Deaf(error)
         async with (
             reported(loop, host, experiment.number, deaf),
             reported(loop, host, experiment.number, None),

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,9 @@ class Faulty(Around):
 
     async def places(self, model: str) -> int:
         return await self.farm.places(model)
+
+    async def report_progress(self, kind: str, name: str, **values: Any) -> None:
+        await self.farm.report_progress(kind, name, **values)
 
 
 @on_loop
