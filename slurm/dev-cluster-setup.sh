@@ -56,6 +56,8 @@ AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/filetxt
 JobCompLoc=$STATE/log/jobcomp.log
 MinJobAge=600
+# Ids of jobs that were not used by the clusters before: MPI names shared memory after the job and its step.
+FirstJobId=$((($(date +%s) % 60000) * 1000 + 1))
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=256

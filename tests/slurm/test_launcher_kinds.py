@@ -20,8 +20,7 @@ BOTH = "farm call --model total 1,2; farm call --model device 1; farm status --j
 """A command that needs a worker of each of two kinds."""
 
 STARTS_TWICE_S = scaled(60.0) + 2 * STARTS_WITHIN_S
-"""Time limit for groups of ranks: on a busy node SLURM's PMI2 loses parts of messages, and farm
-starts a group again whose MPI does not start."""
+"""Time limit for groups of ranks: farm starts a group again whose MPI does not start in time."""
 
 ANSWERS = re.compile(r"^y = \[3\.\]$.*^device = \[[01]\.\]$", re.DOTALL | re.MULTILINE)
 """What it prints, and between the lines those of the front door about workers that join."""

@@ -33,7 +33,7 @@ class Total(farm.Model):
 """
 
 BEGIN = """#!/bin/bash
-# Groups whose MPI does not start, as SLURM's PMI2 loses messages on busy nodes, are started again.
+# Groups whose MPI does not start, as on a very busy node, are started again.
 workers() {
     for i in $(seq 1500); do
         [ "$(@farm status --to run --json 2>/dev/null | grep -o '"pid"' | wc -l)" = "$1" ] && return

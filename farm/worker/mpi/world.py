@@ -26,10 +26,12 @@ EXIT_STUCK = 70
 STARTS_WITHIN_S = 60.0
 """Time for MPI to start and to form the groups; a process that takes longer ends.
 
-MPI waits for ever for a rank that the launcher has lost, or whose address arrived damaged, as seen
-with SLURM's PMI2 on busy nodes. The time begins with the process, not with the launcher, which may
+MPI waits for ever for a rank that the launcher has lost, or whose address arrived damaged. The time begins with the process, not with the launcher, which may
 wait for resources.
 """
+
+SEGMENTS = "/dev/shm/mpich_shm_"
+"""Beginning of the paths of shared memory that the ranks of a machine use from their start."""
 
 
 class WorldError(Exception):
@@ -87,7 +89,26 @@ def _join(ranks: int, size: int) -> Any:
         raise WorldError(
             f"{size} MPI processes cannot form groups of {ranks}; start a multiple of {ranks}"
         )
-    return world.Split(world.rank // ranks, world.rank)
+    group = world.Split(world.rank // ranks, world.rank)
+    world.Barrier()  # all have opened what they share
+    _unlink_segments()
+    return group
+
+
+def _unlink_segments() -> None:
+    """Remove the names of shared memory that MPICH 5 keeps until its end; ranks have it open.
+
+    A killed rank would leave the memory to the machine until it reboots, and a later world with the
+    same id, such as a job step whose number comes again, would read it as its own and abort.
+    Earlier releases of MPICH remove the names themselves.
+    """
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:  # a system without /proc
+        return
+    for path in {line.split(maxsplit=5)[-1] for line in lines if SEGMENTS in line}:
+        with contextlib.suppress(OSError):  # another rank was first
+            os.unlink(path)
 
 
 def _ranks(count: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import farm
-from farm.worker.mpi.world import WorldError, launcher_path, told_size
+from farm.worker.mpi.world import SEGMENTS, WorldError, launcher_path, told_size
 from tests.support import open_mpi
 from tests.support.open_mpi import needs_open_mpi
 from tests.support.time_limits import scaled
@@ -89,6 +89,31 @@ def joined(processes: int, ranks: int, size: int) -> tuple[list[str], str]:
 
 def test_neighbours_of_a_world_form_groups() -> None:
     assert joined(4, 2, 4)[0] == ["0 of 2: 1"] * 2 + ["1 of 2: 1"] * 2
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from farm.worker.mpi.world import SEGMENTS, join_world
+comm = join_world(2, size=2)
+from mpi4py import MPI
+lines = Path("/proc/self/maps").read_text().splitlines()
+names = [line.split()[5] for line in lines if SEGMENTS in line]
+sys.stdout.write("".join(f"{name}\\n" for name in [*names, MPI.Get_library_version()]))
+sys.stdout.flush()
+assert comm.allreduce(1) == 2  # messages still arrive
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux")
+def test_killed_ranks_leave_no_shared_memory() -> None:
+    command = [launcher_path("mpiexec"), "-n", "2", sys.executable, "-c", KILLED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    names = {line for line in done.stdout.splitlines() if line.startswith(SEGMENTS)}
+    assert done.returncode == 9, done.stderr
+    assert names or "MPICH Version:      4" in done.stdout  # which removes them itself
+    assert [name for name in names if Path(name).exists()] == []
 
 
 def test_a_world_of_the_wrong_size_is_refused() -> None:
