@@ -26,8 +26,8 @@ EXIT_STUCK = 70
 STARTS_WITHIN_S = 60.0
 """Time for MPI to start and to form the groups; a process that takes longer ends.
 
-MPI waits for ever for a rank that the launcher has lost, or whose address arrived damaged. The time begins with the process, not with the launcher, which may
-wait for resources.
+MPI waits for ever for a rank that the launcher has lost, or whose address arrived damaged. The time
+begins with the process, not with the launcher, which may wait for resources.
 """
 
 SEGMENTS = "/dev/shm/mpich_shm_"
