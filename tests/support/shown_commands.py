@@ -48,7 +48,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def _unknown(words: list[str]) -> list[str]:
     command: click.Command = cli
-    context = click.Context(cli, info_name="farm")
+    context = click.Context(cli, info_name="farm", **cli.context_settings)
     rest = list(words)
     while isinstance(command, click.Group):
         options = _options(command, context)
@@ -67,7 +67,8 @@ def _unknown(words: list[str]) -> list[str]:
             inner = command.get_command(context, "run")
             if inner is None:
                 return [f"no verb {rest[0]}"]
-        context = click.Context(inner, parent=context, info_name=inner.name)
+        settings = inner.context_settings
+        context = click.Context(inner, parent=context, info_name=inner.name, **settings)
         command = inner
     known = _options(command, context)
     mixed = command.context_settings.get("allow_interspersed_args", True)

@@ -18,7 +18,7 @@ def commands(
     """Yield each command with its full name, `farm sweep plot`; a group comes before its own."""
     yield name, command
     if isinstance(command, click.Group):
-        context = click.Context(command, info_name=name)
+        context = click.Context(command, info_name=name, **command.context_settings)
         for inner in command.list_commands(context):
             found = command.get_command(context, inner)
             if found is not None and not found.hidden:

@@ -251,7 +251,7 @@ def test_a_call_that_kills_the_container_ends_the_worker(state: Path) -> None:
     _, said = process.communicate("13\n")
     assert process.returncode == EXIT_SERVER_GONE
     assert "this process ends" in said
-    assert containers(state) == []
+    wait_until(lambda: not containers(state), "the guard removed the container")
 
 
 def test_leftovers_of_dead_processes_are_removed(state: Path) -> None:
