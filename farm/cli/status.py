@@ -176,14 +176,18 @@ def _queues(rows: list[dict[str, Any]]) -> Table:
 
 def _models(rows: list[dict[str, Any]]) -> Table:
     """Return a table of the models with what they take and return."""
-    texts = [
-        [row["name"], *(", ".join(map(_tensor, row[which])) for which in ("inputs", "outputs"))]
-        for row in rows
-    ]
-    for text, row in zip(texts, rows, strict=True):
-        if row["left_out"]:
-            text[-1] += f", and {row['left_out']} more"
-    return text_table(("model", "inputs", "outputs"), texts)
+    return text_table(
+        ("model", "inputs", "outputs"),
+        [
+            (
+                row["name"],
+                ", ".join(map(_tensor, row["inputs"])),
+                ", ".join(map(_tensor, row["outputs"]))
+                + (f", and {row['left_out']} more" if row["left_out"] else ""),
+            )
+            for row in rows
+        ],
+    )
 
 
 def _tensor(tensor: dict[str, Any]) -> str:

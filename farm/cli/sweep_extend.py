@@ -51,9 +51,10 @@ def extend(
 ) -> int:
     """Add points to a sweep and run them: to --points in all, or those of a further --design.
 
-    --points continues a sobol, halton or random sequence. --design works after any design of
-    points: ranges, words, correlations, conditions and constraints are those of the sweep. If the
-    command is stopped, farm sweep --resume FILE continues; extend again would add more.
+    --points continues a sobol, halton or random sequence, or saltelli and morris by whole blocks.
+    --design works after any design but saltelli, morris and ff. Ranges, words, correlations,
+    conditions and constraints are those of the sweep. If the command is stopped, farm sweep
+    --resume FILE continues; extend again would add more.
     """
     if (points is None) == (design is None):
         raise click.UsageError(

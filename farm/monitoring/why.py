@@ -294,7 +294,7 @@ def _not_open(call: str) -> str:
 
 
 def _client(name: str, word: str = "client ") -> str:
-    """Return how a line calls a client. word: what comes before its name."""
+    """Return how a line calls a client. word: the text before its name."""
     return f"{word}{name!r}" if name else "a client without a name"
 
 

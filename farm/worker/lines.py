@@ -215,9 +215,10 @@ def _declared(reply: Any, what: str) -> Tensors:
         )
     declared: dict[str, int | Sequence[int] | TensorInfo] = {}
     for name, shape in found.items():
-        dtype = "float64"
+        dtype, texts = "float64", {}
         if isinstance(shape, Mapping):
             dtype = str(shape.get("dtype", dtype))
+            texts = {key: shape[key] for key in ("unit", "description") if key in shape}
             shape = shape.get("shape")
         sizes = [shape] if isinstance(shape, int) else shape
         if dtype == BYTES or not isinstance(sizes, list) or sizes.count(-1) > 1:
@@ -225,7 +226,10 @@ def _declared(reply: Any, what: str) -> Tensors:
                 f"the program describes {what} {name!r} as {found[name]!r}; expected a shape of "
                 "whole numbers, of which at most one is -1, and a type of numbers"
             )
-        declared[name] = TensorInfo(name, tuple(sizes), dtype)
+        try:
+            declared[name] = TensorInfo(name, tuple(sizes), dtype, **texts)
+        except (TypeError, ValueError) as error:
+            raise InvalidOutput(f"the program describes {what} {name!r}: {error}") from None
     return declared
 
 

@@ -17,7 +17,7 @@ def described(request: dict[str, Any]) -> dict[str, Any]:
     size = int(request["config"].get("n", 2))
     return {
         "name": "all",
-        "inputs": {"x": [size], "count": {"shape": [], "dtype": "int64"}},
+        "inputs": {"x": [size], "count": {"shape": [], "dtype": "int64", "unit": "1"}},
         "outputs": {"y": [size], "total": []},
         "operations": [
             *("evaluate", "gradient", "apply_jacobian", "apply_hessian"),

@@ -52,6 +52,7 @@ def values(found: Result | FarmError) -> list[Any]:
 
 def test_what_a_program_describes(runner: Runner) -> None:
     (info,) = runner.models()
+    assert [t.unit for t in info.inputs] == ["", "1"]
     assert [(t.name, t.shape, t.dtype) for t in info.inputs] == [
         ("x", (2,), "float64"),
         ("count", (), "int64"),

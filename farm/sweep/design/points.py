@@ -152,7 +152,7 @@ def sample(design: Design, spreads: Sequence[Distribution], seed: int) -> Array:
 
 
 def longer_design(design: Design, count: int, parameters: int) -> Design:
-    """Return `design` with `count` points. Raises SweepError if these are no whole blocks."""
+    """Return `design` with `count` points. Raises SweepError for a part of a block."""
     if design.kind not in (SALTELLI, MORRIS):
         return replace(design, counts=(count,))
     block = block_size(design.kind, design.option, parameters)

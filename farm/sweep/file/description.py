@@ -60,6 +60,7 @@ def _space_facts(plan: Plan) -> dict[str, str]:
 
 
 def describe_theta(theta: h5py.Dataset, plan: Plan) -> None:
+    """Write bounds and scales of the parameters as attributes of /theta."""
     columns = zip(plan.parameters, plan.theta.T, strict=True)
     bounds = [p.spread.bounds if p.spread is not None else _range_of(c) for p, c in columns]
     theta.attrs["long_name"] = "parameters of the points"

@@ -18,13 +18,11 @@ from farm.sweep.sensitivity.ranking import correlation_note
 
 MEASURES = {
     "ST": "total share of the variance (Sobol' ST)",
-    "S1": "share of the variance (Sobol' S1)",
     "mu_star": "mean absolute elementary effect (Morris \u03bc*)",
-    "ME": "main effect",
+    "abs ME": "size of the main effect",
     "delta": "delta, distance between distributions",
     "PAWN median": "PAWN median, distance between distribution functions",
 }
-
 
 MOST_WORK = 1_000_000
 """Most points times parameters times outputs that are ranked, which takes seconds with PAWN."""

@@ -84,7 +84,7 @@ def analyse_with_constants(
         used = done & np.isfinite(values)
         if method in EXAMPLES and not used.all():
             raise SweepError(_missing(path, plan, method, name, known.status, used))
-        if used.any() and np.ptp(values[used]) == 0:
+        if used.any() and np.min(values[used]) == np.max(values[used]):
             constant.append(name)
         else:
             found.append(_of_scalar(plan, method, name, values, used, seed))
@@ -98,8 +98,8 @@ def analyse_with_constants(
 def _of_scalar(
     plan: Plan, method: str, name: str, values: Array, used: Array, seed: int
 ) -> Sensitivity:
-    needs_levels = method == "morris" and plan.unit is not None
-    coordinates = plan.unit if needs_levels and plan.unit is not None else plan.theta
+    # Morris' effects are over levels of the unit cube, which `_check_design` has found.
+    coordinates = plan.theta if method != "morris" or plan.unit is None else plan.unit
     table = AnalysedRows(
         coordinates[used], values[used], plan.design.counts, plan.design.option, seed
     )
