@@ -93,8 +93,9 @@ def test_a_sweep_that_is_killed_and_goes_on_has_the_same_rows(
 
 
 def test_points_have_words_and_none(space: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
     sweep = farm.sweep(
-        space["model"], **space["SPACE"], design="random", n=8, out=tmp_path / "s.h5", show=False
+        space["model"], **space["SPACE"], design="random", n=8, seed=3, out=out, show=False
     )
     points = list(sweep.as_completed())
     assert {point.parameters["solver"] for point in points} == {"euler", "rk"}
