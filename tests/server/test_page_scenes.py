@@ -67,8 +67,8 @@ def test_a_model_that_fails_for_a_tenth_of_its_inputs(browser: Browser, tmp_path
         assert text in " ".join(past.split())
         assert sum(client.history(since=-600)["series"]["failed_per_s"]) > 0.0
         assert reason.worker is not None
-        assert text in cli("logs", reason.worker)
-        assert text in client.log(reason.worker)
+        assert text in cli("logs", reason.worker, "--lines", "1000")
+        assert text in client.log(reason.worker, lines=1000)
 
 
 def test_a_worker_that_dies_again_and_again(browser: Browser, tmp_path: Path) -> None:
