@@ -84,11 +84,11 @@ def test_sweeps(tmp_path: Path) -> None:
         page.prepare("farm sweep model.py --param k=0:1 --design grid:10 -n 1 -o grid.h5")
         table = "--design file:points.csv --cost column:hours"
         page.prepare(f"farm sweep model.py {table} -n 1 -o points.h5")
-        page.type_next("farm sweep extend beam.h5")
+        page.type_next("farm sweep extend sweep.h5")
         done = {
-            name: len(points(page.folder / f"{name}.h5")) for name in ("beam", "grid", "points")
+            name: len(points(page.folder / f"{name}.h5")) for name in ("sweep", "grid", "points")
         }
-        assert done == {"beam": 356, "grid": 28, "points": 3}
+        assert done == {"sweep": 200, "grid": 28, "points": 3}
         page.type_next("farm sweep model.py --param n=int")
         early = "--overwrite --max-hours 1e-9 -n 1"
         page.prepare(f"farm sweep beam.py {design} {early} -o beam.h5", status=3)

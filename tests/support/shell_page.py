@@ -1,8 +1,8 @@
 """The blocks of a shell on a page, typed one after another into one folder.
 
-What cannot run as it is shown, such as a port or another person's host, is replaced; each
-replacement must match. What a page leaves to its reader, such as a model, the test prepares between
-the blocks.
+Texts that cannot run as they are shown, such as a port or another person's host, are replaced, and
+each replacement must match. Files that a page leaves to its reader, such as a model, are prepared by
+the test between the blocks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from tests.test_tutorials import LIMIT_S, Terminal
 
 ROOT = Path(__file__).parents[2]
 SERVE = re.compile(r"^farm serve", re.M)
-PIP = '#!/bin/sh\nexec python -m pip "$@"\n'
+PIP = """#!/bin/sh
+python -m pip "$@" 2> "$0.errors" || { cat "$0.errors" >&2; exit 1; }
+! grep 'does not provide the extra' "$0.errors" >&2
+"""
+"""pip itself only warns of an extra that there is not."""
 
 
 class ShellPage(Terminal):
     """A terminal with a page beside it, whose blocks of a shell are typed from top to bottom.
 
-    instead: what is typed in place of a text of the page. `pip` only says what it would install,
+    instead: texts of the page, and the texts that are typed in their place. `pip` only says what it would install,
     and asks no index: a block of it fails if the packages of an extra are not there. `curl` fails
     where a server answers with an error, and a pipe where a part of it fails.
     """
@@ -89,9 +93,7 @@ class ShellPage(Terminal):
         if SERVE.search(text):
             self.serve(text)
             return ""
-        printed = super().type(text)
-        assert "does not provide the extra" not in self.errors, self.errors  # pip says no more
-        return printed
+        return super().type(text)
 
     def serve(self, text: str) -> None:
         """Type a block that ends with a farm; return when the farm has a worker."""
