@@ -139,9 +139,18 @@ def proxy() -> Iterator[Proxy]:
             url = f"http://127.0.0.1:{http_port}"
             with nginx(folder, shown):
                 assert ask(url, headers=ANN).status == 401  # farm's: nginx has no token yet
+                before = workers_of_nginx(folder)
                 store_the_token(folder)
+                # Workers with the old settings take connections until they end.
+                wait_until(lambda: not before & workers_of_nginx(folder))
                 wait_until(lambda: ask(url, headers=ANN).status == 200)
                 yield Proxy(url, f"127.0.0.1:{grpc_port}", connection.url)
+
+
+def workers_of_nginx(folder: Path) -> set[int]:
+    """Return the processes that answer for nginx now."""
+    master = (folder / "pid").read_text().strip()
+    return {int(pid) for pid in Path(f"/proc/{master}/task/{master}/children").read_text().split()}
 
 
 def store_the_token(folder: Path) -> None:
