@@ -1,8 +1,8 @@
 """The blocks of a shell on a page, typed one after another into one folder.
 
 Texts that cannot run as they are shown, such as a port or another person's host, are replaced, and
-each replacement must match. Files that a page leaves to its reader, such as a model, are prepared by
-the test between the blocks.
+each replacement must match. Files that a page leaves to its reader, such as a model, are
+prepared by the test between the blocks.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ python -m pip "$@" 2> "$0.errors" || { cat "$0.errors" >&2; exit 1; }
 class ShellPage(Terminal):
     """A terminal with a page beside it, whose blocks of a shell are typed from top to bottom.
 
-    instead: texts of the page, and the texts that are typed in their place. `pip` only says what it would install,
-    and asks no index: a block of it fails if the packages of an extra are not there. `curl` fails
-    where a server answers with an error, and a pipe where a part of it fails.
+    instead: texts of the page, and the texts that are typed in their place. `pip` only
+    says what it would install, and asks no index: a block of it fails if the packages of an extra
+    are not there. `curl` fails where a server answers with an error, and a pipe where a part of it
+    fails.
     """
 
     def __init__(self, page: str, folder: Path, instead: Mapping[str, str] | None = None) -> None:
