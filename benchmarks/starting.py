@@ -4,7 +4,8 @@
 
 Each is compared with what it cannot do without: Python alone, the import of numpy, the help of a
 program of click. All run in turn, each in a process of its own, so that other work on the machine
-affects all of them alike. Times are user plus system time, as medians.
+affects all of them alike. Times are user plus system time: the median, and the median of the
+differences.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def of_worker(model: Path, run: Path) -> float:
 def farm_without_workers(model: Path, run: Path) -> Iterator[None]:
     """Serve, for the length of the block, a model whose workers are started elsewhere."""
     words = ["-m", "farm", "serve", str(model), "--workers", "0", "--port", "0", "--dir", str(run)]
-    process = subprocess.Popen([*PYTHON, *words], stdout=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen([*PYTHON, *words], stdout=quiet, stderr=quiet)
     try:
         while not (run / "workers.json").exists():
             if process.poll() is not None:
@@ -127,7 +129,8 @@ def main() -> None:
         ("farm --help", "click's --help", 60),
         ("worker ready", "import numpy", 150),
     ):
-        by = f"{base:>18}{medians[kind] - medians[base]:8.1f}" if base else ""
+        more = statistics.median(a - b for a, b in zip(times[kind], times[base or kind], strict=True))
+        by = f"{base:>18}{more:8.1f}" if base else ""
         print(f"{kind:16}{medians[kind]:8.1f}{by}{most or '':>9}")
 
 
