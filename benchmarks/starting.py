@@ -129,7 +129,9 @@ def main() -> None:
         ("farm --help", "click's --help", 60),
         ("worker ready", "import numpy", 150),
     ):
-        more = statistics.median(a - b for a, b in zip(times[kind], times[base or kind], strict=True))
+        more = statistics.median(
+            a - b for a, b in zip(times[kind], times[base or kind], strict=True)
+        )
         by = f"{base:>18}{more:8.1f}" if base else ""
         print(f"{kind:16}{medians[kind]:8.1f}{by}{most or '':>9}")
 
