@@ -7,15 +7,14 @@ One caller, one worker and a model that returns its input, everything in one alt
 UM-Bridge's JSON is compared with the official Python server. The native client and KServe's binary
 form are compared with a bare relay, which moves the same bytes over the same kinds of sockets:
 client, relay process, worker process and back. It parses lengths only, and reads each message
-whole into memory that it uses again. The processor time of farm's front door and its workers per call
-is printed as well, because wall-clock times of a busy machine say little.
+whole into memory that it uses again. The processor time of farm's front door, worker and readers
+per call is printed as well, because wall-clock times of a busy machine say little.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import socket
 import statistics
 import struct
@@ -77,15 +76,18 @@ class Http:
 
     def ask(self, path: str, body: bytes, headers: str = "") -> memoryview:
         """Return the body of the answer to a POST."""
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
-        self._socket.sendall(head.encode() + body)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        self._socket.sendall(f"{head}{headers}\r\n".encode() + body)
         filled = whole = at = 0
         while not whole or filled < whole:
             count = self._socket.recv_into(self._memory[filled:])
             if not count:
                 raise RuntimeError("the server hung up")
             filled += count
-            if not whole and (end := bytes(self._memory[: min(filled, 4096)]).find(b"\r\n\r\n")) > 0:
+            if (
+                not whole
+                and (end := bytes(self._memory[: min(filled, 4096)]).find(b"\r\n\r\n")) > 0
+            ):
                 lines = bytes(self._memory[:end]).lower().split(b"\r\n")
                 length = next(n for n in lines if n.startswith(b"content-length:"))
                 at = end + 4
