@@ -7,14 +7,17 @@ One caller, one worker and a model that returns its input, everything in one alt
 UM-Bridge's JSON is compared with the official Python server. The native client and KServe's binary
 form are compared with a bare relay, which moves the same bytes over the same kinds of sockets:
 client, relay process, worker process and back. It parses lengths only, and reads each message
-whole into memory that it uses again. The processor time of farm's front door, worker and readers
-per call is printed as well, because wall-clock times of a busy machine say little.
+whole into memory that it uses again. A second relay passes descriptors of files in memory instead
+of the bytes; it shows whether that pays between the processes of one machine. The processor time of
+farm's front door, worker and readers per call is printed as well, because wall-clock times of a
+busy machine say little.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import statistics
 import struct
@@ -31,6 +34,7 @@ import umbridge
 
 import farm
 from evaluate import free_port, process
+from farm.machine.memory_file import append, new_file
 from farm.transports.connection import read_connection
 from machine import versions
 
@@ -128,35 +132,76 @@ def relay(client: socket.socket, worker: socket.socket | None) -> None:
         send(client, memory[:size])
 
 
+def send_file(connected: socket.socket, message: memoryview) -> None:
+    """Write a message to a new file in memory and pass its descriptor on."""
+    descriptor = new_file()
+    append(descriptor, message)
+    pass_on(connected, descriptor)
+
+
+def pass_on(connected: socket.socket, descriptor: int) -> None:
+    """Send a descriptor and close it here."""
+    socket.send_fds(connected, [b"."], [descriptor])
+    os.close(descriptor)
+
+
+def receive_file(connected: socket.socket) -> int:
+    """Return the next descriptor, or -1 at the end."""
+    _, descriptors, _, _ = socket.recv_fds(connected, 1, 1)
+    return descriptors[0] if descriptors else -1
+
+
+def read_file(descriptor: int, memory: memoryview) -> int:
+    """Copy a file into memory and close it; return its size."""
+    size, filled = os.fstat(descriptor).st_size, 0
+    while filled < size:
+        filled += os.preadv(descriptor, [memory[filled:size]], filled)
+    os.close(descriptor)
+    return size
+
+
+def relay_files(client: socket.socket, worker: socket.socket | None) -> None:
+    """Do what `relay` does with descriptors in place of bytes."""
+    memory = memoryview(bytearray(64 << 20))
+    while (descriptor := receive_file(client)) >= 0:
+        if worker is not None:
+            pass_on(worker, descriptor)
+            pass_on(client, receive_file(worker))
+        else:
+            send_file(client, memory[: read_file(descriptor, memory)])
+
+
 def relay_main(kind: str, first: int, second: int) -> None:
     """Run one of the relay's two processes on sockets that it has inherited."""
     client = socket.socket(fileno=first)
-    relay(client, socket.socket(fileno=second) if kind == "relay" else None)
+    run = relay_files if kind.endswith("files") else relay
+    run(client, socket.socket(fileno=second) if kind.startswith("relay") else None)
 
 
 @contextlib.contextmanager
 def bare_relay(family: str) -> Iterator[socket.socket]:
-    """Run relay and worker; yield the client's socket, over TCP or a unix socket."""
+    """Run relay and worker; yield the client's socket. family: "unix", "tcp" or "files"."""
     if family == "tcp":
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = socket.create_connection(listener.getsockname())
             relays, _ = listener.accept()
-        for end in (client, relays):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at_end in (client, relays):
+            at_end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     else:
         client, relays = socket.socketpair()
     to_worker, workers = socket.socketpair()
     program = [sys.executable, __file__, "--relay"]
     inner = (relays.fileno(), to_worker.fileno())
+    end = "-files" if family == "files" else ""
     with (
         client,
-        subprocess.Popen([*program, "relay", *map(str, inner)], pass_fds=inner) as first,
+        subprocess.Popen([*program, f"relay{end}", *map(str, inner)], pass_fds=inner) as first,
         subprocess.Popen(
-            [*program, "worker", str(workers.fileno()), "0"], pass_fds=(workers.fileno(),)
+            [*program, f"worker{end}", str(workers.fileno()), "0"], pass_fds=(workers.fileno(),)
         ) as second,
     ):
-        for end in (relays, to_worker, workers):
-            end.close()
+        for inherited in (relays, to_worker, workers):
+            inherited.close()
         try:
             yield client
         finally:
@@ -171,6 +216,18 @@ def relayed(client: socket.socket, message: bytes, memory: memoryview) -> Ask:
     def ask() -> None:
         send(client, view)
         if receive(client, memory) != len(view):
+            raise RuntimeError("the relay lost bytes")
+
+    return ask
+
+
+def relayed_as_file(client: socket.socket, message: bytes, memory: memoryview) -> Ask:
+    """Return a function that does the same with files in memory."""
+    view = memoryview(message)
+
+    def ask() -> None:
+        send_file(client, view)
+        if read_file(receive_file(client), memory) != len(view):
             raise RuntimeError("the relay lost bytes")
 
     return ask
@@ -340,11 +397,14 @@ def main() -> None:
         servers(Path(folder)) as (run, official, client),
         bare_relay("unix") as unix,
         bare_relay("tcp") as tcp,
+        bare_relay("files") as files,
     ):
         for size in given.sizes:
+            raw = bytes(8 * size)
             found = [*cases(size, run, official, client)]
-            found.append(Case("bare relay, unix", relayed(unix, bytes(8 * size), memory)))
-            found.append(Case("bare relay, TCP and unix", relayed(tcp, bytes(8 * size), memory)))
+            found.append(Case("bare relay, unix", relayed(unix, raw, memory)))
+            found.append(Case("bare relay, TCP and unix", relayed(tcp, raw, memory)))
+            found.append(Case("bare relay, files in memory", relayed_as_file(files, raw, memory)))
             calls = max(2, min(40, 400_000 // size))
             for _ in range(given.rounds):
                 for case in found:
@@ -352,12 +412,16 @@ def main() -> None:
             print(f"\n{size} doubles there and back, median of {calls * given.rounds} calls")
             for case in found:
                 print(f"  {case.told()}")
-            ours, other, native, binary, over_unix, over_tcp = (
+            ours, other, native, binary, over_unix, over_tcp, by_file = (
                 statistics.median(case.times) for case in found
             )
             print(f"  official / farm over UM-Bridge {other / ours:.2f}")
             print(f"  bare relay / native client {over_unix / native:.2f}")
-            print(f"  bare relay / KServe binary {over_tcp / binary:.2f}", flush=True)
+            print(f"  bare relay / KServe binary {over_tcp / binary:.2f}")
+            print(
+                f"  bare relay / the same with files in memory {over_unix / by_file:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
