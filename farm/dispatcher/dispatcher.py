@@ -36,7 +36,7 @@ from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
 from farm.errors import FarmError, InvalidInput, LossCause, Overloaded, Unavailable
 from farm.model import as_declared, check_call
-from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
+from farm.scheduler.actions import Action, Outcome, Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 
@@ -64,7 +64,7 @@ class Dispatcher(Listeners):
         self._carrier: dict[WorkerId, Transport] = {}
         self._workers: dict[WorkerId, WorkerInfo] = {}
         self._descriptions = Descriptions()
-        self._models = self._descriptions.models
+        self.description, self._models = self._descriptions.find, self._descriptions.models
         self._waiting: dict[TaskId, OnDone] = {}
         self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
         self._timer = Timer(self._act)
@@ -119,9 +119,8 @@ class Dispatcher(Listeners):
             raise
 
     def _accept(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
-        self._check_served(call.model)
-        most = self._models[call.model].max_batch
-        info = None
+        served = self._served(call.model)
+        most, info = served.max_batch, None
         if call.operation is not Operation.DESCRIBE:
             info = self.description(call.model, call.config)
             if info is not None:
@@ -134,19 +133,19 @@ class Dispatcher(Listeners):
             call = as_declared(call, info)
         return self._start(call, hints, on_done, time.monotonic())
 
-    def _check_served(self, model: str) -> None:
+    def _served(self, model: str) -> ModelInfo:
         if self.closed:
             raise Unavailable("the farm is shutting down")
-        if model not in self._models:
+        if (info := self._models.get(model)) is None:
             raise self.first_worker.not_served(model)
+        return info
 
     def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
         """Start many rows, each of which has its own outcome, reported to `rows`.
 
         Raises FarmError at once if the first row cannot be accepted.
         """
-        self._check_served(model)
-        queue = self._scheduler.queue(model, runs_as(operation, self._models[model])[-1])
+        queue = self._scheduler.queue(model, runs_as(operation, self._served(model))[-1])
         return self._feeder.begin(rows, queue, hints, time.monotonic())
 
     def more_rows(self, rows: TaskId) -> None:
@@ -239,10 +238,6 @@ class Dispatcher(Listeners):
         result = await self.submit(Call(model, Operation.DESCRIBE, config=config))
         assert result.info is not None, "a worker answers describe with an info"
         return result.info
-
-    def description(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo | None:
-        """Return the model's description for a config, if it is known."""
-        return self._descriptions.find(model, config)
 
     def is_ready(self, model: str) -> bool:
         """Whether a worker has the model, or workers that have it may join."""
@@ -366,7 +361,7 @@ class Dispatcher(Listeners):
         """Act now, or an iteration later if more calls may arrive and no worker is idle."""
         if not self._acts_soon:
             return  # already done by another call of `_act`
-        if self._flush_policy.is_due() or self._scheduler.has_idle():
+        if self._scheduler.has_idle() or self._flush_policy.is_due():
             self._act()
         else:
             asyncio.get_running_loop().call_soon(self._act_in_time)
@@ -379,15 +374,9 @@ class Dispatcher(Listeners):
             self._reuse.answer()
         # Read the clock each time: a caller may submit its next call when it gets an answer.
         while actions := self._scheduler.actions(now := time.monotonic()):
-            # Replies last, so that no worker is idle while answers are written.
-            for action in actions:
-                if not isinstance(action, Reply):
-                    self._tell_worker(action)
-            replies = [action for action in actions if isinstance(action, Reply)]
-            if replies and self._memory is not None:
-                self._memory.keep(replies)
-            for reply in replies:
-                self._reply(reply, now)
+            self._carry_out(actions, now)
+            if not self._acts_soon:
+                break  # no fact was reported meanwhile
         if self.closed:
             self._changed.set()
         for callback in self._after_acting:
@@ -396,16 +385,23 @@ class Dispatcher(Listeners):
             self._act_soon()
         self._timer.set(self._scheduler.wakeup())
 
-    def _tell_worker(self, action: Send | Recall | EndStream) -> None:
-        carrier = self._carrier.get(action.worker)
-        if carrier is None:
-            return  # the worker was lost meanwhile; its tasks are requeued
-        if isinstance(action, Send):
-            carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
-        elif isinstance(action, Recall):
-            carrier.recall(action.worker, action.tasks)
-        else:
-            carrier.end_stream(action.worker, action.task)
+    def _carry_out(self, actions: Iterable[Action], now: float) -> None:
+        replies: list[Reply] = []  # last, so that no worker is idle while answers are written
+        for action in actions:
+            if isinstance(action, Reply):
+                replies.append(action)
+            elif (carrier := self._carrier.get(action.worker)) is None:
+                continue  # the worker was lost meanwhile; its tasks are requeued
+            elif isinstance(action, Send):
+                carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
+            elif isinstance(action, Recall):
+                carrier.recall(action.worker, action.tasks)
+            else:
+                carrier.end_stream(action.worker, action.task)
+        if replies and self._memory is not None:
+            self._memory.keep(replies)
+        for reply in replies:
+            self._reply(reply, now)
 
     def _reply(self, reply: Reply, now: float) -> None:
         task, outcome = reply.task, reply.outcome
@@ -414,16 +410,19 @@ class Dispatcher(Listeners):
             if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
                 self._descriptions.keep(task.call.model, task.call.config, outcome.info)
             outcome = reply.result(outcome)
-        if not (isinstance(outcome, Result) and outcome.more):
-            self._waiting.pop(task.id, None)
-            self.measures.add(task, outcome, now)
-            calls = ended_calls(on_done, task.rows, outcome)
-            self._statistics.add_answer(task, outcome, calls, now, time.time())
-            for tell in self.on_answered:
-                tell(task, outcome, now)
-            tell_failed(self.on_failed, reply, on_done)
-        if on_done is not None:
+            if outcome.more:
+                if on_done is not None:
+                    on_done(outcome)
+                return
+        self._waiting.pop(task.id, None)
+        calls = ended_calls(on_done, task.rows, outcome)
+        tell_failed(self.on_failed, reply, on_done)
+        if on_done is not None:  # before the statistics, which a lone caller need not wait for
             on_done(outcome)
+        self.measures.add(task, outcome, now)
+        self._statistics.add_answer(task, outcome, calls, now, time.time())
+        for tell in self.on_answered:
+            tell(task, outcome, now)
 
     # Start and shutdown
 

@@ -24,8 +24,8 @@ class Listeners:
 
     on_joined: called with a worker that joined, and its earlier start if that has not left;
     on_left: with a worker that left, and how; on_answered: with a task, its last outcome and the
-    monotonic time, before the caller gets that outcome; on_failed: likewise with calls that failed,
-    each once, however many tasks it had; on_used: with a worker and what it uses; on_shown: with
+    monotonic time, just after the caller got that outcome; on_failed: with calls that failed, each
+    once, however many tasks it had; on_used: with a worker and what it uses; on_shown: with
     the rows of a snapshot's workers, to which it adds keys, and the monotonic time.
     """
 
