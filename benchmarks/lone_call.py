@@ -11,11 +11,12 @@ one before it, and they take turns in one run:
     floor      the same, with the model in another process: farm's messages, stream and runner
     farm       `farm serve` with one worker: the floor, and dispatcher, scheduler and worker host
     official   the official UM-Bridge server
+    kserve, graphpipe, mip    the same farm by other protocols, MIP over a connection for each call
 
 So farm minus floor is the cost of the farm itself. Processor time and voluntary context switches
-are counted by the kernel, for each process; function calls by the profiler, in a run of their own,
-because counting them takes longer than the calls. `--profile` prints the functions of farm's front
-door that take the most time.
+are counted by the kernel, for each process; function calls of the server by the profiler, in a run
+of their own, because counting them takes longer than the calls. `--profile` prints the functions of
+the front door that take the most time.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ import argparse
 import asyncio
 import contextlib
 import cProfile
+import json
 import os
 import pstats
+import select
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -51,6 +55,7 @@ from farm.encoding.json_numbers import NonFinite
 from farm.http.access import Access
 from farm.http.server import HttpServer
 from farm.model import Model
+from farm.protocols.graphpipe.client import encode_call as encode_graphpipe
 from farm.protocols.umbridge.endpoint import UmBridgeEndpoint
 from farm.server.app import Router
 from farm.transports.connection import read_connection
@@ -58,8 +63,11 @@ from farm.transports.stream.line import StreamLine
 from farm.wire import messages as wire
 from farm.worker.runner import Runner, timed
 from machine import versions
+from process_use import Use, difference, processes, use
 
-PEERS = ("canned", "hop", "endpoint", "floor", "farm", "official")
+PEERS = ("canned", "hop", "endpoint", "floor", "farm", "official", "kserve", "graphpipe", "mip")
+OF_FARM = ("farm", "kserve", "graphpipe", "mip")
+"""Those that are one farm."""
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 19\r\n\r\n"
     b'{"output":[[10.0]]}'
@@ -187,8 +195,6 @@ def work(kind: str, number: int) -> None:
 
 def socket_ready(descriptor: int) -> None:
     """Wait until the descriptor is readable."""
-    import select
-
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     poll.poll()
@@ -211,12 +217,12 @@ async def serve(kind: str) -> None:
 
 
 class Counting:
-    """Profiles this process between two SIGUSR1 and writes the result to the file."""
+    """Profiles this process between two SIGURG and writes the result to the file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._profile: cProfile.Profile | None = None
-        signal.signal(signal.SIGUSR1, self._toggle)
+        signal.signal(signal.SIGURG, self._toggle)
 
     def _toggle(self, number: int, frame: object) -> None:
         if self._profile is None:
@@ -235,138 +241,130 @@ class Counting:
 
 @dataclass
 class Measured:
-    """Everything measured at one server. used: by process, µs and context switches per call."""
+    """Everything measured at one server: medians of the rounds, and the sums of what was used."""
 
     p50_us: list[float] = field(default_factory=list)
     calls: int = 0
-    used: dict[str, tuple[float, float]] = field(default_factory=dict)
+    used: Use = field(default_factory=dict)
 
-    def add(self, latencies_s: list[float], used: dict[str, tuple[float, float]]) -> None:
+    def add(self, latencies_s: list[float], used: Use) -> None:
+        """Add a round."""
         self.p50_us.append(statistics.median(latencies_s) * 1e6)
         self.calls += len(latencies_s)
         for name, (cpu_us, switches) in used.items():
             before = self.used.get(name, (0.0, 0.0))
             self.used[name] = before[0] + cpu_us, before[1] + switches
 
+    @property
+    def cpu_us(self) -> float:
+        """Processor time per call of all processes of the server."""
+        return sum(cpu_us for cpu_us, _ in self.used.values()) / self.calls
+
 
 class Caller:
-    """One caller with a kept-alive connection, which waits for each answer."""
+    """One caller, which waits for each answer."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(address)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._request = (
-            f"POST /Evaluate HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
-        ).encode() + BODY
+    def __init__(self, peer: str, address: tuple[str, int]) -> None:
+        self._address = address
+        self._fresh = peer == "mip"
+        self._request, self._expected = request_to(peer, address)
+        self._socket = self._connect()
+
+    def _connect(self) -> socket.socket:
+        connected = socket.create_connection(self._address)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
 
     def call(self, count: int) -> list[float]:
-        """Return the seconds that each of so many calls took."""
-        connection, request = self._socket, self._request
+        """Return the seconds that each of so many calls took. Raises RuntimeError."""
         took: list[float] = []
         for _ in range(count):
             start = time.perf_counter()
-            connection.sendall(request)
+            connection = self._connect() if self._fresh else self._socket
+            connection.sendall(self._request)
             answer = connection.recv(65536)
-            while EXPECTED not in answer:  # the official server sends head and body apart
+            while self._expected not in answer:  # some servers send head and body apart
                 part = connection.recv(65536)
                 if not part or len(answer) > 10_000:
                     raise RuntimeError(f"a wrong answer: {answer!r}")
                 answer += part
             took.append(time.perf_counter() - start)
+            if self._fresh:
+                connection.close()
         return took
 
 
-def processes(root: int) -> list[int]:
-    """Return a process and its descendants, in the order of their starts."""
-    parents: dict[int, int] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdecimal():
-            with contextlib.suppress(OSError):
-                stat = (each / "stat").read_text()
-                parents[int(each.name)] = int(stat.rpartition(")")[2].split()[1])
-    found = [root]
-    for pid in found:
-        found += sorted(child for child, parent in parents.items() if parent == pid)
-    return found
-
-
-def usage(pid: int) -> tuple[float, float]:
-    """Return processor time in µs and voluntary context switches of all threads of a process."""
-    cpu_us, switches = 0.0, 0
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            cpu_us += int((thread / "schedstat").read_text().split()[0]) / 1000
-            status = (thread / "status").read_text()
-            switches += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
-    return cpu_us, switches
-
-
-def program(pid: int) -> str:
-    """Return what a process of farm is, by its command line."""
-    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    for word in words:
-        if word.startswith("farm."):
-            return word
-    return "server" if "--worker" not in words else "worker"
+def request_to(peer: str, address: tuple[str, int]) -> tuple[bytes, bytes]:
+    """Return a request, and how its answer ends."""
+    path, body, expected = "/Evaluate", BODY, EXPECTED
+    if peer == "mip":
+        value = b"[1.0,2.0,3.0,4.0]"
+        payload = struct.pack("!2BH2L", 1, 0, 1, 2, len(value)) + value
+        return struct.pack("!4BL", 0, 2, 0, 0, len(payload)) + payload, b"[10.0]"
+    if peer == "kserve":
+        path, expected = "/v2/models/forward/infer", b"10.0"
+        tensor = {"name": "x", "shape": [4], "datatype": "FP64", "data": [1.0, 2.0, 3.0, 4.0]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+    elif peer == "graphpipe":
+        path, expected = "/graphpipe/forward", np.array([10.0]).tobytes()
+        body = encode_graphpipe(Call("forward", Operation.EVALUATE, (np.arange(1.0, 5.0),)), INFO)
+    head = f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body, expected
 
 
 @contextlib.contextmanager
-def running(kind: str, folder: Path) -> Iterator[tuple[tuple[str, int], int]]:
-    """Run a server for the duration of the block; yield its address and its process."""
+def running(kind: str, folder: Path) -> Iterator[tuple[dict[str, tuple[str, int]], int]]:
+    """Run a server for the duration of the block; yield its peers' addresses and its process."""
     environment = {**os.environ, "COUNTED": str(folder / f"{kind}.profile")}
+    command = [sys.executable, __file__, "--peer", kind, str(folder)]
+    address = ("127.0.0.1", 0)
     if kind == "official":
         address = ("127.0.0.1", free_port())
         command = [sys.executable, evaluate_file, "--official", str(address[1])]
-    else:
-        command = [sys.executable, __file__, "--peer", kind, str(folder)]
+    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        command, stdout=pipe, stderr=quiet, text=True, env=environment
     ) as process:
         try:
-            give_up = time.monotonic() + 60.0
-            if kind == "official":
-                while not answers(address):
-                    time.sleep(0.05)
-            elif kind == "farm":
-                while (url := url_in(folder / "run")) is None or not has_worker(folder / "run"):
-                    if process.poll() is not None or time.monotonic() > give_up:
-                        raise RuntimeError("farm did not start")
-                    time.sleep(0.05)
-                host, _, port = url.removeprefix("http://").rpartition(":")
-                address = (host, int(port))
-            else:
+            if kind == "farm":
+                yield farm_addresses(process, folder / "run"), process.pid
+                return
+            while kind == "official" and not answers(address):
+                time.sleep(0.05)
+            if kind != "official":
                 assert process.stdout is not None
                 address = ("127.0.0.1", int(process.stdout.readline()))
-            yield address, process.pid
+            yield {kind: address}, process.pid
         finally:
             process.terminate()
 
 
-def url_in(run: Path) -> str | None:
-    """Return the URL of the farm in a folder, once it has one."""
-    with contextlib.suppress(farm.FarmError):
-        return read_connection(run).url or None
-    return None
-
-
-def has_worker(run: Path) -> bool:
-    """Whether the farm has a worker."""
+def farm_addresses(process: subprocess.Popen[str], run: Path) -> dict[str, tuple[str, int]]:
+    """Return the address for each protocol, once the farm has a worker."""
+    assert process.stdout is not None
+    mip = next(line for line in process.stdout if line.startswith("MIP for"))
     with farm.connect(run) as client:
-        return bool(client.status()["workers"])
+        client.model("forward")([1.0, 2.0, 3.0, 4.0])
+    host, _, port = read_connection(run).url.removeprefix("http://").rpartition(":")
+    addresses = dict.fromkeys(OF_FARM, (host, int(port)))
+    return addresses | {"mip": ("127.0.0.1", int(mip.rpartition(":")[2]))}
 
 
 def counted(pid: int, caller: Caller, path: Path) -> pstats.Stats:
     """Return the profile of a server while it answers `COUNTED` calls."""
     done = path.with_name(f"{path.name}.done")
-    os.kill(pid, signal.SIGUSR1)
+    os.kill(pid, signal.SIGURG)
     while not path.exists():
         time.sleep(0.01)
     caller.call(COUNTED)
-    os.kill(pid, signal.SIGUSR1)
+    os.kill(pid, signal.SIGURG)
     while not done.exists():
         time.sleep(0.01)
-    return pstats.Stats(str(done))
+    profile = pstats.Stats(str(done))
+    done.unlink()
+    path.unlink()
+    return profile
 
 
 def measure(rounds: int, calls: int, peers: tuple[str, ...], folder: Path) -> SimpleNamespace:
@@ -375,27 +373,25 @@ def measure(rounds: int, calls: int, peers: tuple[str, ...], folder: Path) -> Si
     profiles: dict[str, pstats.Stats] = {}
     with contextlib.ExitStack() as stack:
         callers: dict[str, Caller] = {}
-        pids: dict[str, int] = {}
-        for peer in peers:
-            address, pids[peer] = stack.enter_context(running(peer, folder))
-            callers[peer] = Caller(address)
-            callers[peer].call(500)
-        names = {peer: {p: program(p) for p in processes(pids[peer])} for peer in peers}
+        roots: dict[str, int] = {}
+        for kind in dict.fromkeys("farm" if peer in OF_FARM else peer for peer in peers):
+            addresses, root = stack.enter_context(running(kind, folder))
+            for peer, address in addresses.items():
+                if peer in peers:
+                    callers[peer], roots[peer] = Caller(peer, address), root
+                    callers[peer].call(500)
+        pids = {peer: processes(root) for peer, root in roots.items()}
         for _ in range(rounds):
             for peer in peers:
                 callers[peer].call(20)
-                before = {pid: usage(pid) for pid in names[peer]}
+                before = use(pids[peer])
                 took = callers[peer].call(calls)
-                used: dict[str, tuple[float, float]] = {}
-                for pid, name in names[peer].items():
-                    (cpu, switched), (cpu_then, then) = usage(pid), before[pid]
-                    one = used.get(name, (0.0, 0.0))
-                    used[name] = one[0] + cpu - cpu_then, one[1] + switched - then
-                measured[peer].add(took, used)
+                measured[peer].add(took, difference(use(pids[peer]), before))
         for peer in peers:
             if peer != "official":
-                path = folder / f"{peer}.profile"
-                profiles[peer] = counted(pids[peer], callers[peer], path)
+                kind = "farm" if peer in OF_FARM else peer
+                path = folder / f"{kind}.profile"
+                profiles[peer] = counted(roots[peer], callers[peer], path)
     return SimpleNamespace(measured=measured, profiles=profiles)
 
 
@@ -404,10 +400,10 @@ def show(found: SimpleNamespace) -> None:
     measured: dict[str, Measured] = found.measured
     print(f"\n{'':10}{'p50 us':>8}{'calls':>8}  processor us (voluntary switches) per call")
     for peer, its in measured.items():
-        profile = found.profiles.get(peer)
-        functions = "" if profile is None else f"{profile.total_calls / COUNTED:.0f}"  # type: ignore[attr-defined]
+        profile: Any = found.profiles.get(peer)
+        functions = "" if profile is None else f"{profile.total_calls / COUNTED:.0f}"
         cells = [
-            f"{name.removeprefix('farm.')} {cpu / its.calls:.0f} ({switches / its.calls:.1f})"
+            f"{name} {cpu / its.calls:.0f} ({switches / its.calls:.1f})"
             for name, (cpu, switches) in its.used.items()
             if cpu / its.calls >= 1.0
         ]
@@ -416,14 +412,14 @@ def show(found: SimpleNamespace) -> None:
         print("\nfarm above floor, median of the rounds' differences: ", end="")
         rounds = zip(measured["farm"].p50_us, measured["floor"].p50_us, strict=True)
         print(f"{statistics.median(a - b for a, b in rounds):.0f} us", end="")
-        cpu = [sum(c for c, _ in measured[p].used.values()) / measured[p].calls for p in CPU]
-        print(f"; processor time {cpu[0] - cpu[1]:.0f} us")
-    if {"farm", "official"} <= measured.keys():
-        rounds = zip(measured["official"].p50_us, measured["farm"].p50_us, strict=True)
-        print(f"official / farm, latency: {statistics.median(a / b for a, b in rounds):.2f}")
-
-
-CPU = ("farm", "floor")
+        print(f"; processor time {measured['farm'].cpu_us - measured['floor'].cpu_us:.0f} us")
+    for theirs in ("official", "farm"):
+        for mine in OF_FARM:
+            if mine != theirs and {mine, theirs} <= measured.keys():
+                rounds = zip(measured[theirs].p50_us, measured[mine].p50_us, strict=True)
+                print(
+                    f"{theirs} / {mine}, latency: {statistics.median(a / b for a, b in rounds):.2f}"
+                )
 
 
 def p50(its: Measured) -> float:
@@ -452,6 +448,7 @@ def main() -> None:
 
         model, run = str(Path(folder) / "model.py"), str(Path(folder) / "run")
         sys.argv = ["farm", "serve", model, "--port", "0", "--workers", "1", "--dir", run]
+        sys.argv += ["--mip", "127.0.0.1:0"]
         command()
     else:
         print(versions("numpy", "uvloop", "httptools", "umbridge", "aiohttp"))
