@@ -241,7 +241,7 @@ class Counting:
 
 @dataclass
 class Measured:
-    """Everything measured at one server: medians of the rounds, and the sums of what was used."""
+    """Measurements of one server: the median of each round, and the sums of processor time."""
 
     p50_us: list[float] = field(default_factory=list)
     calls: int = 0
@@ -276,7 +276,7 @@ class Caller:
         return connected
 
     def call(self, count: int) -> list[float]:
-        """Return the seconds that each of so many calls took. Raises RuntimeError."""
+        """Return the latencies of `count` calls in seconds. Raises RuntimeError."""
         took: list[float] = []
         for _ in range(count):
             start = time.perf_counter()

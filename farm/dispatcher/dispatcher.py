@@ -57,8 +57,7 @@ class Dispatcher(Listeners):
         """memory: keeps evaluations, and may answer calls. limits: as for Scheduler, by name."""
         super().__init__()
         # Random first id: a late answer to a task of an earlier farm process matches no task.
-        first_task = secrets.randbits(30) << 32
-        self._scheduler = Scheduler(first_task=first_task, **limits)
+        self._scheduler = Scheduler(first_task=secrets.randbits(30) << 32, **limits)
         self.policies, self.view = self._scheduler.policies, self._scheduler.view
         self._transports = list(transports)
         self._carrier: dict[WorkerId, Transport] = {}
@@ -416,12 +415,14 @@ class Dispatcher(Listeners):
                 return
         self._waiting.pop(task.id, None)
         calls = ended_calls(on_done, task.rows, outcome)
+        for tell in self.on_answered:
+            tell(task, outcome, now)
         tell_failed(self.on_failed, reply, on_done)
         if on_done is not None:  # before the statistics, which a lone caller need not wait for
             on_done(outcome)
         self.measures.add(task, outcome, now)
         self._statistics.add_answer(task, outcome, calls, now, time.time())
-        for tell in self.on_answered:
+        for tell in self.on_recorded:
             tell(task, outcome, now)
 
     # Start and shutdown

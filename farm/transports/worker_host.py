@@ -468,4 +468,5 @@ class _Wait:
             if watched[0] >= 0:
                 self._poll.register(*watched)
             self._watched = watched
-        return any([fd == self._wake_fd for fd, _ in self._poll.poll(int(1000 * timeout_s))])
+        ready = self._poll.poll(int(1000 * timeout_s))
+        return any(fd == self._wake_fd for fd, _ in ready)
