@@ -63,7 +63,7 @@ class Dispatcher(Listeners):
         self._carrier: dict[WorkerId, Transport] = {}
         self._workers: dict[WorkerId, WorkerInfo] = {}
         self._descriptions = Descriptions()
-        self.description, self._models = self._descriptions.find, self._descriptions.models
+        self._models = self._descriptions.models
         self._waiting: dict[TaskId, OnDone] = {}
         self._feeder = Feeder(self._start_part, self.cancel, self._act_soon)
         self._timer = Timer(self._act)
@@ -87,8 +87,7 @@ class Dispatcher(Listeners):
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
-        calls = self._waiting, self._fail, self.on_failed
-        self.first_worker = FirstWorker(self._models, *calls)
+        self.first_worker = FirstWorker(self._models, self._waiting, self._fail, self.on_failed)
         self.on_joined += [self.first_worker.joined, self._events.joined]
         self.on_left += [self.first_worker.left, self._events.left]
         if memory is not None:
@@ -118,8 +117,7 @@ class Dispatcher(Listeners):
             raise
 
     def _accept(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
-        served = self._served(call.model)
-        most, info = served.max_batch, None
+        most, info = self._served(call.model).max_batch, None
         if call.operation is not Operation.DESCRIBE:
             info = self.description(call.model, call.config)
             if info is not None:
@@ -237,6 +235,10 @@ class Dispatcher(Listeners):
         result = await self.submit(Call(model, Operation.DESCRIBE, config=config))
         assert result.info is not None, "a worker answers describe with an info"
         return result.info
+
+    def description(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo | None:
+        """Return the model's description for a config, if it is known."""
+        return self._descriptions.find(model, config)
 
     def is_ready(self, model: str) -> bool:
         """Whether a worker has the model, or workers that have it may join."""
@@ -367,15 +369,13 @@ class Dispatcher(Listeners):
 
     def _act(self) -> None:
         self._acts_soon = True  # no new callback: parts fed here are acted on below
-        more_to_feed = self._feeder.feed()
-        self._acts_soon = False
+        more_to_feed, self._acts_soon = self._feeder.feed(), False
         if self._reuse is not None:
             self._reuse.answer()
-        # Read the clock each time: a caller may submit its next call when it gets an answer.
         while actions := self._scheduler.actions(now := time.monotonic()):
             self._carry_out(actions, now)
-            if not self._acts_soon:
-                break  # no fact was reported meanwhile
+            if not self._acts_soon:  # no fact was reported meanwhile
+                break
         if self.closed:
             self._changed.set()
         for callback in self._after_acting:
