@@ -209,7 +209,7 @@ def check_call(call: Call, info: ModelInfo) -> None:
     InvalidInput with expected and actual values.
     """
     name = info.name
-    if not info.offers(call.operation):
+    if call.operation not in info.operations and not info.offers(call.operation):
         offered = ", ".join(sorted(info.operations)) or "none"
         raise UnsupportedFeature(
             f"model {name!r} does not offer {call.operation}; it offers {offered}"

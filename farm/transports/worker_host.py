@@ -175,8 +175,8 @@ class WorkerHost:
                 if settled and self._on_start is not None:
                     self._on_start(())
                 self._check_dispatcher()
-                wait(self._line, self._turn_s(self._rest_s()), writes=bool(self._unflushed))
-                self._clear_wake_ups()
+                if wait(self._line, self._turn_s(self._rest_s()), writes=bool(self._unflushed)):
+                    self._clear_wake_ups()
                 continue
             self._began_at = time.perf_counter()
             if not self._look.is_set():
@@ -470,11 +470,15 @@ class _Wait:
 
     def __init__(self, wake_fd: int) -> None:
         self._poll = select.poll()
+        self._wake_fd = wake_fd
         self._poll.register(wake_fd, select.POLLIN)
         self._watched = (-1, 0)
 
-    def __call__(self, line: DialedLine | None, timeout_s: float, *, writes: bool = False) -> None:
-        """Wait; with `line` None, only for the pipe. writes: also wait for room to write."""
+    def __call__(self, line: DialedLine | None, timeout_s: float, *, writes: bool = False) -> bool:
+        """Wait; with `line` None, only for the pipe. Return whether the pipe has wake-ups.
+
+        writes: also wait for room to write.
+        """
         events = select.POLLIN | select.POLLOUT if writes else select.POLLIN
         watched = (-1 if line is None else line.fileno(), events)
         if watched != self._watched:
@@ -483,4 +487,5 @@ class _Wait:
             if watched[0] >= 0:
                 self._poll.register(*watched)
             self._watched = watched
-        self._poll.poll(int(1000 * timeout_s))
+        ready = self._poll.poll(int(1000 * timeout_s))
+        return any(fd == self._wake_fd for fd, _ in ready)
