@@ -159,7 +159,9 @@ class Spent:
 
     def add(self) -> None:
         """Add what was used since `renew`."""
-        self.total = [t + n - b for t, n, b in zip(self.total, self._read(), self.last, strict=True)]
+        self.total = [
+            t + n - b for t, n, b in zip(self.total, self._read(), self.last, strict=True)
+        ]
 
     def _read(self) -> tuple[float, float, float]:
         """Return microseconds of processor time; voluntary and other context switches."""
@@ -216,7 +218,8 @@ def lone_caller(seconds: float) -> None:
                     loads[way].add(load)
                     medians[way].append(load.p50_s)
     over = medians["HTTP, kept connection"]
-    print(f"\n{'a lone caller':28}{'p50':>8}{'of HTTP':>9}   a call: processor us, waits + preemptions")
+    costs = "a call: processor us, waits + preemptions"
+    print(f"\n{'a lone caller':28}{'p50':>8}{'of HTTP':>9}   {costs}")
     for way, load in loads.items():
         ratio = statistics.median(m / o for m, o in zip(medians[way], over, strict=True))
         count = len(load.latencies_s)
