@@ -3,8 +3,9 @@
     make install && .venv/bin/python benchmarks/round_trip.py
 
 First a lone caller of `farm serve --workers 1`: blocking calls of the native client, futures of
-the native client, and UM-Bridge over a kept connection, in turns, with the processor time and
-the context switches of each process. `--lone` stops there.
+the native client, blocking calls of farm's HTTP client, and UM-Bridge over a kept connection by
+a bare loop that sends the same bytes each time, in turns, with the processor time and the context
+switches of each process. `--lone` stops there.
 
 The bare broker is a program of twenty lines: clients and one worker process connect to a
 process with two ROUTER sockets that forwards messages. It has no queue, no checks, no recovery
@@ -179,9 +180,10 @@ class Spent:
 def lone_caller(seconds: float) -> None:
     """Print what a lone call costs in each way, measured in turns."""
     with tempfile.TemporaryDirectory() as name, served(Path(name)) as (run, server):
-        host, _, port = read_connection(run).url.removeprefix("http://").rpartition(":")
-        with farm.connect(run) as client:
-            model = client.model()
+        url = read_connection(run).url
+        with farm.connect(run) as client, farm.connect(url) as by_http:
+            host, _, port = url.removeprefix("http://").rpartition(":")
+            model, http_model = client.model(), by_http.model()
             x = np.arange(1.0, 5.0)
 
             def over_http(length: float) -> Load:
@@ -200,7 +202,8 @@ def lone_caller(seconds: float) -> None:
                 "native, submit(x).result()": lambda length: one_by_one(
                     lambda: model.submit(x).result()[0], length
                 ),
-                "HTTP, kept connection": over_http,
+                "HTTP, model(x)": lambda length: one_by_one(lambda: http_model(x)[0], length),
+                "HTTP, bare loop": over_http,
             }
             worker = client.status()["workers"][0]["pid"]
             pids = {"client": psutil.Process().pid, "farm": server.pid, "worker": worker}
@@ -217,7 +220,7 @@ def lone_caller(seconds: float) -> None:
                         one.add()
                     loads[way].add(load)
                     medians[way].append(load.p50_s)
-    over = medians["HTTP, kept connection"]
+    over = medians["HTTP, bare loop"]
     costs = "a call: processor us, waits + preemptions"
     print(f"\n{'a lone caller':28}{'p50':>8}{'of HTTP':>9}   {costs}")
     for way, load in loads.items():

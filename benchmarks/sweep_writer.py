@@ -141,11 +141,8 @@ def long_sweep(path: Path, rows: int) -> None:
         seconds = time.perf_counter() - began[0]
         processor_us = (times.user + times.system - began[1]) / count * 1e6
         rss = process.memory_info().rss / 1e6
-        print(
-            f"  {what:22}{count / seconds:9,.0f} rows/s{processor_us:7.1f} us of processor time a row"
-            f"{rss:9,.0f} MB",
-            flush=True,
-        )
+        costs = f"{processor_us:7.1f} us of processor time a row{rss:9,.0f} MB"
+        print(f"  {what:22}{count / seconds:9,.0f} rows/s{costs}", flush=True)
 
     def now() -> tuple[float, float]:
         times = process.cpu_times()
@@ -178,7 +175,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="folder to write to; default: a temporary one")
-    parser.add_argument("--long", type=int, metavar="ROWS", help="write one sweep of so many rows")
+    parser.add_argument("--long", type=int, metavar="ROWS", help="write one sweep of this many rows")
     options = parser.parse_args()
     print(versions("h5py", "numpy"))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -37,7 +37,7 @@ def test_neither_front_door_nor_worker_nor_client_grows_with_the_calls(tmp_path:
         processes.append(psutil.Process())
 
         def run(count: int) -> list[float]:
-            """Return the memory of each process in MiB after so many more calls."""
+            """Return the memory of each process in MiB after `count` more calls."""
             for x, y in enumerate(model.map([float(x)] for x in range(count))):
                 assert y[0] == 2.0 * x
             return [process.memory_info().rss / 2**20 for process in processes]
