@@ -175,7 +175,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="folder to write to; default: a temporary one")
-    parser.add_argument("--long", type=int, metavar="ROWS", help="write one sweep of this many rows")
+    parser.add_argument(
+        "--long", type=int, metavar="ROWS", help="write one sweep of this many rows"
+    )
     options = parser.parse_args()
     print(versions("h5py", "numpy"))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
