@@ -328,8 +328,9 @@ def _as_model(value: Any, name: str, spec: str, comm: Any) -> Model:
             raise _crash(f"asking {name or type(value).__name__!r} what it is", error) from error
     if inspect.isfunction(value) or inspect.isbuiltin(value):
         raise LoadError(f"{spec}: {name!r} is a plain function; {_decorate(value)}")
+    what = "module" if isinstance(value, ModuleType) else type(value).__name__
     raise LoadError(
-        f"{spec}: {name!r} is a {type(value).__name__}; expected a farm.Model class or object, "
+        f"{spec}: {name!r} is a {what}; expected a farm.Model class or object, "
         f"a function under @farm.model(...) or {_kinds_shown()}"
     )
 
