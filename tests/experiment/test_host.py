@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
-from farm.experiment.ask.fitters import Fitters
+from farm.experiment.ask.fitters import Fitters, is_quick
 from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Generated
 from farm.experiment.host import Experiments
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def started(path: Path, *, in_processes: bool = False) -> Experiments:
-    fitters = Fitters(quick=lambda work: False) if in_processes else None
+    fitters = Fitters(quick=(lambda work: False) if in_processes else is_quick, libraries=False)
     experiments = Experiments(path, fitters=fitters)
     await experiments.start()
     return experiments
@@ -411,7 +411,7 @@ def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
         session = experiments.session()
         await said(experiments, session, "setup", SETUP)
         await said(experiments, session, "setup", {"config_dict": config})
-        assert list(experiments.pids) == [1]
+        await until(lambda: list(experiments.pids) == [1])
         await experiments.stop()
 
     run()
