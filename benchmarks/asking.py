@@ -9,18 +9,13 @@ ask: processor milliseconds of an ask after 10, 20, 30 and 50 evaluations; both 
 function from the same first points in turns, in one process on one thread, so they warm up alike.
 regret: distance of the best evaluation from the optimum, of Branin's function after 30 evaluations
 and of Hartmann's of six parameters after 50. flight: the regret on Branin's function with eight
-points in flight, after 30 and 45 evaluations, beside that of one at a time after 30. noisy: one at a time
-and eight in flight on Branin's function with noise of standard deviation 5, by the noise-free value of
-the point of the greatest observation.
+points in flight, after 30 and 45 evaluations, beside that of one at a time after 30. noisy: one at
+a time and eight in flight on Branin's function with noise of standard deviation 5, by the
+noise-free value of the point of the greatest observation.
 Without Optuna its columns are left out.
 """
 
 from __future__ import annotations
-
-import os
-
-for _library in ("OMP", "MKL", "OPENBLAS"):  # as in the processes that fit; before numpy loads
-    os.environ[f"{_library}_NUM_THREADS"] = "1"
 
 import argparse
 import statistics
@@ -28,9 +23,13 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
 
 from farm.call import Array
 from farm.experiment.ask.execute import execute
@@ -39,10 +38,7 @@ from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Data, Generate, Generated
 from machine import versions
 
-try:
-    import optuna
-except ImportError:
-    optuna = None  # type: ignore[assignment]  # the columns of Optuna are then left out
+optuna: Any = import_module("optuna") if find_spec("optuna") else None
 
 SOBOL, LEARNING = 0, 1
 SIZES = (10, 20, 30, 50)
@@ -120,7 +116,8 @@ class Farm:
         self._asked += 1
         made = execute(work)
         assert isinstance(made, Generated)
-        return made.points[0, 0]
+        point: Array = made.points[0, 0]
+        return point
 
 
 class Optuna:
@@ -148,7 +145,7 @@ class Optuna:
 
     def ask(self, flying: list[Array]) -> Array:
         trial = self._study.ask(self._space)
-        point = np.array([trial.params[name] for name in self._space])
+        point: Array = np.array([trial.params[name] for name in self._space])
         self._flying[point.tobytes()] = trial
         return point
 
@@ -164,7 +161,8 @@ class Loop:
     def __init__(
         self, side: str, problem: Problem, seed: int, in_flight: int = 1, noise: float = 0.0
     ) -> None:
-        self._problem, self._in_flight, self._flying = problem, in_flight, []  # type: ignore[var-annotated]
+        self._problem, self._in_flight = problem, in_flight
+        self._flying: list[Array] = []
         self._noise, self._chance = noise, np.random.default_rng(seed)
         self._optimiser = SIDES[side](problem, seed)
         self._seen: list[tuple[float, float]] = []  # what was observed, the truth
@@ -215,7 +213,7 @@ def measure_ask(options: argparse.Namespace) -> None:
                 # Three neighbouring sizes, for more numbers in the median.
                 near = [n for n in (size - 1, size, size + 1) if (next(iter(SIDES)), n) in times]
                 medians = [
-                    1e3 * statistics.median(sum((times[side, n] for n in near), []))
+                    1e3 * statistics.median(t for n in near for t in times[side, n])
                     for side in SIDES
                 ]
                 name = f"{problem.name}, {in_flight} in flight"
@@ -248,7 +246,7 @@ def measure_flight(options: argparse.Namespace) -> None:
     found: dict[str, list[float]] = {}
     for seed in range(options.seeds):
         for side in SIDES:
-            for in_flight, ends in ((1, (30,)), (8, (30, 37, 45))):
+            for in_flight, ends in ((1, (30,)), (8, (30, 45))):
                 loop = Loop(side, BRANIN, seed, in_flight)
                 for end in ends:
                     while loop.evaluations < end:
@@ -291,8 +289,10 @@ def main() -> None:
     names = ["numpy", "scipy", "torch", "gpytorch", "botorch"]
     print(versions(*names, *(["optuna"] if optuna is not None else [])))
     warnings.filterwarnings("ignore")
-    for name in options.measures or MEASURES:
-        MEASURES[name](options)
+    torch.set_num_threads(1)
+    with threadpool_limits(1):  # as in the processes that fit
+        for name in options.measures or MEASURES:
+            MEASURES[name](options)
 
 
 if __name__ == "__main__":

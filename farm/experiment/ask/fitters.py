@@ -60,16 +60,14 @@ class Parent:
     def __init__(self, *, libraries: bool) -> None:
         """libraries: load those of surrogates first, which takes seconds."""
         self._control, theirs = socket.socketpair()
-        more = ["load"] if libraries else []
+        program, more = python("farm.experiment.ask.parent"), ["load"] if libraries else []
         with theirs:
             self._process = TiedProcess(
-                lambda lifeline: [
-                    *python("farm.experiment.ask.parent"), str(lifeline), str(theirs.fileno()), *more
-                ],
+                lambda lifeline: [*program, str(lifeline), str(theirs.fileno()), *more],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, **ONE_THREAD},
-            )  # fmt: skip
+            )
         self.pid = self._process.pid
 
     def lives(self) -> bool:

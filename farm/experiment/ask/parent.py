@@ -25,7 +25,6 @@ from collections.abc import Callable
 
 from farm.experiment.ask import fitter
 from farm.experiment.ask.execute import load
-from farm.machine.lifeline import tie_to
 
 NEWS = struct.Struct("<i")
 """A process id, and then an exit status; negative for a signal."""

@@ -225,7 +225,7 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         return self._constant + shared @ self._weights, covariance
 
 
-class _Moments(torch.autograd.Function):
+class _Moments(torch.autograd.Function):  # type: ignore[misc]  # torch's is untyped
     """`Exact.terms` as one step of autograd: recording each operation costs more than it does."""
 
     @staticmethod

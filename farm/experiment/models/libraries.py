@@ -17,7 +17,16 @@ with warnings.catch_warnings():
     from botorch.exceptions.warnings import BotorchWarning
     from gpytorch.utils.warnings import NumericalWarning
 
-__all__ = ["alone", "botorch", "gpytorch"]
+__all__ = ["alone", "botorch", "gpytorch", "import_the_rest"]
+
+
+def import_the_rest() -> None:
+    """Import what the libraries import at their first use, sympy above all; takes seconds.
+
+    It computes nothing, so that the process may be forked afterwards.
+    """
+    torch.broadcast_shapes((1,), (1,))  # as the constructor of every kernel does
+
 
 _limited = ContextVar("_limited", default=False)
 """Whether this thread is in `alone`."""

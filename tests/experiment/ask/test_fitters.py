@@ -198,12 +198,11 @@ async def test_one_that_is_not_used_ends() -> None:
 @on_loop
 async def test_the_parent_lives_as_long_as_one_of_its_processes() -> None:
     async with fitters(idle_s=0.05) as several:
-        assert several.parent_pid is None
         await points(several, 0, ask(1))
         parent = several.parent_pid
         assert parent is not None
-        await until(lambda: not several.pids)
-        assert several.parent_pid is None
+        await until(lambda: several.parent_pid is None)
+        assert not several.pids
         assert not lives(parent)
     async with fitters(most=1) as several:
         await points(several, 0, ask(1))
@@ -259,10 +258,10 @@ async def test_processes_share_the_memory_of_the_libraries() -> None:
         parent = several.parent_pid
         assert parent is not None
         # Its one thread is what makes forking it safe.
-        assert len(list(Path(f"/proc/{parent}/task").iterdir())) == 1
+        assert len(os.listdir(f"/proc/{parent}/task")) == 1
         for pid in several.pids.values():
             own = memory(pid, "Private_Dirty") + memory(pid, "Private_Clean")
-            assert own < memory(parent, "Rss") / 3
+            assert own < memory(parent, "Rss") / 4
     finally:
         several.stop()
 
