@@ -2,22 +2,24 @@
 
 The names below are the public interface: models and clients need no other module. In the package,
 begin with `model.py` and `call.py`, then follow the journey of a call in docs/architecture.md.
-Importing `farm` loads only the names that a model needs. Clients, sweeps and servers are imported
-when their name is first used, so that a worker starts as fast as its model loads.
+Importing `farm` loads none of them, nor numpy: each is imported when its name is first used, so
+that `farm --help` is quick and a worker starts as fast as its model loads.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import sys
+from types import ModuleType
 
-from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
-from farm.errors import FarmError
-from farm.functions import model
-from farm.model import Config, Inputs, Model, tensor
 from farm.version import __version__
+
+TYPE_CHECKING = False  # true for type checkers; importing `typing` for it would take longer
 
 if TYPE_CHECKING:
     from farm import ops as ops
+    from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
     from farm.client import Client, Executor, RemoteModel, call_id, chain, connect
+    from farm.errors import FarmError
+    from farm.functions import model
     from farm.loading import (
         load_failures,
         load_pandas,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         load_xarray,
         sensitivity,
     )
+    from farm.model import Config, Inputs, Model, tensor
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
     from farm.protocols.mip.remote import MipModel
@@ -48,22 +51,33 @@ if TYPE_CHECKING:
     from farm.worker.lines import LinesModel
 else:
     _LATER = {
+        "Call": ("farm.call", "Call"),
         "Client": ("farm.client", "Client"),
         "CommandModel": ("farm.worker.command", "CommandModel"),
+        "Config": ("farm.model", "Config"),
+        "Derivative": ("farm.call", "Derivative"),
         "Executor": ("farm.client", "Executor"),
+        "FarmError": ("farm.errors", "FarmError"),
         "FmuModel": ("farm.worker.frameworks.fmu", "FmuModel"),
         "GraphpipeModel": ("farm.protocols.graphpipe.remote", "GraphpipeModel"),
+        "Hints": ("farm.call", "Hints"),
+        "Inputs": ("farm.model", "Inputs"),
         "KserveModel": ("farm.protocols.kserve.rest.remote", "KserveModel"),
         "LinesModel": ("farm.worker.lines", "LinesModel"),
         "MipModel": ("farm.protocols.mip.remote", "MipModel"),
+        "Model": ("farm.model", "Model"),
+        "ModelInfo": ("farm.call", "ModelInfo"),
         "OnnxModel": ("farm.worker.frameworks.onnx", "OnnxModel"),
+        "Operation": ("farm.call", "Operation"),
         "Point": ("farm.sweep.api", "Point"),
         "Progress": ("farm.sweep.file.progress", "Progress"),
         "RemoteModel": ("farm.client", "RemoteModel"),
+        "Result": ("farm.call", "Result"),
         "Sensitivity": ("farm.sweep.sensitivity.ranking", "Sensitivity"),
         "SkopsModel": ("farm.worker.frameworks.skops", "SkopsModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "SweepError": ("farm.sweep.errors", "SweepError"),
+        "TensorInfo": ("farm.call", "TensorInfo"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
         "XgboostModel": ("farm.worker.frameworks.xgboost", "XgboostModel"),
         "call_id": ("farm.client", "call_id"),
@@ -73,30 +87,42 @@ else:
         "extend_sweep": ("farm.sweep.extend", "extend_sweep"),
         "integer": ("farm.sweep.space.parameters", "Integer"),
         "jax_model": ("farm.worker.frameworks.jax", "jax_model"),
-        "log": ("farm.sweep.space.parameters", "Log"),
-        "normal": ("farm.sweep.space.parameters", "Normal"),
         "load_failures": ("farm.loading", "load_failures"),
         "load_pandas": ("farm.loading", "load_pandas"),
         "load_progress": ("farm.loading", "load_progress"),
         "load_xarray": ("farm.loading", "load_xarray"),
+        "log": ("farm.sweep.space.parameters", "Log"),
+        "model": ("farm.functions", "model"),
+        "normal": ("farm.sweep.space.parameters", "Normal"),
         "sensitivity": ("farm.loading", "sensitivity"),
         "serve": ("farm.server.in_process", "serve"),
         "sweep": ("farm.sweep.api", "sweep"),
+        "tensor": ("farm.model", "tensor"),
     }
 
-    def __getattr__(name: str) -> Any:
-        if name == "ops":  # a package: its import binds the name
-            return importlib.import_module("farm.ops")
+    _MODULES = frozenset(("call", "dtypes", "errors", "functions", "ops", "units"))
+    """Modules that `farm.NAME` imports, so that `farm.errors.WorkerLost` needs only `farm`."""
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"farm.{name}")  # this binds the name
         if name not in _LATER:
             raise AttributeError(f"module 'farm' has no attribute {name!r}")
         module, attribute = _LATER[name]
         found = globals()[name] = getattr(importlib.import_module(module), attribute)
         return found
 
-    # The first import of the package `farm.sweep` binds the name to it; from here on the name is
-    # looked up above, which finds the function.
-    importlib.import_module("farm.sweep")
-    del sweep  # the import has bound it
+    class _Package(ModuleType):
+        """This package, in which `farm.model` and `farm.sweep` are the functions.
+
+        The import of a module binds its name in its package: here that would replace them.
+        """
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if not (name in _LATER and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

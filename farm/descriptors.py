@@ -18,11 +18,13 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.errors import Unavailable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "farm.protocols"
 """The group of entry points in which other packages register their descriptors."""
@@ -139,6 +141,8 @@ def every() -> tuple[Protocol, ...]:
 
 
 def _installed() -> Iterator[Protocol]:
+    from importlib.metadata import entry_points  # takes longer to import than all of this module
+
     names = {protocol.name for protocol in built_in()}
     options = {option.name for protocol in built_in() for option in protocol.options}
     for point in entry_points(group=GROUP):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,36 @@ PYTHON_RUNS_IN = {
     "docs/umbridge.md": "tests/test_pages.py",
 }
 """The test that runs the Python of a page; each of them counts the blocks that it runs."""
+
+SHELL_RUNS_IN = {
+    "README.md": "tests/test_readme.py",
+    "docs/client.md": "tests/test_shell_pages.py",
+    "docs/experiments.md": "tests/conformance/test_experiments_page.py",
+    "docs/graphpipe.md": "tests/test_shell_pages.py",
+    "docs/index.md": "tests/test_tutorials.py",
+    "docs/kserve.md": "tests/test_shell_pages.py",
+    "docs/lines.md": "tests/test_shell_pages.py",
+    "docs/mip.md": "tests/test_shell_pages.py",
+    "docs/models.md": "tests/test_shell_pages.py",
+    "docs/multilevel.md": "tests/test_shell_pages.py",
+    "docs/record.md": "tests/test_shell_pages.py",
+    "docs/security.md": "tests/conformance/test_nginx.py",
+    "docs/seeing.md": "tests/test_shell_pages.py",
+    "docs/sensitivity.md": "tests/test_sensitivity_page.py",
+    "docs/sweeps.md": "tests/test_shell_pages.py",
+    "docs/tutorials/first-model.md": "tests/test_tutorials.py",
+    "docs/tutorials/first-sweep.md": "tests/test_tutorials.py",
+    "docs/tutorials/posterior.md": "tests/test_tutorials.py",
+    "docs/tutorials/simulator.md": "tests/test_tutorials.py",
+    "docs/umbridge.md": "tests/test_shell_pages.py",
+}
+"""The test that types the blocks of a shell of a page, all of them that have no comment above."""
+
+CLUSTER_PAGES = {
+    *("docs/clusters.md", "docs/containers.md", "docs/dask.md", "docs/mpi.md", "docs/slurm.md"),
+    *("docs/tutorials/cluster.md", "slurm/README.md"),
+}
+"""Pages whose blocks of a shell no test types yet: they are only compared with the commands."""
 
 
 def read_json(text: str) -> None:
@@ -103,7 +134,10 @@ def doubt(name: str, block: Block) -> str:
         return ""
     if block.language == "python":
         return "" if name in PYTHON_RUNS_IN else "no test runs the Python of this page"
-    if is_shell(block) or block.language in {*READERS, *SHOWN_ONLY, "ini"}:
+    if is_shell(block):
+        typed = name in SHELL_RUNS_IN or name in CLUSTER_PAGES
+        return "" if typed else "no test types the shell blocks of this page"
+    if block.language in {*READERS, *SHOWN_ONLY, "ini"}:
         return ""
     return "neither a language nor a comment above it says what it is"
 
@@ -115,8 +149,29 @@ def test_every_block_is_of_a_known_kind(name: str) -> None:
     assert {where: why for where, why in doubts.items() if why} == {}
 
 
-def test_every_test_of_python_exists_and_reads_its_page() -> None:
-    for page, test in PYTHON_RUNS_IN.items():
+def shell_pages() -> set[str]:
+    """Return the pages with blocks of a shell that no comment explains."""
+    pages = zip(NAMES, DOCUMENTS, strict=True)
+    found = {name: blocks(page.read_text()) for name, page in pages}
+    return {n for n, shown in found.items() if any(is_shell(b) and not b.note for b in shown)}
+
+
+def test_every_page_with_blocks_of_a_shell_has_a_test() -> None:
+    assert shell_pages() - CLUSTER_PAGES == set(SHELL_RUNS_IN)
+    assert not CLUSTER_PAGES & set(SHELL_RUNS_IN)
+
+
+def test_a_block_without_a_test_is_seen() -> None:
+    typed = Block("sh", "", "farm status\n", "", 1)
+    assert doubt("docs/new.md", typed) == "no test types the shell blocks of this page"
+    assert doubt("docs/seeing.md", typed) == ""
+    assert doubt("docs/new.md", replace(typed, note="not run: needs a cluster")) == ""
+    assert doubt("docs/new.md", replace(typed, note="run in tests/nowhere.py")) == "no such test"
+
+
+@pytest.mark.parametrize("runs_in", [PYTHON_RUNS_IN, SHELL_RUNS_IN])
+def test_every_test_of_a_page_exists_and_reads_it(runs_in: dict[str, str]) -> None:
+    for page, test in runs_in.items():
         assert (ROOT / page).exists(), page
         text = (ROOT / test).read_text()
         assert Path(page).stem in text or Path(page).name == "index.md", (page, test)

@@ -46,6 +46,7 @@ class Terminal:
         }
         self.server: subprocess.Popen[str] | None = None
         self.mistakes = ""
+        self.errors = ""
 
     def type(self, text: str) -> str:
         """Run a block in a shell, and return what it prints; a server goes on in the background."""
@@ -61,6 +62,7 @@ class Terminal:
             capture_output=True,
             text=True,
         )
+        self.errors = ended.stderr
         assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"
         if text.startswith("farm stop"):
             assert self.server is not None

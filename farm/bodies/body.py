@@ -2,13 +2,20 @@
 
 A memory file can be passed to a reader process without a copy, and to a codec in this process as a
 view. So the event loop never joins, copies or reads tens of megabytes in one step.
+
+Pages of a new file cost twice as much as the copy into them. A long body that this process decodes
+itself, because it is raw numbers, is therefore collected in plain memory, which is used again.
 """
 
 from __future__ import annotations
 
+import threading
 import zlib
 
+import numpy as np
+
 from farm.bodies.unpacking import Headers, unpacked
+from farm.machine.freed_memory import LARGE_BYTES
 from farm.machine.memory_file import append, let_go, mapped, new_file
 
 QUICK_BYTES = 16 * 1024
@@ -21,29 +28,55 @@ HEAVY_BYTES = 256 * 1024
 callers of other models.
 """
 
+MOST_IN_MEMORY = LARGE_BYTES
+"""Largest body to collect in plain memory, in bytes: larger memory would not be used again."""
+
 
 class HeldBody:
-    """A body in a memory file. encoding: its compression, b"" if none.
+    """A body in a memory file, or in plain memory. encoding: its compression, b"" if none.
 
-    limit: maximum size in bytes after unpacking. The file lives as long as this object.
+    limit: maximum size in bytes after unpacking. in_memory: its size if it is collected in plain
+    memory; it moves to a file if `descriptor` is read. The file lives as long as this object.
     """
 
-    __slots__ = ("descriptor", "encoding", "limit", "size")
+    __slots__ = ("_descriptor", "_lock", "_memory", "encoding", "limit", "size")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, in_memory: int = 0) -> None:
         self.size = 0
         self.encoding = b""
         self.limit = limit
-        self.descriptor = new_file()
+        self._lock = threading.Lock()
+        self._descriptor = -1
+        self._memory = np.empty(in_memory, np.uint8).data if in_memory else None
+        if self._memory is None:
+            self._descriptor = new_file()
+
+    @property
+    def descriptor(self) -> int:
+        """The file's descriptor. Writes the file first if there is none, so use it in a thread.
+
+        Raises OSError.
+        """
+        with self._lock:
+            if self._memory is not None:
+                self._descriptor = new_file()
+                append(self._descriptor, self._memory[: self.size])
+                self._memory = None
+            return self._descriptor
 
     def add(self, part: bytes | bytearray) -> None:
         """Append a part. Raises OSError."""
-        append(self.descriptor, part)
-        self.size += len(part)
+        memory, end = self._memory, self.size + len(part)
+        if memory is not None and end <= len(memory):
+            memory[self.size : end] = part
+        else:
+            append(self.descriptor, part)
+        self.size = end
 
     def view(self) -> memoryview:
         """Return the bytes without a copy; they stay valid as long as the view."""
-        return mapped(self.descriptor)
+        memory = self._memory
+        return mapped(self.descriptor) if memory is None else memory[: self.size].toreadonly()
 
     def read(self) -> bytes:
         """Return an unpacked copy; other threads can run meanwhile. Raises Refused."""
@@ -55,7 +88,8 @@ class HeldBody:
         return unpacked(body, {b"content-encoding": self.encoding}, self.limit)
 
     def __del__(self) -> None:
-        let_go(self.descriptor, self.size)
+        if self._descriptor >= 0:
+            let_go(self._descriptor, self.size)
 
 
 Body = bytes | HeldBody
@@ -64,12 +98,16 @@ Body = bytes | HeldBody
 class Gathering:
     """Collects the parts of a body. size: bytes so far."""
 
-    __slots__ = ("_held", "_limit", "_short", "size")
+    __slots__ = ("_held", "_in_memory", "_limit", "_short", "size")
 
-    def __init__(self, limit: int) -> None:
-        """limit: maximum size of the body in bytes, before and after unpacking."""
+    def __init__(self, limit: int, in_memory: int = 0) -> None:
+        """limit: maximum size of the body in bytes, before and after unpacking.
+
+        in_memory: its size if this process is to decode it, see HeldBody.
+        """
         self.size = 0
         self._limit = limit
+        self._in_memory = in_memory
         self._short: bytes | bytearray = b""
         self._held: HeldBody | None = None
 
@@ -86,7 +124,7 @@ class Gathering:
             self._short += part
             return
         if self._held is None:
-            self._held = HeldBody(self._limit)
+            self._held = HeldBody(self._limit, self._in_memory)
             self._held.add(self._short)
             self._short = b""
         self._held.add(part)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
-import traceback
 from typing import Any
 
 import click
@@ -14,7 +12,6 @@ import click
 from farm.cli import exits
 from farm.cli.groups import CommandGroup
 from farm.errors import FarmError, printable
-from farm.settings import SettingsError
 from farm.version import __version__
 from farm.wording import on_command_line
 
@@ -87,6 +84,8 @@ def cli(verbose: int) -> None:
     url         Print the address of a farm with its token, for clients elsewhere
     launcher    Print the script for sbatch that runs a farm in one SLURM job
     """
+    import logging  # `farm --help` does not come here
+
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -96,6 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         status = run(arguments)
     except Exception:
+        import traceback
+
         traceback.print_exc()
         status = exits.FAULT
     sys.exit(status)
@@ -117,12 +118,19 @@ def run(arguments: list[str] | None = None) -> int:
         return _complain(error.format_message(), known)
     except (click.Abort, KeyboardInterrupt):
         return _complain("interrupted", exits.INTERRUPTED)
-    except (FarmError, SettingsError) as error:
+    except _mistakes() as error:
         return _complain(str(error), exits.status_of(error))
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.BROKEN_PIPE
     return status if isinstance(status, int) else exits.DONE
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    """Return the errors that are one line for the user; called only once a command has failed."""
+    from farm.settings import SettingsError
+
+    return FarmError, SettingsError
 
 
 def _complain(text: str, status: int) -> int:

@@ -34,9 +34,9 @@ from farm.experiment.state.events import RunPhase
 from farm.experiment.state.experiment import Experiment
 from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
-from farm.sweep.file.progress import duration
 from farm.sweep.file.provenance import job_of, restarted_job
 from farm.sweep.run.display import LiveBar
+from farm.timespan import timespan
 from farm.transports.connection import new_token
 
 EXAMPLES = """\b
@@ -450,7 +450,7 @@ def _summary(progress: LoopProgress, experiment: Experiment, journal: str) -> li
     how = {RunPhase.ENDED: "ended", RunPhase.PAUSED: "paused"}.get(progress.phase, "left")
     lines = [
         f"experiment {experiment.number} {how}{f': {progress.why}' if progress.why else ''}",
-        f"{progress.told} told and {progress.failed} failed in {duration(progress.elapsed_s)}; "
+        f"{progress.told} told and {progress.failed} failed in {timespan(progress.elapsed_s)}; "
         f"{progress.places} at once, busy {progress.utilisation:.0%} of the time"
         + (f"; {progress.fillers} points filled in" if progress.fillers else ""),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 import click
 
@@ -37,4 +36,8 @@ def similar_to(name: str, known: Iterable[str]) -> list[str]:
     """
     names = list(known)
     same = [each for each in names if each.lower() == name.lower()]
-    return same or get_close_matches(name.lower(), names)
+    if same:
+        return same
+    from difflib import get_close_matches  # only a misspelt command needs it
+
+    return get_close_matches(name.lower(), names)

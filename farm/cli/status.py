@@ -16,9 +16,10 @@ from farm.cli.failures import summary
 from farm.cli.options import target_argument
 from farm.cli.status_history import event_lines, since, time_span
 from farm.cli.status_use import clients, lines, progress, why
-from farm.cli.tables import duration, short_name, text_table, whole_names
+from farm.cli.tables import short_name, text_table, whole_names
 from farm.cli.worker_table import worker_tables
 from farm.client import connect
+from farm.timespan import timespan
 
 EXAMPLES = """\b
 Examples:
@@ -100,7 +101,7 @@ def tables(state: dict[str, Any]) -> RenderableType:
     """Return a snapshot of the dispatcher as tables for a console."""
     head = (
         f"[b]{len(state['workers'])}[/b] workers, [b]{state['calls_per_s']:.4g}[/b] calls/s, "
-        f"{state['done']} done, {state['failed']} failed, up {duration(state['up_s'])}"
+        f"{state['done']} done, {state['failed']} failed, up {timespan(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"])]
     if failed := summary(state.get("failures", ()), state.get("losses", ())):
@@ -129,7 +130,7 @@ def tables(state: dict[str, Any]) -> RenderableType:
     if state.get("experiments"):
         parts.append(_experiments(state["experiments"]))
     parts.extend(
-        f"{title}: " + ", ".join(f"{q} {duration(value[q])}" for q in ("p50", "p95", "p99"))
+        f"{title}: " + ", ".join(f"{q} {timespan(value[q])}" for q in ("p50", "p95", "p99"))
         for title, value in (
             ("overhead of a call to an idle worker", state["overhead_s"]),
             ("idle gap of a worker while work waits", state["idle_gap_s"]),
@@ -199,7 +200,7 @@ def _tensor(tensor: dict[str, Any]) -> str:
 def _run_times(row: dict[str, Any]) -> list[str]:
     """Return the quantiles of a queue's run times, empty if no run is known."""
     times = row["run_time_p50_s"], row["run_time_p95_s"]
-    return [duration(seconds) if seconds else "" for seconds in times]
+    return [timespan(seconds) if seconds else "" for seconds in times]
 
 
 def _dask(rows: list[dict[str, Any]]) -> Table:
@@ -223,7 +224,7 @@ def _chains(rows: list[dict[str, Any]]) -> list[RenderableType]:
                 *(row[key] for key in ("queued", "in_flight", "done", "failed")),
                 f"{row['calls_per_s']:.3g}",
                 f"{row['share']:.1%}",
-                "" if row["last_answer_s"] is None else duration(row["last_answer_s"]),
+                "" if row["last_answer_s"] is None else timespan(row["last_answer_s"]),
             ]
             for row in rows[:CHAINS_SHOWN]
         ],
@@ -243,7 +244,7 @@ def _waits(rows: list[dict[str, Any]]) -> Table:
                 row["model"],
                 row["operation"],
                 row["calls"],
-                duration(row["age_s"]),
+                timespan(row["age_s"]),
                 "; ".join(reason["text"] for reason in row["why"]),
             ]
             for row in rows
@@ -258,7 +259,7 @@ def _calls(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         story = escape(", ".join(row["story"]))
         name = row.get("call", "")
-        table.add_row(name, escape(row["model"]), row["operation"], duration(row["age_s"]), story)
+        table.add_row(name, escape(row["model"]), row["operation"], timespan(row["age_s"]), story)
     return table
 
 

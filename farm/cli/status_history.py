@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from farm.cli import failures
-from farm.cli.tables import duration, printable, text_table
+from farm.cli.tables import printable, text_table
 from farm.client import Client
+from farm.timespan import timespan
 
 ROWS = 12
 """Most rows of the table: each is the mean of some steps of the history."""
@@ -67,7 +68,7 @@ def numbers(told: dict[str, Any]) -> Table:
         row = [_mean(series[key][first : last + 1]) for key in COLUMNS]
         *counts, p50_s = ("" if value is None else f"{value:.3g}" for value in row)
         if row[-1] is not None:
-            p50_s = duration(row[-1])
+            p50_s = timespan(row[-1])
         cells.append([failures.at(times[last]), *counts, p50_s])
     return text_table(("until", *COLUMNS.values()), cells)
 

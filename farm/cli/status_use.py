@@ -9,8 +9,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from farm.cli.tables import duration, printable, short_name, text_table, whole_names
+from farm.cli.tables import printable, short_name, text_table, whole_names
 from farm.client import Client
+from farm.timespan import timespan
 
 CLIENTS_SHOWN = 20
 PROGRESS_SHOWN = 20
@@ -33,7 +34,7 @@ def clients(rows: list[dict[str, Any]]) -> list[RenderableType]:
                 *(row[key.removeprefix(">")] for key in counts),
                 f"{row['calls_per_s']:.3g}",
                 f"{row['share']:.1%}",
-                "" if row["last_s"] is None else duration(row["last_s"]),
+                "" if row["last_s"] is None else timespan(row["last_s"]),
             ]
             for row in rows[:CLIENTS_SHOWN]
         ],
@@ -96,7 +97,7 @@ def bar(row: dict[str, Any]) -> Bar | str:
 def _end(row: dict[str, Any]) -> str:
     if row["state"] != "running":
         return str(row["state"])
-    return "" if row["ends_in_s"] is None else f"in about {duration(row['ends_in_s'])}"
+    return "" if row["ends_in_s"] is None else f"in about {timespan(row['ends_in_s'])}"
 
 
 def why(client: Client, of: str, chain: str | None) -> dict[str, Any]:

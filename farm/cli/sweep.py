@@ -39,7 +39,6 @@ from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus
-from farm.sweep.file.progress import duration
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import signed
@@ -47,6 +46,7 @@ from farm.sweep.order.given import with_costs
 from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.probe import probe
 from farm.sweep.run.run import pending_points
+from farm.timespan import timespan
 
 USUAL = """\b
 Examples:
@@ -316,7 +316,7 @@ def rerun(
             return FAILURES
     for tensor, array in zip(plan.info.outputs, result.outputs, strict=True):
         click.echo(f"{tensor.name} = {np.array2string(array, threshold=60)}")
-    click.echo(f"({plan.info.name} ran {duration(result.run_time_s)} on {result.worker})")
+    click.echo(f"({plan.info.name} ran {timespan(result.run_time_s)} on {result.worker})")
     return DONE
 
 

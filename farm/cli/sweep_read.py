@@ -17,7 +17,7 @@ from farm.cli.exits import DONE, FAILURES, INCOMPLETE, TIME_OUT
 from farm.cli.options import new_file, report_option
 from farm.cli.tables import text_table
 from farm.errors import printable
-from farm.sweep.file.progress import Progress, duration
+from farm.sweep.file.progress import Progress
 from farm.sweep.file.reading import (
     SILENT,
     failures_of,
@@ -32,6 +32,7 @@ from farm.sweep.file.store import COMPLETE
 from farm.sweep.file.tables import write_parquet
 from farm.sweep.report.report import write_report
 from farm.sweep.run.display import Display, facts
+from farm.timespan import timespan
 
 NODES_SHOWN = 5
 POLL_S = 1.0
@@ -54,7 +55,7 @@ def status(file: Path, as_json: bool) -> None:
     click.echo(printable(describe(progress)))
     if progress.nodes:
         rows = [
-            [node["host"] or "?", node["done"], node["failed"], duration(node["mean_run_s"])]
+            [node["host"] or "?", node["done"], node["failed"], timespan(node["mean_run_s"])]
             for node in progress.nodes[:NODES_SHOWN]
         ]
         Console().print(text_table(("node", ">done", ">failed", ">mean run time"), rows))
@@ -76,7 +77,7 @@ def watch(file: Path, timeout: float | None) -> int:
             if progress.state != RUNNING:
                 break
             if until is not None and time.monotonic() > until:
-                display.say(f"still running after {duration(timeout)}")
+                display.say(f"still running after {timespan(timeout)}")
                 return TIME_OUT
             time.sleep(POLL_S)
     click.echo(printable(describe(progress)), err=True)
@@ -190,8 +191,8 @@ def describe(progress: Progress) -> str:
     lines.append(f"{progress.total} points: {', '.join(counts)}")
     if progress.run_p50_s is not None:
         lines.append(
-            f"run time: mean {duration(progress.run_mean_s)}, p50 {duration(progress.run_p50_s)}, "
-            f"p95 {duration(progress.run_p95_s)}"
+            f"run time: mean {timespan(progress.run_mean_s)}, p50 {timespan(progress.run_p50_s)}, "
+            f"p95 {timespan(progress.run_p95_s)}"
         )
     if progress.state == RUNNING:
         lines.append(facts(progress))
@@ -206,7 +207,7 @@ def state(progress: Progress) -> str:
     """Return the state of a sweep in words."""
     if progress.state != SILENT:
         return progress.state
-    ago = duration(time.time() - progress.time)
+    ago = timespan(time.time() - progress.time)
     return (
         f"not complete; its process {progress.pid} on {progress.host} has not reported for {ago}. "
         "If the process is gone: farm sweep --resume"

@@ -23,16 +23,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def duration(seconds: float) -> str:
-    """Format a time span with three digits and a suitable unit."""
-    for limit, unit, scale in ((1e-3, "us", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0)):
-        if seconds < limit:
-            return f"{seconds * scale:.3g} {unit}"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
 def size(count: float) -> str:
     """Return a number of bytes with two or three digits and a unit."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]

@@ -15,8 +15,9 @@ from rich.text import Text
 from farm.cli.exits import DONE
 from farm.cli.options import target_argument
 from farm.cli.signals import terminable
-from farm.cli.tables import duration, printable, short_name, text_table
+from farm.cli.tables import printable, short_name, text_table
 from farm.client import connect
+from farm.timespan import timespan
 
 EXAMPLES = """\b
 Examples:
@@ -105,7 +106,7 @@ def _head(state: Mapping[str, Any]) -> list[Text]:
     first = [f"workers: {len(workers)} ({by_state})"]
     if workers:
         first.append(f"hosts: {len({worker.get('host') for worker in workers})}")
-    first.append(f"up {duration(state.get('up_s') or 0.0)}")
+    first.append(f"up {timespan(state.get('up_s') or 0.0)}")
     second = [
         f"queued: {sum(row.get('queued') or 0 for row in queues)}",
         f"running: {sum(row.get('in_flight') or 0 for row in queues)}",
@@ -320,11 +321,11 @@ def _table(
 
 
 def _time(seconds: Any) -> str:
-    return "" if seconds is None else duration(float(seconds))
+    return "" if seconds is None else timespan(float(seconds))
 
 
 def _ago(at: Any) -> str:
-    return "" if at is None else duration(max(0.0, time.time() - float(at)))
+    return "" if at is None else timespan(max(0.0, time.time() - float(at)))
 
 
 def _number(value: Any, form: str, scale: float = 1.0) -> str:

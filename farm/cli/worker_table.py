@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.markup import escape
 
-from farm.cli.tables import duration, printable, size, text_table
+from farm.cli.tables import printable, size, text_table
+from farm.timespan import timespan
 
 Row = dict[str, Any]
 
@@ -71,7 +72,7 @@ def _each(rows: Sequence[Row]) -> list[RenderableType]:
 
 def _busy(row: Row) -> str:
     age_s = row["running_s"]
-    busy = "idle" if age_s is None else duration(age_s)
+    busy = "idle" if age_s is None else timespan(age_s)
     if row["slots"] > 1:  # a Dask cluster
         busy = f"{row['in_flight']} of {row['slots']} busy"
     return f"{busy}, {STATES[row['phase']]}" if row["phase"] in STATES else busy
@@ -79,7 +80,7 @@ def _busy(row: Row) -> str:
 
 def _time(row: Row, level: str) -> str:
     seconds = row["run_times_s"][level]
-    return "" if seconds is None else duration(seconds)
+    return "" if seconds is None else timespan(seconds)
 
 
 def _hosts(rows: Sequence[Row]) -> list[RenderableType]:
@@ -99,8 +100,8 @@ def _hosts(rows: Sequence[Row]) -> list[RenderableType]:
                 len(those),
                 len(running),
                 sum(bool(row["trouble"]) for row in those) or "",
-                duration(max(running)) if running else "",
-                duration(median(p50s)) if p50s else "",
+                timespan(max(running)) if running else "",
+                timespan(median(p50s)) if p50s else "",
                 sum(row["done"] for row in those),
                 sum(row["failed"] for row in those) or "",
                 size(sum(memory)) if memory else "",

@@ -144,8 +144,8 @@ def array_text(
         return array_text(values.reshape(1), non_finite, where=where)[1:-1]
     text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
     # Finite numbers contain no letter but e, so each `null` stands for a non-finite value, in
-    # order.
-    if non_finite is NonFinite.NULL or b"null" not in text:
+    # order. To search for one letter takes a tenth of the time.
+    if non_finite is NonFinite.NULL or b"n" not in text:
         return text
     flat = values.reshape(-1)
     positions = np.flatnonzero(~np.isfinite(flat))

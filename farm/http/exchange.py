@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farm.bodies.body import QUICK_BYTES, Gathering
+from farm.bodies.body import HEAVY_BYTES, MOST_IN_MEMORY, QUICK_BYTES, Gathering
 from farm.bodies.held import FREE_BYTES, Share
 from farm.bodies.unpacking import Extra, Headers, Refused, too_large
 from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
@@ -16,7 +16,7 @@ from farm.encoding.errors import error_body
 from farm.http.asgi import Application
 from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
 from farm.http.reader import HttpFault, RequestHead
-from farm.http.request import JSON, ErrorForm, Handler, Request
+from farm.http.request import JSON, ErrorForm, Handler, IsRaw, Request
 from farm.http.spans import HttpSpan, is_traced
 from farm.machine.peer import Peer
 
@@ -194,8 +194,16 @@ class Exchange:
             self.refuse(self._too_large())
         else:
             if self._body is None:
-                self._body = Gathering(self._limit)
+                self._body = Gathering(self._limit, self._raw_size())
             self._body.add(part)
+
+    def _raw_size(self) -> int:
+        """Return the size of a long body if the handler decodes it here, else 0."""
+        length = self.head.length or 0
+        if not HEAVY_BYTES < length <= MOST_IN_MEMORY or b"content-encoding" in self.head.headers:
+            return 0
+        is_raw: IsRaw | None = getattr(self._handler, "is_raw", None)
+        return length if is_raw is not None and is_raw(self.head.headers) else 0
 
     def _too_large(self) -> Refused:
         if self._limit == self._connection.served.front.max_body_bytes:

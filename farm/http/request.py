@@ -59,6 +59,12 @@ ErrorForm = Callable[[str, str], bytes]
 A handler may have such a method `error_body`; otherwise errors have the form of encoding/errors.py.
 """
 
+IsRaw = Callable[[Headers], bool]
+"""Whether a long body with these headers is raw numbers, which no reader process has to parse.
+
+A handler may have such a method `is_raw`.
+"""
+
 
 def hints_of(headers: Headers, peer: str, user: str) -> Hints:
     """Return the hints in the headers `Farm-Client`, `-Chain`, `-Priority` and `-Deadline`.

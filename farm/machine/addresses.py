@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from typing import TYPE_CHECKING
 
-from farm.settings import Auth, SettingsError
 from farm.wording import worded
+
+if TYPE_CHECKING:
+    from farm.settings import Auth
 
 
 def read_host_port(
@@ -18,6 +21,8 @@ def read_host_port(
     anyone who can reach the address may do. A non-loopback address is then refused, and any address
     if `auth` requires the token from all clients; "" if the user accepts the risk.
     """
+    from farm.settings import SettingsError  # workers need only the rest of this module
+
     host, colon, digits = where.removeprefix("tcp://").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not digits.isdecimal() or int(digits) > 65535:

@@ -6,7 +6,6 @@ predecessor, and learns that it shall stop.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -122,6 +121,8 @@ class KeeperLine:
 
         `hurry` is called if the keeper asks for that, too.
         """
+        import asyncio  # workers import this module for its names, and need no loop
+
         loop = asyncio.get_running_loop()
 
         def readable() -> None:

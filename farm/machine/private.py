@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Collection
 from fnmatch import fnmatch
 from pathlib import Path
@@ -69,5 +68,7 @@ def _narrow(folder: Path) -> None:
 
 def short_folder() -> str:
     """Return a folder for a socket file, whose whole path has to be shorter than 108 bytes."""
+    import tempfile  # for this alone
+
     folder = tempfile.gettempdir()
     return folder if len(os.fsencode(folder)) < 80 else "/tmp"

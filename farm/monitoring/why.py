@@ -12,7 +12,8 @@ from farm.monitoring.health import STUCK, STUCK_FROM_S
 from farm.scheduler.phases import QUEUED
 from farm.scheduler.place import waits
 from farm.scheduler.state import Task
-from farm.scheduler.story import span, story
+from farm.scheduler.story import story
+from farm.timespan import timespan
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
@@ -188,9 +189,9 @@ def _lines(task: Task, state: Mapping[str, Any], waiting: int, now: float) -> li
     of = _client(state["client"]) + _in_chain(state["chain"] or None)
     if not state["position"]:
         worker, since_s = task.attempt.worker.id, now - task.attempt.sent_at
-        sent = f"{what}, of {of}, runs: it was sent to worker {worker} {span(since_s)} ago"
+        sent = f"{what}, of {of}, runs: it was sent to worker {worker} {timespan(since_s)} ago"
         return [sent, *_usual(task, worker, since_s), *past]
-    first = f"{what}, of {of}, has waited {span(state['age_s'])}"
+    first = f"{what}, of {of}, has waited {timespan(state['age_s'])}"
     if waiting > 1:
         first += f"; it is the oldest of {waiting} calls that wait"
     lines = [first, _place(state)]
@@ -198,7 +199,7 @@ def _lines(task: Task, state: Mapping[str, Any], waiting: int, now: float) -> li
     lines += [rule["text"] for rule in rules]
     lines += _workers(state["workers"])
     if (starts_in_s := state["starts_in_s"]) is not None:
-        lines.append(f"by the mean run time it may begin in about {span(starts_in_s)}")
+        lines.append(f"by the mean run time it may begin in about {timespan(starts_in_s)}")
     return lines + past
 
 
@@ -208,7 +209,7 @@ def _usual(task: Task, worker: str, since_s: float) -> Iterator[str]:
     if not times.count:
         return
     p95_s = times.p95()
-    yield f"of such calls before, 95 % ran at most {span(p95_s)}"
+    yield f"of such calls before, 95 % ran at most {timespan(p95_s)}"
     if since_s > max(STUCK_FROM_S, STUCK * p95_s):
         yield (
             f"so it may hang: `farm logs {worker}` shows what its worker prints, and "
@@ -254,7 +255,7 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
     if (call := longest["running"]) is not None:
         yield (
             f"the longest run is call {call['call']} of {_client(call['client'], '')} on worker "
-            f"{longest['name']}, for {span(longest['running_s'])}"
+            f"{longest['name']}, for {timespan(longest['running_s'])}"
         )
 
 
@@ -270,7 +271,9 @@ def _of_jobs(
             yield f"and {len(mine) - NAMED} more jobs of kind {kind['name']!r} without workers"
         if kind["problem"]:
             again_s = kind["next_try_in_s"]
-            again = "" if again_s is None else f"; the farm is paused and tries in {span(again_s)}"
+            again = (
+                "" if again_s is None else f"; the farm is paused and tries in {timespan(again_s)}"
+            )
             yield f"kind {kind['name']!r}: {kind['problem']}{again}"
         running = kind["pending"] + kind["running"]
         if running >= kind["max_jobs"]:

@@ -18,6 +18,9 @@ from farm.wire.usage import Used
 STALE_S = 20.0
 """Use that was reported longer ago is not shown: the worker cannot say what it uses now."""
 
+STALE_IDLE_S = 150.0
+"""The same for an idle worker, which reports less often (`worker_host.REPORT_IDLE_S`)."""
+
 FEW, REFRESH_S = 100, 1.0
 """Of more than 100 workers the facts are computed once a second, however many ask for them."""
 
@@ -35,10 +38,10 @@ class _Facts:
         self.used_at = now
         self.told: dict[str, Any] = {}  # the keys of its row, computed lately
 
-    def compute(self, now: float) -> None:
+    def compute(self, now: float, *, idle: bool) -> None:
         """Compute the keys of its row, without comparing it with others."""
         p50, p90, p99 = self.run_times.quantiles(0.5, 0.9, 0.99)
-        used = self.used if now - self.used_at < STALE_S else Used()
+        used = self.used if now - self.used_at < (STALE_IDLE_S if idle else STALE_S) else Used()
         self.told = {
             "restarts": self.restarts,
             "run_times_s": {"p50": p50, "p90": p90, "p99": p99, "count": self.run_times.count},
@@ -97,7 +100,7 @@ class WorkerFacts:
         for row in rows:
             facts = self._facts.get(row["name"]) or _Facts(0, now)
             if again or not facts.told:
-                facts.compute(now)
+                facts.compute(now, idle=row["running"] is None)
             row["age_s"] = now - facts.joined_at
             row.update(facts.told)
         if again:

@@ -18,8 +18,8 @@ from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ClientTasks, Level, Queue
 from farm.scheduler.reserve import keepers, without_reserves
 from farm.scheduler.state import Task, Worker
-from farm.scheduler.story import span
 from farm.scheduler.turns import Turn, first_of, turn_of
+from farm.timespan import timespan
 
 LOOK = 1000
 """Maximum clients, queues and workers that are examined."""
@@ -82,7 +82,7 @@ def _workers(task: Task, now: float) -> Iterator[Reason]:
         yield Reason("reserve", f"its free workers are reserved for shorter calls of {names}")
     elif not any(True for pool in free for _ in pool.idle(task.queue, now)):
         p95_s = task.queue.run_times.p95()
-        text = f"its free workers end before a run, which may take {span(p95_s)}, would"
+        text = f"its free workers end before a run, which may take {timespan(p95_s)}, would"
         yield Reason("too long", text)
 
 
@@ -118,7 +118,7 @@ def _moments(task: Task, now: float) -> Iterator[Reason]:
     if derives and now < waits_until(task) and point_key(task.call) in queue.model.by_point:
         yield Reason("same point", "it waits for the worker that evaluated its point")
     if task.passed_at is not None:
-        since = span(now - task.passed_at)
+        since = timespan(now - task.passed_at)
         text = f"for {since} calls of its client have gone first whose config a worker ran last"
         yield Reason("config", text)
 
@@ -161,7 +161,7 @@ def share(account: Account) -> tuple[int, float]:
 
 def _shown(rule: str, account: Account) -> str:
     held, used_s = share(account)
-    return f"{held} workers" if rule == "workers held" else span(used_s)
+    return f"{held} workers" if rule == "workers held" else timespan(used_s)
 
 
 def queues_before(queue: Queue) -> Iterator[tuple[Turn, Reason]]:
@@ -193,10 +193,10 @@ def _before(theirs: Turn, mine: Turn) -> Reason:
         return Reason("workers held", f"{what} go first: {client!r} has {held}", queue.size)
     if theirs[:4] < mine[:4]:
         ahead_s = mine.due_at - theirs.due_at
-        text = f"{what} are due {span(ahead_s)} earlier: ten runs after they came"
+        text = f"{what} are due {timespan(ahead_s)} earlier: ten runs after they came"
         return Reason("due time", text, queue.size)
     ahead_s = mine.usage.used_s - theirs.usage.used_s
-    text = f"{what} go first: {mine.usage.name!r} has used {span(ahead_s)} more than {client!r}"
+    text = f"{what} go first: {mine.usage.name!r} has used {timespan(ahead_s)} more than {client!r}"
     return Reason("worker-seconds", text, queue.size)
 
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from farm.scheduler.phases import LOST, QUEUED
 from farm.scheduler.state import Task
+from farm.timespan import timespan
 
 STEPS_TOLD = 8
 """Maximum number of steps listed; of a longer history, the last ones with a count of the others."""
@@ -37,27 +38,15 @@ def _steps(task: Task, now: float) -> Iterator[str]:
     for attempt in sorted(task.attempts, key=attrgetter("sent_at")):
         copy = "copy " if attempt.is_copy else ""
         if not copy:
-            yield f"{queued} {span(attempt.sent_at - waits_since)}"
+            yield f"{queued} {timespan(attempt.sent_at - waits_since)}"
         worker = attempt.worker.id
         if not attempt.phase.is_over:
             how = "copied" if copy else "sent"
-            yield f"{how} to {worker} {span(now - attempt.sent_at)} ago"
+            yield f"{how} to {worker} {timespan(now - attempt.sent_at)} ago"
             continue
         how = "lost with" if attempt.phase is LOST else "back from"
-        lasted = span(attempt.ended_at - attempt.sent_at)
+        lasted = timespan(attempt.ended_at - attempt.sent_at)
         yield f"{copy}{how} {worker} after {lasted} ({attempt.why})"
         waits_since, queued = max(waits_since, attempt.ended_at), "queued again"
     if task.phase is QUEUED:
-        yield f"{queued} {span(now - waits_since)}"
-
-
-def span(seconds: float) -> str:
-    """Return a time span in words, such as 250 ms, 12.4 s, 5 min and 3 h 02 min."""
-    if seconds < 0.0005:
-        return "0 s"
-    if seconds < 0.1:
-        return f"{1000 * seconds:.3g} ms"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+        yield f"{queued} {timespan(now - waits_since)}"

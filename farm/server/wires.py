@@ -13,7 +13,7 @@ from farm.machine.addresses import is_loopback
 from farm.machine.keeper_line import keeper
 from farm.settings import ANY_HOST, Settings
 from farm.transports.connection import Connection, new_token, read_connection
-from farm.transports.peers import Listener
+from farm.transports.peer_line import Listener
 from farm.transports.stream.listener import UnixListener
 
 

@@ -22,7 +22,7 @@ from farm.wire.runs import A_PIECE
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
-    from farm.transports.peers import PeerLine
+    from farm.transports.peer_line import PeerLine
 
 log = logging.getLogger(__name__)
 

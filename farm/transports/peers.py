@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
@@ -21,6 +22,7 @@ from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
 from farm.transports.native_clients import NativeClients
+from farm.transports.peer_line import Listener, PeerLine
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Message
@@ -40,6 +42,9 @@ GROUP_GRACE_S = 10.0
 That of Open MPI takes more than a second.
 """
 
+PROBES_AT_ONCE = 400
+"""Maximum number of workers probed in one step, so that thousands hold up nothing else."""
+
 BACK_WITHIN_S = 10.0
 """Time for peers to reconnect after this process was suspended (SIGSTOP, a machine that swaps):
 they closed their connections because their heartbeats were not answered.
@@ -50,44 +55,6 @@ WARNINGS, WARN_AGAIN_S = 20, 60.0
 
 ENDS_ABOUT_S = 10.0
 """Allowed clock skew between two machines when the end of a job is judged."""
-
-
-class PeerLine(Protocol):
-    """The dispatcher's end of the connection to one peer.
-
-    name: the peer's identity (`identity.py`), unique to it.
-    is_client: whether it may call models; otherwise it is a worker or a supervisor.
-    may_come_back: the connection may break, lose messages and be restored unnoticed. So the peer is
-    probed, and the calls it holds are checked.
-    """
-
-    @property
-    def name(self) -> bytes: ...
-
-    @property
-    def is_client(self) -> bool: ...
-
-    @property
-    def may_come_back(self) -> bool: ...
-
-    def send(self, frames: list[Buffer]) -> bool:
-        """Send a message without waiting; return False if the peer is not reachable."""
-
-    def rest(self) -> Iterable[Sequence[Buffer]]:
-        """Return the messages that have arrived but were not read yet."""
-
-    def close(self) -> None:
-        """End the line because the peer is dead. Not for a line that may come back."""
-
-
-class Listener(Protocol):
-    """Accepts connections of peers; passes received messages and ended lines to `Peers`."""
-
-    def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
-        """Start on the running loop."""
-
-    async def close(self) -> None:
-        """Release all resources."""
 
 
 class _JoinedWorker:
@@ -167,6 +134,7 @@ class Peers:
         self._workers: dict[WorkerId, _JoinedWorker] = {}
         self._by_line: dict[bytes, tuple[WorkerId, _JoinedWorker]] = {}
         self._supervisors: dict[bytes, PeerLine] = {}
+        self._to_probe: deque[tuple[WorkerId, _JoinedWorker]] = deque()  # in this round
         self._traffic = Traffic()  # of calls, answers, and all that peers send
         self._patient_until = 0.0
         self._warned = 0
@@ -413,31 +381,47 @@ class Peers:
         known = self._by_line.get(line.name)
         return known if known is not None and known[1].line is line else None
 
-    def probe(self, *, all_of_them: bool) -> None:
+    def probe(self, *, all_of_them: bool) -> bool:
         """Probe busy workers whose lines may come back, so that sending to a lost one fails.
 
-        all_of_them: probe every peer, and check which tasks the busy workers hold.
+        all_of_them: probe every peer, and check which tasks the busy workers hold. Returns whether
+        the round is complete; otherwise the next call goes on with it, and has the same argument.
         """
-        for worker, peer in list(self._workers.items()):
-            if not peer.line.may_come_back:
+        if not self._to_probe:
+            self._to_probe = deque(self._workers.items())
+            if all_of_them:
+                self._clients.probe(patient=self._loop.time() < self._patient_until)
+                there = self._supervisors.items()
+                self._supervisors = {
+                    name: line
+                    for name, line in there
+                    if not line.may_come_back or line.send(_PROBE)
+                }
+        sent = 0
+        while self._to_probe and sent < PROBES_AT_ONCE:
+            worker, peer = self._to_probe.popleft()
+            if not (peer.line.may_come_back and (all_of_them or peer.out)):
                 continue
-            if all_of_them and peer.out:
-                peer.checks += 1
-                reached = peer.line.send(wire.encode(Kind.CHECK, [-peer.checks, *peer.out]))
-            elif all_of_them or peer.out:
-                reached = peer.line.send(_PROBE)
-            else:
-                continue
-            if not reached:
-                self._unreachable(worker, peer)
-            elif peer.given_up is not None:
-                self._reachable(worker, peer)
-        if all_of_them:
-            self._clients.probe(patient=self._loop.time() < self._patient_until)
-            there = self._supervisors.items()
-            self._supervisors = {
-                name: line for name, line in there if not line.may_come_back or line.send(_PROBE)
-            }
+            if self._workers.get(worker) is peer:
+                self._probe(worker, peer, check=all_of_them)
+                sent += 1
+        return not self._to_probe
+
+    def _probe_supervisors(self) -> None:
+        there = self._supervisors.items()
+        self._supervisors = {
+            name: line for name, line in there if not line.may_come_back or line.send(_PROBE)
+        }
+
+    def _probe(self, worker: WorkerId, peer: _JoinedWorker, *, check: bool) -> None:
+        message = _PROBE
+        if check and peer.out:
+            peer.checks += 1
+            message = wire.encode(Kind.CHECK, [-peer.checks, *peer.out])
+        if not peer.line.send(message):
+            self._unreachable(worker, peer)
+        elif peer.given_up is not None:
+            self._reachable(worker, peer)
 
     def was_away(self) -> None:
         """Let peers reconnect after this process was suspended for longer than they wait."""

@@ -48,7 +48,10 @@ ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes every second; after this silence the worker asks whether it is known."""
 
 REPORT_EVERY_S = 5.0
-"""Interval of reports of the memory and processors that this worker uses."""
+"""Interval of reports of the memory and processors that this worker uses, while it has calls."""
+
+REPORT_IDLE_S = 60.0
+"""Longest interval of the same while it is idle: hundreds of idle workers cost next to nothing."""
 
 LAST_WORDS_S = 2.0
 """Maximum time that a worker waits at its end until its last messages have left."""
@@ -119,7 +122,8 @@ class WorkerHost:
         self._asked_at = 0.0
         self._dialed_at = 0.0
         self._meter = UsageMeter(pids)
-        self._report_at = 0.0
+        self._report_at = self._reported_at = 0.0
+        self._report_after_s = REPORT_EVERY_S
         # Written by the main thread, read by the listener.
         self._began_at = 0.0
         self._look = threading.Event()
@@ -163,12 +167,15 @@ class WorkerHost:
                     return
                 batch = list(self._waiting.items())
                 self._busy = bool(batch)
+                if batch and self._report_after_s > REPORT_EVERY_S:
+                    self._report_after_s = REPORT_EVERY_S
+                    self._report_at = min(self._report_at, self._reported_at + REPORT_EVERY_S)
                 settled = self._unflushed and self._flush()
             if not batch:
                 if settled and self._on_start is not None:
                     self._on_start(())
                 self._check_dispatcher()
-                wait(self._line, self._turn_s(LONGEST_LOOK_S), writes=bool(self._unflushed))
+                wait(self._line, self._turn_s(self._rest_s()), writes=bool(self._unflushed))
                 self._clear_wake_ups()
                 continue
             self._began_at = time.perf_counter()
@@ -266,7 +273,9 @@ class WorkerHost:
             self._asked_at = now
             self._put(Kind.PROBE)
         if self._joined and now >= self._report_at:
-            self._report_at = now + REPORT_EVERY_S
+            self._reported_at, self._report_at = now, now + self._report_after_s
+            if not self._busy:
+                self._report_after_s = min(2 * self._report_after_s, REPORT_IDLE_S)
             self._put(Kind.PROBE, encode_usage(Used(*self._meter.read())))
 
     def _dial_again(self, now: float) -> None:
@@ -413,6 +422,16 @@ class WorkerHost:
     def _turn_s(self, longest_s: float) -> float:
         """Return how long to sleep: not long after the line has ended, to dial again soon."""
         return DIAL_EVERY_S if self._line.ended() else longest_s
+
+    def _rest_s(self) -> float:
+        """Return how long an idle worker may sleep: to its next report if its line cannot fail.
+
+        Such a line wakes it when it ends; any other has to be watched for silence.
+        """
+        if self._line.may_come_back or not self._joined:
+            return LONGEST_LOOK_S
+        # Add a millisecond: the wait rounds down, and would busy-wait for the last one.
+        return max(0.0, self._report_at - time.monotonic()) + 0.001
 
     def _take_questions(self) -> list[tuple[int, Call]]:
         ids = [i for i, (call, _) in self._waiting.items() if needs_no_slot(call.operation)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.metadata
 import importlib.util
 import logging
 import platform
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from farm.call import VERSION_OF_FILE
 from farm.version import __version__
+from farm.worker.installed import version_in
 
 log = logging.getLogger(__name__)
 
@@ -173,16 +173,20 @@ def _version(name: str, folder: Path) -> str:
         return "python"
     where = _origin(name)
     standard, installed = _folders()
-    if any(where.is_relative_to(site) for site in installed):
-        return _version_of_package(name)
+    for site in installed:
+        if where.is_relative_to(site):
+            return version_in(site, name) or _version_of_package(name)
     if name in sys.stdlib_module_names and any(where.is_relative_to(lib) for lib in standard):
         return "python"
     raise ValueError(f"it imports {name} from {where}, which is not an installed package")
 
 
 def _version_of_package(name: str) -> str:
+    """Return the version of a package that `version_in` does not find."""
+    import importlib.metadata  # takes longer than all else here
+
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(name)  # the usual case; the search below takes longer
+        return importlib.metadata.version(name)  # the search below takes longer
     packages = _distributions().get(name)
     if not packages:
         raise ValueError(f"it imports {name}, which belongs to no installed package")
@@ -217,4 +221,6 @@ def _folders() -> tuple[list[Path], list[Path]]:
 
 @lru_cache(maxsize=1)
 def _distributions() -> dict[str, list[str]]:
+    import importlib.metadata
+
     return {k: list(set(v)) for k, v in importlib.metadata.packages_distributions().items()}

@@ -39,7 +39,6 @@ from farm.errors import FarmError
 from farm.model import Model
 from farm.worker.file_version import version_of_file
 from farm.worker.kinds import FILES, PICKLES
-from farm.worker.lines import models_of_command
 from farm.worker.servers import models_of
 from farm.worker.specs import Spec, all_forms, content_of, parsed
 
@@ -94,7 +93,11 @@ def _load(spec: str, comm: Any) -> Mapping[str, Model]:
         return dict(zip([parts.alias], found.values(), strict=True))
     if parts.urls or parts.command is not None:
         try:
-            return models_of(spec) if parts.urls else models_of_command(parts.command or "")
+            if parts.urls:
+                return models_of(spec)
+            from farm.worker.lines import models_of_command  # starts programs: imports much
+
+            return models_of_command(parts.command or "")
         except (FarmError, ValueError) as error:
             raise LoadError(f"{spec}: {error}", detail=getattr(error, "detail", "")) from error
     before = content_of(parts)

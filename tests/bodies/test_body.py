@@ -72,6 +72,41 @@ def test_its_file_ends_with_it() -> None:
     assert bytes(view) == b"abc"
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_raw_numbers_are_collected_in_memory() -> None:
+    before = open_files()
+    body = Gathering(LIMIT, HEAVY_BYTES + 3)
+    for part in (b"a", bytes(HEAVY_BYTES), b"bc"):
+        body.add(part)
+    held = body.whole({})
+    assert isinstance(held, HeldBody)
+    assert held.size == HEAVY_BYTES + 3
+    assert held.view() == b"a" + bytes(HEAVY_BYTES) + b"bc"
+    assert held.view().readonly
+    assert open_files() == before
+
+
+def test_memory_moves_to_a_file_for_a_reader() -> None:
+    body = HeldBody(LIMIT, 6)
+    body.add(b"abc")
+    body.add(b"de")  # less than announced
+    view = body.view()
+    assert os.pread(body.descriptor, 100, 0) == b"abcde"
+    assert body.descriptor == body.descriptor
+    assert bytes(view) == bytes(body.view()) == b"abcde"
+    assert body.read() == b"abcde"
+
+
+def test_more_than_was_announced_is_kept_too() -> None:
+    body = HeldBody(LIMIT, 4)
+    for part in (b"abc", b"def", b"g"):
+        body.add(part)
+    assert bytes(body.view()) == b"abcdefg"
+
+
 def test_what_is_cleared_is_gone() -> None:
     body = Gathering(LIMIT)
     body.add(bytes(HEAVY_BYTES + 1))

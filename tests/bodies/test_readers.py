@@ -31,8 +31,10 @@ MODELS = {"echo": INFO}
 WAIT_S = scaled(30.0)
 
 
-def held(data: bytes, encoding: bytes = b"", limit: int = 1 << 30) -> HeldBody:
-    body = HeldBody(limit)
+def held(
+    data: bytes, encoding: bytes = b"", limit: int = 1 << 30, *, in_memory: bool = False
+) -> HeldBody:
+    body = HeldBody(limit, len(data) if in_memory else 0)
     body.add(data)
     body.encoding = encoding
     return body
@@ -100,6 +102,13 @@ def test_a_body_is_read_elsewhere_and_its_arrays_are_mapped() -> None:
     assert call.model == "echo"
     assert np.array_equal(call.inputs[0], numbers)
     assert not call.inputs[0].flags.owndata
+
+
+def test_a_body_in_memory_is_read_elsewhere_too() -> None:
+    numbers = np.random.default_rng(0).normal(size=1000)
+    body = held(b'{"name":"echo","input":[%b]}' % str(numbers.tolist()).encode(), in_memory=True)
+    call = asyncio.run(asked_once(decode_request, "/Evaluate", body, MODELS))
+    assert np.array_equal(call.inputs[0], numbers)
 
 
 def test_jobs_run_in_another_process_that_is_kept() -> None:

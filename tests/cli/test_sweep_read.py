@@ -68,9 +68,9 @@ def test_status_as_json(capsys: pytest.CaptureFixture[str], path: Path) -> None:
 
 
 def test_status_of_a_process_that_is_silent() -> None:
-    progress = Progress(SILENT, "t", 6, done=2, time=time.time() - 65, host="node", pid=7)
+    progress = Progress(SILENT, "t", 6, done=2, time=time.time() - 3900, host="node", pid=7)
     text = describe(progress)
-    assert "its process 7 on node has not reported for 1 min 5 s" in text
+    assert "its process 7 on node has not reported for 1 h 05 min" in text
     assert "farm sweep --resume" in text
 
 

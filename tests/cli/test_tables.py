@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from farm.cli.tables import LONGEST_NAME_SHOWN, duration, short_name, size, text_table
+from farm.cli.tables import LONGEST_NAME_SHOWN, short_name, size, text_table
 
 NUMBERS = ("done", "7", "1234")
 STATES = ("state", "busy", "None")
@@ -54,17 +54,3 @@ def test_cells_are_text_below_their_columns() -> None:
 )
 def test_sizes_have_units_that_suit_them(count: float, text: str) -> None:
     assert size(count) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (2.5e-5, "25 us"),
-        (0.0123, "12.3 ms"),
-        (99.94, "99.9 s"),
-        (150.0, "2 min 30 s"),
-        (7265.0, "2 h 01 min"),
-    ],
-)
-def test_durations_have_units_that_suit_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -2,66 +2,58 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import pytest
 
 from farm.experiment.config.components import ACQUISITIONS, GENERATORS, SURROGATES
 from farm.experiment.loop.pacing import IDLE_SHARE, WORTH
 from farm.experiment.loop.run import FAILURES_IN_A_ROW
 from farm.protocols.aepsych.codec import TYPES
-from tests.support.dispatcher_farm import environment, run_farm
+from tests.support.dispatcher_farm import environment
 from tests.support.experiment_server import CLIENTS, serving_experiments
+from tests.support.shell_page import ShellPage
+from tests.support.time_limits import scaled
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 BOWL, CLIENT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 CONFIG, SEEDED = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
-RUN, READ, SEEDED_LOOP = (
-    [line.partition("#")[0].split() for line in block.splitlines()]
-    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-)
 
 
 @pytest.mark.slow
-def test_the_closed_loop_and_what_it_found(tmp_path: Path) -> None:
-    (tmp_path / "bowl.py").write_text(BOWL)
-    (tmp_path / "tune.ini").write_text(CONFIG)
-    for farm, *command in RUN + READ:
-        assert farm == "farm"
-        status, out, err = run_farm(*command, cwd=tmp_path, timeout_s=60)
-        assert status == 0, (command, err)
-        if command[1] == "best":
-            x, y = re.findall(r"[xy] = ([\d.e-]+)", out)[:2]
-            assert float(x) == pytest.approx(0.3, abs=0.1)
-            assert float(y) == pytest.approx(0.7, abs=0.1)
-    assert (tmp_path / "tune.html").exists()
-    status, out, _ = run_farm("sweep", "status", "tune.h5", "--json", cwd=tmp_path)
-    assert json.loads(out)["done"] >= 16
+@pytest.mark.timeout(scaled(150.0))
+def test_the_loop_what_it_found_and_one_that_begins_with_evaluations(tmp_path: Path) -> None:
+    with ShellPage("docs/experiments.md", tmp_path) as page:
+        page.write("bowl.py", BOWL)
+        page.write("tune.ini", CONFIG)
+        page.type_next("pip install")
+        page.type_next("farm experiment run tune.ini")
+        told = page.type_next("farm experiment status")
+        x, y = re.findall(r"[xy] = ([\d.e-]+)", told)[:2]
+        assert float(x) == pytest.approx(0.3, abs=0.1)
+        assert float(y) == pytest.approx(0.7, abs=0.1)
+        assert (page.folder / "tune.html").exists()
+        done = points_done(page.folder / "tune.h5")
+        assert done >= 16
+
+        page.write("tune.ini", CONFIG[: CONFIG.index("[farm]")] + SEEDED)
+        shutil.copy(page.folder / "tune.db", page.folder / "pilot.db")
+        design = "--param x=0:1 --param y=0:1 --design sobol:8"
+        page.prepare(f"farm sweep bowl.py {design} -n 1 -o asked.h5 --record week.record")
+        page.type_next("farm record export")
+    for number, file in ((8, "week.h5"), (done, "pilot.h5")):
+        assert f"[spread] initial trials: {number}, from {file}\n" in page.errors
 
 
-@pytest.mark.slow
-def test_an_experiment_that_begins_with_evaluations(tmp_path: Path) -> None:
-    def run(*words: str) -> str:
-        status, out, err = run_farm(*words, cwd=tmp_path, timeout_s=60)
-        assert status == 0, (words, err)
-        return out + err
-
-    (tmp_path / "bowl.py").write_text(BOWL)
-    (tmp_path / "pilot.ini").write_text(CONFIG)
-    (tmp_path / "tune.ini").write_text(CONFIG[: CONFIG.index("[farm]")] + SEEDED)
-    design = ["--param", "x=0:1", "--param", "y=0:1", "--design", "sobol:8"]
-    run("sweep", "bowl.py", *design, "-o", "asked.h5", "--record", "week.record")
-    run("experiment", "run", "pilot.ini", "bowl.py")
-    for farm, *command in SEEDED_LOOP:
-        assert farm == "farm"
-        said = run(*command)
-    pilot = json.loads(run("sweep", "status", "pilot.h5", "--json"))["done"]
-    for number, file in ((8, "week.h5"), (pilot, "pilot.h5")):
-        assert f"[spread] initial trials: {number}, from {file}\n" in said
+def points_done(path: Path) -> int:
+    """Return the number of points of a sweep file that are done."""
+    with h5py.File(path) as file:
+        return int((file["status"][:] == 1).sum())
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ import farm
 from farm.server.farm import Farm, running
 from farm.settings import Settings
 from tests.support.coroutines import wait_until
+from tests.support.shell_page import ShellPage
 from tests.support.time_limits import scaled
 
 pytestmark = pytest.mark.root
@@ -110,6 +111,8 @@ def listens(port: int) -> bool:
 def proxy() -> Iterator[Proxy]:
     """Set up nginx as on the page, but on other ports, without TLS and with a plain password."""
     go_on.clear()
+    if shutil.which("jq") is None:
+        pytest.skip("needs jq (apt install jq)")
     (shown,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
     http_port, grpc_port = free_ports(2)
     models = {"slow": Slow(), "wide": wide}
@@ -120,10 +123,9 @@ def proxy() -> Iterator[Proxy]:
             (folder / "users").write_text("ann:{PLAIN}secret\n")
             (folder / "users").chmod(0o644)
             token = f'Authorization "Bearer {connection.token}";\n'
-            (folder / "farm-token").write_text(f"proxy_set_header {token}")
+            (folder / "farm-token").write_text("# before the first start of the farm\n")
             (folder / "farm-grpc-token").write_text(f"grpc_set_header {token}")
-            for name in ("farm-token", "farm-grpc-token"):
-                (folder / name).chmod(0o600)
+            (folder / "farm-grpc-token").chmod(0o600)
             for pattern, instead in (
                 (r"listen 443 ssl", f"listen 127.0.0.1:{http_port}"),
                 (r"listen 8443 ssl", f"listen 127.0.0.1:{grpc_port}"),
@@ -134,10 +136,36 @@ def proxy() -> Iterator[Proxy]:
             ):
                 assert re.search(pattern, shown), pattern
                 shown = re.sub(pattern, instead, shown)
+            url = f"http://127.0.0.1:{http_port}"
             with nginx(folder, shown):
-                yield Proxy(
-                    f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}", connection.url
-                )
+                assert ask(url, headers=ANN).status == 401  # farm's: nginx has no token yet
+                before = workers_of_nginx(folder)
+                store_the_token(folder)
+                # Workers with the old settings take connections until they end.
+                wait_until(lambda: not before & workers_of_nginx(folder))
+                wait_until(lambda: ask(url, headers=ANN).status == 200)
+                yield Proxy(url, f"127.0.0.1:{grpc_port}", connection.url)
+
+
+def workers_of_nginx(folder: Path) -> set[int]:
+    """Return the processes that answer for nginx now."""
+    master = (folder / "pid").read_text().strip()
+    return {int(pid) for pid in Path(f"/proc/{master}/task/{master}/children").read_text().split()}
+
+
+def store_the_token(folder: Path) -> None:
+    """Type the page's lines that store the token, as root, for nginx in this folder."""
+    binary = shutil.which("nginx") or "/usr/sbin/nginx"
+    instead = {
+        "farm-run": f"{folder}/run",
+        "sudo nginx": f"{binary} -p {folder} -c {folder}/nginx.conf",
+        "sudo ": "",
+        "/etc/nginx": str(folder),
+    }
+    with ShellPage("docs/security.md", folder, instead) as page:
+        page.type_next("token=")
+    stored = (folder / "farm-token").stat()
+    assert (stored.st_uid, stored.st_mode & 0o777) == (0, 0o600)
 
 
 def ask(url: str, **options: Any) -> urllib3.BaseHTTPResponse:

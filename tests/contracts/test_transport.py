@@ -26,7 +26,8 @@ from farm.model import Config, Inputs, Model, Tensors
 from farm.transports.connection import Connection
 from farm.transports.dask import worker as dask_worker
 from farm.transports.dask.transport import DaskTransport
-from farm.transports.peers import Listener, Peers
+from farm.transports.peer_line import Listener
+from farm.transports.peers import Peers
 from farm.transports.stream.listener import UnixListener
 from farm.transports.threads import LocalTransport
 from farm.transports.worker_host import WorkerHost

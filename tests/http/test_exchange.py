@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import mmap
 import threading
 from contextlib import AbstractContextManager
 
 import pytest
 
-from farm.bodies.body import QUICK_BYTES
-from farm.bodies.unpacking import Refused
+from farm.bodies.body import HEAVY_BYTES, MOST_IN_MEMORY, QUICK_BYTES, HeldBody
+from farm.bodies.unpacking import Headers, Refused
 from farm.dispatcher.backend import CancelCall
 from farm.http.request import Answer, Handler, Request
 from tests.support import bare_server
@@ -218,6 +219,37 @@ def test_an_end_answers_what_is_open_and_takes_it_back() -> None:
         received = rest_of(connection)
         assert received.startswith(b"HTTP/1.1 503 ")
         assert later.taken_back == [b"1"]
+
+
+class Keeper:
+    """A door that answers with a long body, and notes whether that was in a file.
+
+    It takes bodies with the header `raw` as raw numbers.
+    """
+
+    def __init__(self) -> None:
+        self.in_file: list[bool] = []
+
+    def __call__(self, request: Request, answer: Answer) -> None:
+        assert isinstance(request.body, HeldBody)
+        view = request.body.view()
+        self.in_file.append(isinstance(view.obj, mmap.mmap))
+        answer(200, view)
+
+    def is_raw(self, headers: Headers) -> bool:
+        return b"raw" in headers
+
+
+def test_long_bodies_of_raw_numbers_are_held_in_memory_and_others_in_files() -> None:
+    keeper = Keeper()
+    body = bytes(range(256)) * (HEAVY_BYTES // 256) + b"x"
+    packed = "Content-Encoding: identity"
+    with bare_server.serving({"/keep": keeper}, limit=1 << 30) as server:
+        for headers in (["raw: 1"], [], ["raw: 1", packed]):
+            assert server.ask(post("/keep", body, *headers, LAST)).endswith(b"\r\n\r\n" + body)
+        long = body * (MOST_IN_MEMORY // len(body) + 1)
+        assert server.ask(post("/keep", long, "raw: 1", LAST)).endswith(b"\r\n\r\n" + long)
+    assert keeper.in_file == [False, True, True, True]
 
 
 def test_long_bodies_that_are_whole_at_once_are_read_one_in_a_turn() -> None:

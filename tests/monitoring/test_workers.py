@@ -144,7 +144,27 @@ async def test_what_it_uses_is_shown_until_it_is_old(monkeypatch: pytest.MonkeyP
     assert (row["memory_bytes"], row["processor"]) == (1000, 0.5)
     monkeypatch.setattr(workers, "STALE_S", 0.0)
     row = farm.row()
+    assert (row["memory_bytes"], row["processor"]) == (1000, 0.5), "an idle worker reports seldom"
+    monkeypatch.setattr(workers, "STALE_IDLE_S", 0.0)
+    row = farm.row()
     assert (row["memory_bytes"], row["processor"]) == (None, None)
+
+
+@on_loop
+async def test_what_a_busy_worker_uses_is_old_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    farm = Farm()
+    farm.join()
+    for tell in farm.dispatcher.on_used:
+        tell(W, Used(1000, 0.5))
+    task = asyncio.create_task(
+        farm.dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(1),)))
+    )
+    await until(lambda: bool(farm.transport.sent))
+    monkeypatch.setattr(workers, "STALE_S", 0.0)
+    row = farm.row()
+    assert (row["memory_bytes"], row["processor"]) == (None, None)
+    farm.dispatcher.finished(W, [(farm.transport.sent.pop()[0], result(1.0))])
+    await task
 
 
 @on_loop

@@ -37,8 +37,8 @@ def test_call_fails_after_its_retries_and_names_the_workers(farm: Recorder) -> N
     assert farm.last_error() == (
         "the call was lost 4 times, with a (signal 11), b (signal 11), c (signal 11), "
         "d (signal 11); what happened: queued 0 s, lost with a after 1 s (signal 11), "
-        "queued again 0.5 s, lost with b after 1 s (signal 11), queued again 0.5 s, "
-        "lost with c after 1 s (signal 11), queued again 0.5 s, lost with d after 1 s (signal 11)"
+        "queued again 500 ms, lost with b after 1 s (signal 11), queued again 500 ms, "
+        "lost with c after 1 s (signal 11), queued again 500 ms, lost with d after 1 s (signal 11)"
     )
     assert farm.queue().failed == 1
 

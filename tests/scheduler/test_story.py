@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from farm.scheduler.state import TaskId
-from farm.scheduler.story import STEPS_TOLD, span, story, with_story
+from farm.scheduler.story import STEPS_TOLD, story, with_story
 from tests.scheduler.recorder import Recorder, call, sent
 
 
@@ -26,11 +24,11 @@ def test_a_task_tells_how_long_it_waited_and_what_became_of_each_attempt(farm: R
     farm.leave("w1", "signal 9")
     farm.after(0.25).expect()
     lost = ["queued 3 s", "lost with w1 after 12 s (signal 9)"]
-    assert told(farm, task) == [*lost, "queued again 0.25 s"]
+    assert told(farm, task) == [*lost, "queued again 250 ms"]
     farm.join("w2")
     farm.expect(sent("w2", task))
     farm.after(1.0).hand_back("w2", task)
-    back = [*lost, "queued again 0.25 s", "back from w2 after 1 s (handed back)"]
+    back = [*lost, "queued again 250 ms", "back from w2 after 1 s (handed back)"]
     assert told(farm, task) == [*back, "queued again 0 s"]
     farm.expect(sent("w2", task))
     farm.after(2.0).leave("w2", "it drained", drained=True)
@@ -87,19 +85,3 @@ def test_an_error_has_the_story_if_it_says_more_than_how_long_the_call_waited(
     assert with_story("no", farm.task(running), farm.now) == (
         "no; what happened: queued 0 s, sent to w 2 s ago"
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (6.42e-05, "0 s"),
-        (0.000457, "0 s"),
-        (0.0124, "12.4 ms"),
-        (0.25, "0.25 s"),
-        (12.44, "12.4 s"),
-        (1234.0, "20 min"),
-        (86400.0, "24 h 00 min"),
-    ],
-)
-def test_spans_of_all_sizes_are_read_at_a_glance(seconds: float, text: str) -> None:
-    assert span(seconds) == text

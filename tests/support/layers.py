@@ -147,6 +147,27 @@ def is_pure(path: str) -> bool:
     return path.startswith(PURE) and not any(fnmatch(path, each) for each in IMPURE_FILES)
 
 
+LATE = frozenset(
+    {
+        ("farm/cli/__init__.py", "farm.settings"),
+        ("farm/cli/__init__.py", "logging"),
+        ("farm/cli/__init__.py", "traceback"),
+        ("farm/cli/groups.py", "difflib"),
+        ("farm/descriptors.py", "importlib.metadata"),
+        ("farm/machine/addresses.py", "farm.settings"),
+        ("farm/machine/keeper_line.py", "asyncio"),
+        ("farm/machine/private.py", "tempfile"),
+        ("farm/provision/batch/allocation.py", "subprocess"),
+        ("farm/provision/local/record.py", "tempfile"),
+        ("farm/transports/stream/address.py", "shutil"),
+        ("farm/transports/stream/address.py", "tempfile"),
+        ("farm/worker/file_version.py", "importlib.metadata"),
+        ("farm/worker/loader.py", "farm.worker.lines"),
+    }
+)
+"""Imports in functions, of modules that neither `farm --help` nor a worker may wait for."""
+
+
 def violations(
     path: str, source: str, *, base: frozenset[str], extras: frozenset[str]
 ) -> list[str]:
@@ -159,6 +180,7 @@ def violations(
     pure = is_pure(path)
     for module, line, in_function, for_types in imports_of(source):
         top, *rest = module.split(".")
+        in_function = in_function and (path, module) not in LATE
         if top == "farm":
             problem = _inner_problem(part, rest, in_function, _extras_of(path))
         elif top in _extras_of(path):

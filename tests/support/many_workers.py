@@ -13,6 +13,8 @@ import heapq
 import select
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from farm.call import Buffer, Call, ModelInfo, Result, TensorInfo, WorkerInfo
 from farm.errors import ModelFailed
 from farm.machine.open_files import allow_many_open_files
 from farm.transports.connection import read_connection
-from farm.transports.dial import dial
+from farm.transports.dial import DialedLine, dial
 from farm.transports.identity import worker_identity
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Outcome
@@ -38,9 +40,10 @@ MODEL = ModelInfo("beam", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
 class LightWorker:
     """One worker: what it runs is a time at which it answers."""
 
-    def __init__(self, folder: str, host: str, number: int) -> None:
+    def __init__(self, host: str, number: int, dialed: Callable[[str], DialedLine]) -> None:
+        """dialed: returns a line to the farm for a worker's identity."""
         self.name = f"{host}/{number}"
-        self.line = dial(read_connection(folder), worker_identity(self.name))
+        self.line = dialed(worker_identity(self.name))
         self.run_s = RUN_S * (SLOWER if self.name == SLOW else 1.0)
         labels = {"restarts": "0"}
         info = WorkerInfo(self.name, (MODEL,), host=host, pid=1000 + number, labels=labels)
@@ -86,7 +89,7 @@ def main(folder: str) -> None:
     workers = {}
     for host in range(HOSTS):
         for number in range(EACH):
-            worker = LightWorker(folder, f"node{host}", number)
+            worker = LightWorker(f"node{host}", number, partial(dial, read_connection(folder)))
             workers[worker.line.fileno()] = worker
             poll.register(worker.line.fileno(), select.POLLIN)
     order = 0

@@ -18,7 +18,8 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.scheduler.state import WorkerId
 from farm.transports.connection import WORKERS_FILE, Connection, write_connection
 from farm.transports.keys import Keys
-from farm.transports.peers import Listener, Peers
+from farm.transports.peer_line import Listener
+from farm.transports.peers import Peers
 from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.listener import ZmqListener
 from tests.support.time_limits import scaled

@@ -22,7 +22,8 @@ from farm.transports.connection import Connection
 from farm.transports.dial import dial
 from farm.transports.identity import worker_identity
 from farm.transports.keys import new_keys
-from farm.transports.peers import Listener, Peers
+from farm.transports.peer_line import Listener
+from farm.transports.peers import Peers
 from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
 from farm.transports.stream.listener import UnixListener

@@ -95,3 +95,21 @@ async def test_a_listener_that_is_late_by_half_a_heartbeat_was_away(
         monkeypatch.setattr(farm.router, "_probed_at", farm.router._loop.time() - 1.6)
         farm.router._probe()
         assert away == [True]
+
+
+@on_loop
+async def test_probes_of_many_workers_are_sent_a_few_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PROBES_AT_ONCE", 2)
+    monkeypatch.setattr(zmq, "PROBE_EVERY_S", 1000.0)  # the test probes
+    async with Farm.up() as farm:
+        workers = [await farm.worker(f"node{number}/1-a") for number in range(5)]
+        assert farm.transport.probe(all_of_them=False)  # none is busy
+        done = [farm.transport.probe(all_of_them=True) for _ in range(2)]
+        leaver = workers.pop()
+        leaver.close()
+        await until(lambda: farm.transport.probe(all_of_them=True) and len(farm.workers()) == 4)
+        assert done == [False, False]
+        for worker in workers:
+            assert (await worker.hear(Kind.PROBE)).data is None

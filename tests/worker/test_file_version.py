@@ -49,7 +49,7 @@ def test_a_new_release_of_an_imported_package_is_another_version(
 ) -> None:
     before = version(path)
     with monkeypatch.context() as patched:
-        patched.setattr("importlib.metadata.version", lambda name: "99.0")
+        patched.setattr("farm.worker.file_version.version_in", lambda folder, name: "99.0")
         assert version(path) not in ("", before)
     with monkeypatch.context() as patched:
         patched.setattr("farm.worker.file_version.__version__", "99.0")

@@ -52,9 +52,9 @@ def read_seed_files(
         except FarmError as error:
             raise type(error)(_one_line(f"seed data {name}: {error.message}")) from None
         except (SweepError, *HDF5_ERRORS) as error:
-            text = str(error)
+            # Exports serve here too, so a clause about sweep files is left out.
+            text = error.message if isinstance(error, SweepError) else str(error)
             named = text if str(folder / name) in text else f"{folder / name}: {text}"
-            named = named.partition("; expected a sweep file")[0]  # here exports serve, too
             raise InvalidInput(_one_line(f"seed data: {named}; {EXPECTED}")) from None
         found.append(trials)
         left -= len(trials.points)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from farm.bodies.body import HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long_raw
-from farm.bodies.unpacking import Refused
+from farm.bodies.unpacking import Headers, Refused
 from farm.call import BYTES, EMPTY_CONFIG, Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
 from farm.encoding.tensors import shown
@@ -109,6 +109,10 @@ class GraphPipeEndpoint:
         except (FarmError, GraphpipeFault) as error:
             _answer_error(error, request, answer)
         return None
+
+    def is_raw(self, headers: Headers) -> bool:
+        """Whether a body is raw tensors: all are, and texts alone are decoded elsewhere."""
+        return True
 
     def _model(self, path: str) -> tuple[ModelInfo, str]:
         """Return the model of a path and the rest of it. Raises _NotHere or Unavailable."""

@@ -169,9 +169,20 @@ def raw_bytes(array: Array) -> bytes:
             parts.append(_LENGTH.pack(len(element)))
             parts.append(element)
         return b"".join(parts)
+    return _little_endian(array).tobytes()
+
+
+def raw_view(array: Array) -> Raw:
+    """Return what `raw_bytes` does, but without a copy of numbers that lie in that order."""
+    if array.dtype.hasobject:
+        return raw_bytes(array)
+    return np.ascontiguousarray(_little_endian(array)).reshape(-1).view(np.uint8).data
+
+
+def _little_endian(array: Array) -> Array:
     if sys.byteorder == "big" or array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return array.tobytes()
+        return array.astype(array.dtype.newbyteorder("<"))
+    return array
 
 
 def bytes_of(element: Any) -> bytes:

@@ -181,8 +181,13 @@ def encode_result(call: Call, result: Result, non_finite: NonFinite = NonFinite.
     """
     if call.operation is not Operation.EVALUATE:
         return b'{"output":%b}' % _vector_text(result.outputs[0], non_finite, "output")
-    texts = [_vector_text(y, non_finite, f"output[{i}]") for i, y in enumerate(result.outputs)]
-    return b'{"output":[%b]}' % b",".join(texts)
+    parts = [b'{"output":[']
+    for i, y in enumerate(result.outputs):
+        if i:
+            parts.append(b",")
+        parts.append(_vector_text(y, non_finite, f"output[{i}]"))
+    parts.append(b"]}")
+    return b"".join(parts)  # one copy of the texts, which may be long
 
 
 def _vector_text(values: Array, non_finite: NonFinite, where: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
@@ -85,6 +84,8 @@ def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
             return float(environment[name])
     if not job:
         return None
+    import subprocess  # only here, for a process that is to start soon
+
     try:
         answer = subprocess.run(
             ["squeue", "-h", "-j", job, "-o", "%L"],

@@ -129,6 +129,14 @@ class Child:
         running = self.running()
         return None if running is None or running.tasks == () else running.since_s
 
+    def is_quiet(self) -> bool:
+        """Whether it serves, and only a message or an event of its process asks for a look at it.
+
+        Look at it again after each message, and whenever `stops.child_events` is true.
+        """
+        ending = self.done or self.doom or self.told_to_drain or self.kill_at is not None
+        return self.ready_at is not None and self.talks and not (ending or self._stops.stopped)
+
     def stopped_s(self, now: float) -> float:
         """Return the seconds since it was stopped, for example by SIGSTOP; call at each check."""
         return self._stops.stopped_s(now)

@@ -139,6 +139,10 @@ class Group(Child):
         """Return the tasks that the group runs, as far as reported."""
         return self._running
 
+    def is_quiet(self) -> bool:
+        """Return False: its ranks are no children of this process."""
+        return False
+
     def stopped_s(self, now: float) -> float:
         """Return for how many seconds one of its ranks on this host has been stopped."""
         return max((stops.stopped_s(now) for stops in self._ranks_here.values()), default=0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import time
 from array import array
 from collections.abc import Sequence
@@ -50,6 +49,8 @@ class RunRecord:
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("farm-running")
         else:
+            import tempfile
+
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
         os.write(descriptor, bytes(SIZE))

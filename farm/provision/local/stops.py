@@ -52,6 +52,11 @@ class ChildStops:
         self._stopped = False
         self._clock = StopClock()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped when `stopped_s` was last asked."""
+        return self._stopped
+
     def stopped_s(self, now: float) -> float:
         """Return the seconds for which the child has been stopped."""
         with contextlib.suppress(ChildProcessError):  # it has ended
@@ -60,6 +65,18 @@ class ChildStops:
                 self._stopped = event.si_code == os.CLD_STOPPED
                 self._clock.restart()
         return self._clock.look(now, stopped=self._stopped)
+
+
+def child_events() -> bool:
+    """Whether a child of this process has ended, stopped or continued since that was last asked.
+
+    One system call for all children; it leaves the events to those who wait for one child.
+    """
+    options = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
+    try:
+        return os.waitid(os.P_ALL, 0, options) is not None
+    except ChildProcessError:  # there is none
+        return False
 
 
 class ProcessStops:

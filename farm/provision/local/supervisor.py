@@ -23,6 +23,7 @@ from farm.provision.local.child import Child, OutOfMemory
 from farm.provision.local.deaths import Deaths
 from farm.provision.local.group import Group, Launch
 from farm.provision.local.starting import arguments_of, environment_of
+from farm.provision.local.stops import child_events
 from farm.provision.local.worker_log import first_line
 from farm.transports.connection import Connection, read_worker_connection
 from farm.transports.reporter import Reporter
@@ -185,6 +186,7 @@ class Workers:
             _Seat(number, settings.logs / f"{log_name}-{number}.log")
             for number in range(settings.count)
         ]
+        self._spoke: set[int] = set()  # the status pipes with something to read
         self._failure: WorkersFailed | None = None
         self._out_of_memory = OutOfMemory()
         self._deaths = Deaths(log)
@@ -258,8 +260,10 @@ class Workers:
                 if self._reports.stop_asked():  # only set, never cleared here: others set it, too
                     self._draining = True
                 self._restart(self._reports.to_restart())
+                all_quiet = self._all_quiet()
                 for seat in self._seats:
-                    self._look_after(seat, now)
+                    if not (all_quiet and seat.child is not None and self._is_quiet(seat.child)):
+                        self._look_after(seat, now)
                 self._tell_ready()
                 self._deaths.report_if_due(now)
                 self._out_of_memory.look()
@@ -276,6 +280,14 @@ class Workers:
             self._deaths.report()
             self._reports.close()
             self._finish()
+
+    def _all_quiet(self) -> bool:
+        """Whether only processes that are not quiet need a look: a look at hundreds takes long."""
+        ending = self._draining or self._kill_at is not None
+        return not (ending or self.settings.time_limit_s is not None or child_events())
+
+    def _is_quiet(self, child: Child) -> bool:
+        return child.status not in self._spoke and child.is_quiet()
 
     def _finish(self) -> None:
         for future in (self.ended, self.ready):
@@ -305,7 +317,8 @@ class Workers:
             elif not seat.over:
                 due.append(seat.start_at)
         # Add a millisecond: poll rounds down, and would busy-wait for the last one.
-        poll.poll(1 + 1000 * max(0.0, min(due) - now))
+        ready = poll.poll(1 + 1000 * max(0.0, min(due) - now))
+        self._spoke = {descriptor for descriptor, _ in ready}
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import platform
 import time
@@ -238,21 +237,6 @@ def read_status(path: Path) -> Progress | None:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SweepError(f"{path} cannot be read: {error!r}") from error
-
-
-def duration(seconds: float | None) -> str:
-    """Format a duration for people: 250 ms, 12.3 s, 4 min 5 s, 3 h 20 min, 2 d 4 h."""
-    if seconds is None or not math.isfinite(seconds):
-        return "?"
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    whole = round(seconds)
-    for unit, (name, small, size) in {60: ("min", "s", 1), 3600: ("h", "min", 60)}.items():
-        if whole < unit * (60 if unit == 60 else 48):
-            return f"{whole // unit} {name} {whole % unit // size} {small}"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def _percentiles(runs: Any) -> tuple[float | None, float | None]:

@@ -28,17 +28,20 @@ def check_path(path: Path) -> None:
     if path.is_dir():
         there = _names_in(path)
         also = f"; it has {', '.join(there)}" if there else ", and it has no .h5 file"
-        raise SweepError(f"{path} is a folder{also}; {_expected()}")
+        raise SweepError(f"{path} is a folder{also}", expected=_expected())
     if path.name.endswith(JOURNAL):
         sweep = path.name.removesuffix(JOURNAL)
         raise SweepError(f"{path} is the journal of a sweep; name the sweep, {sweep}")
     if path.exists() or path.with_name(path.name + JOURNAL).exists():
         return
     if not path.parent.is_dir():
-        raise SweepError(f"{path} does not exist, nor does the folder {path.parent}; {_expected()}")
+        raise SweepError(
+            f"{path} does not exist, nor does the folder {path.parent}", expected=_expected()
+        )
     names = _names_in(path.parent, like=path.name)
-    also = f"; did you mean {' or '.join(names)}?" if names else f"; {_expected()}"
-    raise SweepError(f"{path} does not exist{also}")
+    if names:
+        raise SweepError(f"{path} does not exist; did you mean {' or '.join(names)}?")
+    raise SweepError(f"{path} does not exist", expected=_expected())
 
 
 def described(path: Path, error: Exception) -> SweepError:
@@ -50,11 +53,11 @@ def described(path: Path, error: Exception) -> SweepError:
     except OSError as other:
         return SweepError(f"{path} cannot be read: {other.strerror or other}")
     if not size:
-        return SweepError(f"{path} cannot be read: it is empty; {_expected()}")
+        return SweepError(f"{path} cannot be read: it is empty", expected=_expected())
     if not SIGNATURE.startswith(start[: len(SIGNATURE)]):
         return SweepError(
-            f"{path} cannot be read: it is not an HDF5 file, as it begins with {start!r}; "
-            f"{_expected()}"
+            f"{path} cannot be read: it is not an HDF5 file, as it begins with {start!r}",
+            expected=_expected(),
         )
     if isinstance(error, BlockingIOError):
         return SweepError(f"{path} cannot be read: another program writes it; close it there")

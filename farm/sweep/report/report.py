@@ -19,7 +19,6 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
-from farm.sweep.file.progress import duration
 from farm.sweep.file.reading import open_sweep
 from farm.sweep.file.summary import summarise
 from farm.sweep.file.unreadable import reading
@@ -27,6 +26,7 @@ from farm.sweep.report import columns, fields
 from farm.sweep.report.operation import operation_of
 from farm.sweep.report.ranking import ranking_of
 from farm.sweep.report.shown import ShownPoints, shown_points
+from farm.timespan import timespan
 
 SCRIPTS = (
     *("text.js", "data.js", "axes.js", "selection.js", "figure.js", "scatter.js", "histogram.js"),
@@ -181,15 +181,15 @@ def _points(known: PointColumns) -> str:
 
 def _headline(summary: Mapping[str, float]) -> dict[str, str]:
     told = {
-        "time in the model": f"{duration(summary['work_s'])} on {int(summary['workers'])} workers",
-        "first start to last end": duration(summary["makespan_s"]),
+        "time in the model": f"{timespan(summary['work_s'])} on {int(summary['workers'])} workers",
+        "first start to last end": timespan(summary["makespan_s"]),
     }
     if np.isfinite(summary["efficiency"]):
         told["efficiency"] = f"{summary['efficiency']:.1%} (time in the model / workers / span)"
     for name, words in (("idle_gap", "idle gap of a worker"), ("overhead", "overhead of a point")):
         if np.isfinite(summary[f"{name}_p50_s"]):
             told[words] = ", ".join(
-                f"p{percent} {duration(summary[f'{name}_p{percent}_s'])}"
+                f"p{percent} {timespan(summary[f'{name}_p{percent}_s'])}"
                 for percent in (50, 95, 99)
             )
     return told

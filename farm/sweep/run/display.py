@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from farm.sweep.file.progress import Progress, duration
+from farm.sweep.file.progress import Progress
+from farm.timespan import timespan
 
 LINE_EVERY_S = 60.0
 
@@ -105,7 +106,7 @@ def facts(progress: Progress) -> str:
     if progress.rate_per_s is not None:
         parts.append(rate(progress.rate_per_s))
     if progress.pending:
-        parts.append(f"{duration(progress.eta_s)} left")
+        parts.append(f"{timespan(progress.eta_s)} left")
     return ", ".join(parts)
 
 
@@ -123,9 +124,9 @@ def cost(progress: Progress) -> str:
     """Return the expected cost of the whole sweep, estimated from the finished points."""
     expected = progress.expected_work_s or 0.0
     return (
-        f"a point takes {duration(progress.run_mean_s)} on average, so {progress.total} points "
+        f"a point takes {timespan(progress.run_mean_s)} on average, so {progress.total} points "
         f"take about {hours(expected)} core hours (times the cores of a worker); "
-        f"expected end in {duration(progress.eta_s)}"
+        f"expected end in {timespan(progress.eta_s)}"
     )
 
 

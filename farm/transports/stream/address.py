@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -66,6 +64,8 @@ class ListeningSocket:
             self.path = Path(os.path.abspath(folder)) / FILE
             self.socket = _listening(self.path)
         except OSError:
+            import tempfile  # workers import this module to dial
+
             try:
                 self._own_folder = Path(tempfile.mkdtemp(prefix="farm-", dir=short_folder()))
                 self.path = self._own_folder / FILE
@@ -84,6 +84,8 @@ class ListeningSocket:
 
     def _remove(self) -> None:
         if self._own_folder is not None:
+            import shutil
+
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
 

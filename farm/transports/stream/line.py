@@ -21,6 +21,11 @@ from farm.call import Buffer
 READ_AHEAD = 64 * 1024
 """Bytes per read; one read returns many small messages."""
 
+MOST_SPARE = 16
+"""Read buffers kept for the next lines that read. A line has one only while it holds a part of a
+message, so that thousands of idle lines share a few.
+"""
+
 LARGE = 32 * 1024
 """A larger frame is received directly into its own memory, without another copy."""
 
@@ -38,6 +43,8 @@ _MORE = 1 << 63
 _PARTS_AT_ONCE = 512  # sendmsg takes 1024 (IOV_MAX)
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _UNLIMITED = 1 << 62
+_NO_BUFFER = memoryview(b"")
+_spare: deque[memoryview] = deque(maxlen=MOST_SPARE)  # of all threads: its methods are atomic
 
 
 class StreamLine:
@@ -55,7 +62,7 @@ class StreamLine:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_NOSIGPIPE, 1)
         self._socket = connected
         # Reading: bytes from `_begin` to `_end` of the buffer are not parsed yet.
-        self._view = memoryview(b"")  # allocated at the first read
+        self._view = _NO_BUFFER
         self._begin = self._end = 0
         self._frames: list[Buffer] = []
         self._large: memoryview | None = None  # the frame being received
@@ -142,6 +149,7 @@ class StreamLine:
         """Read once; False if there is nothing to read, or no more is allowed for now."""
         if self._is_empty:  # the last read returned less than it had room for
             self._is_empty = False
+            self._share_buffer()
             return False
         if self._over or self._may_read <= 0:
             return False
@@ -149,7 +157,7 @@ class StreamLine:
             into = self._large[self._filled :]
         else:
             if not self._view:
-                self._view = memoryview(bytearray(READ_AHEAD))
+                self._view = _spare_buffer()
             rest = self._end - self._begin
             if self._begin:
                 self._view[:rest] = self._view[self._begin : self._end]
@@ -160,6 +168,7 @@ class StreamLine:
         try:
             count = self._socket.recv_into(into)
         except BlockingIOError:
+            self._share_buffer()
             return False
         except OSError:  # reset, or closed at this end
             count = 0
@@ -173,6 +182,13 @@ class StreamLine:
         else:
             self._end += count
         return True
+
+    def _share_buffer(self) -> None:
+        """Let another line use the buffer, unless it holds a part of a message."""
+        if self._begin == self._end and self._view:
+            _spare.append(self._view)
+            self._view = _NO_BUFFER
+            self._begin = self._end = 0
 
     def ended(self) -> bool:
         """Whether the peer is gone; call it after `receive` returned None, to lose no message."""
@@ -269,3 +285,10 @@ class StreamLine:
         self._over = self._refuses = True
         self._queue.clear()
         self.queued = 0
+
+
+def _spare_buffer() -> memoryview:
+    try:
+        return _spare.pop()
+    except IndexError:
+        return memoryview(bytearray(READ_AHEAD))

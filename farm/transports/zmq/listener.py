@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from farm.transports.peers import Peers
 
 PROBE_EVERY_S = 0.2
-"""Interval between probes of busy workers; a worker killed by SIGKILL is noticed within it."""
+"""Interval between probes of busy workers; a worker killed by SIGKILL is noticed within it. Of more
+workers than are probed at once, each is probed the less often, so that the cost has a bound.
+"""
 
 IDLE_PROBE_TURNS = 5
 """Every n-th probe also goes to idle peers and checks busy workers; all learn that we live."""
@@ -304,12 +306,12 @@ class ZmqListener:
         if now - self._probed_at > self._heartbeat_s / 2:
             self._peers.was_away()
         self._probed_at = now
-        self._turn += 1
-        all_of_them = self._turn % IDLE_PROBE_TURNS == 0
-        if all_of_them:
-            for router in self._routers:
-                router.forget_lines()
-        self._peers.probe(all_of_them=all_of_them)
+        all_of_them = (self._turn + 1) % IDLE_PROBE_TURNS == 0
+        if self._peers.probe(all_of_them=all_of_them):
+            self._turn += 1
+            if all_of_them:
+                for router in self._routers:
+                    router.forget_lines()
         self._timer = self._loop.call_later(PROBE_EVERY_S, self._probe)
 
 

@@ -24,6 +24,7 @@ from farm.protocols.kserve.tensors import (
     numpy_type,
     raw_array,
     raw_bytes,
+    raw_view,
 )
 
 ITEM_BYTES = {
@@ -71,6 +72,28 @@ def test_golden_bytes() -> None:
     assert raw_bytes(np.array([1.0], ml_dtypes.bfloat16)) == b"\x80\x3f"
     assert raw_bytes(np.array([b"ab", "ä", b""], object)) == (b"\2\0\0\0ab\2\0\0\0\xc3\xa4\0\0\0\0")
     assert raw_bytes(np.arange(6.0).reshape(2, 3).T) == raw_bytes(np.array([0.0, 3, 1, 4, 2, 5]))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([1, 258], ">i2"),
+        np.arange(6.0).reshape(2, 3).T,
+        np.array([1.0], ml_dtypes.bfloat16),
+        np.array([b"ab", b""], object),
+        np.zeros((0, 3)),
+        np.array(2.5),
+    ],
+)
+def test_a_view_has_the_same_bytes(array: Any) -> None:
+    view = raw_view(array)
+    assert bytes(view) == raw_bytes(array)
+    assert len(view) == len(raw_bytes(array))
+
+
+def test_a_view_of_ordinary_numbers_is_no_copy() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    assert np.shares_memory(np.frombuffer(raw_view(array)), array)
 
 
 def test_an_array_of_numbers_is_a_view_of_what_came() -> None:

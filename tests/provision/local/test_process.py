@@ -16,6 +16,7 @@ import pytest
 from farm.provision.local.process import EXIT_NOT_LOADED, Watch, parsed
 from farm.transports.worker_host import EXIT_ORPHANED
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
+from tests.test_farm import HEAVY
 
 Started = subprocess.Popen[str]
 Start = Callable[..., Started]
@@ -42,6 +43,34 @@ def start(farm: Farm) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.communicate()
+
+
+MODULES = """
+import sys
+import farm
+import numpy as np
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def same(x):
+    print(*sys.modules, flush=True)
+    return x
+"""
+
+
+def test_a_worker_imports_little_besides_numpy_until_its_first_call(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    model = tmp_path / "same.py"
+    model.write_text(MODULES)
+    process = start(str(model))
+    farm.wait_for_workers(1)
+    assert farm.call("same", 1) == 1
+    assert process.stdout is not None
+    found = set(process.stdout.readline().split())
+    assert "numpy" in found
+    assert found & HEAVY <= {"tempfile"}, "the loader of modules uses it in Python 3.11"
+    ours = {name.split(".")[1] for name in found if name.startswith("farm.")}
+    assert ours.isdisjoint({"settings", "cli", "client", "server", "http", "sweep", "dispatcher"})
 
 
 SIGNAL_AT_THE_VERY_END = """

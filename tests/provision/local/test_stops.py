@@ -136,3 +136,25 @@ def test_a_supervisor_that_was_stopped_itself_does_not_count_that_time() -> None
     assert clock.look(0.0, stopped=True) == 0.0
     assert clock.look(3600.0, stopped=True) == LONGEST_STEP_S
     assert clock.look(3600.1, stopped=False) == 0.0
+
+
+def test_events_of_children_are_seen_and_left_to_those_who_wait() -> None:
+    script = (
+        "import os, subprocess, sys, signal\n"
+        "from farm.provision.local.stops import child_events\n"
+        "assert not child_events(), 'there is no child'\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        "assert not child_events()\n"
+        "for number, what in ((signal.SIGSTOP, os.WSTOPPED), (signal.SIGCONT, os.WCONTINUED)):\n"
+        "    child.send_signal(number)\n"
+        "    os.waitid(os.P_PID, child.pid, what | os.WNOWAIT)\n"
+        "    assert child_events() and child_events(), 'it is left to others'\n"
+        "    os.waitid(os.P_PID, child.pid, what)\n"
+        "    assert not child_events()\n"
+        "child.kill()\n"
+        "os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
+        "assert child_events()\n"
+        "assert child.wait() == -signal.SIGKILL\n"
+        "assert not child_events()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -37,6 +37,11 @@ def number_of(job_id: str) -> int:
 
 def main(program: Path, words: list[str]) -> int:
     """Run one command; return its exit code."""
+    if words == ["resource", "list"]:  # which farm does not read
+        print(
+            "     STATE NNODES   NCORES    NGPUS NODELIST\n      free      1        4        0 here"
+        )
+        return 0
     for known in ("flux submit", "flux jobs", "flux cancel", "flux job kill"):
         if " ".join(["flux", *words]).startswith(known):
             site = answer_of(program.with_name(known.replace(" ", "-")))

@@ -18,6 +18,12 @@ from tests.provision.stand_ins.site import install as install_commands
 
 HOST = "standin"
 
+QUEUES = """\
+Queue              Max   Tot Ena Str   Que   Run   Hld   Wat   Trn   Ext Type
+---------------- ----- ----- --- --- ----- ----- ----- ----- ----- ----- ----
+workq                0     0 yes yes     0     0     0     0     0     0 Exec"""
+"""What `qstat -Q` prints, for people alone: it is not recorded, and farm does not read it."""
+
 
 def install(folder: Path) -> Path:
     """Put the commands into a folder; return it."""
@@ -41,6 +47,9 @@ def main(program: Path, words: list[str]) -> int:
         return 0
     if program.name == "qstat" and words == ["-B", "-f", "-F", "dsv", "-D", "|"]:
         print(f"Server: {HOST}|server_state=Active|scheduling=True")
+        return 0
+    if program.name == "qstat" and words == ["-Q"]:
+        print(QUEUES)
         return 0
     if program.name == "qstat":
         assert words[:5] == ["-f", "-F", "dsv", "-D", "|"]

@@ -15,7 +15,6 @@ from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.progress import (
     Meter,
     Progress,
-    duration,
     nodes,
     read_status,
     status_of,
@@ -131,25 +130,6 @@ def test_a_damaged_status_file_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "s").write_text(text)
     with pytest.raises(SweepError, match="cannot be read"):
         read_status(tmp_path / "s")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "?"),
-        (np.nan, "?"),
-        (0.0123, "12.3 ms"),
-        (1.5, "1.5 s"),
-        (59.96, "60 s"),
-        (60, "1 min 0 s"),
-        (3599, "59 min 59 s"),
-        (3600, "1 h 0 min"),
-        (100_000, "27 h 46 min"),
-        (200_000, "2 d 7 h"),
-    ],
-)
-def test_durations_as_people_say_them(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_with_expected_run_times_the_end_is_the_work_left() -> None:

@@ -256,3 +256,42 @@ def test_a_message_of_frames_without_end_ends_the_line() -> None:
     assert line.ended()
     one.close()
     line.close()
+
+
+def test_idle_lines_share_a_few_buffers() -> None:
+    pairs = [tuple(StreamLine(end) for end in socket.socketpair()) for _ in range(100)]
+    tracemalloc.start()
+    try:
+        for one, other in pairs:
+            assert one.send([b"a question"])
+            assert as_bytes(other.receive()) == [b"a question"]
+            assert other.receive() is None
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 10 * READ_AHEAD
+    for line in (line for pair in pairs for line in pair):
+        line.close()
+
+
+def test_lines_that_hold_parts_of_messages_keep_their_buffers() -> None:
+    """Bytes of ten messages arrive in turns; their lines exchange buffers with one that is idle."""
+    ends = [socket.socketpair() for _ in range(10)]
+    lines = [StreamLine(end) for _, end in ends]
+    one, other = (StreamLine(end) for end in socket.socketpair())
+    texts = [f"message {number} ".encode() * (number + 1) for number in range(10)]
+    data = [struct.pack("<Q", len(text)) + text for text in texts]
+    received: dict[int, list[bytes]] = {}
+    for at in range(max(map(len, data))):
+        for number, (sender, _) in enumerate(ends):
+            sender.send(data[number][at : at + 1])
+            if (frames := as_bytes(lines[number].receive())) is not None:
+                received[number] = frames
+        one.send([b"another"])
+        assert as_bytes(other.receive()) == [b"another"]
+        assert other.receive() is None
+    assert [received[number] for number in range(10)] == [[text] for text in texts]
+    for line in (*lines, one, other):
+        line.close()
+    for sender, _ in ends:
+        sender.close()

@@ -32,7 +32,7 @@ from farm.protocols.kserve.request import (
     refuse_shared_memory,
 )
 from farm.protocols.kserve.rest.data import array_of_data, data_of_array
-from farm.protocols.kserve.tensors import checked_shape, raw_array, raw_bytes
+from farm.protocols.kserve.tensors import Raw, checked_shape, raw_array, raw_view
 
 TRAVELS = REQUEST_KINDS
 """Classes that may cross to and from a reader process, in addition to farm's own."""
@@ -209,7 +209,7 @@ def encode_infer(
     BYTES that are not UTF-8 in a JSON answer, InvalidOutput for a non-finite number if `non_finite`
     is ERROR.
     """
-    parts, tail = [_head(wish.model)], []
+    parts, tail = [_head(wish.model)], list[Raw]()
     if wish.id is not None:
         parts += (b'"id":', orjson.dumps(wish.id), b",")
     parts.append(b'"outputs":[')
@@ -219,7 +219,7 @@ def encode_infer(
         array = result.outputs[output.position]
         parts.append(_output_head(output.name, output.datatype, lead + array.shape))
         if output.binary:
-            raw = raw_bytes(array)
+            raw = raw_view(array)
             parts.append(b',"parameters":{"binary_data_size":%d}}' % len(raw))
             tail.append(raw)
         else:
@@ -229,7 +229,7 @@ def encode_infer(
     if not tail:
         return b"".join(parts), None
     length = sum(map(len, parts))
-    return b"".join(parts + tail), length
+    return b"".join([*parts, *tail]), length  # the only copy of the numbers
 
 
 @lru_cache(maxsize=1024)

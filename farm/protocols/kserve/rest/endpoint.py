@@ -12,7 +12,7 @@ import orjson
 from farm.bodies.body import HEAVY_BYTES, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long, is_long_raw
-from farm.bodies.unpacking import Refused, too_large
+from farm.bodies.unpacking import Headers, Refused, too_large
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
 from farm.encoding.json_numbers import NonFinite
@@ -115,6 +115,10 @@ class KServeEndpoint:
             # here.
             answer(200, body)
         return None
+
+    def is_raw(self, headers: Headers) -> bool:
+        """Whether a body is raw tensors after some JSON."""
+        return HEADER_LENGTH in headers
 
     def error_body(self, kind: str, message: str) -> bytes:
         """Return the body of an error that is raised before or outside this handler."""
