@@ -33,6 +33,7 @@ WITHOUT_TEST_FILE = {
     "farm/experiment/config/definition.py": "values without code",
     "farm/dispatcher/listeners.py": "lists, which tests/dispatcher/test_dispatcher.py fills",
     "farm/dispatcher/transport.py": "an interface, whose contract tests/contracts tests",
+    "farm/transports/peer_line.py": "interfaces, whose contract tests/contracts tests",
     "farm/experiment/models/libraries.py": "imports, whose warnings test_proposals.py would see",
     "farm/experiment/loop/progress.py": "a value without code",
     "farm/experiment/config/work.py": "values without code",
@@ -52,6 +53,10 @@ WITHOUT_TEST_FILE = {
 ENDS_AT_ONCE = "documented; ends a process whose other threads may hang"
 FOREIGN_PRIVATE_NAMES = {
     ("farm/cli/front_door.py", "os._exit"): ENDS_AT_ONCE,
+    (
+        "farm/experiment/ask/parent.py",
+        "os._exit",
+    ): "documented; ends a forked process without running what its parent has to run",
     ("farm/machine/lifeline.py", "os._exit"): ENDS_AT_ONCE,
     (
         "farm/machine/memory_file.py",

@@ -18,8 +18,6 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from gpytorch.priors import LogNormalPrior
-from scipy.linalg import lapack
-from scipy.optimize import minimize
 from torch import Tensor
 
 from farm.call import Array
@@ -44,6 +42,9 @@ class Objective:
 
     def __init__(self, model: SingleTaskGP) -> None:
         """model: a scaled RBF kernel with log-normal priors, in training mode."""
+        from scipy.linalg import lapack
+
+        self._factor, self._inverse = lapack.dpotrf, lapack.dpotri
         kernel, likelihood = model.covar_module, model.likelihood
         self._x: Array = model.transform_inputs(model.train_inputs[0]).numpy()
         self._y: Array = model.train_targets.numpy()
@@ -68,10 +69,10 @@ class Objective:
         smooth = amplitude * np.exp(-0.5 * _squared_distances(scaled))
         covariance = smooth.copy()
         covariance.flat[:: n + 1] += noise
-        factor, failed = lapack.dpotrf(covariance, lower=1)
+        factor, failed = self._factor(covariance, lower=1)
         if failed:
             return IMPOSSIBLE, np.zeros_like(numbers)
-        inverse, _ = lapack.dpotri(factor, lower=1)
+        inverse, _ = self._inverse(factor, lower=1)
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         rest = self._y - numbers[0]
         weights = inverse @ rest
@@ -107,6 +108,8 @@ def _squared_distances(x: Array) -> Array:
 
 def fit(model: SingleTaskGP) -> None:
     """Set a model's numbers to the most probable ones, from its present ones on; then `eval` it."""
+    from scipy.optimize import minimize
+
     objective = Objective(model)
     found = minimize(
         objective, numbers_of(model), jac=True, method="L-BFGS-B", bounds=objective.bounds,

@@ -21,10 +21,13 @@ __all__ = ["alone", "botorch", "gpytorch", "import_the_rest"]
 
 
 def import_the_rest() -> None:
-    """Import what the libraries import at their first use, sympy above all; takes seconds.
+    """Import what is imported at its first use, sympy above all; takes seconds.
 
     It computes nothing, so that the process may be forked afterwards.
     """
+    import scipy.linalg
+    import scipy.optimize  # noqa: F401  # `exact.py` uses both
+
     torch.broadcast_shapes((1,), (1,))  # as the constructor of every kernel does
 
 
