@@ -6,7 +6,8 @@
     .venv/bin/python benchmarks/asking.py flight --seeds 20
 
 ask: processor milliseconds of an ask after 10, 20, 30 and 50 evaluations; both optimise the same
-function from the same first points in turns, in one process on one thread, so they warm up alike.
+function from the same first points in turns, in one process, so they warm up alike. It is a fresh
+process whose environment limits the libraries to one thread, as farm's processes that fit are.
 regret: distance of the best evaluation from the optimum, of Branin's function after 30 evaluations
 and of Hartmann's of six parameters after 50. flight: the regret on Branin's function with eight
 points in flight, after 30 and 45 evaluations, beside that of one at a time after 30. noisy: one at
@@ -18,7 +19,9 @@ Without Optuna its columns are left out.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -28,11 +31,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import torch
-from threadpoolctl import threadpool_limits
 
 from farm.call import Array
 from farm.experiment.ask.execute import execute
+from farm.experiment.ask.fitters import ONE_THREAD
 from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Data, Generate, Generated
@@ -286,13 +288,15 @@ def main() -> None:
     unknown = set(options.measures) - set(MEASURES)
     if unknown:
         parser.error(f"no measure {', '.join(sorted(unknown))}; expected {', '.join(MEASURES)}")
+    if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
+        # The libraries read them when they are imported.
+        command = [sys.executable, *sys.orig_argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, **ONE_THREAD})
     names = ["numpy", "scipy", "torch", "gpytorch", "botorch"]
     print(versions(*names, *(["optuna"] if optuna is not None else [])))
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    with threadpool_limits(1):  # as in the processes that fit
-        for name in options.measures or MEASURES:
-            MEASURES[name](options)
+    for name in options.measures or MEASURES:
+        MEASURES[name](options)
 
 
 if __name__ == "__main__":
