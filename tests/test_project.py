@@ -33,7 +33,6 @@ WITHOUT_TEST_FILE = {
     "farm/experiment/config/definition.py": "values without code",
     "farm/dispatcher/listeners.py": "lists, which tests/dispatcher/test_dispatcher.py fills",
     "farm/dispatcher/transport.py": "an interface, whose contract tests/contracts tests",
-    "farm/transports/peer_line.py": "interfaces, whose contract tests/contracts tests",
     "farm/experiment/models/libraries.py": "imports, whose warnings test_proposals.py would see",
     "farm/experiment/loop/progress.py": "a value without code",
     "farm/experiment/config/work.py": "values without code",

@@ -97,6 +97,7 @@ class Fitter:
         self._news, their_news = os.pipe()
         self._known: list[int] = []  # process id, exit status
         self._ended = False
+        self._killed = False
         self._reading = threading.Lock()
         with theirs:
             parent.fork(theirs, self._lifeline.read_end, their_news)
@@ -127,11 +128,15 @@ class Fitter:
     def lives(self) -> bool:
         """Whether the process is alive, or will be."""
         self._look(0)
-        return not self._ended
+        return not (self._ended or self._killed)
 
     def kill(self) -> None:
-        """Kill it and the processes it started, now."""
+        """Kill it and the processes it started, now; if it is yet to be forked, at its start."""
+        self._killed = True
         self._lifeline.cut()
+        # The other end may still be on its way to the parent, so that no death would close it.
+        with contextlib.suppress(OSError):  # it has closed already
+            self._channel.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the process and release its resources; no thread may be in `execute`."""
@@ -161,11 +166,11 @@ class Fitter:
         """Return the reason why the process ended, in words."""
         # In steps, so that `lives` never waits for long.
         for _ in range(int(END_S / 0.05)):
-            if not self.lives():
-                break
             self._look(0.05)
+            if self._ended or (self._killed and not self._known):
+                break
         if len(self._known) < 2:
-            return "its parent process ended"
+            return "it was ended" if self._killed else "its parent process ended"
         code = self._known[1]
         return in_words(code, out_of_memory=code == -signal.SIGKILL)
 

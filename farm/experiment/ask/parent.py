@@ -40,7 +40,9 @@ def main(lifeline: int, control: int, *, libraries: bool) -> int:
     os.dup2(2, 1)  # a library's greeting is no output of the server
     # Elsewhere than on Linux, libraries of the system may not be used after a fork.
     if libraries and sys.platform == "linux":
-        load()
+        # The work of each child imports them again, and reports the error.
+        with contextlib.suppress(Exception):
+            load()
     # The collector writes to the objects that it visits, which would copy their pages.
     gc.collect()
     gc.freeze()
@@ -74,6 +76,8 @@ class _Parent:
                 asked, given, *_ = socket.recv_fds(self._control, len(ASKED), DESCRIPTORS)
                 if not asked:
                     return 0
+                for descriptor in given:  # not for programs that a library starts
+                    os.set_inheritable(descriptor, False)
                 self._fork(*given)
 
     def _fork(self, channel: int, lifeline: int, news: int) -> None:

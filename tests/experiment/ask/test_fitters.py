@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -279,19 +281,25 @@ async def test_work_of_a_killed_process_is_done_again_once() -> None:
         assert several.pids[0] != first
 
 
+class Calls:
+    """Work whose process calls a function while it reads it."""
+
+    def __init__(self, function: Callable[..., object], *values: object) -> None:
+        self._call = function, values
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self._call
+
+
+def calls(function: Callable[..., object], *values: object) -> Work:
+    return cast(Work, Calls(function, *values))
+
+
 @on_loop
 async def test_killed_twice_is_an_error_and_the_next_ask_is_well() -> None:
     async with fitters() as several:
-        work = asyncio.create_task(several.execute(0, ask(3)))
-        killed: set[int] = set()
-        while not work.done():
-            for pid in set(several.pids.values()) - killed:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-            await asyncio.sleep(0)
         with pytest.raises(Unavailable, match="died 2 times: killed"):
-            await work
-        assert len(killed) == 2
+            await several.execute(0, calls(signal.raise_signal, signal.SIGKILL))
         assert await points(several, 0, ask(3)) == expected(ask(3))
 
 
@@ -320,6 +328,55 @@ async def test_cancelled_work_ends_with_its_process() -> None:
         assert all(one.cancelled() for one in done)
         assert not lives(pid)
         assert await points(several, 1, ask(1)) == expected(ask(1))
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@on_loop
+async def test_work_ends_before_its_process_has_started(stops: bool) -> None:
+    async with fitters() as several:
+        await points(several, 0, ask(1))
+        parent = several.parent_pid
+        assert parent is not None
+        os.kill(parent, signal.SIGSTOP)  # as one that is still importing, for longer
+        work = asyncio.create_task(several.execute(1, ask(3)))
+        await asyncio.sleep(0)
+        if stops:
+            several.stop()
+        else:
+            work.cancel()
+        await asyncio.wait({work}, timeout=LIMIT_S)
+        assert work.done()
+        if stops:
+            assert isinstance(work.exception(), Unavailable)
+            await until(lambda: not lives(parent))
+            return
+        assert work.cancelled()
+        os.kill(parent, signal.SIGCONT)
+        assert await points(several, 1, ask(3)) == expected(ask(3))
+        assert several.parent_pid == parent
+
+
+def open_in(pid: int) -> set[str]:
+    """Return what a process has open besides its standard streams."""
+    folder = Path(f"/proc/{pid}/fd")
+    return {os.readlink(folder / name) for name in os.listdir(folder) if int(name) > 2}
+
+
+@on_loop
+async def test_a_process_holds_no_descriptor_of_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as front_door:
+        front_door.set_inheritable(True)
+        name = os.readlink(f"/proc/self/fd/{front_door.fileno()}")
+        async with fitters() as several:
+            for number in (0, 1, 2):
+                await points(several, number, ask(1))
+            parent = several.parent_pid
+            assert parent is not None
+            sets = [open_in(pid) for pid in (parent, *several.pids.values())]
+    # Its socket and its lifeline.
+    assert [len(each) for each in sets[1:]] == [2, 2, 2]
+    assert len(set.union(*sets)) == sum(len(each) for each in sets)
+    assert name not in set.union(*sets)
 
 
 @on_loop

@@ -7,16 +7,19 @@ import pickle
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from farm.errors import Unavailable
 from farm.experiment.ask.fitter import LENGTH, message
 from farm.experiment.ask.parent import ASKED, NEWS
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Data, Generate, Generated
+from farm.experiment.config.work import Data, Generate, Generated, Query, QueryKind, Work
+from farm.machine.programs import python
 from tests.support.coroutines import LIMIT_S
 from tests.support.experiment_clients import CONFIG
 
@@ -24,20 +27,27 @@ NONE = Data(np.empty((0, 1, 2)), np.empty((0, 1)), 1)
 ASK = Generate(read_config(CONFIG), 0, 2, 0, NONE, np.empty((0, 1, 2)))
 
 
-@pytest.fixture
-def parent() -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
+@contextmanager
+def started(*words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
     read_end, write_end = os.pipe()
     ours, theirs = socket.socketpair()
     given = (read_end, theirs.fileno())
     with ours, subprocess.Popen(
-        [sys.executable, "-m", "farm.experiment.ask.parent", *map(str, given)],
+        [*python("farm.experiment.ask.parent"), *map(str, given), *words],
         pass_fds=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **variables},
     ) as process:  # fmt: skip
         os.close(read_end)
         theirs.close()
         yield process, ours
         os.close(write_end)
         process.kill()
+
+
+@pytest.fixture
+def parent() -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
+    with started() as pair:
+        yield pair
 
 
 class Child:
@@ -57,8 +67,8 @@ class Child:
         data = os.read(self.news, NEWS.size)
         return int(NEWS.unpack(data)[0]) if data else None
 
-    def ask(self) -> object:
-        self.line.sendall(message(ASK))
+    def ask(self, work: Work = ASK) -> object:
+        self.line.sendall(message(work))
         with self.line.makefile("rb") as read:
             (length,) = LENGTH.unpack(read.read(LENGTH.size))
             return pickle.loads(read.read(length))
@@ -113,5 +123,38 @@ def test_what_is_printed_goes_to_the_log(
     control.shutdown(socket.SHUT_WR)
     out, said = process.communicate(timeout=LIMIT_S)
     assert (out, said) == ("", "a library says hello\n")
+    os.close(child.write_end)
+    child.close()
+
+
+MODEL = {
+    **CONFIG,
+    "begin": {"generator": "RandomGenerator", "min_asks": 3, "model": "GPRegressionModel"},
+}
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error_of_the_work(tmp_path: Path) -> None:
+    (tmp_path / "botorch.py").write_text("raise OSError('libtorch.so: wrong ELF class')\n")
+    with started("load", PYTHONPATH=str(tmp_path)) as (_, control):
+        child = Child(control)
+        answer = child.ask(Query(read_config(MODEL), 0, QueryKind.MAX, NONE))
+        assert isinstance(answer, Unavailable)
+        assert "OSError: libtorch.so: wrong ELF class" in answer.message
+        os.close(child.write_end)
+        child.close()
+
+
+def test_a_child_gives_its_descriptors_to_no_program(
+    parent: tuple[subprocess.Popen[str], socket.socket],
+) -> None:
+    child = Child(parent[1])
+    child.ask()
+    pid = child.told()
+    kept = []
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        flags = dict(line.split(":") for line in info.read_text().splitlines()[:2])["flags"]
+        if not int(flags, 8) & os.O_CLOEXEC:
+            kept.append(int(info.name))
+    assert sorted(kept) == [0, 1, 2]
     os.close(child.write_end)
     child.close()
