@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zmq
@@ -35,7 +36,7 @@ import farm
 from farm.call import Buffer, Call
 from farm.client import Client
 from farm.transports.connection import WORKERS_FILE, Connection, read_connection
-from farm.transports.dial import dial
+from farm.transports.dial import DialedLine, dial
 from farm.transports.zmq import socket as zmq_socket
 from machine import versions
 
@@ -57,6 +58,8 @@ LIMIT_S = 300.0
 class SocketLine:
     """A line over ZeroMQ. Those of a process share one context, and so one thread."""
 
+    may_come_back = True
+
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], to: Connection, name: str) -> None:
         self.socket = zmq_socket.dial(context, to, name, heartbeat_s=5.0)
 
@@ -73,9 +76,21 @@ class SocketLine:
         """Return True: libzmq sends."""
         return True
 
+    def fileno(self) -> int:
+        """Return -1: the poller takes the socket itself."""
+        return -1
+
     def ended(self) -> bool:
         """Return False: libzmq connects again."""
         return False
+
+    def broken(self) -> bool:
+        """Return False: libzmq connects again."""
+        return False
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
 
 
 def rack(folder: str, name: str, count: int, run_s: float) -> None:
@@ -83,13 +98,16 @@ def rack(folder: str, name: str, count: int, run_s: float) -> None:
     to = read_connection(Path(folder) / WORKERS_FILE)
     context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, count + 64)
-    dialed = partial(dial, to) if to.local else partial(SocketLine, context, to)
-    workers = {}
+    dialed: Callable[[str], DialedLine] = partial(SocketLine, context, to)
+    if to.local:
+        dialed = partial(dial, to)
+    workers: dict[Any, LightWorker] = {}
     poll = zmq.Poller()
     for number in range(count):
         worker = LightWorker(name, number, dialed)
         worker.run_s = run_s
-        at = worker.line.fileno() if to.local else worker.line.socket
+        line = worker.line
+        at = line.socket if isinstance(line, SocketLine) else line.fileno()
         workers[at] = worker
         poll.register(at, zmq.POLLIN)
     # Real workers report at times of their own: a share of them in each tenth of the interval.
@@ -99,7 +117,7 @@ def rack(folder: str, name: str, count: int, run_s: float) -> None:
     runs: list[tuple[float, int, LightWorker, int, Call]] = []
     while True:
         until = min(report_at, runs[0][0]) if runs else report_at
-        for at, _ in poll.poll(1000 * max(0.0, until - time.monotonic())):
+        for at, _ in poll.poll(int(1000 * max(0.0, until - time.monotonic()))):
             worker = workers[at]
             for task, call in worker.hear():
                 order += 1
@@ -225,7 +243,7 @@ def _count(client: Client) -> float:
     return float(series[-1]) if len(series) else 0.0
 
 
-def _check(answers: Sequence[object], points: np.ndarray) -> None:
+def _check(answers: object, points: np.ndarray) -> None:
     """Raise SystemExit unless each call has its one answer."""
     if not np.array_equal(np.asarray(answers), 2 * points):
         raise SystemExit("an answer is wrong, missing or doubled")

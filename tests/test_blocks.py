@@ -59,6 +59,9 @@ PYTHON_RUNS_IN = {
 SHELL_RUNS_IN = {
     "README.md": "tests/test_readme.py",
     "docs/client.md": "tests/test_shell_pages.py",
+    "docs/clusters.md": "tests/provision/batch/test_batch_page.py",
+    "docs/containers.md": "tests/worker/containers/test_containers_page.py",
+    "docs/dask.md": "tests/transports/dask/test_dask_commands.py",
     "docs/experiments.md": "tests/conformance/test_experiments_page.py",
     "docs/graphpipe.md": "tests/test_shell_pages.py",
     "docs/index.md": "tests/test_tutorials.py",
@@ -66,25 +69,22 @@ SHELL_RUNS_IN = {
     "docs/lines.md": "tests/test_shell_pages.py",
     "docs/mip.md": "tests/test_shell_pages.py",
     "docs/models.md": "tests/test_shell_pages.py",
+    "docs/mpi.md": "tests/worker/mpi/test_mpi_page.py",
     "docs/multilevel.md": "tests/test_shell_pages.py",
     "docs/record.md": "tests/test_shell_pages.py",
     "docs/security.md": "tests/conformance/test_nginx.py",
     "docs/seeing.md": "tests/test_shell_pages.py",
     "docs/sensitivity.md": "tests/test_sensitivity_page.py",
+    "docs/slurm.md": "tests/slurm/test_shown_blocks.py",
     "docs/sweeps.md": "tests/test_shell_pages.py",
     "docs/tutorials/first-model.md": "tests/test_tutorials.py",
     "docs/tutorials/first-sweep.md": "tests/test_tutorials.py",
     "docs/tutorials/posterior.md": "tests/test_tutorials.py",
     "docs/tutorials/simulator.md": "tests/test_tutorials.py",
     "docs/umbridge.md": "tests/test_shell_pages.py",
+    "slurm/README.md": "tests/slurm/test_shown_blocks.py",
 }
 """The test that types the blocks of a shell of a page, all of them that have no comment above."""
-
-CLUSTER_PAGES = {
-    *("docs/clusters.md", "docs/containers.md", "docs/dask.md", "docs/mpi.md", "docs/slurm.md"),
-    *("docs/tutorials/cluster.md", "slurm/README.md"),
-}
-"""Pages whose blocks of a shell no test types yet: they are only compared with the commands."""
 
 
 def read_json(text: str) -> None:
@@ -135,8 +135,7 @@ def doubt(name: str, block: Block) -> str:
     if block.language == "python":
         return "" if name in PYTHON_RUNS_IN else "no test runs the Python of this page"
     if is_shell(block):
-        typed = name in SHELL_RUNS_IN or name in CLUSTER_PAGES
-        return "" if typed else "no test types the shell blocks of this page"
+        return "" if name in SHELL_RUNS_IN else "no test types the shell blocks of this page"
     if block.language in {*READERS, *SHOWN_ONLY, "ini"}:
         return ""
     return "neither a language nor a comment above it says what it is"
@@ -157,8 +156,7 @@ def shell_pages() -> set[str]:
 
 
 def test_every_page_with_blocks_of_a_shell_has_a_test() -> None:
-    assert shell_pages() - CLUSTER_PAGES == set(SHELL_RUNS_IN)
-    assert not CLUSTER_PAGES & set(SHELL_RUNS_IN)
+    assert shell_pages() == set(SHELL_RUNS_IN)
 
 
 def test_a_block_without_a_test_is_seen() -> None:

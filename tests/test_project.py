@@ -43,6 +43,7 @@ WITHOUT_TEST_FILE = {
         "a value; test_descriptors.py reads all of these",
     ),
     "farm/protocols/site.py": "values without code",
+    "farm/transports/peer_line.py": "interfaces, whose contract tests/contracts tests",
     "farm/worker/kinds.py": "tables; tests/worker/test_specs.py reads them",
     "farm/worker/line_program.py": "tests/worker/test_lines.py, with its only user",
     "farm/version.py": "one constant; this file compares it with the changelog",

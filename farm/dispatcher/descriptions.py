@@ -27,8 +27,8 @@ class Descriptions:
         self.models: dict[str, ModelInfo] = {}
         self._kept: OrderedDict[tuple[str, str], ModelInfo] = OrderedDict()
 
-    def find(self, model: str, config: str) -> ModelInfo | None:
-        """Return the description of a model for a config, if it is known."""
+    def find(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo | None:
+        """Return the model's description for a config, if it is known."""
         if config == EMPTY_CONFIG:
             return self.models.get(model)
         info = self._kept.get((model, config))

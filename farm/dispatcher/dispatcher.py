@@ -36,7 +36,7 @@ from farm.dispatcher.transport import Transport
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
 from farm.errors import FarmError, InvalidInput, LossCause, Overloaded, Unavailable
 from farm.model import as_declared, check_call
-from farm.scheduler.actions import EndStream, Outcome, Recall, Reply, Send
+from farm.scheduler.actions import Action, Outcome, Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 
@@ -57,8 +57,7 @@ class Dispatcher(Listeners):
         """memory: keeps evaluations, and may answer calls. limits: as for Scheduler, by name."""
         super().__init__()
         # Random first id: a late answer to a task of an earlier farm process matches no task.
-        first_task = secrets.randbits(30) << 32
-        self._scheduler = Scheduler(first_task=first_task, **limits)
+        self._scheduler = Scheduler(first_task=secrets.randbits(30) << 32, **limits)
         self.policies, self.view = self._scheduler.policies, self._scheduler.view
         self._transports = list(transports)
         self._carrier: dict[WorkerId, Transport] = {}
@@ -88,8 +87,7 @@ class Dispatcher(Listeners):
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
-        calls = self._waiting, self._fail, self.on_failed
-        self.first_worker = FirstWorker(self._models, *calls)
+        self.first_worker = FirstWorker(self._models, self._waiting, self._fail, self.on_failed)
         self.on_joined += [self.first_worker.joined, self._events.joined]
         self.on_left += [self.first_worker.left, self._events.left]
         if memory is not None:
@@ -119,9 +117,7 @@ class Dispatcher(Listeners):
             raise
 
     def _accept(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
-        self._check_served(call.model)
-        most = self._models[call.model].max_batch
-        info = None
+        most, info = self._served(call.model).max_batch, None
         if call.operation is not Operation.DESCRIBE:
             info = self.description(call.model, call.config)
             if info is not None:
@@ -134,19 +130,19 @@ class Dispatcher(Listeners):
             call = as_declared(call, info)
         return self._start(call, hints, on_done, time.monotonic())
 
-    def _check_served(self, model: str) -> None:
+    def _served(self, model: str) -> ModelInfo:
         if self.closed:
             raise Unavailable("the farm is shutting down")
-        if model not in self._models:
+        if (info := self._models.get(model)) is None:
             raise self.first_worker.not_served(model)
+        return info
 
     def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
         """Start many rows, each of which has its own outcome, reported to `rows`.
 
         Raises FarmError at once if the first row cannot be accepted.
         """
-        self._check_served(model)
-        queue = self._scheduler.queue(model, runs_as(operation, self._models[model])[-1])
+        queue = self._scheduler.queue(model, runs_as(operation, self._served(model))[-1])
         return self._feeder.begin(rows, queue, hints, time.monotonic())
 
     def more_rows(self, rows: TaskId) -> None:
@@ -366,28 +362,20 @@ class Dispatcher(Listeners):
         """Act now, or an iteration later if more calls may arrive and no worker is idle."""
         if not self._acts_soon:
             return  # already done by another call of `_act`
-        if self._flush_policy.is_due() or self._scheduler.has_idle():
+        if self._scheduler.has_idle() or self._flush_policy.is_due():
             self._act()
         else:
             asyncio.get_running_loop().call_soon(self._act_in_time)
 
     def _act(self) -> None:
         self._acts_soon = True  # no new callback: parts fed here are acted on below
-        more_to_feed = self._feeder.feed()
-        self._acts_soon = False
+        more_to_feed, self._acts_soon = self._feeder.feed(), False
         if self._reuse is not None:
             self._reuse.answer()
-        # Read the clock each time: a caller may submit its next call when it gets an answer.
         while actions := self._scheduler.actions(now := time.monotonic()):
-            # Replies last, so that no worker is idle while answers are written.
-            for action in actions:
-                if not isinstance(action, Reply):
-                    self._tell_worker(action)
-            replies = [action for action in actions if isinstance(action, Reply)]
-            if replies and self._memory is not None:
-                self._memory.keep(replies)
-            for reply in replies:
-                self._reply(reply, now)
+            self._carry_out(actions, now)
+            if not self._acts_soon:  # no fact was reported meanwhile
+                break
         if self.closed:
             self._changed.set()
         for callback in self._after_acting:
@@ -396,16 +384,23 @@ class Dispatcher(Listeners):
             self._act_soon()
         self._timer.set(self._scheduler.wakeup())
 
-    def _tell_worker(self, action: Send | Recall | EndStream) -> None:
-        carrier = self._carrier.get(action.worker)
-        if carrier is None:
-            return  # the worker was lost meanwhile; its tasks are requeued
-        if isinstance(action, Send):
-            carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
-        elif isinstance(action, Recall):
-            carrier.recall(action.worker, action.tasks)
-        else:
-            carrier.end_stream(action.worker, action.task)
+    def _carry_out(self, actions: Iterable[Action], now: float) -> None:
+        replies: list[Reply] = []  # last, so that no worker is idle while answers are written
+        for action in actions:
+            if isinstance(action, Reply):
+                replies.append(action)
+            elif (carrier := self._carrier.get(action.worker)) is None:
+                continue  # the worker was lost meanwhile; its tasks are requeued
+            elif isinstance(action, Send):
+                carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
+            elif isinstance(action, Recall):
+                carrier.recall(action.worker, action.tasks)
+            else:
+                carrier.end_stream(action.worker, action.task)
+        if replies and self._memory is not None:
+            self._memory.keep(replies)
+        for reply in replies:
+            self._reply(reply, now)
 
     def _reply(self, reply: Reply, now: float) -> None:
         task, outcome = reply.task, reply.outcome
@@ -414,16 +409,21 @@ class Dispatcher(Listeners):
             if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
                 self._descriptions.keep(task.call.model, task.call.config, outcome.info)
             outcome = reply.result(outcome)
-        if not (isinstance(outcome, Result) and outcome.more):
-            self._waiting.pop(task.id, None)
-            self.measures.add(task, outcome, now)
-            calls = ended_calls(on_done, task.rows, outcome)
-            self._statistics.add_answer(task, outcome, calls, now, time.time())
-            for tell in self.on_answered:
-                tell(task, outcome, now)
-            tell_failed(self.on_failed, reply, on_done)
-        if on_done is not None:
+            if outcome.more:
+                if on_done is not None:
+                    on_done(outcome)
+                return
+        self._waiting.pop(task.id, None)
+        calls = ended_calls(on_done, task.rows, outcome)
+        for tell in self.on_answered:
+            tell(task, outcome, now)
+        tell_failed(self.on_failed, reply, on_done)
+        if on_done is not None:  # before the statistics, which a lone caller need not wait for
             on_done(outcome)
+        self.measures.add(task, outcome, now)
+        self._statistics.add_answer(task, outcome, calls, now, time.time())
+        for tell in self.on_recorded:
+            tell(task, outcome, now)
 
     # Start and shutdown
 

@@ -24,7 +24,8 @@ class Listeners:
 
     on_joined: called with a worker that joined, and its earlier start if that has not left;
     on_left: with a worker that left, and how; on_answered: with a task, its last outcome and the
-    monotonic time, before the caller gets that outcome; on_failed: likewise with calls that failed,
+    monotonic time, before the caller gets that outcome; on_recorded: the same just after it, for
+    numbers that a caller need not wait for; on_failed: like on_answered with calls that failed,
     each once, however many tasks it had; on_used: with a worker and what it uses; on_shown: with
     the rows of a snapshot's workers, to which it adds keys, and the monotonic time.
     """
@@ -33,6 +34,7 @@ class Listeners:
         self.on_joined: list[OnJoined] = []
         self.on_left: list[OnLeft] = []
         self.on_answered: list[OnAnswered] = []
+        self.on_recorded: list[OnAnswered] = []
         self.on_failed: list[OnFailed] = []
         self.on_used: list[OnUsed] = []
         self.on_shown: list[OnShown] = []

@@ -90,12 +90,13 @@ class Access:
         """
         if b"origin" in headers or b"sec-fetch-site" in headers:
             self._check_page(headers)
-        user, password = _credentials(headers.get(b"authorization", b""))
+        given = headers.get(b"authorization")
+        user, password = ("", b"") if given is None else _credentials(given)
         if self._token is None or (self.trusts(peer) and _is_direct(peer, headers)):
             return user
         if hmac.compare_digest(password, self._token):
             return user
-        missing = b"authorization" not in headers
+        missing = given is None
         if not missing:
             self._note(peer)
         raise Refused(

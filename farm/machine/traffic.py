@@ -22,4 +22,7 @@ class Traffic:
 
 def size_of(frames: Iterable[Bytes]) -> int:
     """Return the bytes of all frames of a message."""
-    return sum([f.nbytes if isinstance(f, memoryview) else len(f) for f in frames])
+    size = 0
+    for frame in frames:
+        size += frame.nbytes if isinstance(frame, memoryview) else len(frame)
+    return size

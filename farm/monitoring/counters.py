@@ -50,7 +50,7 @@ class Counters:
         self._of: dict[Queue, _OfQueue] = {}
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
-        dispatcher.on_answered.append(self.answered)
+        dispatcher.on_recorded.append(self.answered)
         dispatcher.add_part("counts", self.snapshot)
 
     def joined(self, info: WorkerInfo, before: WorkerInfo | None) -> None:

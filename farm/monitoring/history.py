@@ -115,7 +115,7 @@ class History:
         self._clock = clock
         self._rings = [Ring(*each) for each in RINGS]
         self._runs: deque[float] = deque(maxlen=RUNS)
-        dispatcher.on_answered.append(self.answered)
+        dispatcher.on_recorded.append(self.answered)
         dispatcher.offer("history", self.answer)
         self._timer = Timer(self._ring)
         self._ring()

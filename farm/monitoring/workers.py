@@ -59,7 +59,7 @@ class WorkerFacts:
         self._computed_at = -math.inf
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
-        dispatcher.on_answered.append(self.answered)
+        dispatcher.on_recorded.append(self.answered)
         dispatcher.on_used.append(self.reported)
         dispatcher.on_shown.append(self.shown)
 

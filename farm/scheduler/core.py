@@ -378,7 +378,7 @@ class Scheduler:
 
     def has_idle(self) -> bool:
         """Whether some worker has a free slot."""
-        return any(pool.has_idle() for pool in self._pools.values())
+        return self._pools.has_idle()
 
     def runs_in_vain(self, worker_id: WorkerId) -> bool:
         """Whether a worker holds nothing but calls that other workers have answered."""

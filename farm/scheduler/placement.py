@@ -98,6 +98,13 @@ class Pools(dict[frozenset[str], "Pool"]):
         self.behind = 0
         self.recheck_at = NO_END
 
+    def has_idle(self) -> bool:
+        """Whether some worker has a free slot."""
+        for pool in self.values():  # noqa: SIM110  (a generator costs more than the look)
+            if pool.occupied & 1:
+                return True
+        return False
+
     def due(self, now: float) -> list[Pool]:
         """Return the pools that are to be checked now, each once."""
         due = []

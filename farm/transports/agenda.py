@@ -14,6 +14,10 @@ from collections.abc import Callable, Hashable, Iterator
 STEPS_A_TURN = 64
 """Work per event-loop iteration, in calls or equivalent work."""
 
+SPARE_STEPS = 8
+"""Work after which the budget is renewed in the next iteration. Most messages carry one call, and a
+callback for each would cost more than the rest of the agenda."""
+
 STEPS_IN_A_ROW = 32
 """Work for one peer before the next one has its turn, in the same unit."""
 
@@ -48,7 +52,7 @@ class Agenda:
             return
         if not self._has_ended(steps, self._left):
             self._waiting[peer] = deque([steps])
-        if not self._is_due and (self._waiting or self._left < STEPS_A_TURN):
+        if not self._is_due and (self._waiting or self._left <= STEPS_A_TURN - SPARE_STEPS):
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn)
 

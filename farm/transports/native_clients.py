@@ -154,6 +154,8 @@ class NativeClients:
 
     def flush(self) -> None:
         """Send the collected answers."""
+        if not self._answered:
+            return
         clients, self._answered = self._answered, []
         for client in clients:
             self._send_answers(client)

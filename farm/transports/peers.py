@@ -13,9 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
+from farm.call import TAKES_ORIGINS, Buffer, Call, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
 from farm.machine.traffic import Traffic, size_of
 from farm.scheduler.state import TaskId, WorkerId
@@ -167,13 +167,15 @@ class Peers:
             refusal: FarmError = InvalidInput(f"the call cannot be sent: {error}")
             self._loop.call_soon(self._dispatcher.finished, worker, [(tasks[0][0], refusal)])
             return
-        self._traffic.sent += size_of(frames)
-        ids = [task_id for task_id, _ in tasks]
         if peer.line.send(frames):
-            peer.out.update(dict.fromkeys(ids, peer.checks))
+            out, checks = peer.out, peer.checks
+            for task_id, _ in tasks:
+                out[task_id] = checks
         else:
             self._unreachable(worker, peer)
+            ids = [task_id for task_id, _ in tasks]
             self._loop.call_soon(self._dispatcher.recalled, worker, ids)
+        self._traffic.sent += size_of(frames)
 
     def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Recall tasks from a worker."""
@@ -270,9 +272,12 @@ class Peers:
 
     def _answered(self, worker: WorkerId, peer: _JoinedWorker | None, message: Message) -> Steps:
         for some in wire.decode_some_answers(message):
-            answers = [(TaskId(i), outcome) for i, outcome in some]
+            answers = cast(list[tuple[TaskId, wire.Outcome]], some)
             if peer is not None:
-                peer.settled([i for i, outcome in answers if not _goes_on(outcome)])
+                out = peer.out
+                for task_id, outcome in answers:
+                    if isinstance(outcome, FarmError) or not outcome.more:
+                        out.pop(task_id, None)
             self._dispatcher.finished(worker, answers)
             yield len(answers)
         if peer is not None:
@@ -461,11 +466,6 @@ class Peers:
 
 
 _PROBE = wire.encode(Kind.PROBE)
-
-
-def _goes_on(outcome: wire.Outcome) -> bool:
-    """Whether this is one of several answers to a task, and more follow."""
-    return isinstance(outcome, Result) and outcome.more
 
 
 def _goodbye(message: Message) -> tuple[str, int]:

@@ -175,8 +175,8 @@ class WorkerHost:
                 if settled and self._on_start is not None:
                     self._on_start(())
                 self._check_dispatcher()
-                wait(self._line, self._turn_s(self._rest_s()), writes=bool(self._unflushed))
-                self._clear_wake_ups()
+                if wait(self._line, self._turn_s(self._rest_s()), writes=bool(self._unflushed)):
+                    self._clear_wake_ups()
                 continue
             self._began_at = time.perf_counter()
             if not self._look.is_set():
@@ -189,10 +189,16 @@ class WorkerHost:
     def _run(self, batch: list[tuple[int, tuple[Call, float]]], idle_s: float) -> None:
         ids = [task_id for task_id, _ in batch]
 
-        def claim(positions: Sequence[int]) -> list[int]:
+        def claim(positions: Sequence[int]) -> Sequence[int]:
             with self._lock:
                 if self._drain_asked:
                     return []
+                if len(positions) == 1:  # the usual case
+                    first = ids[positions[0]]
+                    if self._waiting.pop(first, None) is None:
+                        return []
+                    self._running.add(first)
+                    return positions
                 mine = [i for i in positions if self._waiting.pop(ids[i], None) is not None]
                 self._running.update([ids[i] for i in mine])
                 return mine
@@ -203,7 +209,7 @@ class WorkerHost:
             if self._on_start is not None:
                 # Answers that have not left this process would be lost with it, like the running
                 # calls.
-                self._on_start([*self._unflushed, *(ids[i] for i in positions)], row)
+                self._on_start([*self._unflushed, *[ids[i] for i in positions]], row)
 
         def ends_early(position: int) -> bool:
             return self._drain_asked
@@ -225,8 +231,9 @@ class WorkerHost:
                         outcome = timed(outcome, waited_s, idle_s)
                     if not goes_on:
                         self._running.discard(ids[i])
-                        self._unwanted.discard(ids[i])
-                        self._in_vain.discard(ids[i])
+                        if self._unwanted:
+                            self._unwanted.discard(ids[i])
+                            self._in_vain.discard(ids[i])
                     self._answers.append((ids[i], outcome))
                 # The next run may take long, which is unlikely after a short one.
                 if goes_on or now - min(self._began_at, self._answers_since) >= HOLD_ANSWERS_S:
@@ -470,11 +477,15 @@ class _Wait:
 
     def __init__(self, wake_fd: int) -> None:
         self._poll = select.poll()
+        self._wake_fd = wake_fd
         self._poll.register(wake_fd, select.POLLIN)
         self._watched = (-1, 0)
 
-    def __call__(self, line: DialedLine | None, timeout_s: float, *, writes: bool = False) -> None:
-        """Wait; with `line` None, only for the pipe. writes: also wait for room to write."""
+    def __call__(self, line: DialedLine | None, timeout_s: float, *, writes: bool = False) -> bool:
+        """Wait; with `line` None, only for the pipe. Return whether the pipe has wake-ups.
+
+        writes: also wait for room to write.
+        """
         events = select.POLLIN | select.POLLOUT if writes else select.POLLIN
         watched = (-1 if line is None else line.fileno(), events)
         if watched != self._watched:
@@ -483,4 +494,5 @@ class _Wait:
             if watched[0] >= 0:
                 self._poll.register(*watched)
             self._watched = watched
-        self._poll.poll(int(1000 * timeout_s))
+        ready = self._poll.poll(int(1000 * timeout_s))
+        return any(fd == self._wake_fd for fd, _ in ready)

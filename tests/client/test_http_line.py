@@ -15,7 +15,17 @@ import numpy as np
 import pytest
 
 import farm
-from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Derivative, Hints, Operation, Result, TensorInfo
+from farm.call import (
+    EMPTY_CONFIG,
+    NO_HINTS,
+    Call,
+    Derivative,
+    Hints,
+    ModelInfo,
+    Operation,
+    Result,
+    TensorInfo,
+)
 from farm.client import http_line as http_client
 from farm.client.http_line import HttpLine
 from farm.errors import (
@@ -514,15 +524,15 @@ def test_points_that_a_starting_farm_refuses_are_sent_again(
 ) -> None:
     line.describe("gate", EMPTY_CONFIG)
     refused: list[str] = []
-    check = door.dispatcher._check_served
+    served = door.dispatcher._served
 
-    def refuse(model: str) -> None:
+    def refuse(model: str) -> ModelInfo:
         if len(refused) < 3:
             refused.append(model)
             raise Unavailable("the farm is starting")
-        check(model)
+        return served(model)
 
-    monkeypatch.setattr(door.dispatcher, "_check_served", refuse)
+    monkeypatch.setattr(door.dispatcher, "_served", refuse)
     inbox = Inbox()
     line.send([(k, call(float(k))) for k in range(5)], NO_HINTS, inbox)
     wait_until(lambda: len(inbox.outcomes) == 5)

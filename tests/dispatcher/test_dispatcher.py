@@ -40,6 +40,8 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.scheduler.actions import Action
+from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from tests.support.coroutines import on_loop, until
 
@@ -942,3 +944,62 @@ async def test_other_parts_hear_of_workers_and_answers() -> None:
     dispatcher.worker_left(W1, "heard again")
     left = Departure("killed", LossCause.CRASH, "line 3")
     assert heard == [(W1, True), (W1, False), (1, result), (W1, left)]
+
+
+@on_loop
+async def test_caller_is_answered_before_the_call_is_recorded() -> None:
+    dispatcher, transport = up()
+    transport.join(W1)
+    order: list[tuple[str, float]] = []
+
+    def note(what: str) -> None:
+        of_model = dispatcher.statistics().get("cube")
+        order.append((what, of_model.success.count if of_model is not None else 0))
+
+    dispatcher.on_answered.append(lambda task, outcome, now: note("heard"))
+    dispatcher.on_recorded.append(lambda task, outcome, now: note("recorded"))
+    dispatcher.start_call(cube(), NO_HINTS, lambda outcome: note("answered"))
+    await until(lambda: transport.sent)
+    ((worker, task_id, _),) = transport.sent
+    answer = Result((np.array([8.0]),), 0.001)
+    dispatcher.act_on(lambda: dispatcher.finished(worker, [(task_id, answer)]))
+    assert order == [("heard", 0), ("answered", 0), ("recorded", 1)]
+
+
+@on_loop
+async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
+    dispatcher, transport = up()
+    transport.join(W1)
+    second: list[TaskId] = []
+
+    def ask_again(outcome: object) -> None:
+        second.append(dispatcher.start_call(cube(), NO_HINTS, lambda outcome: None))
+
+    dispatcher.start_call(cube(), NO_HINTS, ask_again)
+    await until(lambda: transport.sent)
+    worker, task_id, _ = transport.sent[0]
+    answer = Result((np.array([8.0]),), 0.001)
+    dispatcher.act_on(lambda: dispatcher.finished(worker, [(task_id, answer)]))
+    assert [task_id for _, task_id, _ in transport.sent][1:] == second
+
+
+@on_loop
+async def test_scheduler_is_asked_once_for_each_event_of_a_lone_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dispatcher, transport = up()
+    transport.join(W1)
+    await turns()
+    asked: list[float] = []
+    actions = Scheduler.actions
+
+    def counted(scheduler: Scheduler, now: float) -> list[Action]:
+        asked.append(now)
+        return actions(scheduler, now)
+
+    monkeypatch.setattr(Scheduler, "actions", counted)
+    running = asyncio.create_task(dispatcher.submit(cube()))
+    await transport.answer()
+    await running
+    await turns()
+    assert len(asked) == 2, "for its call and for its answer"

@@ -199,6 +199,7 @@ class Recorder:
         """Assert that the scheduler requests exactly these actions now, in this order."""
         self.scheduler.check()
         actions = self.scheduler.actions(self.now)
+        assert not self.scheduler.actions(self.now), "one look yields all actions"
         self.scheduler.check()
         self.replies += [a for a in actions if isinstance(a, Reply)]
         self.sends += [a for a in actions if isinstance(a, Send)]

@@ -398,6 +398,7 @@ class Histories(RuleBasedStateMachine):
     def act(self) -> None:
         for _ in range(100):
             actions = self.scheduler.actions(self.now)
+            assert not self.scheduler.actions(self.now), "one look yields all actions"
             if not actions:
                 self.settled = True
                 wakeup = self.scheduler.wakeup()

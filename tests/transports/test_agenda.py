@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
-from farm.transports.agenda import STEPS_A_TURN, STEPS_IN_A_ROW, Agenda, Steps
+import pytest
+
+from farm.transports.agenda import SPARE_STEPS, STEPS_A_TURN, STEPS_IN_A_ROW, Agenda, Steps
 from tests.support.coroutines import on_loop
 
 
@@ -137,3 +140,27 @@ async def test_work_may_drop_what_waits_behind_it() -> None:
     agenda.add("a", done.work("a", 1))
     await done.turns(agenda)
     assert done.steps == []
+
+
+@on_loop
+async def test_lone_messages_are_done_at_once_with_few_callbacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = Done()
+    agenda = Agenda(done.within)
+    loop = asyncio.get_running_loop()
+    called: list[object] = []
+    call_soon = loop.call_soon
+
+    def counted(callback: Any, *arguments: Any, **options: Any) -> asyncio.Handle:
+        if getattr(callback, "__self__", None) is agenda:
+            called.append(callback)
+        return call_soon(callback, *arguments, **options)
+
+    monkeypatch.setattr(loop, "call_soon", counted)
+    for number in range(4 * STEPS_A_TURN):
+        agenda.add("a", done.work("a", 1))
+        assert len(done.steps) == number + 1
+        await asyncio.sleep(0)
+    assert not agenda
+    assert len(called) == 4 * STEPS_A_TURN // SPARE_STEPS

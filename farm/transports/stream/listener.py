@@ -260,7 +260,8 @@ class UnixListener:
         for peer in peers:
             if peer not in self._lines:
                 continue  # dropped while another peer was processed
-            self._watch(peer, not (peer.full and peer.is_client))
+            if peer.watched == (peer.full and peer.is_client):
+                self._watch(peer, not peer.watched)
             if self._peers.is_behind(peer):
                 self._later(peer)
                 continue
