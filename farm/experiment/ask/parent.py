@@ -37,7 +37,7 @@ def main(lifeline: int, control: int, *, libraries: bool) -> int:
     """Fork processes until the socket or the lifeline closes; return the exit status."""
     fitter.be_killed_first(700)  # after its children, which can be replaced one by one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is handled by the server
-    os.dup2(2, 1)  # a library's greeting is no output of the server
+    os.dup2(2, 1)  # a library's greeting must not mix with the server's output
     # Elsewhere than on Linux, libraries of the system may not be used after a fork.
     if libraries and sys.platform == "linux":
         # The work of each child imports them again, and reports the error.
