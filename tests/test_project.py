@@ -53,6 +53,10 @@ WITHOUT_TEST_FILE = {
 ENDS_AT_ONCE = "documented; ends a process whose other threads may hang"
 FOREIGN_PRIVATE_NAMES = {
     ("farm/cli/front_door.py", "os._exit"): ENDS_AT_ONCE,
+    (
+        "farm/experiment/ask/parent.py",
+        "os._exit",
+    ): "documented; ends a forked process without running what its parent has to run",
     ("farm/machine/lifeline.py", "os._exit"): ENDS_AT_ONCE,
     (
         "farm/machine/memory_file.py",

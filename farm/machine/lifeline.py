@@ -30,13 +30,11 @@ class Lifeline:
 
     def tie(self, group: int) -> None:
         """Tie process group `group`, which inherited the read end; close this process's copy."""
-        if hasattr(fcntl, "F_SETSIG"):
-            # The group may have ended already.
-            with contextlib.suppress(ProcessLookupError):
-                fcntl.fcntl(self.read_end, fcntl.F_SETOWN, -group)
-                fcntl.fcntl(self.read_end, fcntl.F_SETSIG, signal.SIGKILL)
-                flags = fcntl.fcntl(self.read_end, fcntl.F_GETFL)
-                fcntl.fcntl(self.read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
+        _signal(self.read_end, group)
+        self._close_read_end()
+
+    def hand_over(self) -> None:
+        """Close this process's copy of the read end; the child ties itself by `tie_to`."""
         self._close_read_end()
 
     def cut(self) -> None:
@@ -88,6 +86,23 @@ class TiedProcess:
         self.kill()
         self.process.wait()
         self._lifeline.cut()
+
+
+def tie_to(read_end: int) -> None:
+    """End this process, the leader of its group, and the group when the write end closes."""
+    _signal(read_end, os.getpid())
+    end_with(read_end)  # also if the write end closed before
+
+
+def _signal(read_end: int, group: int) -> None:
+    """Have the kernel kill a process group when the write end closes, where it can."""
+    if hasattr(fcntl, "F_SETSIG"):
+        # The group may have ended already.
+        with contextlib.suppress(ProcessLookupError):
+            fcntl.fcntl(read_end, fcntl.F_SETOWN, -group)
+            fcntl.fcntl(read_end, fcntl.F_SETSIG, signal.SIGKILL)
+            flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
+            fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def end_with(read_end: int) -> None:

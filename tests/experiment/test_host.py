@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
-from farm.experiment.ask.fitters import Fitters
+from farm.experiment.ask.fitters import Fitters, is_quick
 from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Generated
 from farm.experiment.host import Experiments
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def started(path: Path, *, in_processes: bool = False) -> Experiments:
-    fitters = Fitters(quick=lambda work: False) if in_processes else None
+    fitters = Fitters(quick=(lambda work: False) if in_processes else is_quick, libraries=False)
     experiments = Experiments(path, fitters=fitters)
     await experiments.start()
     return experiments
@@ -340,21 +340,34 @@ def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None:
     run()
 
 
+class Kills:
+    """Work whose process is killed while it reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+class Deadly(Fitters):
+    """Fitters whose processes are killed by their work."""
+
+    deadly = True
+
+    async def execute(self, number: int, work: Any) -> Any:
+        given: Any = Kills() if self.deadly else work
+        return await super().execute(number, given)
+
+
 def test_a_process_that_is_killed_is_an_error_for_the_ask_alone(path: Path) -> None:
     @on_loop
     async def run() -> None:
-        experiments = await started(path, in_processes=True)
+        fitters = Deadly(quick=lambda work: False, libraries=False)
+        experiments = Experiments(path, fitters=fitters)
+        await experiments.start()
         session = experiments.session()
         await said(experiments, session, "setup", SETUP)
-        ask = asyncio.create_task(said(experiments, session, "ask"))
-        killed: set[int] = set()
-        while not ask.done():
-            for pid in set(experiments.pids.values()) - killed:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-            await asyncio.sleep(0)
         with pytest.raises(Unavailable, match="died 2 times"):
-            await ask
+            await said(experiments, session, "ask")
+        fitters.deadly = False
         assert experiments.experiments[0].asked == 0
         assert (await said(experiments, session, "ask"))["num_points"] == 1
         await experiments.stop()
@@ -411,7 +424,7 @@ def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
         session = experiments.session()
         await said(experiments, session, "setup", SETUP)
         await said(experiments, session, "setup", {"config_dict": config})
-        assert list(experiments.pids) == [1]
+        await until(lambda: list(experiments.pids) == [1])
         await experiments.stop()
 
     run()

@@ -77,9 +77,11 @@ def _models(strategy: Strategy) -> ModuleType:
 
 
 def load() -> None:
-    """Import the libraries that surrogates need, if they are installed; takes seconds."""
+    """Import all that surrogates need, if it is installed; takes seconds, computes nothing."""
     with suppress(ImportError):
-        import farm.experiment.models  # noqa: F401  # loads the libraries
+        import farm.experiment.models
+
+        farm.experiment.models.libraries.import_the_rest()
 
 
 def can_execute(config: Config) -> None:

@@ -1,26 +1,22 @@
-"""A process that does the work of one experiment; `fitters.py` starts it and communicates with it.
+"""A process that does the work of one experiment; `parent.py` forks it, `fitters.py` talks to it.
 
-    python -m farm.experiment.ask.fitter LIFELINE [warm]
-
-Each message is its length, u64 little-endian, and a pickle. Work arrives on standard input, its
-outcome leaves on standard output. Both ends are farm's own processes of the same user.
+Each message is its length, u64 little-endian, and a pickle. Work arrives on a socket, its outcome
+leaves on the same one. Both ends are farm's own processes of the same user.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
-import signal
+import socket
 import struct
-import sys
 import traceback
 from typing import Any, BinaryIO
 
 from farm.errors import FarmError, Unavailable
-from farm.experiment.ask.execute import execute, load
+from farm.experiment.ask.execute import execute
 from farm.experiment.config.work import Answered, Generated, Work
-from farm.machine.lifeline import end_with
+from farm.machine.lifeline import tie_to
 
 LENGTH = struct.Struct("<Q")
 
@@ -47,27 +43,19 @@ def outcome(work: Work) -> Generated | Answered | FarmError:
         )
 
 
-def main(lifeline: int, *, warm: bool) -> int:
-    """Do work until the input ends; return the exit status.
+def be_killed_first(score: int) -> None:
+    """Have the kernel kill this process rather than the server if memory runs out."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(score))
 
-    warm: first load the libraries that surrogates need, which takes seconds.
-    """
-    # If memory runs out, the kernel should kill this process rather than the server: it is
-    # replaced.
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("800")
-    end_with(lifeline)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is handled by the server
-    # Output that a library prints would be read as a message.
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    if warm:
-        load()
-    while (work := _read(requests)) is not None:
-        answers.write(message(outcome(work)))
-        answers.flush()
+
+def main(lifeline: int, channel: int) -> int:
+    """Do work until the socket `channel` closes; return the exit status."""
+    be_killed_first(800)  # it is replaced
+    tie_to(lifeline)
+    with socket.socket(fileno=channel) as line, line.makefile("rb") as requests:
+        while (work := _read(requests)) is not None:
+            line.sendall(message(outcome(work)))
     return 0
 
 
@@ -77,7 +65,3 @@ def _read(requests: BinaryIO) -> Work | None:
         return None
     work: Work = pickle.loads(requests.read(LENGTH.unpack(head)[0]))
     return work
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), warm="warm" in sys.argv[2:]))

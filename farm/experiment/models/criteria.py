@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import LogExpectedImprovement, UpperConfidenceBound
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.monte_carlo import qUpperConfidenceBound
-from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import GenericMCObjective
 from botorch.acquisition.utils import prune_inferior_points
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
@@ -267,7 +268,7 @@ def information_here(situation: Situation) -> AcquisitionFunction:
 
 def _sampled(situation: Situation) -> dict[str, object]:
     """Return the arguments shared by BoTorch's Monte Carlo acquisition functions."""
-    s, learned = situation, situation.learned
+    s = situation
     pending = s.pending.reshape(-1, s.pending.shape[-1])
     common: dict[str, object] = {
         "sampler": SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=s.seed % 2**31),
@@ -275,15 +276,15 @@ def _sampled(situation: Situation) -> dict[str, object]:
     }
     if s.objective:
         common["objective"] = GenericMCObjective(lambda samples, X=None: s.made(samples[..., 0]))
-    if not learned.binary:
-        # Their smoothing is designed for outcomes of unit scale.
-        common["posterior_transform"] = ScalarizedPosteriorTransform(
-            torch.tensor([1 / learned.scale], dtype=DTYPE), -learned.offset / learned.scale
-        )
     return common
 
 
 def upper_confidence_bound(situation: Situation) -> AcquisitionFunction:
+    exact = situation.learned.exact
+    if exact is not None:
+        return UpperConfidenceBound(
+            exact.believing(situation.pending[:, 0]), situation.number("beta")
+        )
     return qUpperConfidenceBound(
         situation.learned.model, situation.number("beta"), **_sampled(situation)
     )
@@ -294,20 +295,25 @@ def improvement(situation: Situation) -> AcquisitionFunction:
 
     It has the same maximum as the improvement, with useful gradients everywhere.
     """
-    told = torch.unique(situation.learned.told.flatten(0, 1), dim=0)
+    exact, told = situation.learned.exact, situation.learned.told
+    if exact is not None:
+        best = torch.cat([told, situation.pending])[:, 0]
+        return LogExpectedImprovement(
+            exact.believing(situation.pending[:, 0]), exact.moments(best)[0].max()
+        )
+    told = torch.unique(told.flatten(0, 1), dim=0)
     common = _sampled(situation)
     best = prune_inferior_points(
         situation.learned.model,
         told,
         objective=common.get("objective"),
-        posterior_transform=common.get("posterior_transform"),
         max_frac=min(1.0, BASELINE / len(told)),
     )
     return qLogNoisyExpectedImprovement(
         situation.learned.model,
         best,
         prune_baseline=False,
-        cache_root=not situation.learned.binary,  # caching is slow for variational models
+        cache_root=False,  # caching is slow for variational models
         **common,
     )
 

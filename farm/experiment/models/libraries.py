@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -16,7 +17,22 @@ with warnings.catch_warnings():
     from botorch.exceptions.warnings import BotorchWarning
     from gpytorch.utils.warnings import NumericalWarning
 
-__all__ = ["alone", "botorch", "gpytorch"]
+__all__ = ["alone", "botorch", "gpytorch", "import_the_rest"]
+
+
+def import_the_rest() -> None:
+    """Import what is imported at its first use, sympy above all; takes seconds.
+
+    It computes nothing, so that the process may be forked afterwards.
+    """
+    import scipy.linalg
+    import scipy.optimize  # noqa: F401  # `exact.py` uses both
+
+    torch.broadcast_shapes((1,), (1,))  # as the constructor of every kernel does
+
+
+_limited = ContextVar("_limited", default=False)
+"""Whether this thread is in `alone`."""
 
 
 @contextmanager
@@ -30,16 +46,20 @@ def alone(seed: int) -> Iterator[None]:
     """
     threads, state = torch.get_num_threads(), np.random.get_state()
     torch.set_num_threads(1)
+    # Finding the libraries takes milliseconds, so a part of limited work does it no second time.
+    limits = nullcontext() if _limited.get() else threadpool_limits(1)
+    limited = _limited.set(True)
     np.random.seed(seed % 2**32)  # PairwiseGP starts from random values
     exact = gpytorch.settings.fast_computations(False, False, False)
     numbers, quiet = botorch.manual_seed(seed % 2**31), warnings.catch_warnings()
     try:
-        with threadpool_limits(1), numbers, exact, quiet:
+        with limits, numbers, exact, quiet:
             for category in (BotorchWarning, NumericalWarning):
                 warnings.simplefilter("ignore", category)
             # A search that stops early has found a usable point by then.
             warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
             yield
     finally:
+        _limited.reset(limited)
         np.random.set_state(state)
         torch.set_num_threads(threads)

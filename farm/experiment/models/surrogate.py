@@ -34,7 +34,9 @@ from torch.nn.functional import one_hot
 from farm.call import Array
 from farm.experiment.config.definition import Surrogate, SurrogateKind
 from farm.experiment.config.work import Data
+from farm.experiment.models import exact
 from farm.experiment.models.domain import Domain
+from farm.experiment.models.exact import Exact
 from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE, LEAST_VARIANCE, probit_mean, probit_variance
 
@@ -160,6 +162,9 @@ def _above(least: float, prior: LogNormalPrior) -> GreaterThan:
 
 def _fit(mll: MarginalLogLikelihood) -> None:
     """Maximise the likelihood of the trials; the model is then ready to predict."""
+    if isinstance(mll, ExactMarginalLogLikelihood):
+        exact.fit(mll.model)
+        return
     try:
         fit_gpytorch_mll(
             mll,
@@ -197,13 +202,20 @@ def _fitted(trials: _Trials, fit_to: int) -> Model:
     return model
 
 
+@lru_cache(maxsize=4)
+def _exact(model: Model) -> Exact:
+    """Return the posterior of a fitted model of a continuous outcome."""
+    return Exact(model)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
     """One outcome's model, and the latent process f behind its outcomes.
 
     f has unit scale: a continuous outcome is offset + scale * f plus noise; a binary one is 1 with
     probability cdf(f), where f for a pair is the difference of utilities divided by `scale`.
-    told: positions of the trials, shape (n, stimuli, d).
+    told: positions of the trials, shape (n, stimuli, d). exact: the posterior of a continuous
+    outcome, in closed form.
     """
 
     model: Model
@@ -211,6 +223,7 @@ class Learned:
     offset: float
     scale: float
     binary: bool
+    exact: Exact | None = None
 
     @classmethod
     def of(cls, surrogate: Surrogate, outcome: int, domain: Domain, data: Data) -> Learned:
@@ -225,14 +238,16 @@ class Learned:
         trials = _Trials(x.tobytes(), y.tobytes(), x.shape, binary, choices)
         with alone(0), torch.enable_grad():
             model = _fitted(trials, min(max(data.fit_to, 1), len(y)))
-        offset, scale = 0.0, math.sqrt(2.0) if pairs else 1.0
-        if not binary:
-            offset = float(model.outcome_transform.means)
-            scale = float(model.outcome_transform.stdvs)
-        return cls(model, torch.tensor(x, dtype=DTYPE), offset, scale, binary)
+        told = torch.tensor(x, dtype=DTYPE)
+        if binary:
+            return cls(model, told, 0.0, math.sqrt(2.0) if pairs else 1.0, binary)
+        outcomes = model.outcome_transform
+        return cls(model, told, float(outcomes.means), float(outcomes.stdvs), binary, _exact(model))
 
     def joint(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (k,) and covariance (k, k) of f at trials (k, stimuli, d), or points."""
+        if self.exact is not None:
+            return self.exact.joint(points[:, 0])
         k, stimuli, d = points.shape
         posterior = self.model.posterior(points.reshape(k * stimuli, d))
         weights = torch.tensor([-1.0, 1.0] if stimuli == 2 else [1.0], dtype=DTYPE) / self.scale
@@ -242,6 +257,10 @@ class Learned:
 
     def moments(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (k,) of f at trials (k, stimuli, d), or single points."""
+        if self.exact is not None:
+            parts = [self.exact.moments(part[:, 0]) for part in points.split(CHUNK)]
+            means, variances = zip(*parts, strict=True)
+            return torch.cat(means), torch.cat(variances)
         parts = [self.joint(part) for part in points.split(CHUNK)]
         mean = torch.cat([mean for mean, _ in parts])
         variance = torch.cat([covariance.diagonal() for _, covariance in parts])

@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,3 +142,32 @@ print([name for name in ("torch", "botorch", "gpytorch") if name in sys.modules]
 @pytest.mark.skipif(find_spec("botorch") is None, reason="needs the extra experiments")
 def test_with_the_extra_models_can_be_used() -> None:
     can_execute(read_config(WITH_A_MODEL))
+
+
+LOADED = """
+import sys
+from farm.experiment.ask.execute import execute, load
+
+load()
+before = set(sys.modules)
+from tests.experiment.models.configs import REGRESSION, ask, branin, config, data, spread
+
+known = config(REGRESSION)
+x = spread(known, 8)
+helpers = set(sys.modules)
+execute(ask(known, data(x, branin(x))))
+print(sorted(set(sys.modules) - helpers))
+"""
+
+
+@pytest.mark.slow
+def test_an_ask_imports_nothing_once_all_is_loaded() -> None:
+    """Forked processes would each import it again, sympy alone for seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.stdout == "[]\n"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ def ask(count: int, asked: int = 0) -> Generate:
 @asynccontextmanager
 async def fitters(most: int = 4, idle_s: float = 600.0) -> AsyncIterator[Fitters]:
     """Return fitters that do all work in processes."""
-    several = Fitters(most=most, idle_s=idle_s, quick=lambda work: False)
+    several = Fitters(most=most, idle_s=idle_s, quick=lambda work: False, libraries=False)
     try:
         yield several
     finally:
@@ -164,6 +166,7 @@ async def test_the_one_idle_for_longest_makes_room() -> None:
 async def test_one_may_be_made_ready_where_there_is_room() -> None:
     async with fitters(most=1) as several:
         several.warm(0)
+        await until(lambda: several.pids)
         (pid,) = several.pids.values()
         several.warm(0)
         several.warm(1)
@@ -180,6 +183,7 @@ async def test_one_may_be_made_ready_where_there_is_room() -> None:
 async def test_one_that_was_made_ready_works() -> None:
     async with fitters() as several:
         several.warm(0)
+        await until(lambda: several.pids)
         before = several.pids
         assert await points(several, 0, ask(1)) == expected(ask(1))
         assert several.pids == before
@@ -191,6 +195,77 @@ async def test_one_that_is_not_used_ends() -> None:
         await points(several, 0, ask(1))
         await until(lambda: not several.pids)
         assert await points(several, 0, ask(1)) == expected(ask(1))
+
+
+@on_loop
+async def test_the_parent_lives_as_long_as_one_of_its_processes() -> None:
+    async with fitters(idle_s=0.05) as several:
+        await points(several, 0, ask(1))
+        parent = several.parent_pid
+        assert parent is not None
+        await until(lambda: several.parent_pid is None)
+        assert not several.pids
+        assert not lives(parent)
+    async with fitters(most=1) as several:
+        await points(several, 0, ask(1))
+        parent = several.parent_pid
+        await points(several, 1, ask(1))  # in 0's place
+        assert several.parent_pid == parent
+
+
+@on_loop
+async def test_another_parent_takes_the_place_of_one_that_is_killed() -> None:
+    async with fitters() as several:
+        await points(several, 0, ask(1))
+        child, parent = several.pids[0], several.parent_pid
+        assert parent is not None
+        os.kill(parent, signal.SIGKILL)
+        await until(lambda: not lives(parent))
+        assert await points(several, 1, ask(2)) == expected(ask(2))
+        assert several.parent_pid not in (None, parent)
+        # Its child is replaced, too: nothing would report the end of it.
+        assert await points(several, 0, ask(3)) == expected(ask(3))
+        await until(lambda: not lives(child))
+
+
+def memory(pid: int, kind: str) -> int:
+    """Return a sum of a process's memory in KiB; kind: Rss, Private_Dirty, Pss, ..."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
+
+
+@pytest.mark.slow
+@on_loop
+async def test_processes_share_the_memory_of_the_libraries() -> None:
+    several = Fitters()
+    config = read_config(
+        {
+            "common": {
+                "parnames": "[x]", "outcome_types": "[continuous]", "strategy_names": "[s]",
+                "lb": "[0]", "ub": "[1]",
+            },
+            "s": {
+                "generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel",
+                "acqf": "qLogNoisyExpectedImprovement", "min_asks": 10,
+            },
+        }
+    )  # fmt: skip
+    x = np.linspace(0, 1, 8).reshape(-1, 1, 1)
+    work = Generate(config, 0, 1, 0, Data(x, np.sin(9 * x[:, 0]), 8), x[:0], seed=1)
+    try:
+        first, second = [await several.execute(number, work) for number in (0, 1)]
+        assert isinstance(first, Generated)
+        assert isinstance(second, Generated)
+        assert np.array_equal(first.points, second.points)
+        parent = several.parent_pid
+        assert parent is not None
+        # Its one thread is what makes forking it safe.
+        assert len(os.listdir(f"/proc/{parent}/task")) == 1
+        for pid in several.pids.values():
+            own = memory(pid, "Private_Dirty") + memory(pid, "Private_Clean")
+            assert own < memory(parent, "Rss") / 4
+    finally:
+        several.stop()
 
 
 @on_loop
@@ -206,19 +281,25 @@ async def test_work_of_a_killed_process_is_done_again_once() -> None:
         assert several.pids[0] != first
 
 
+class Calls:
+    """Work whose process calls a function while it reads it."""
+
+    def __init__(self, function: Callable[..., object], *values: object) -> None:
+        self._call = function, values
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self._call
+
+
+def calls(function: Callable[..., object], *values: object) -> Work:
+    return cast(Work, Calls(function, *values))
+
+
 @on_loop
 async def test_killed_twice_is_an_error_and_the_next_ask_is_well() -> None:
     async with fitters() as several:
-        work = asyncio.create_task(several.execute(0, ask(3)))
-        killed: set[int] = set()
-        while not work.done():
-            for pid in set(several.pids.values()) - killed:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-            await asyncio.sleep(0)
         with pytest.raises(Unavailable, match="died 2 times: killed"):
-            await work
-        assert len(killed) == 2
+            await several.execute(0, calls(signal.raise_signal, signal.SIGKILL))
         assert await points(several, 0, ask(3)) == expected(ask(3))
 
 
@@ -249,6 +330,55 @@ async def test_cancelled_work_ends_with_its_process() -> None:
         assert await points(several, 1, ask(1)) == expected(ask(1))
 
 
+@pytest.mark.parametrize("stops", [False, True])
+@on_loop
+async def test_work_ends_before_its_process_has_started(stops: bool) -> None:
+    async with fitters() as several:
+        await points(several, 0, ask(1))
+        parent = several.parent_pid
+        assert parent is not None
+        os.kill(parent, signal.SIGSTOP)  # as one that is still importing, for longer
+        work = asyncio.create_task(several.execute(1, ask(3)))
+        await asyncio.sleep(0)
+        if stops:
+            several.stop()
+        else:
+            work.cancel()
+        await asyncio.wait({work}, timeout=LIMIT_S)
+        assert work.done()
+        if stops:
+            assert isinstance(work.exception(), Unavailable)
+            await until(lambda: not lives(parent))
+            return
+        assert work.cancelled()
+        os.kill(parent, signal.SIGCONT)
+        assert await points(several, 1, ask(3)) == expected(ask(3))
+        assert several.parent_pid == parent
+
+
+def open_in(pid: int) -> set[str]:
+    """Return what a process has open besides its standard streams."""
+    folder = Path(f"/proc/{pid}/fd")
+    return {os.readlink(folder / name) for name in os.listdir(folder) if int(name) > 2}
+
+
+@on_loop
+async def test_a_process_holds_no_descriptor_of_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as front_door:
+        front_door.set_inheritable(True)
+        name = os.readlink(f"/proc/self/fd/{front_door.fileno()}")
+        async with fitters() as several:
+            for number in (0, 1, 2):
+                await points(several, number, ask(1))
+            parent = several.parent_pid
+            assert parent is not None
+            sets = [open_in(pid) for pid in (parent, *several.pids.values())]
+    # Its socket and its lifeline.
+    assert [len(each) for each in sets[1:]] == [2, 2, 2]
+    assert len(set.union(*sets)) == sum(len(each) for each in sets)
+    assert name not in set.union(*sets)
+
+
 @on_loop
 async def test_stop_ends_work_that_runs() -> None:
     async with fitters() as several:
@@ -264,10 +394,13 @@ async def test_stop_ends_work_that_runs() -> None:
 
 
 SERVER = """
-from farm.experiment.ask.fitters import Fitter
+from farm.experiment.ask.fitters import Fitter, Parent
 
-fitter = Fitter()
-print(fitter.pid, flush=True)
+parent = Parent(libraries=False)
+fitter = Fitter(parent)
+while fitter.pid is None:
+    pass
+print(fitter.pid, parent.pid, flush=True)
 input()
 """
 
@@ -278,8 +411,9 @@ def test_processes_end_with_a_server_that_is_killed(stopped: bool) -> None:
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
-        pid = int(server.stdout.readline())
+        pids = [int(pid) for pid in server.stdout.readline().split()]
         if stopped:
-            os.kill(pid, signal.SIGSTOP)
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
         server.kill()
-    wait_until(lambda: not lives(pid))
+    wait_until(lambda: not any(lives(pid) for pid in pids))
