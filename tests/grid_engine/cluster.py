@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
@@ -69,6 +70,23 @@ class GridCluster(Cluster):
         """Return the jobs that have not ended, with their states."""
         rows = self.run(["qstat"]).splitlines()[2:]
         return {row.split()[0]: row.split()[4] for row in rows}
+
+    @contextlib.contextmanager
+    def jobs_stay(self) -> Iterator[None]:
+        """In the block, jobs of a silent node are not started again on another, however long."""
+        before = self.run(["qconf", "-sconf", "global"])
+        settings = before.replace("\\\n", "").splitlines()[1:]  # after the title
+        kept = [line for line in settings if not line.startswith("reschedule_unknown")]
+        try:
+            self._configure([*kept, "reschedule_unknown 00:00:00"])
+            yield
+        finally:
+            self._configure(settings)
+
+    def _configure(self, settings: Sequence[str]) -> None:
+        path = self.folder / "global"  # qconf takes the file's name for the host
+        path.write_text("\n".join(settings) + "\n")
+        self.run(["qconf", "-Mconf", str(path)])
 
     def account(self, job: str) -> dict[str, str]:
         """Return the account of an ended job, without the parts on other nodes."""

@@ -35,17 +35,19 @@ def test_jobs_go_on_without_the_daemon_of_their_node_and_without_the_master(
 ) -> None:
     farm.serve(TWO_JOBS)
     rows = farm.wait_for_workers(2)
-    farm.grid.node("stop", "login")
-    with farm.calling("double", 30, 0.2) as answers:
-        wait_for(lambda: farm.status()["cluster"]["problem"], "no word from Grid Engine")
-        assert answers() == [2.0 * n for n in range(30)]
-    assert "qmaster" in farm.status()["cluster"]["problem"]
-    farm.grid.node("stop", rows[0]["host"])
-    farm.grid.node("start", "login")
-    farm.grid.node("start", rows[0]["host"])
-    wait_for(lambda: not farm.status()["cluster"]["problem"], "word from Grid Engine")
-    names = {row["name"] for row in rows}
-    assert {row["name"] for row in farm.wait_for_workers(2)} == names
+    # On a busy machine a daemon may take so long to start that its node counts as lost.
+    with farm.grid.jobs_stay():
+        farm.grid.node("stop", "login")
+        with farm.calling("double", 30, 0.2) as answers:
+            wait_for(lambda: farm.status()["cluster"]["problem"], "no word from Grid Engine")
+            assert answers() == [2.0 * n for n in range(30)]
+        assert "qmaster" in farm.status()["cluster"]["problem"]
+        farm.grid.node("stop", rows[0]["host"])
+        farm.grid.node("start", "login")
+        farm.grid.node("start", rows[0]["host"])
+        wait_for(lambda: not farm.status()["cluster"]["problem"], "word from Grid Engine")
+        names = {row["name"] for row in rows}
+        assert {row["name"] for row in farm.wait_for_workers(2)} == names
     assert not farm.events("ended")
     farm.stop()
     # An sge_execd that was restarted notices the ends of jobs that it did not start after a minute.
