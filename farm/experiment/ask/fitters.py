@@ -75,7 +75,7 @@ class Parent:
         return self._process.lives()
 
     def fork(self, channel: socket.socket, lifeline: int, news: int) -> None:
-        """Ask for a process; if this one has died, the ends of what it is given close."""
+        """Ask for a process. If the parent has died, the descriptors that it was sent close."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._control, [ASKED], [channel.fileno(), lifeline, news])
 

@@ -140,7 +140,7 @@ class Group(Child):
         return self._running
 
     def is_quiet(self) -> bool:
-        """Return False: its ranks are no children of this process."""
+        """Return False: the launcher, not this process, is the parent of its ranks."""
         return False
 
     def stopped_s(self, now: float) -> float:
