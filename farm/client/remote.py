@@ -19,7 +19,7 @@ from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
 from farm.report.page import tensors
-from farm.transports.line import submit, waited_for
+from farm.transports.line import submit
 from farm.wording import briefly, short
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class RemoteModel:
     @briefly(FarmError)
     def __call__(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
-        return self._output(point, config)
+        return _waited_for(self.submit(point, config))
 
     @briefly(FarmError)
     def evaluate(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
-        return self._output(point, config)
+        return _waited_for(self.submit(point, config))
 
     @briefly(FarmError)
     def gradient(
@@ -93,9 +93,10 @@ class RemoteModel:
         out_wrt, in_wrt: by name, or by position from 0; sens: same shape as output `out_wrt`; None,
         if that output has one entry: 1.0.
         """
-        operation = Operation.GRADIENT
-        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, sens=sens)
-        return cast(Array, output)
+        asked = self.submit(
+            point, config, operation=Operation.GRADIENT, out=out_wrt, wrt=in_wrt, sens=sens
+        )
+        return cast(Array, _waited_for(asked))
 
     @briefly(FarmError)
     def value_and_gradient(
@@ -111,8 +112,8 @@ class RemoteModel:
         The model computes both at once if it can; otherwise the farm evaluates and differentiates.
         """
         operation = Operation.VALUE_AND_GRADIENT
-        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, sens=sens)
-        return cast(tuple[Output, Array], output)
+        asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, sens=sens)
+        return cast(tuple[Output, Array], _waited_for(asked))
 
     @briefly(FarmError)
     def apply_jacobian(
@@ -125,8 +126,8 @@ class RemoteModel:
     ) -> Array:
         """Return J vec in the shape of output `out_wrt`; vec: same shape as input `in_wrt`."""
         operation = Operation.APPLY_JACOBIAN
-        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, vec=vec)
-        return cast(Array, output)
+        asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, vec=vec)
+        return cast(Array, _waited_for(asked))
 
     @briefly(FarmError)
     def apply_hessian(
@@ -144,34 +145,17 @@ class RemoteModel:
         J is the Jacobian with respect to `in_wrt1`. sens: same shape as output `out_wrt`; vec: same
         shape as input `in_wrt2`; the result has the shape of input `in_wrt1`.
         """
-        output = self._output(
+        asked = self.submit(
             point,
             config,
-            Operation.APPLY_HESSIAN,
+            operation=Operation.APPLY_HESSIAN,
             out=out_wrt,
             wrt=in_wrt1,
             wrt2=in_wrt2,
             sens=sens,
             vec=vec,
         )
-        return cast(Array, output)
-
-    def _output(
-        self,
-        point: Point,
-        config: Config | None,
-        operation: str = Operation.EVALUATE,
-        *,
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: ArrayLike | None = None,
-        vec: ArrayLike | None = None,
-    ) -> Output:
-        """Return what `submit` with these arguments finds; an interruption cancels the call."""
-        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
-        client = self.client
-        return waited_for(client.line, request.call(point), client.hints, request.output)
+        return cast(Array, _waited_for(asked))
 
     @briefly(FarmError)
     async def aevaluate(
@@ -493,3 +477,11 @@ def _in_flight(request: Request, wanted: int | None) -> int:
 def _at(index: int, error: FarmError) -> FarmError:
     error.__notes__ = [f"at point {index}", *getattr(error, "__notes__", ())]
     return short(error)
+
+
+def _waited_for(future: Future[T]) -> T:
+    """Return the future's result; cancel the call if the wait is interrupted, as by Ctrl-C."""
+    try:
+        return future.result()
+    finally:
+        future.cancel()
