@@ -1,6 +1,11 @@
-"""Cost of one call on its way: farm's native client beside a bare pyzmq ROUTER broker.
+"""Cost of one call on its way: farm's native client beside farm's HTTP and a bare pyzmq broker.
 
     make install && .venv/bin/python benchmarks/round_trip.py
+
+First a lone caller of `farm serve --workers 1`: blocking calls of the native client, futures of
+the native client, blocking calls of farm's HTTP client, and UM-Bridge over a kept connection by
+a bare loop that sends the same bytes each time, in turns, with the processor time and the context
+switches of each process. `--lone` stops there.
 
 The bare broker is a program of twenty lines: clients and one worker process connect to a
 process with two ROUTER sockets that forwards messages. It has no queue, no checks, no recovery
@@ -13,17 +18,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
+import psutil
 import zmq
 
 import farm
-from http_load import Load
+from client_map import served
+from farm.transports.connection import read_connection
+from http_load import Load, run_load
 from machine import versions
 
 MODEL = """
@@ -35,6 +44,8 @@ def forward(x):
 """
 
 CALLERS = (1, 16, 64)
+BODY = b'{"name": "forward", "input": [[1.0, 2.0, 3.0, 4.0]], "config": {}}'
+LONE_ROUNDS = 12
 
 
 def broker(tell: Connection) -> None:
@@ -121,11 +132,117 @@ def alone(client: farm.Client, seconds: float) -> Load:
     return load
 
 
+def one_by_one(call: Callable[[], float], seconds: float) -> Load:
+    """Make one call after the other."""
+    load = Load()
+    start = now = time.perf_counter()
+    while now - start < seconds:
+        if call() != 10.0:
+            raise RuntimeError("a wrong answer")
+        before, now = now, time.perf_counter()
+        load.latencies_s.append(now - before)
+    load.seconds = now - start
+    return load
+
+
+class Spent:
+    """Processor time and context switches of one process, with all its threads."""
+
+    def __init__(self, pid: int) -> None:
+        self._threads = Path(f"/proc/{pid}/task")
+        self.last = (0.0, 0.0, 0.0)
+        self.total = [0.0, 0.0, 0.0]
+        self.renew()
+
+    def renew(self) -> None:
+        """Start counting here."""
+        self.last = self._read()
+
+    def add(self) -> None:
+        """Add what was used since `renew`."""
+        self.total = [
+            t + n - b for t, n, b in zip(self.total, self._read(), self.last, strict=True)
+        ]
+
+    def _read(self) -> tuple[float, float, float]:
+        """Return microseconds of processor time; voluntary and other context switches."""
+        run_us = own = forced = 0.0
+        for thread in self._threads.iterdir():
+            run_us += float((thread / "schedstat").read_text().split()[0]) / 1000
+            for line in (thread / "status").read_text().splitlines():
+                if line.startswith("voluntary"):
+                    own += float(line.split()[1])
+                elif line.startswith("nonvoluntary"):
+                    forced += float(line.split()[1])
+        return run_us, own, forced
+
+
+def lone_caller(seconds: float) -> None:
+    """Print what a lone call costs in each way, measured in turns."""
+    with tempfile.TemporaryDirectory() as name, served(Path(name)) as (run, server):
+        url = read_connection(run).url
+        with farm.connect(run) as client, farm.connect(url) as by_http:
+            host, _, port = url.removeprefix("http://").rpartition(":")
+            model, http_model = client.model(), by_http.model()
+            x = np.arange(1.0, 5.0)
+
+            def over_http(length: float) -> Load:
+                return run_load(
+                    (host, int(port)),
+                    "/Evaluate",
+                    BODY,
+                    callers=1,
+                    seconds=length,
+                    fresh=False,
+                    expected=b"10.0",
+                )
+
+            ways: dict[str, Callable[[float], Load]] = {
+                "native, model(x)": lambda length: one_by_one(lambda: model(x)[0], length),
+                "native, submit(x).result()": lambda length: one_by_one(
+                    lambda: model.submit(x).result()[0], length
+                ),
+                "HTTP, model(x)": lambda length: one_by_one(lambda: http_model(x)[0], length),
+                "HTTP, bare loop": over_http,
+            }
+            worker = client.status()["workers"][0]["pid"]
+            pids = {"client": psutil.Process().pid, "farm": server.pid, "worker": worker}
+            loads = {way: Load() for way in ways}
+            medians: dict[str, list[float]] = {way: [] for way in ways}
+            spent = {way: {role: Spent(pid) for role, pid in pids.items()} for way in ways}
+            for _ in range(LONE_ROUNDS):
+                for way, run_one in ways.items():
+                    run_one(0.05)
+                    for one in spent[way].values():
+                        one.renew()
+                    load = run_one(seconds / LONE_ROUNDS)
+                    for one in spent[way].values():
+                        one.add()
+                    loads[way].add(load)
+                    medians[way].append(load.p50_s)
+    over = medians["HTTP, bare loop"]
+    costs = "a call: processor us, waits + preemptions"
+    print(f"\n{'a lone caller':28}{'p50':>8}{'of HTTP':>9}   {costs}")
+    for way, load in loads.items():
+        ratio = statistics.median(m / o for m, o in zip(medians[way], over, strict=True))
+        count = len(load.latencies_s)
+        cells = []
+        for role, one in spent[way].items():
+            run_us, own, forced = (value / count for value in one.total)
+            cells.append(f"{role} {run_us:.0f}, {own:.1f} + {forced:.1f}")
+        print(f"{way:28}{load.p50_s * 1e6:5.0f} us{ratio:9.2f}   " + "; ".join(cells))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--lone", action="store_true", help="only the lone caller")
+    options = parser.parse_args()
+    seconds = options.seconds
     print(versions("numpy", "pyzmq"))
+    lone_caller(seconds)
+    if options.lone:
+        return
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model.py"
         model.write_text(MODEL)

@@ -5,6 +5,9 @@
 A row is a finished point: its outputs, its status, its times. farm's writer also keeps a journal
 that survives any kill; the others keep nothing. By hand a user would write either a file
 that grows row by row, or one of full size; "batches" is the best that h5py can do.
+
+`--long 10000000` writes one sweep of that many rows with farm's writer instead, in an order that
+64 workers could finish them in, and prints rows/s and the memory of the process in tenths.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import psutil
 
 from farm.call import Array, ModelInfo, TensorInfo
 from farm.sweep.design.plan import Plan
@@ -125,15 +129,61 @@ def measure(folder: Path, rows: int, size: int, *, in_order: bool, repeat: int) 
         print(f"  {name:28} {rate:10,.0f} rows/s   farm is {ours / rate:5.2f} times as fast")
 
 
+def long_sweep(path: Path, rows: int) -> None:
+    """Write one long sweep of 4 numbers a row, and print rows/s and memory after each tenth.
+
+    A value is a function of its row, so that no array of all values is in memory.
+    """
+    process = psutil.Process()
+
+    def said(what: str, count: int, began: tuple[float, float]) -> None:
+        times = process.cpu_times()
+        seconds = time.perf_counter() - began[0]
+        processor_us = (times.user + times.system - began[1]) / count * 1e6
+        rss = process.memory_info().rss / 1e6
+        costs = f"{processor_us:7.1f} us of processor time a row{rss:9,.0f} MB"
+        print(f"  {what:22}{count / seconds:9,.0f} rows/s{costs}", flush=True)
+
+    def now() -> tuple[float, float]:
+        times = process.cpu_times()
+        return time.perf_counter(), times.user + times.system
+
+    print(f"\n{rows} rows of 4 numbers")
+    began = now()
+    store = Store.create(path, plan_of(rows, 4))
+    said("created", rows, began)
+    worker = store.worker_id("node/1")
+    rng = np.random.default_rng(0)
+    tenth = max(1, rows // 10)
+    for first in range(0, rows, tenth):
+        began = now()
+        last = min(rows, first + tenth)
+        for start in range(first, last, 64):
+            points = start + rng.permutation(min(64, last - start))
+            for point in points.tolist():
+                values = np.array([point, point + 1.0, point + 2.0, point + 3.0])
+                store.add(Row(point, PointStatus.DONE, 1, worker, 1.7e9, 0.1, 0.0, 0.1, values))
+        said(f"{last} written", last - first, began)
+    began = now()
+    store.close(COMPLETE, {})
+    said("closed and verified", rows, began)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="folder to write to; default: a temporary one")
+    parser.add_argument(
+        "--long", type=int, metavar="ROWS", help="write one sweep of this many rows"
+    )
     options = parser.parse_args()
     print(versions("h5py", "numpy"))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        if options.long:
+            long_sweep(Path(folder) / "long.h5", options.long)
+            return
         for size in (4, 200):
             for in_order in (True, False):
                 measure(Path(folder), options.rows, size, in_order=in_order, repeat=options.repeat)

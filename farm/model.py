@@ -342,15 +342,14 @@ def inputs_for(call: Call, info: ModelInfo) -> Inputs:
 
     They are copies, which the model may modify: a Call's arrays may be views of a message.
     """
-    return Inputs(
-        (
-            tensor.name,
-            np.array(array, dtype=numpy_dtype(tensor.dtype), order="C").reshape(
-                shape_of(array, tensor, call.rows)
-            ),
-        )
-        for array, tensor in zip(call.inputs, info.inputs, strict=True)
-    )
+    inputs = Inputs()
+    for array, tensor in zip(call.inputs, info.inputs, strict=True):
+        if call.rows is None and _fits_exactly(array, tensor):
+            inputs[tensor.name] = np.array(array, order="C")  # the usual case
+            continue
+        copied = np.array(array, dtype=numpy_dtype(tensor.dtype), order="C")
+        inputs[tensor.name] = copied.reshape(shape_of(array, tensor, call.rows))
+    return inputs
 
 
 def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tuple[Array, ...]:
@@ -391,6 +390,8 @@ def _checked_output(
     shape = lead + tensor.shape
     if type(value) is np.ndarray and _is_as_declared(value, shape, tensor.dtype):
         return value if value.flags.c_contiguous else value.copy()
+    if type(value) is np.float64 and shape == (1,) and tensor.dtype == "float64":
+        return np.array([value])  # such as the sum of an array
     what = f"output {tensor.name!r} of model {info.name!r}"
     return checked_array(value, shape, tensor.dtype, what)
 

@@ -19,7 +19,7 @@ from farm.client.flow import IN_FLIGHT, Flow
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
 from farm.report.page import tensors
-from farm.transports.line import submit
+from farm.transports.line import submit, waited_for
 from farm.wording import briefly, short
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class RemoteModel:
     @briefly(FarmError)
     def __call__(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
-        return _waited_for(self.submit(point, config))
+        return self._output(point, config)
 
     @briefly(FarmError)
     def evaluate(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
-        return _waited_for(self.submit(point, config))
+        return self._output(point, config)
 
     @briefly(FarmError)
     def gradient(
@@ -93,10 +93,9 @@ class RemoteModel:
         out_wrt, in_wrt: by name, or by position from 0; sens: same shape as output `out_wrt`; None,
         if that output has one entry: 1.0.
         """
-        asked = self.submit(
-            point, config, operation=Operation.GRADIENT, out=out_wrt, wrt=in_wrt, sens=sens
-        )
-        return cast(Array, _waited_for(asked))
+        operation = Operation.GRADIENT
+        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, sens=sens)
+        return cast(Array, output)
 
     @briefly(FarmError)
     def value_and_gradient(
@@ -112,8 +111,8 @@ class RemoteModel:
         The model computes both at once if it can; otherwise the farm evaluates and differentiates.
         """
         operation = Operation.VALUE_AND_GRADIENT
-        asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, sens=sens)
-        return cast(tuple[Output, Array], _waited_for(asked))
+        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, sens=sens)
+        return cast(tuple[Output, Array], output)
 
     @briefly(FarmError)
     def apply_jacobian(
@@ -126,8 +125,8 @@ class RemoteModel:
     ) -> Array:
         """Return J vec in the shape of output `out_wrt`; vec: same shape as input `in_wrt`."""
         operation = Operation.APPLY_JACOBIAN
-        asked = self.submit(point, config, operation=operation, out=out_wrt, wrt=in_wrt, vec=vec)
-        return cast(Array, _waited_for(asked))
+        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, vec=vec)
+        return cast(Array, output)
 
     @briefly(FarmError)
     def apply_hessian(
@@ -145,17 +144,34 @@ class RemoteModel:
         J is the Jacobian with respect to `in_wrt1`. sens: same shape as output `out_wrt`; vec: same
         shape as input `in_wrt2`; the result has the shape of input `in_wrt1`.
         """
-        asked = self.submit(
+        output = self._output(
             point,
             config,
-            operation=Operation.APPLY_HESSIAN,
+            Operation.APPLY_HESSIAN,
             out=out_wrt,
             wrt=in_wrt1,
             wrt2=in_wrt2,
             sens=sens,
             vec=vec,
         )
-        return cast(Array, _waited_for(asked))
+        return cast(Array, output)
+
+    def _output(
+        self,
+        point: Point,
+        config: Config | None,
+        operation: str = Operation.EVALUATE,
+        *,
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: ArrayLike | None = None,
+        vec: ArrayLike | None = None,
+    ) -> Output:
+        """Return what `submit` with these arguments finds; an interruption cancels the call."""
+        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
+        client = self.client
+        return waited_for(client.line, request.call(point), client.hints, request.output)
 
     @briefly(FarmError)
     async def aevaluate(
@@ -477,11 +493,3 @@ def _in_flight(request: Request, wanted: int | None) -> int:
 def _at(index: int, error: FarmError) -> FarmError:
     error.__notes__ = [f"at point {index}", *getattr(error, "__notes__", ())]
     return short(error)
-
-
-def _waited_for(future: Future[T]) -> T:
-    """Return the future's result; cancel the call if the wait is interrupted, as by Ctrl-C."""
-    try:
-        return future.result()
-    finally:
-        future.cancel()

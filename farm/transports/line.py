@@ -56,6 +56,9 @@ class Line(Protocol):
     def close(self) -> None:
         """Release all resources; calls without an outcome fail with Cancelled."""
 
+    # A line may also have `outcome(call, hints) -> Outcome`, for callers that wait: see
+    # `waited_for`.
+
 
 class CallFuture(Future[T]):
     """Future of a call's outcome; it stays pending, in `concurrent.futures` terms, until then.
@@ -121,6 +124,24 @@ def submit_all(
         for future, call_id in zip(futures, ids, strict=True):
             future._ids = [call_id]
     return futures
+
+
+def waited_for(line: Line, call: Call, hints: Hints, convert: Callable[[Result], T]) -> T:
+    """Return `convert(result)` for the call; an interruption of the wait cancels the call.
+
+    Raises the FarmError that is the call's outcome, and Unavailable if the line is closed.
+    """
+    at_once: Callable[[Call, Hints], Outcome] | None = getattr(line, "outcome", None)
+    if at_once is None:
+        future = submit(line, call, hints, convert)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+    outcome = at_once(call, hints)
+    if isinstance(outcome, FarmError):
+        raise short(outcome)
+    return convert(outcome)
 
 
 def as_it_is(result: Result) -> Result:

@@ -17,7 +17,7 @@ from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation
 from farm.errors import InvalidRequest, Unavailable
 from farm.machine.forks import renew_in_children
 from farm.transports.connection import Connection
-from farm.transports.line import Receiver, as_it_is, submit
+from farm.transports.line import Outcome, Receiver, as_it_is, submit
 from farm.transports.native_end import End
 
 PATIENCE_S = 60.0
@@ -95,6 +95,13 @@ class NativeLine:
         Raises Unavailable if the line is closed.
         """
         return (self._end or self._running()).send(calls, hints, receiver)
+
+    def outcome(self, call: Call, hints: Hints) -> Outcome:
+        """Send a call and wait for its outcome; an interruption of the wait cancels the call.
+
+        Raises Unavailable if the line is closed.
+        """
+        return (self._end or self._running()).call(call, hints)
 
     def cancel(self, ids: Iterable[int]) -> bool:
         """Cancel calls; they then get no outcome. False if each of them already had one."""

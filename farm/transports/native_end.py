@@ -3,6 +3,8 @@
 Callers put calls into an outbox and wake the thread only if it sleeps; it sends all pending calls
 in few messages and delivers every outcome to its caller. A call is kept until its outcome arrives,
 so that it can be sent again if the connection or the dispatcher is lost in between.
+
+A caller of one blocking call after another uses the line itself (`lone_call.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from farm.call import NO_HINTS, Buffer, Call, Hints
 from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.transports.connection import Connection
 from farm.transports.dial import DIAL_EVERY_S, DialedLine, Dialer, NoLine
+from farm.transports.helm import Helm, LoneCall
 from farm.transports.identity import CLIENT_PREFIX
-from farm.transports.line import Receiver
+from farm.transports.line import Outcome, Receiver
+from farm.transports.lone_call import exchange
 from farm.transports.open_calls import OpenCalls, Task, Waiting, messages
 from farm.transports.reach import accepts
 from farm.wire import messages as wire
@@ -108,7 +112,8 @@ class End:
         self._asleep = False
         self._closing = False
         self._closed = False
-        # Used by the thread only.
+        self._helm = Helm(self, self._has_work)
+        # Used by the thread only, which has the helm then.
         self._number: int | None = None
         self._heard_at = self._idle_at = self._probed_at = self._watched_at = time.monotonic()
         self._dialed_at = 0.0
@@ -135,6 +140,53 @@ class End:
         if self._closed and self.cancel(ids):
             raise Unavailable("the client is closed")
         return ids
+
+    def call(self, call: Call, hints: Hints) -> Outcome:
+        """Send a call and wait for its outcome; an interruption of the wait cancels the call."""
+        if hints.call_id:
+            call = hints.named(call)
+        call_id = next(self._ids)
+        lone = LoneCall()
+        helm = self._helm
+        try:
+            self._waiting[call_id] = Waiting(call, hints, time.monotonic(), lone, None)
+            if helm.take(lone):
+                try:
+                    self._lead(lone, call_id, call, hints)
+                finally:
+                    helm.give_back(lone)
+            else:
+                self._leave((hints, [(call_id, call)]))
+            if self._closed and self.cancel([call_id]):
+                raise Unavailable("the client is closed")
+            return lone.wait()
+        finally:
+            helm.give_back(lone)  # again, in case that another interruption hit the first time
+            if lone.outcome is None:
+                self.cancel([call_id])
+
+    def _lead(self, lone: LoneCall, call_id: int, call: Call, hints: Hints) -> None:
+        """Send the call and receive its result, or leave what remains of that to the thread."""
+        line = self._line
+        frames = None
+        if not line.may_come_back and not self._is_busy() and self._calls.may_repeat(call):
+            with contextlib.suppress(Exception):  # the thread reports what is wrong
+                frames = wire.encode_calls([(call_id, call)], hints)
+        if frames is None:
+            self._outbox.append((hints, [(call_id, call)]))
+            return
+        self._asleep = True
+        try:
+            result = exchange(lone, call_id, frames, line, self._wake_read.fileno(), self._helm)
+        finally:
+            self._asleep = False
+        if result is not None and self._waiting.pop(call_id, None) is not None:
+            lone.outcome = result
+
+    def _is_busy(self) -> bool:
+        """Whether there is more to do than to wait for one call."""
+        more = len(self._waiting) > 1 or self._asked or self._outbox or self._closing
+        return bool(more or self._helm.unread or self._helm.is_spoilt)
 
     def cancel(self, ids: Iterable[int]) -> bool:
         """Cancel calls; False if each of them had an outcome."""
@@ -167,6 +219,7 @@ class End:
         self._outbox.append(item)
         if self._asleep:
             self._wake()
+        self._helm.call_thread()
 
     def _wake(self) -> None:
         self._asleep = False
@@ -180,6 +233,7 @@ class End:
         """Send a goodbye and close; calls without an outcome fail with Cancelled."""
         self._closing = True
         self._wake()
+        self._helm.call_thread()
         if threading.current_thread() is not self._thread:
             self._thread.join(LAST_WORDS_S)
 
@@ -209,6 +263,18 @@ class End:
         self._wake_read.close()
         self._wake_write.close()
 
+    def _has_work(self) -> bool:
+        return bool(self._waiting or self._outbox or self._asked or self._closing)
+
+    def _resume(self) -> None:
+        """Continue where callers have left the line."""
+        helm = self._helm
+        if helm.is_spoilt:
+            helm.is_spoilt = False
+            self._line.close()  # it is dialed again, and the open calls are sent again
+        while helm.unread:
+            self._take_in(helm.unread.popleft())
+
     def _serve(self) -> None:
         poll = select.poll()
         wake_fd = self._wake_read.fileno()
@@ -220,6 +286,10 @@ class End:
             self._watch()
             if self._is_away():
                 self._dial_again()
+            if self._helm.may_rest and not (self._waiting or self._asked or self._line.ended()):
+                self._helm.rest()
+                self._resume()
+                continue
             line_fd = self._line.fileno()
             if line_fd != polled:
                 if polled >= 0:
@@ -330,11 +400,14 @@ class End:
 
     def _read(self) -> None:
         while (frames := self._line.receive()) is not None:
-            self._heard_at = time.monotonic()
-            try:
-                self._received(wire.decode(frames))
-            except InvalidRequest as error:
-                self._fail_all(error)  # it is unknown whose answers the message held
+            self._take_in(frames)
+
+    def _take_in(self, frames: Sequence[Buffer]) -> None:
+        self._heard_at = time.monotonic()
+        try:
+            self._received(wire.decode(frames))
+        except InvalidRequest as error:
+            self._fail_all(error)  # it is unknown whose answers the message held
 
     def _received(self, message: Message) -> None:
         if message.kind is Kind.ANSWERS:

@@ -126,6 +126,10 @@ class OpenCalls:
 
     # Calls that must not run twice
 
+    def may_repeat(self, call: Call) -> bool:
+        """Whether the farm has said that the call may run twice."""
+        return self._repeatable.get(call.model, False)
+
     def _runs_once(self, call: Call) -> bool:
         repeatable = self._repeatable.get(call.model, True)
         return not repeatable and call.operation is not Operation.DESCRIBE

@@ -189,10 +189,16 @@ class WorkerHost:
     def _run(self, batch: list[tuple[int, tuple[Call, float]]], idle_s: float) -> None:
         ids = [task_id for task_id, _ in batch]
 
-        def claim(positions: Sequence[int]) -> list[int]:
+        def claim(positions: Sequence[int]) -> Sequence[int]:
             with self._lock:
                 if self._drain_asked:
                     return []
+                if len(positions) == 1:  # the usual case
+                    first = ids[positions[0]]
+                    if self._waiting.pop(first, None) is None:
+                        return []
+                    self._running.add(first)
+                    return positions
                 mine = [i for i in positions if self._waiting.pop(ids[i], None) is not None]
                 self._running.update([ids[i] for i in mine])
                 return mine
@@ -203,7 +209,7 @@ class WorkerHost:
             if self._on_start is not None:
                 # Answers that have not left this process would be lost with it, like the running
                 # calls.
-                self._on_start([*self._unflushed, *(ids[i] for i in positions)], row)
+                self._on_start([*self._unflushed, *[ids[i] for i in positions]], row)
 
         def ends_early(position: int) -> bool:
             return self._drain_asked
@@ -225,8 +231,9 @@ class WorkerHost:
                         outcome = timed(outcome, waited_s, idle_s)
                     if not goes_on:
                         self._running.discard(ids[i])
-                        self._unwanted.discard(ids[i])
-                        self._in_vain.discard(ids[i])
+                        if self._unwanted:
+                            self._unwanted.discard(ids[i])
+                            self._in_vain.discard(ids[i])
                     self._answers.append((ids[i], outcome))
                 # The next run may take long, which is unlikely after a short one.
                 if goes_on or now - min(self._began_at, self._answers_since) >= HOLD_ANSWERS_S:

@@ -340,7 +340,10 @@ class _Reception:
             line = StreamLine(self._place.socket.accept()[0])
             while (frames := line.receive()) is None:
                 time.sleep(0.001)
-            self._lines[bytes(frames[0])] = line
+            name = bytes(frames[0])
+            if name in self._lines:  # the peer has dialed again
+                self._lines.pop(name).close()
+            self._lines[name] = line
         for name, line in list(self._lines.items()):
             while (frames := line.receive()) is not None:
                 self._heard.append((name, frames))

@@ -569,14 +569,21 @@ import gc, os, sys
 import numpy as np
 from farm.call import NO_HINTS, Call, Operation
 from farm.transports.connection import read_connection
-from farm.transports.line import as_it_is, submit
+from farm.transports.line import as_it_is, submit, waited_for
 from farm.transports.native_client import NativeLine
 
 def ask(line, model, x):
     call = Call(model, Operation.EVALUATE, (np.array([x]),))
     return submit(line, call, NO_HINTS, as_it_is)
 
+def cubed(x):
+    # The second of two such calls takes the line of the client's thread, or waits for it.
+    call = Call("cube", Operation.EVALUATE, (np.array([x]),))
+    return waited_for(line, call, NO_HINTS, as_it_is).outputs[0][0]
+
 line = NativeLine(read_connection(sys.argv[1]))
+assert "cube" in line.names()
+assert [cubed(2.0), cubed(3.0)] == [8.0, 27.0]
 left = ask(line, "sleep", 1.0)
 if os.fork() == 0:
     own = ask(line, "sleep", 0.1)
@@ -584,6 +591,7 @@ if os.fork() == 0:
     assert own.result().outputs[0][0] == 0.1
     assert ask(line, "cube", 2.0).result().outputs[0][0] == 8.0
     assert "cube" in line.names()
+    assert [cubed(2.0), cubed(3.0)] == [8.0, 27.0]
     if os.fork() == 0:
         assert ask(line, "cube", 3.0).result().outputs[0][0] == 27.0
         line.close()
@@ -601,7 +609,7 @@ assert ask(line, "cube", 4.0).result().outputs[0][0] == 64.0
 @pytest.mark.slow
 def test_a_forked_process_has_a_line_of_its_own(farm: Farm, worker: object) -> None:
     run_program(FORKER, str(farm.connect))
-    assert farm.snapshot()["done"] == 5
+    assert farm.snapshot()["done"] == 9
 
 
 ORPHAN = """

@@ -1,0 +1,139 @@
+"""Decides which thread uses a client's line: the client's own thread, or a caller's.
+
+The client's thread has the line unless it rests, which it does after each call of a caller that
+makes one blocking call after another. It takes the line back when there is something to do, and
+when no caller has used the line for a moment: an idle line needs a thread that notices its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from farm.call import Buffer
+from farm.transports.line import Outcome
+
+REST_S = 0.5
+"""The thread takes the line back if no caller has used it for so long."""
+
+LOST_AFTER_RESTS = 6
+"""After so many rests with the same caller on the line, that caller counts as lost.
+
+A caller has the line for 0.2 s at most. It can only have been interrupted twice within
+microseconds while it gave the line back."""
+
+_HELM = 0
+
+
+class LoneCall:
+    """The receiver of the outcome of one blocking call, and the caller's claim to the line.
+
+    touches_line: the caller is in the middle of sending or receiving. If it is interrupted there,
+    as by Ctrl-C, it is unknown how much of a message has been sent or read.
+    """
+
+    __slots__ = ("_arrived", "outcome", "thread", "touches_line")
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self.thread = threading.get_ident()
+        self.touches_line = False
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+
+    def put(self, key: object, outcome: Outcome) -> None:
+        """Deliver the outcome from another thread."""
+        self.outcome = outcome
+        self._arrived.release()
+
+    def flush(self) -> None:
+        """Do nothing: `put` has woken the caller."""
+
+    def wait(self) -> Outcome:
+        """Wait until the outcome has arrived, and return it."""
+        while (outcome := self.outcome) is None:
+            self._arrived.acquire()
+        return outcome
+
+
+class Helm:
+    """The right to use the line. Signal handlers may call these methods, too.
+
+    A holder is identified by an object, so that it can never release the claim of another one.
+    owner: the claim of the client's thread, which has the line at first; has_work: whether there is
+    something for the thread to do.
+    """
+
+    def __init__(self, owner: object, has_work: Callable[[], bool]) -> None:
+        self._owner = owner
+        self._has_work = has_work
+        self._holders: dict[int, object] = {_HELM: owner}  # each step on it is atomic
+        self._needed = threading.Event()
+        self._taken = 0
+        self.unread: deque[Sequence[Buffer]] = deque()
+        """Messages that callers have read and left to the thread."""
+        self.is_spoilt = False
+        """A caller was interrupted in the middle of a message: the line cannot be used further."""
+        self.may_rest = False
+        """A caller has found the line in use, so the thread should rest when it has no work."""
+
+    def held_by(self) -> object | None:
+        """Return the holder; None if the line is free."""
+        return self._holders.get(_HELM)
+
+    def take(self, holder: object) -> bool:
+        """Take the line if it is free; return whether `holder` has it now."""
+        self._taken += 1
+        if self._holders.setdefault(_HELM, holder) is holder:
+            return True
+        self.may_rest = True
+        return False
+
+    def give_back(self, lone: LoneCall) -> None:
+        """Free the line if this call has it, and wake the thread if that has work."""
+        if self._holders.get(_HELM) is lone:
+            if lone.touches_line:
+                self.is_spoilt = True
+            self._holders.pop(_HELM, None)
+            if self._is_needed():
+                self._needed.set()
+
+    def call_thread(self) -> None:
+        """Wake the thread if it rests. It begins once no caller uses the line.
+
+        The calling thread may itself be in the middle of a call that has the line, if it runs a
+        signal handler. That call then leaves the line to the client's thread.
+        """
+        holder = self._holders.get(_HELM)
+        if holder is self._owner:
+            return
+        if isinstance(holder, LoneCall) and holder.thread == threading.get_ident():
+            self.give_back(holder)
+        self._needed.set()
+
+    def rest(self) -> None:
+        """Leave the line to callers until the thread is needed; for the thread."""
+        self._holders.pop(_HELM, None)
+        last: object | None = None
+        rests = 0
+        while True:
+            count = self._taken
+            self._needed.clear()
+            rested = not self._is_needed() and not self._needed.wait(REST_S)
+            holder = self._holders.get(_HELM)
+            rests = rests + 1 if rested and holder is not None and holder is last else 0
+            if rests >= LOST_AFTER_RESTS:
+                self.is_spoilt = True
+                self._holders.pop(_HELM, None)
+            last = holder
+            idle = rested and self._taken == count
+            if (idle or self._is_needed()) and self.take(self._owner):
+                self.may_rest = not idle
+                return
+
+    def _is_needed(self) -> bool:
+        """Whether there is work for the thread, and no caller uses the line."""
+        if _HELM in self._holders:
+            return False
+        return bool(self.unread) or self.is_spoilt or self._has_work()

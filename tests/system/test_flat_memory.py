@@ -1,0 +1,49 @@
+"""Memory of a farm's processes over many calls of one native client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import farm
+from tests.support.dispatcher_farm import serving
+
+MODEL = """
+import farm
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def twice(x):
+    return 2.0 * x
+"""
+
+THIRD = 50_000
+MOST_MIB = 8.0
+"""A leak of 84 bytes a call would exceed it, which is less than a leaked task, call or array.
+
+So 150,000 calls show what a million would, and take a seventh of the time."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_neither_front_door_nor_worker_nor_client_grows_with_the_calls(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    with serving(tmp_path, "model.py") as served, farm.connect(served.folder) as client:
+        model = client.model()
+        worker = client.status()["workers"][0]["pid"]
+        processes = [psutil.Process(pid) for pid in (served.process.pid, worker)]
+        processes.append(psutil.Process())
+
+        def run(count: int) -> list[float]:
+            """Return the memory of each process in MiB after `count` more calls."""
+            for x, y in enumerate(model.map([float(x)] for x in range(count))):
+                assert y[0] == 2.0 * x
+            return [process.memory_info().rss / 2**20 for process in processes]
+
+        before = run(THIRD)
+        after = run(2 * THIRD)
+        assert client.status()["done"] == 3 * THIRD
+    grown = dict(zip(["front door", "worker", "client"], np.subtract(after, before), strict=True))
+    assert max(grown.values()) < MOST_MIB, f"grown by {grown} MiB over {2 * THIRD} calls"
