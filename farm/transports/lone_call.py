@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from farm.call import Buffer, Result
 from farm.errors import InvalidRequest
 from farm.transports.dial import DialedLine
-from farm.transports.helm import Helm, LoneCall
+from farm.transports.lease import Lease, LoneCall
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
 
@@ -29,7 +29,7 @@ def exchange(
     frames: list[Buffer],
     line: DialedLine,
     wake_fd: int,
-    helm: Helm,
+    lease: Lease,
 ) -> Result | None:
     """Send the call and return its result; None if the client's thread has to go on.
 
@@ -51,14 +51,14 @@ def exchange(
             return None
         result = None
         lone.touches_line = True
-        while helm.held_by() is lone and (message := line.receive()) is not None:
+        while lease.held_by() is lone and (message := line.receive()) is not None:
             found = _result(message, call_id)
             if found is None:
-                helm.unread.append(message)
+                lease.unread.append(message)
             else:
                 result = found
         lone.touches_line = False
-        if result is not None or helm.unread or helm.held_by() is not lone or line.ended():
+        if result is not None or lease.unread or lease.held_by() is not lone or line.ended():
             return result
 
 

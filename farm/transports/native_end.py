@@ -26,8 +26,8 @@ from farm.call import NO_HINTS, Buffer, Call, Hints
 from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.transports.connection import Connection
 from farm.transports.dial import DIAL_EVERY_S, DialedLine, Dialer, NoLine
-from farm.transports.helm import Helm, LoneCall
 from farm.transports.identity import CLIENT_PREFIX
+from farm.transports.lease import Lease, LoneCall
 from farm.transports.line import Outcome, Receiver
 from farm.transports.lone_call import exchange
 from farm.transports.open_calls import OpenCalls, Task, Waiting, messages
@@ -112,8 +112,8 @@ class End:
         self._asleep = False
         self._closing = False
         self._closed = False
-        self._helm = Helm(self, self._has_work)
-        # Used by the thread only, which has the helm then.
+        self._lease = Lease(self, self._has_work)
+        # Used by the thread only, which has the lease then.
         self._number: int | None = None
         self._heard_at = self._idle_at = self._probed_at = self._watched_at = time.monotonic()
         self._dialed_at = 0.0
@@ -147,21 +147,21 @@ class End:
             call = hints.named(call)
         call_id = next(self._ids)
         lone = LoneCall()
-        helm = self._helm
+        lease = self._lease
         try:
             self._waiting[call_id] = Waiting(call, hints, time.monotonic(), lone, None)
-            if helm.take(lone):
+            if lease.take(lone):
                 try:
                     self._lead(lone, call_id, call, hints)
                 finally:
-                    helm.give_back(lone)
+                    lease.give_back(lone)
             else:
                 self._leave((hints, [(call_id, call)]))
             if self._closed and self.cancel([call_id]):
                 raise Unavailable("the client is closed")
             return lone.wait()
         finally:
-            helm.give_back(lone)  # again, in case that another interruption hit the first time
+            lease.give_back(lone)  # again, in case that another interruption hit the first time
             if lone.outcome is None:
                 self.cancel([call_id])
 
@@ -177,7 +177,7 @@ class End:
             return
         self._asleep = True
         try:
-            result = exchange(lone, call_id, frames, line, self._wake_read.fileno(), self._helm)
+            result = exchange(lone, call_id, frames, line, self._wake_read.fileno(), self._lease)
         finally:
             self._asleep = False
         if result is not None and self._waiting.pop(call_id, None) is not None:
@@ -186,7 +186,7 @@ class End:
     def _is_busy(self) -> bool:
         """Whether there is more to do than to wait for one call."""
         more = len(self._waiting) > 1 or self._asked or self._outbox or self._closing
-        return bool(more or self._helm.unread or self._helm.is_spoilt)
+        return bool(more or self._lease.unread or self._lease.is_spoilt)
 
     def cancel(self, ids: Iterable[int]) -> bool:
         """Cancel calls; False if each of them had an outcome."""
@@ -219,7 +219,7 @@ class End:
         self._outbox.append(item)
         if self._asleep:
             self._wake()
-        self._helm.call_thread()
+        self._lease.call_thread()
 
     def _wake(self) -> None:
         self._asleep = False
@@ -233,7 +233,7 @@ class End:
         """Send a goodbye and close; calls without an outcome fail with Cancelled."""
         self._closing = True
         self._wake()
-        self._helm.call_thread()
+        self._lease.call_thread()
         if threading.current_thread() is not self._thread:
             self._thread.join(LAST_WORDS_S)
 
@@ -268,12 +268,12 @@ class End:
 
     def _resume(self) -> None:
         """Continue where callers have left the line."""
-        helm = self._helm
-        if helm.is_spoilt:
-            helm.is_spoilt = False
+        lease = self._lease
+        if lease.is_spoilt:
+            lease.is_spoilt = False
             self._line.close()  # it is dialed again, and the open calls are sent again
-        while helm.unread:
-            self._take_in(helm.unread.popleft())
+        while lease.unread:
+            self._take_in(lease.unread.popleft())
 
     def _serve(self) -> None:
         poll = select.poll()
@@ -286,8 +286,8 @@ class End:
             self._watch()
             if self._is_away():
                 self._dial_again()
-            if self._helm.may_rest and not (self._waiting or self._asked or self._line.ended()):
-                self._helm.rest()
+            if self._lease.may_rest and not (self._waiting or self._asked or self._line.ended()):
+                self._lease.rest()
                 self._resume()
                 continue
             line_fd = self._line.fileno()

@@ -14,8 +14,8 @@ import pytest
 
 from farm.call import NO_HINTS, Call, Hints, Operation, Result
 from farm.errors import Cancelled, InvalidInput, ModelFailed, Unavailable
-from farm.transports import helm, lone_call
-from farm.transports.helm import LoneCall
+from farm.transports import lease, lone_call
+from farm.transports.lease import LoneCall
 from farm.transports.line import as_it_is, submit, waited_for
 from farm.transports.native_client import NativeLine
 from farm.transports.native_end import End
@@ -30,7 +30,7 @@ Answer = Callable[[int, float], None]
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither thread nor caller gives up its turn because the machine is busy."""
-    monkeypatch.setattr(helm, "REST_S", LIMIT_S)
+    monkeypatch.setattr(lease, "REST_S", LIMIT_S)
     monkeypatch.setattr(lone_call, "LEAD_MS", int(1000 * LIMIT_S))
 
 
@@ -54,7 +54,7 @@ def end_of(line: NativeLine) -> End:
 
 
 def holder(line: NativeLine) -> object:
-    return end_of(line)._helm.held_by()
+    return end_of(line)._lease.held_by()
 
 
 def call(line: NativeLine, x: float, hints: Hints = NO_HINTS) -> float:
@@ -126,8 +126,8 @@ def test_the_thread_takes_the_line_back_from_a_caller_that_stops(
     desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rested(desk, line)
-    monkeypatch.setattr(helm, "REST_S", 0.001)
-    end_of(line)._helm._needed.set()
+    monkeypatch.setattr(lease, "REST_S", 0.001)
+    end_of(line)._lease._needed.set()
     wait_until(lambda: holder(line) is line._end)
     with serving(lambda: answer(desk, *heard(desk))):
         assert call(line, 3.0) == 27.0
@@ -338,8 +338,8 @@ def test_a_caller_that_never_gives_the_line_back_is_replaced(
 ) -> None:
     rested(desk, line)
     lost = LoneCall()
-    assert end_of(line)._helm.take(lost)
-    monkeypatch.setattr(helm, "REST_S", 0.001)
+    assert end_of(line)._lease.take(lost)
+    monkeypatch.setattr(lease, "REST_S", 0.001)
     with serving(lambda: answer(desk, *heard(desk))):
         assert call(line, 3.0) == 27.0
     assert holder(line) is not lost

@@ -23,7 +23,7 @@ LOST_AFTER_RESTS = 6
 A caller has the line for 0.2 s at most. It can only have been interrupted twice within
 microseconds while it gave the line back."""
 
-_HELM = 0
+_LEASE = 0
 
 
 class LoneCall:
@@ -57,7 +57,7 @@ class LoneCall:
         return outcome
 
 
-class Helm:
+class Lease:
     """The right to use the line. Signal handlers may call these methods, too.
 
     A holder is identified by an object, so that it can never release the claim of another one.
@@ -68,7 +68,7 @@ class Helm:
     def __init__(self, owner: object, has_work: Callable[[], bool]) -> None:
         self._owner = owner
         self._has_work = has_work
-        self._holders: dict[int, object] = {_HELM: owner}  # each step on it is atomic
+        self._holders: dict[int, object] = {_LEASE: owner}  # each step on it is atomic
         self._needed = threading.Event()
         self._taken = 0
         self.unread: deque[Sequence[Buffer]] = deque()
@@ -80,22 +80,22 @@ class Helm:
 
     def held_by(self) -> object | None:
         """Return the holder; None if the line is free."""
-        return self._holders.get(_HELM)
+        return self._holders.get(_LEASE)
 
     def take(self, holder: object) -> bool:
         """Take the line if it is free; return whether `holder` has it now."""
         self._taken += 1
-        if self._holders.setdefault(_HELM, holder) is holder:
+        if self._holders.setdefault(_LEASE, holder) is holder:
             return True
         self.may_rest = True
         return False
 
     def give_back(self, lone: LoneCall) -> None:
         """Free the line if this call has it, and wake the thread if that has work."""
-        if self._holders.get(_HELM) is lone:
+        if self._holders.get(_LEASE) is lone:
             if lone.touches_line:
                 self.is_spoilt = True
-            self._holders.pop(_HELM, None)
+            self._holders.pop(_LEASE, None)
             if self._is_needed():
                 self._needed.set()
 
@@ -105,7 +105,7 @@ class Helm:
         The calling thread may itself be in the middle of a call that has the line, if it runs a
         signal handler. That call then leaves the line to the client's thread.
         """
-        holder = self._holders.get(_HELM)
+        holder = self._holders.get(_LEASE)
         if holder is self._owner:
             return
         if isinstance(holder, LoneCall) and holder.thread == threading.get_ident():
@@ -114,18 +114,18 @@ class Helm:
 
     def rest(self) -> None:
         """Leave the line to callers until the thread is needed; for the thread."""
-        self._holders.pop(_HELM, None)
+        self._holders.pop(_LEASE, None)
         last: object | None = None
         rests = 0
         while True:
             count = self._taken
             self._needed.clear()
             rested = not self._is_needed() and not self._needed.wait(REST_S)
-            holder = self._holders.get(_HELM)
+            holder = self._holders.get(_LEASE)
             rests = rests + 1 if rested and holder is not None and holder is last else 0
             if rests >= LOST_AFTER_RESTS:
                 self.is_spoilt = True
-                self._holders.pop(_HELM, None)
+                self._holders.pop(_LEASE, None)
             last = holder
             idle = rested and self._taken == count
             if (idle or self._is_needed()) and self.take(self._owner):
@@ -134,6 +134,6 @@ class Helm:
 
     def _is_needed(self) -> bool:
         """Whether there is work for the thread, and no caller uses the line."""
-        if _HELM in self._holders:
+        if _LEASE in self._holders:
             return False
         return bool(self.unread) or self.is_spoilt or self._has_work()

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from farm.transports import helm as module
-from farm.transports.helm import Helm, LoneCall
+from farm.transports import lease as module
+from farm.transports.lease import Lease, LoneCall
 from tests.support.coroutines import LIMIT_S, wait_until
 
 
@@ -16,16 +16,16 @@ class Owner:
 
     def __init__(self) -> None:
         self.work: list[str] = []
-        self.helm = Helm(self, lambda: bool(self.work))
-        self.thread = threading.Thread(target=self.helm.rest, daemon=True)
+        self.lease = Lease(self, lambda: bool(self.work))
+        self.thread = threading.Thread(target=self.lease.rest, daemon=True)
 
     def rest(self) -> None:
         self.thread.start()
-        wait_until(lambda: self.helm.held_by() is None)
+        wait_until(lambda: self.lease.held_by() is None)
 
     def has_line(self) -> bool:
         self.thread.join(LIMIT_S)
-        return self.helm.held_by() is self
+        return self.lease.held_by() is self
 
 
 @pytest.fixture
@@ -35,20 +35,20 @@ def owner(monkeypatch: pytest.MonkeyPatch) -> Owner:
 
 
 def test_callers_have_the_line_while_the_thread_rests(owner: Owner) -> None:
-    helm = owner.helm
+    lease = owner.lease
     first, second = LoneCall(), LoneCall()
-    assert not helm.take(first)
-    assert helm.may_rest
+    assert not lease.take(first)
+    assert lease.may_rest
     owner.rest()
-    assert helm.take(first)
-    assert not helm.take(second)
-    helm.give_back(second)
-    assert helm.held_by() is first
+    assert lease.take(first)
+    assert not lease.take(second)
+    lease.give_back(second)
+    assert lease.held_by() is first
     owner.work.append("a call of another thread")
-    helm.give_back(first)
+    lease.give_back(first)
     assert owner.has_line()
-    assert helm.may_rest
-    assert not helm.is_spoilt
+    assert lease.may_rest
+    assert not lease.is_spoilt
 
 
 def test_the_thread_ends_its_rest_when_no_caller_comes(
@@ -57,7 +57,7 @@ def test_the_thread_ends_its_rest_when_no_caller_comes(
     monkeypatch.setattr(module, "REST_S", 0.001)
     owner.thread.start()
     assert owner.has_line()
-    assert not owner.helm.may_rest
+    assert not owner.lease.may_rest
 
 
 def test_the_thread_waits_for_the_caller_that_has_the_line(owner: Owner) -> None:
@@ -67,17 +67,17 @@ def test_the_thread_waits_for_the_caller_that_has_the_line(owner: Owner) -> None
 
     def caller() -> None:
         lone = LoneCall()
-        results.append(owner.helm.take(lone))
+        results.append(owner.lease.take(lone))
         took.set()
         finish.wait(LIMIT_S)
-        results.append(owner.helm.held_by() is lone)
-        owner.helm.give_back(lone)
+        results.append(owner.lease.held_by() is lone)
+        owner.lease.give_back(lone)
 
     thread = threading.Thread(target=caller)
     thread.start()
     took.wait(LIMIT_S)
     owner.work.append("a call")
-    owner.helm.call_thread()
+    owner.lease.call_thread()
     finish.set()
     thread.join(LIMIT_S)
     assert results == [True, True]
@@ -88,29 +88,29 @@ def test_the_thread_waits_for_the_caller_that_has_the_line(owner: Owner) -> None
 def test_a_call_in_the_same_thread_gives_way(owner: Owner, touches: bool) -> None:
     owner.rest()
     lone = LoneCall()
-    assert owner.helm.take(lone)
+    assert owner.lease.take(lone)
     lone.touches_line = touches
     owner.work.append("the close of a signal handler")
-    owner.helm.call_thread()
+    owner.lease.call_thread()
     assert owner.has_line()
-    assert owner.helm.is_spoilt == touches
-    owner.helm.give_back(lone)
-    assert owner.helm.held_by() is owner
+    assert owner.lease.is_spoilt == touches
+    owner.lease.give_back(lone)
+    assert owner.lease.held_by() is owner
 
 
 def test_a_caller_that_is_lost_is_replaced(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.rest()
-    assert owner.helm.take(LoneCall())
+    assert owner.lease.take(LoneCall())
     monkeypatch.setattr(module, "REST_S", 0.001)
-    owner.helm._needed.set()
+    owner.lease._needed.set()
     assert owner.has_line()
-    assert owner.helm.is_spoilt
+    assert owner.lease.is_spoilt
 
 
 def test_messages_that_callers_left_are_work(owner: Owner) -> None:
     owner.rest()
     lone = LoneCall()
-    assert owner.helm.take(lone)
-    owner.helm.unread.append([b"message"])
-    owner.helm.give_back(lone)
+    assert owner.lease.take(lone)
+    owner.lease.unread.append([b"message"])
+    owner.lease.give_back(lone)
     assert owner.has_line()
