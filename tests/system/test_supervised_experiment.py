@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -53,17 +54,23 @@ def told(journal: Path, number: int) -> list[int]:
     return sorted(point for point in points if point is not None)
 
 
-def kill_twice(farm: SupervisedFarm, journal: Path, number: int) -> None:
-    """Kill the front door during an experiment, and wait each time until it is back."""
+def kill_twice(
+    farm: SupervisedFarm, journal: Path, number: int, loop: Popen[str] | None = None
+) -> None:
+    """Kill the front door during an experiment, and wait each time until it is back.
+
+    loop: the process of the experiment, whose errors are shown if it ends before.
+    """
     for count in (20, 60):
-        wait_until(functools.partial(has_told, journal, number, count), LIMIT_S)
+        wait_until(functools.partial(has_told, journal, number, count, loop), LIMIT_S)
         killed = farm.kill_front_door()
         assert len(told(journal, number)) < POINTS, "it was killed during the experiment"
         farm.up(after=killed)
     assert farm.restarts()["count"] == 2
 
 
-def has_told(journal: Path, number: int, count: int) -> bool:
+def has_told(journal: Path, number: int, count: int, loop: Popen[str] | None) -> bool:
+    assert loop is None or loop.poll() is None, loop.communicate()
     return len(told(journal, number)) >= count
 
 
@@ -84,10 +91,11 @@ def test_a_killed_front_door_costs_an_experiment_a_pause(folder: Path, way: str)
     """The loop is in a process of its own, which is a client of the farm."""
     journal = folder / "tune.db"
     with supervised(folder, "bowl.py", "-n", "2") as each:
-        to = each.up().url if way == "http" else "run"
+        connection = each.up()
+        to = connection.url if way == "http" else "run"
         experiment = start_farm("experiment", "run", "tune.ini", "--to", to, "--json", cwd=folder)
         try:
-            kill_twice(each, journal, 0)
+            kill_twice(each, journal, 0, experiment)
             out, errors = experiment.communicate(timeout=LIMIT_S)
         finally:
             experiment.kill()
