@@ -246,7 +246,7 @@ def ticks(pid: int) -> float:
 
 
 def family_of(pid: int) -> dict[str, list[int]]:
-    """Return the processes below a front door by what they do."""
+    """Return the processes of a farm by their role; pid: the front door."""
     found: dict[str, list[int]] = {"front door": [pid], "worker": [], "reader": []}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

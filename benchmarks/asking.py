@@ -167,7 +167,7 @@ class Loop:
         self._flying: list[Array] = []
         self._noise, self._chance = noise, np.random.default_rng(seed)
         self._optimiser = SIDES[side](problem, seed)
-        self._seen: list[tuple[float, float]] = []  # what was observed, the truth
+        self._seen: list[tuple[float, float]] = []  # observed and true values
         for point in problem.start(seed):
             self._evaluate(point)
 

@@ -32,6 +32,8 @@ from typing import Any
 import numpy as np
 import zmq
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import farm
 from farm.call import Buffer, Call
 from farm.client import Client
@@ -39,12 +41,9 @@ from farm.transports.connection import WORKERS_FILE, Connection, read_connection
 from farm.transports.dial import DialedLine, dial
 from farm.transports.zmq import socket as zmq_socket
 from machine import versions
+from tests.support.many_workers import REPORT_EVERY_S, LightWorker
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tests.support.many_workers import REPORT_EVERY_S, LightWorker  # noqa: E402
-
+ROOT = Path(__file__).parent.parent
 RACKS = 10
 FILES_A_WORKER = {"zmq": 1, "auto": 4}
 """Descriptors of the front door; "auto": a socket on its machine, whose peers may use a quarter."""
@@ -135,7 +134,7 @@ def rack(folder: str, name: str, count: int, run_s: float) -> None:
 
 @dataclass
 class Usage:
-    """What a process has used: processor seconds, and its resident memory in bytes."""
+    """Processor seconds and resident memory of a process, in seconds and bytes."""
 
     processor_s: float
     memory: int

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shown_blocks import FAILS, Block, blocks
+from tests.support.shown_blocks import FAILS, Block, blocks, is_shell
 from tests.support.shown_commands import CODE, commands, unknown_options
 
 ROOT = Path(__file__).parent.parent
@@ -110,19 +110,6 @@ SHOWN_ONLY = {
     "yaml": "tests/transports/dask/test_dask_page.py",
 }
 """Languages that no test of this file can try, and where they are tried, or why not."""
-
-PROGRAMS = {
-    *("cd", "cc", "curl", "eval", "export", "farm", "git", "make", "mkdir", "pip", "promtool"),
-    *("python", "python3", "sbatch", "sinfo", "slurm/dev-cluster", "srun"),
-}
-"""First words of lines by which an indented block is known as one of a shell."""
-
-
-def is_shell(block: Block) -> bool:
-    """Whether a block has commands: it says so, or each of its lines begins with a program."""
-    lines = block.text.replace("\\\n", " ").splitlines()
-    firsts = {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
-    return block.language == "sh" or (not block.language and firsts <= PROGRAMS)
 
 
 def doubt(name: str, block: Block) -> str:

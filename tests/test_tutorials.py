@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import pytest
 
 from tests.support.shown_blocks import FAILS, Block, blocks
-from tests.support.time_limits import scaled
+from tests.support.terminal import Terminal
 
 TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
-LIMIT_S = scaled(100)
 STEPS, FEWER = "(16, 2)), 120)", "(16, 2)), 70)"
 """Steps of the chain as shown, and as many as the check below needs."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,58 +23,11 @@ def shown(page: str) -> list[Block]:
     return blocks((TUTORIALS / f"{page}.md").read_text())
 
 
-class Terminal:
-    """A folder and an environment in which a reader types; `farm` is the one under test."""
+class Reader(Terminal):
+    """A terminal in which a reader follows tutorials."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        programs = folder.parent / "bin"
-        programs.mkdir(exist_ok=True)
-        for name, words in (("farm", "-m farm"), ("python", "")):
-            program = programs / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-            program.chmod(0o755)
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("FARM_")}
-        self.environment = clean | {
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "FARM_PORT": "0",
-        }
-        self.server: subprocess.Popen[str] | None = None
-        self.mistakes = ""
-        self.errors = ""
-
-    def type(self, text: str) -> str:
-        """Run a block in a shell, and return what it prints; a server goes on in the background."""
-        if text.startswith("farm serve"):
-            self.serve(text)
-            return ""
-        ended = subprocess.run(
-            ["bash", "-euc", text],
-            cwd=self.folder,
-            env=self.environment,
-            timeout=LIMIT_S,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        self.errors = ended.stderr
-        assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"
-        if text.startswith("farm stop"):
-            assert self.server is not None
-            assert self.server.wait(LIMIT_S) == 0
-            self.close()
-        return ended.stdout
-
-    def serve(self, text: str) -> None:
-        self.server = subprocess.Popen(
-            ["bash", "-euc", f"exec {text}"],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.server.stdout is not None
-        assert any("http://127.0.0.1:" in line for line in self.server.stdout)
+    mistakes = ""
+    """What the blocks that fail have printed."""
 
     def follow(self, page: str) -> str:
         """Do all that a page shows; return what it prints last, and check what it says it does."""
@@ -100,12 +48,6 @@ class Terminal:
                 printed = self.type(block.text) or printed
         return printed
 
-    def close(self) -> None:
-        if self.server is not None:
-            with self.server as server:  # closes what it prints to, and waits
-                server.send_signal(signal.SIGTERM)
-            self.server = None
-
 
 def heat_flow(conductivity: float, film: float) -> float:
     """Return the heat flow at the base of a fin with an insulated tip, in closed form."""
@@ -117,7 +59,7 @@ def heat_flow(conductivity: float, film: float) -> float:
 def test_the_tutorials_in_their_order(tmp_path: Path) -> None:
     folder = tmp_path / "fin"
     folder.mkdir()
-    terminal = Terminal(folder)
+    terminal = Reader(folder)
     try:
         terminal.follow("first-model")
         terminal.follow("simulator")
@@ -143,7 +85,7 @@ def test_the_tutorials_in_their_order(tmp_path: Path) -> None:
 
 
 def test_the_first_page(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path)
+    terminal = Reader(tmp_path)
     try:
         terminal.follow("../index")
     finally:

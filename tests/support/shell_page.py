@@ -17,9 +17,8 @@ from pathlib import Path
 import farm
 from farm.transports.connection import Connection, read_connection
 from tests.support.dispatcher_farm import run_here
-from tests.support.shown_blocks import blocks
-from tests.test_blocks import is_shell
-from tests.test_tutorials import LIMIT_S, Terminal
+from tests.support.shown_blocks import blocks, is_shell
+from tests.support.terminal import LIMIT_S, Terminal
 
 ROOT = Path(__file__).parents[2]
 SERVE = re.compile(r"^farm serve", re.M)

@@ -18,6 +18,12 @@ COMMENT = re.compile(r"<!-- (not run: [^>]+|run in [^>]+|run, and fails) -->\n+$
 FAILS = "run, and fails"
 TITLE = re.compile(r'title="([^"]*)"')
 
+PROGRAMS = {
+    *("cd", "cc", "curl", "eval", "export", "farm", "git", "make", "mkdir", "pip", "promtool"),
+    *("python", "python3", "sbatch", "sinfo", "slurm/dev-cluster", "srun"),
+}
+"""First words of lines by which an indented block is known as one of a shell."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -31,6 +37,13 @@ class Block:
     text: str
     note: str
     line: int
+
+
+def is_shell(block: Block) -> bool:
+    """Whether a block has commands: it says so, or each of its lines begins with a program."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    firsts = {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
+    return block.language == "sh" or (not block.language and firsts <= PROGRAMS)
 
 
 def blocks(page: str) -> list[Block]:

@@ -1,7 +1,4 @@
-"""The lines of a shown block, typed one by one, some of them in terminals of their own.
-
-`tests/test_tutorials.py` has the terminal itself.
-"""
+"""The lines of a shown block, typed one by one, some of them in terminals of their own."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.shown_blocks import blocks
+from tests.support.shown_blocks import blocks, is_shell
+from tests.support.terminal import Terminal
 from tests.support.time_limits import scaled
-from tests.test_tutorials import Terminal
 
 ROOT = Path(__file__).parents[2]
 BEAM = next(b.text for b in blocks((ROOT / "README.md").read_text()) if "class Beam" in b.text)
@@ -26,8 +23,7 @@ LIMIT_S = scaled(60)
 
 def shell_blocks(page: str) -> list[str]:
     """Return the blocks of a shell on a page, fenced or not, in their order."""
-    shown = blocks((ROOT / page).read_text())
-    return [b.text for b in shown if b.language == "sh" or (not b.language and not b.title)]
+    return [block.text for block in blocks((ROOT / page).read_text()) if is_shell(block)]
 
 
 def lines(block: str) -> list[str]:
