@@ -520,3 +520,19 @@ def test_worker_reports_what_it_uses(
     limit = time.monotonic() + LIMIT_S
     while decode_usage(desk.hear_use()).processor is None:
         assert time.monotonic() < limit
+
+
+def test_an_idle_worker_reports_less_and_less_often_and_a_busy_one_as_before(
+    desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_host, "REPORT_EVERY_S", 0.01)
+    monkeypatch.setattr(worker_host, "REPORT_IDLE_S", 0.03)
+    running = start()
+    intervals = []
+    for _ in range(4):
+        desk.hear_use()
+        intervals.append(running.host._report_after_s)
+    assert intervals == sorted(intervals)
+    assert intervals[-1] == 0.03
+    running.block(desk)
+    assert running.host._report_after_s == 0.01
