@@ -18,6 +18,7 @@ import requests
 import farm
 from farm.call import Call, Operation
 from farm.errors import Unavailable
+from farm.provision.batch import policy
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.server.farm import Farm, running
@@ -99,6 +100,8 @@ class Site:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     found = Site(tmp_path)
     monkeypatch.setenv("PATH", f"{found.commands}:{os.environ['PATH']}")
+    # Otherwise pauses of minutes follow refusals that last long on a busy machine.
+    monkeypatch.setattr(policy, "LONGEST_PAUSE_S", policy.FIRST_PAUSE_S)
     return found
 
 
