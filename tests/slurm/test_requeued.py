@@ -71,7 +71,8 @@ def start_now(job: Launched) -> None:
     """Spare a requeued job the two minutes that SLURM waits for its nodes.
 
     Only once the nodes are cleared: otherwise SLURM takes the end of the first run for that of the
-    next.
+    next. And not in the second in which a node cleared the job: slurmd compares that time with the
+    new credential's in whole seconds, and refuses one that is not later ("credential revoked").
     """
     cluster = job.cluster
 
@@ -80,7 +81,7 @@ def start_now(job: Launched) -> None:
         return shown["Restarts"] != "0" and shown["JobState"] == "PENDING"
 
     wait_for(is_requeued, f"job {job.id} to be requeued", 90)
-    cluster.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"])
+    cluster.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now+2"])
 
 
 def check_sweep(folder: Path, job: Launched) -> int:
