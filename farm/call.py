@@ -1,6 +1,6 @@
 """The values that calls are made of: Call, Result, and the descriptions of models and workers.
 
-All are frozen and hold only numpy arrays and plain data. A Call never changes after it is made;
+All are immutable and hold only numpy arrays and plain data. A Call never changes after it is made;
 counters, deadlines and placement belong to the scheduler's Task.
 """
 
@@ -13,13 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
 
 from farm.errors import FarmError
 from farm.units import check_texts
+
+T = TypeVar("T")
 
 Array = NDArray[Any]
 
@@ -217,7 +219,16 @@ class ModelInfo:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def immutable(cls: type[T]) -> type[T]:
+    """Make a dataclass that type checkers hold to be frozen.
+
+    At run time it is not: a frozen one takes six times as long to make, and every call makes six.
+    """
+    return dataclass(slots=True, eq=False)(cls)
+
+
+@immutable
 class Derivative:
     """The arguments of a derivative call, named as in UM-Bridge; indices count from 0.
 
@@ -265,7 +276,7 @@ class Origin(NamedTuple):
     trace_parent: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@immutable
 class Call:
     """One immutable request to a model.
 
@@ -284,7 +295,7 @@ class Call:
     origin: Origin | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@immutable
 class Result:
     """One immutable answer: arrays in the order of the model's outputs, and the model's run time.
 
