@@ -21,6 +21,7 @@ from farm.bodies.readers import Readers
 from farm.call import WorkerInfo
 from farm.descriptors import every
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.lone_caller import LoneCaller
 from farm.dispatcher.transport import Transport
 from farm.errors import Unavailable
 from farm.experiment.host import Experiments
@@ -187,6 +188,7 @@ class Farm:
             retries=settings.retries,
             memory=self._recorder,
         )
+        self.dispatcher.after_acting(LoneCaller(self.dispatcher.calls_open).acted)
         self._monitor = Monitor(self.dispatcher, self._tracing)
         self.dispatcher.add_part("descriptions", lambda: served_models(self.dispatcher.models()))
         WorkerActions(self.dispatcher, peers, settings.dir)

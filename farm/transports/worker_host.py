@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import secrets
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,11 +18,13 @@ from dataclasses import replace
 
 from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
+from farm.machine.spinning import ShortWaits
 from farm.machine.usage import UsageMeter
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
-from farm.transports.dial import DIAL_EVERY_S, DialedLine, dial, dial_local
+from farm.transports.dial import DIAL_EVERY_S, dial, dial_local
 from farm.transports.identity import worker_identity
+from farm.transports.line_wait import LineWait
 from farm.transports.reach import Reach, accepts
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
@@ -157,7 +158,7 @@ class WorkerHost:
             os.close(read_end)
 
     def _serve(self) -> None:
-        wait = _Wait(self._wake_read)
+        wait = LineWait(self._wake_read, ShortWaits())
         ended_at: float | None = None  # None before the first run: the worker was new, not idle
         while True:
             with self._lock:
@@ -388,7 +389,7 @@ class WorkerHost:
     # While a model runs
 
     def _listen(self) -> None:
-        wait = _Wait(self._wake_read)
+        wait = LineWait(self._wake_read)
         while True:
             self._look.wait()
             writes = bool(self._unflushed)
@@ -470,29 +471,3 @@ class WorkerHost:
             f"no word from the dispatcher at {self._connection.address()} "
             f"for {self._silent_s:.0f} s; is it running, and is the connection file current?"
         )
-
-
-class _Wait:
-    """Sleeps until the line or the wake-up pipe has something to do; for one thread."""
-
-    def __init__(self, wake_fd: int) -> None:
-        self._poll = select.poll()
-        self._wake_fd = wake_fd
-        self._poll.register(wake_fd, select.POLLIN)
-        self._watched = (-1, 0)
-
-    def __call__(self, line: DialedLine | None, timeout_s: float, *, writes: bool = False) -> bool:
-        """Wait; with `line` None, only for the pipe. Return whether the pipe has wake-ups.
-
-        writes: also wait for room to write.
-        """
-        events = select.POLLIN | select.POLLOUT if writes else select.POLLIN
-        watched = (-1 if line is None else line.fileno(), events)
-        if watched != self._watched:
-            if self._watched[0] >= 0:
-                self._poll.unregister(self._watched[0])
-            if watched[0] >= 0:
-                self._poll.register(*watched)
-            self._watched = watched
-        ready = self._poll.poll(int(1000 * timeout_s))
-        return any(fd == self._wake_fd for fd, _ in ready)

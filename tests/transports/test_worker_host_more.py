@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,7 @@ import farm
 from farm.call import Call, Operation, WorkerInfo
 from farm.errors import Unavailable
 from farm.model import Inputs
-from farm.transports.stream.line import StreamLine
-from farm.transports.worker_host import WorkerHost, _Wait
+from farm.transports.worker_host import WorkerHost
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from farm.worker.runner import Runner
@@ -160,22 +157,3 @@ def test_silence_alone_is_no_end(desk: Desk) -> None:
     desk.call((1, call(1.0)))
     assert set(desk.answers()) == {1}
     end(hosted)
-
-
-def test_wait_says_whether_the_pipe_has_wake_ups() -> None:
-    read_end, write_end = os.pipe()
-    here, there = socket.socketpair()
-    line, peer = StreamLine(here), StreamLine(there)
-    try:
-        wait = _Wait(read_end)
-        assert not wait(line, 0.0), "nothing happened"
-        assert peer.send([b"a message"])
-        assert not wait(line, LIMIT_S), "only the line is ready"
-        os.write(write_end, b"w")
-        assert wait(line, LIMIT_S)
-        assert wait(None, LIMIT_S)
-    finally:
-        line.close()
-        peer.close()
-        os.close(read_end)
-        os.close(write_end)
