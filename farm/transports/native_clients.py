@@ -52,7 +52,16 @@ class _NativeClient:
     first answers to send.
     """
 
-    __slots__ = ("acquaintance", "answers", "calls", "collected", "groups", "line", "missed", "name")
+    __slots__ = (
+        "acquaintance",
+        "answers",
+        "calls",
+        "collected",
+        "groups",
+        "line",
+        "missed",
+        "name",
+    )
 
     def __init__(
         self, line: PeerLine, acquaintance: int, collected: Callable[[_NativeClient], None]
@@ -179,14 +188,14 @@ class NativeClients:
     def _start_rows(self, client: _NativeClient, group: CallGroup, hints: Hints) -> bool:
         """Start calls in runs, if these are short; False: each has to be started by itself.
 
-        Calls of which each is a caller by itself, or has its own time limit, are not rows. What
-        keeps one of them from being accepted is found when each is started by itself.
+        Calls of which each is a caller by itself are not rows. What keeps one of them from being
+        accepted is found when each is started by itself.
         """
         count, call, calls = len(group), group.call, client.calls
         dispatcher = self._dispatcher
-        if count < LEAST_ROWS or hints.chain is None or hints.start_within_s is not None:
+        if count < LEAST_ROWS or hints.chain is None:
             return False
-        if hints.call_id or dispatcher.on_answered:  # each is followed by itself
+        if dispatcher.on_answered:  # each call is logged or traced by itself
             return False
         if dispatcher.view.rows_in(call.model, RUN_S, more=count) < 2:
             return False

@@ -66,7 +66,7 @@ def inputs_of_rows(call: Call, info: ModelInfo) -> Callable[[int], Inputs]:
         return Inputs([(name, array[row].copy()) for name, array in columns])
 
     def converted(row: int) -> Inputs:
-        arrays = tuple([array[row] for array in call.inputs])
+        arrays = tuple([array[row, ...] for array in call.inputs])  # arrays, of texts too
         return inputs_for(Call(call.model, call.operation, arrays, call.config), info)
 
     return copied if all(plain) else converted
