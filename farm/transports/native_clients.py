@@ -188,8 +188,8 @@ class NativeClients:
     def _start_rows(self, client: _NativeClient, group: CallGroup, hints: Hints) -> bool:
         """Start calls in runs, if these are short; False: each has to be started by itself.
 
-        Calls of which each is a caller by itself are not rows. What keeps one of them from being
-        accepted is found when each is started by itself.
+        Calls of which each is a caller by itself are not rows. The error of a call that cannot be
+        accepted comes from its own start.
         """
         count, call, calls = len(group), group.call, client.calls
         dispatcher = self._dispatcher

@@ -21,7 +21,7 @@ from farm.wire.runs import is_plain
 class CallGroup:
     """Calls that differ only in their numbers; iterating yields each with its id.
 
-    call: all of them as one call of so many rows.
+    call: all of them as one call with a row for each.
     """
 
     ids: list[int]

@@ -334,14 +334,14 @@ def encode_answers(
 
 def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     arrays = [writer.put(a) for a in result.outputs]
-    run_time_s = result.row_times_s or result.run_time_s
-    row = [task_id, arrays, run_time_s, result.idle_s, result.queue_time_s]
-    if not is_plain(result) or result.worker or result.batch_rows != 1:
+    row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
+    times = result.row_times_s
+    if not is_plain(result) or result.worker or result.batch_rows != 1 or times:
         info = None if result.info is None else result.info.to_json()
         failed = None if result.failed is None else error_row(result.failed)
         row += [result.worker, info, result.batch_rows, result.more, failed]
-        if result.reused:
-            row += [result.copied, True]
+        if result.reused or times:  # an earlier front door ignores the times
+            row += [result.copied, result.reused, *([times] if times else [])]
         elif result.copied:
             row += [True]
     return row
@@ -427,18 +427,16 @@ def _check_times(run_time_s: float, idle_s: float) -> None:
 def _result(message: Message, row: list[Any]) -> Result:
     outputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[1]])
     run_time_s, idle_s, queue_time_s = row[2:5]
-    times = tuple(run_time_s) if type(run_time_s) is list else ()
-    run_time_s = sum(times) if times else run_time_s
-    _check_times(min(times, default=0.0), idle_s)
     _check_times(run_time_s, idle_s)
     _check_times(queue_time_s, 0.0)
     if len(row) == 5:
-        return Result(outputs, run_time_s, None, "", queue_time_s, idle_s, row_times_s=times)
+        return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
     worker, info, batch_rows, more, failed, *marks = row[5:]
     known = None if info is None else ModelInfo.from_json(info)
     error = None if failed is None else error_named(*map(_text, failed))
     run = run_time_s, known, _text(worker), queue_time_s, idle_s, _rows(batch_rows)
-    copied, reused = marks[:1] == [True], marks[1:] == [True]
+    copied, reused, times = marks[:1] == [True], marks[1:2] == [True], tuple(*marks[2:3])
+    _check_times(min(times, default=0.0), max(times, default=0.0))
     return Result(outputs, *run, bool(more), error, copied, reused, times)
 
 

@@ -45,7 +45,7 @@ def ask(
 
 
 def result_of(call: Call, done: int | None = None, *, row_s: float = ROW_S) -> Result:
-    """What a worker answers to a call: all rows or the first `done`."""
+    """The answer of a worker to a call: all rows or the first `done`."""
     count = call.rows or 1
     if call.rows is not None and done is not None:
         count = min(count, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,17 +113,23 @@ def test_special_rows_are_no_group_but_have_results(result: Result) -> None:
 
 def test_the_run_times_of_rows_travel_with_them() -> None:
     sent = rows(3, run_time_s=0.875, row_times_s=(0.5, 0.25, 0.125))
-    failed = rows(3, run_time_s=0.875, row_times_s=(0.5, 0.25, 0.125), failed=ModelFailed("x"))
-    read = wire.decode_answers(wire.decode(wire.encode_answers([(1, sent), (2, failed)])))
-    for _, one in read:
+    failed = replace(sent, failed=ModelFailed("x"))
+    reused = replace(sent, reused=True)
+    read = wire.decode_answers(
+        wire.decode(wire.encode_answers([(1, sent), (2, failed), (3, reused)]))
+    )
+    for i, one in read:
         assert isinstance(one, Result)
+        assert (one.copied, one.reused, one.failed is None) == (False, i == 3, i != 2)
         assert (one.run_time_s, one.row_times_s) == (0.875, (0.5, 0.25, 0.125))
 
 
-@pytest.mark.parametrize("times", [[], [1.0, -1.0], [1.0, "2"], [1e300, 1.0], [[1.0]]])
+@pytest.mark.parametrize("times", [[1.0, -1.0], [1.0, "2"], [1e300, 1.0], [[1.0]], 7, [None]])
 def test_run_times_that_cannot_be_are_an_error_in_place(times: list[Any]) -> None:
-    message = wire.decode(wire.encode_answers([(1, rows(2)), (2, rows(2))]))
-    message.data[0][0][2] = times
+    timed = rows(2, row_times_s=(0.5, 0.25))
+    message = wire.decode(wire.encode_answers([(1, timed), (2, timed)]))
+    assert message.data[0][0][-1] == [0.5, 0.25]
+    message.data[0][0][-1] = times
     read = dict(wire.decode_answers(message))
     assert "malformed answer" in str(read[1])
     assert isinstance(read[2], Result)
