@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import Cancelled, FarmError, InvalidOutput, ModelFailed, WorkerLost
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.identity import CLIENT_PREFIX
+from farm.transports.native_clients import ANSWERS_A_MESSAGE, _NativeClient
 from farm.transports.native_rows import LEAST_ROWS, ROWS_A_RUN, NativeRows
 from farm.wire import messages as wire
 from farm.wire.groups import CallGroup
@@ -426,6 +429,24 @@ async def test_each_call_has_one_answer_whatever_happens(seed: int) -> None:
 
 
 # Without a farm
+
+
+def test_a_message_has_a_bounded_number_of_answers() -> None:
+    line: Any = SimpleNamespace(name=b"me")
+    collected: list[_NativeClient] = []
+    client = _NativeClient(line, 1, collected.append)
+    for first in range(0, 2000, 100):
+        client.run_done(list(range(first, first + 100)), Result((np.ones((100, 1)),)))
+    client.call_done(2000, ModelFailed("no"))
+    assert collected == [client], "once, until they are sent"
+    sent: list[int] = []
+    while client.has_answers():
+        answers, groups = client.take()
+        ids = [i for i, _ in answers] + [i for some, _ in groups for i in some]
+        assert 0 < len(ids) <= ANSWERS_A_MESSAGE
+        client.sent(len(answers), len(groups))
+        sent += ids
+    assert sorted(sent) == list(range(2001))
 
 
 class Client:

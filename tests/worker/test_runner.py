@@ -303,6 +303,7 @@ def test_the_rows_of_a_run_are_private_to_model_and_caller(
     y, text, z = result(Runner({"m": Keeps()}).execute([call])[0]).outputs
     assert y.tolist() == [[[1.0], [2.0]], [[3.0], [4.0]], [[5.0], [6.0]]]
     assert text.tolist() == [b"aa", b"bb", b"cc"]
+    assert {type(entry) for entry in text.tolist()} == {bytes}
     assert (z.shape, z.tolist()) == ((3,), [99.0] * 3)
     assert x.reshape(-1).tolist() == list(range(6)), "a call never changes"
 
