@@ -6,13 +6,18 @@ Client.map, one after the other in one run:
     make install && .venv/bin/python benchmarks/client_map.py
 
 A call has 4 numbers in and 1 out. The processor time of farm's three processes is printed beside
-its rate, because other load on the machine lowers the rate.
+its rate, because other load on the machine lowers the rate. `--counts` counts instead the function
+calls of each process for a mapped call, by the profiler, with the functions that take most of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import cProfile
+import os
+import pstats
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,6 +42,28 @@ import farm
 def forward(x):
     return x.sum()
 """
+
+COUNTING = """
+import cProfile, os, signal, sys
+
+def toggle(number, frame, profiles=[]):
+    path = os.path.join(os.environ["COUNTED"], str(os.getpid()))
+    if not profiles:
+        profiles.append(cProfile.Profile())
+        profiles[0].enable()
+        open(path, "w").close()
+        return
+    profile = profiles.pop()
+    profile.disable()
+    profile.dump_stats(path + ".part")
+    os.replace(path + ".part", path + ".done")
+
+signal.signal(signal.SIGURG, toggle)
+"""
+"""Loaded by Python at the start of each process of the farm: SIGURG begins and ends a profile."""
+
+COUNTED = 20_000
+"""Mapped calls that are counted."""
 
 Array = NDArray[np.float64]
 Map = Callable[[Array], Array]
@@ -145,13 +172,69 @@ def contenders(folder: Path) -> Iterator[Contender]:
         )
 
 
+@contextlib.contextmanager
+def profiled(folder: Path, pid: int, found: list[pstats.Stats]) -> Iterator[None]:
+    """Profile the main thread of a process of the farm; append what was found."""
+    path = folder / str(pid)
+    os.kill(pid, signal.SIGURG)
+    appeared(path)
+    yield
+    os.kill(pid, signal.SIGURG)
+    done = path.with_name(f"{pid}.done")
+    appeared(done)
+    found.append(pstats.Stats(str(done)))
+
+
+def appeared(path: Path) -> None:
+    """Wait until a file is there."""
+    give_up = time.monotonic() + 60
+    while not path.exists():
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"{path} did not appear")
+        time.sleep(0.01)
+
+
+def counts(folder: Path, points: Array) -> None:
+    """Print the function calls for each mapped call, and the functions that take most of them."""
+    os.environ["COUNTED"] = str(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    (folder / "sitecustomize.py").write_text(COUNTING)
+    with served(folder) as (run, server), farm.connect(run) as client:
+        model = client.model()
+        worker = client.status()["workers"][0]["pid"]
+        model.map(points[:2000])
+        for role, pid in (("front door", server.pid), ("worker", worker)):
+            found: list[pstats.Stats] = []
+            with profiled(folder, pid, found):
+                model.map(points)
+            shown(role, found[0], len(points))
+        profile = cProfile.Profile()
+        profile.runcall(model.map, points)
+        shown("client, the calling thread", pstats.Stats(profile), len(points))
+
+
+def shown(role: str, profile: pstats.Stats, calls: int) -> None:
+    """Print one profile."""
+    total = profile.total_calls  # type: ignore[attr-defined]  # not in the stubs
+    print(f"{role}: {total / calls:.1f} function calls for each mapped call")
+    rows = profile.stats.items()  # type: ignore[attr-defined]  # as above
+    for (file, _, name), (_, count, own_s, _, _) in sorted(rows, key=lambda row: -row[1][1])[:12]:
+        where = f"{Path(file).name}:{name}" if file != "~" else name
+        print(f"    {count / calls:7.2f}  {own_s / calls * 1e6:6.2f} us  {where}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--counts", action="store_true", help="count function calls instead")
     options = parser.parse_args()
     print(versions("numpy", "pyzmq", "orjson", "distributed"))
     points = np.random.default_rng(1).random((options.points, 4))
+    if options.counts:
+        with tempfile.TemporaryDirectory() as folder:
+            counts(Path(folder), points[:COUNTED])
+        return
     everybody = []
     with tempfile.TemporaryDirectory() as folder:
         for contender in contenders(Path(folder)):

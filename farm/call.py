@@ -312,6 +312,7 @@ class Result:
     copied: the call ran so long that a copy ran on another worker; this is the first answer.
     reused: the answer, or one of its rows, comes from an evaluation for another call; its run time,
     worker and time are that one's.
+    row_times_s: for a run of rows, the run time of each row in outputs, or nothing.
     """
 
     outputs: tuple[Array, ...]
@@ -325,6 +326,7 @@ class Result:
     failed: FarmError | None = None
     copied: bool = False
     reused: bool = False
+    row_times_s: tuple[float, ...] = ()
 
     def rows_done(self, asked: int) -> int:
         """Return how many of the `asked` rows have their outputs in this result.

@@ -73,7 +73,7 @@ class Dispatcher(Listeners):
         self._after_acting: list[Callable[[], None]] = []
         self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
         self._events = Events()
-        self.note = self._events.note
+        self.note, self.drop_rows = self._events.note, self._feeder.drop
         self.questions = Questions()
         self.offer = self.questions.offer
         self.parts: dict[str, Callable[[], object]] = {}
@@ -88,7 +88,7 @@ class Dispatcher(Listeners):
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
         self.first_worker = FirstWorker(self._models, self._waiting, self._fail, self.on_failed)
-        self.on_joined += [self.first_worker.joined, self._events.joined]
+        self.on_joined += [self.first_worker.joined, self._events.joined, self._feeder.joined]
         self.on_left += [self.first_worker.left, self._events.left]
         if memory is not None:
             self.on_joined.append(memory.joined)

@@ -44,7 +44,7 @@ def part_rows(queue: Queue, rows: int, left: int, row_bytes: int) -> int:
     times = queue.run_times
     if not queue.repeatable or not times.count or queue.operation is not Operation.EVALUATE:
         return 1
-    share = rows // (RUNS_A_WORKER * max(1, queue.model.slots()))
+    share = max(rows, queue.to_come) // (RUNS_A_WORKER * max(1, queue.model.slots()))
     in_time = int(RUN_S / times.of_rows(1))
     return max(1, min(left, share, in_time, RUN_BYTES // max(1, row_bytes)))
 
@@ -259,6 +259,15 @@ class PartitionedRows:
             return False
         return True
 
+    def drop(self, is_wanted: Callable[[int, int], bool]) -> None:
+        """Cancel the parts of which no row is wanted: is_wanted(first, end) tells for a span."""
+        if not is_wanted(0, len(self._rows)):
+            self.give_up()
+            return
+        for part in list(self.alive):
+            if not is_wanted(part.span.first, part.span.end):
+                self._forget(part)
+
     def _forget(self, part: Part) -> None:
         if self.alive.pop(part, part) is None:  # not if the whole call was given up
             self._open -= part.span.end - part.span.first
@@ -365,7 +374,7 @@ class Feeder:
         try:
             parts.begin()
         except FarmError:
-            del self._open[parts.id]
+            parts.give_up()
             raise
         self.look_at(parts)
         return parts.id
@@ -408,6 +417,17 @@ class Feeder:
         parts = self._open.get(call_id)
         if parts is not None:
             self.look_at(parts)
+
+    def joined(self, *_: object) -> None:
+        """Check all calls again, as a worker has joined that may take more parts."""
+        for parts in self._open.values():
+            self.look_at(parts)
+
+    def drop(self, call_id: TaskId, is_wanted: Callable[[int, int], bool]) -> None:
+        """Cancel the parts of a call of which no row is wanted."""
+        parts = self._open.get(call_id)
+        if parts is not None:
+            parts.drop(is_wanted)
 
     def open_of(self, client: str, chain: str | None) -> list[PartitionedRows]:
         """Return the open calls of a client, or of one of its chains."""

@@ -31,12 +31,18 @@ class Measures:
         self.run_time_s = 0.0
 
     def add(self, task: Task, outcome: Result | FarmError, now: float) -> None:
-        """Record one answered task."""
-        self._done_at.append(now)
+        """Record one answered task; each row of a run counts."""
         if isinstance(outcome, FarmError):
+            self._done_at.append(now)
             self.failed += 1
             return
-        self.done += 1
+        if task.rows > 1 and task.queue.max_batch == 1:
+            done = outcome.rows_done(task.rows)
+            self._done_at.extend([now] * min(done, SAMPLES))
+            self.done += done
+        else:
+            self._done_at.append(now)
+            self.done += 1
         self.run_time_s += outcome.run_time_s
         if outcome.copied:
             return  # the time before the copy is neither overhead nor idle time

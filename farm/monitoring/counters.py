@@ -77,13 +77,17 @@ class Counters:
             of.ends[type(outcome).__name__] += 1
             return
         failed = outcome.failed
-        of.ends[DONE if failed is None else type(failed).__name__] += 1
         run_time_s = outcome.run_time_s
-        of.waits_s.add(outcome.queue_time_s)
+        if failed is not None:
+            of.ends[type(failed).__name__] += 1
         if task.rows > 1 and queue.max_batch == 1:  # its rows ran one after another
             if rows := outcome.rows_done(task.rows):
+                of.ends[DONE] += rows
                 of.run_times_s.add(run_time_s / rows, rows)
+            of.waits_s.add(outcome.queue_time_s, max(1, rows))
         else:
+            of.ends[DONE] += failed is None
+            of.waits_s.add(outcome.queue_time_s)
             of.run_times_s.add(run_time_s)
         attempt = task.attempt
         if attempt.alone and not (attempt.refill or outcome.copied):

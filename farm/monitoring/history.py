@@ -127,7 +127,10 @@ class History:
     def answered(self, task: Task, outcome: Outcome, now: float) -> None:
         """Note the run time of a call."""
         if isinstance(outcome, Result) and task.call.operation not in QUESTIONS:
-            self._runs.append(outcome.run_time_s)
+            seconds = outcome.run_time_s
+            if task.rows > 1 and task.queue.max_batch == 1:  # its rows ran one after another
+                seconds /= max(1, outcome.rows_done(task.rows))
+            self._runs.append(seconds)
 
     def _ring(self) -> None:
         self.sample()

@@ -44,6 +44,7 @@ class Reply:
             of.more,
             of.failed,
             self.task.copied,
+            row_times_s=of.row_times_s,
         )
 
 

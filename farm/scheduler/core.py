@@ -288,7 +288,7 @@ class Scheduler:
                 for pool in task.queue.model.pools:
                     if pool.is_ending:
                         self._to_fill[pool] = None
-        worker.answered(outcome, lot, now, first=phase is not OUTRUN)
+        worker.answered(task, outcome, lot, now, first=phase is not OUTRUN)
         if task.copy is None:
             self._end(task, TASK_ANSWERED)
         else:
@@ -453,10 +453,9 @@ class Scheduler:
         self, task: Task, outcome: Outcome, waited_s: float, worker: WorkerId | None
     ) -> None:
         self._replies.append(Reply(task, outcome, waited_s, worker))
-        if isinstance(outcome, FarmError) or outcome.failed is not None:
-            task.queue.failed += 1
-        else:
-            task.queue.done += 1
+        is_failed = isinstance(outcome, FarmError) or outcome.failed is not None
+        task.queue.failed += is_failed
+        task.queue.done += (not is_failed) if task.rows == 1 else task.ended(outcome)
 
     def _lost(
         self,

@@ -132,6 +132,14 @@ class Task:
             return self.former
         return (*self.former, self.attempt, *(() if self.copy is None else (self.copy,)))
 
+    def ended(self, outcome: Result | FarmError) -> int:
+        """Return how many evaluations succeeded with this outcome; each row of a run counts."""
+        if isinstance(outcome, FarmError):
+            return 0
+        if self.rows > 1 and self.queue.max_batch == 1:
+            return outcome.rows_done(self.rows)
+        return int(outcome.failed is None)
+
     def at(self, worker: Worker) -> Attempt:
         """Return the attempt at a worker that holds the task."""
         copy = self.copy
@@ -296,16 +304,22 @@ class Worker:
         return None
 
     def answered(
-        self, outcome: Result | FarmError, lot: Lot | None, now: float, *, first: bool
+        self,
+        task: Task,
+        outcome: Result | FarmError,
+        lot: Lot | None,
+        now: float,
+        *,
+        first: bool,
     ) -> None:
-        """Record an answer. lot: of its task; first: no other worker has answered it before."""
+        """Record an answer. lot: of the task; first: no other worker has answered it before."""
         self.last_answer_at = now
         if lot is not None:
             self.run_ended_at = now
         if first:
             is_error = isinstance(outcome, FarmError) or outcome.failed is not None
             self.failed += is_error
-            self.done += not is_error
+            self.done += (not is_error) if task.rows == 1 else task.ended(outcome)
 
     def offer(self, slots: int) -> None:
         """Set the number of slots it offers from now on; 0: it gets no calls."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from farm.call import Operation
 from farm.scheduler.accounts import Chain, Usage
 from farm.scheduler.queues import ModelQueues
 from farm.scheduler.state import Task, TaskId, Worker, WorkerId
@@ -73,6 +74,22 @@ class View:
     def queued(self) -> int:
         """Return how many calls wait."""
         return sum(queue.size for model in self._models.values() for queue in model.waiting)
+
+    def rows_in(self, model: str, seconds: float, *, more: int = 0) -> int:
+        """Return how many rows of a model run one after another in `seconds`, or 1.
+
+        It is 1 while the run time is not known, if rows are not for a worker to run in a row, or if
+        `more` rows that wait outside the queue would exceed its limits.
+        """
+        queues = self._models.get(model)
+        if queues is None or queues.keeps_point:
+            return 1
+        queue = queues.by_operation[Operation.EVALUATE]
+        if queue.max_batch > 1 or not queue.repeatable or not queue.run_times.count:
+            return 1
+        if more and queue.size + queue.to_come + more > min(self.limits):
+            return 1
+        return max(1, int(seconds / queue.run_times.of_rows(1)))
 
     def number(self, task_id: TaskId) -> str:
         """Return the short name of a call, for people: its number since the farm started."""

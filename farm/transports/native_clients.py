@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from farm.call import Call, Hints, Operation
+from farm.call import Call, Hints, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR
 from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
 from farm.machine.traffic import Traffic, size_of
+from farm.model import check_call
 from farm.scheduler.state import TaskId
 from farm.transports.agenda import STEPS_A_TURN, Agenda, Steps
+from farm.transports.native_rows import LEAST_ROWS, RUN_S, NativeRows
 from farm.wire import messages as wire
+from farm.wire.groups import CallGroup, groupable, row_results
 from farm.wire.messages import Kind, Message, Outcome
 from farm.wire.questions import AskedQuestion, decode_question, encode_told
 from farm.wire.runs import A_PIECE
@@ -32,23 +38,93 @@ ANSWERS_A_MESSAGE = 512
 CANCEL_STEPS = 64
 """Number of calls accepted in the time in which `A_PIECE` are cancelled."""
 
+ROWS_A_STEP = 16
+"""Calls of a group that are accepted in the time in which one call by itself is."""
+
 PATIENCE_PROBES = 3
 """A client is given up after this many failed probes in a row, sent one second apart."""
 
 
 class _NativeClient:
-    """The unanswered calls of one client, and answers about to be sent."""
+    """The unanswered calls of one client, and answers about to be sent.
 
-    __slots__ = ("acquaintance", "answers", "calls", "line", "missed", "name")
+    groups: answers to many calls each, with a row for each. collected: is called when there are
+    first answers to send.
+    """
 
-    def __init__(self, line: PeerLine, acquaintance: int) -> None:
+    __slots__ = (
+        "acquaintance",
+        "answers",
+        "calls",
+        "collected",
+        "groups",
+        "line",
+        "missed",
+        "name",
+    )
+
+    def __init__(
+        self, line: PeerLine, acquaintance: int, collected: Callable[[_NativeClient], None]
+    ) -> None:
         self.line = line
         # A client that was given up and returns gets another number: its calls were cancelled.
         self.acquaintance = acquaintance
         self.name = line.name.decode("utf-8", "replace")
-        self.calls: dict[int, TaskId] = {}
+        self.calls: dict[int, TaskId | NativeRows] = {}
         self.answers: list[tuple[int, Outcome]] = []
+        self.groups: deque[tuple[list[int], Result]] = deque()
+        self.collected = collected
         self.missed = 0
+
+    def has_answers(self) -> bool:
+        """Whether there are answers to send."""
+        return bool(self.answers or self.groups)
+
+    def call_done(self, call_id: int, outcome: Outcome) -> None:
+        """Receive the outcome of a call."""
+        self.calls.pop(call_id, None)
+        if not self.has_answers():
+            self.collected(self)
+        self.answers.append((call_id, outcome))
+
+    def run_done(self, ids: list[int], result: Result) -> None:
+        """Receive the result of these calls, which has a row for each."""
+        if len(ids) < LEAST_ROWS or not groupable(result):
+            for call_id, one in zip(ids, row_results(result, len(ids)), strict=True):
+                self.call_done(call_id, one)
+            return
+        for call_id in ids:
+            self.calls.pop(call_id, None)
+        if not self.has_answers():
+            self.collected(self)
+        self.groups.append((ids, result))
+
+    def answered(self) -> set[int]:
+        """Return the calls whose answers are about to be sent."""
+        return {i for i, _ in self.answers} | {i for ids, _ in self.groups for i in ids}
+
+    def are_few(self) -> bool:
+        """Whether all answers fit in a message."""
+        count = len(self.answers) + sum([len(ids) for ids, _ in self.groups])
+        return count <= ANSWERS_A_MESSAGE
+
+    def take(self) -> tuple[list[tuple[int, Outcome]], list[tuple[list[int], Result]]]:
+        """Return the answers for the next message, which stay here until `sent`."""
+        some = self.answers[:ANSWERS_A_MESSAGE]
+        groups: list[tuple[list[int], Result]] = []
+        room = ANSWERS_A_MESSAGE - len(some)
+        for group in self.groups:
+            room -= len(group[0])
+            if room < 0 and (some or groups):
+                break
+            groups.append(group)
+        return some, groups
+
+    def sent(self, answers: int, groups: int) -> None:
+        """Forget so many answers and groups of them, which have been sent."""
+        del self.answers[:answers]
+        for _ in range(groups):
+            self.groups.popleft()
 
 
 _PROBE = wire.encode(Kind.PROBE)
@@ -73,7 +149,8 @@ class NativeClients:
         client = self._clients.get(line.name)
         if client is None:
             self._acquaintances += 1
-            client = self._clients[line.name] = _NativeClient(line, self._acquaintances)
+            client = _NativeClient(line, self._acquaintances, self._answered_first)
+            self._clients[line.name] = client
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         client.line = line  # the client may have dialed again
         if message.kind is Kind.CALLS or message.kind is Kind.CALLS_AGAIN:
@@ -96,14 +173,49 @@ class NativeClients:
         hints = replace(hints, client=hints.client or client.name, patient=True)
         again = message.kind is Kind.CALLS_AGAIN
         # A call that is sent again after a lost connection may be running or answered.
-        answered = {call_id for call_id, _ in client.answers} if again else frozenset[int]()
+        answered = client.answered() if again else frozenset[int]()
         for some in calls:
+            if isinstance(some, CallGroup) and not again and self._start_rows(client, some, hints):
+                yield 1 + len(some) // ROWS_A_STEP
+                continue
             for call_id, call in some:
                 if call_id not in client.calls and call_id not in answered:
                     self._start(client, call_id, call, hints, again=again)
                 yield 1
         if again:
             self._send_answers(client)
+
+    def _start_rows(self, client: _NativeClient, group: CallGroup, hints: Hints) -> bool:
+        """Start calls in runs, if these are short; False: each has to be started by itself.
+
+        Calls of which each is a caller by itself are not rows. The error of a call that cannot be
+        accepted comes from its own start.
+        """
+        count, call, calls = len(group), group.call, client.calls
+        dispatcher = self._dispatcher
+        if count < LEAST_ROWS or hints.chain is None:
+            return False
+        if dispatcher.on_answered:  # each call is logged or traced by itself
+            return False
+        if dispatcher.view.rows_in(call.model, RUN_S, more=count) < 2:
+            return False
+        if not calls.keys().isdisjoint(group.ids) or len(set(group.ids)) < count:
+            return False
+        if hints.deadline_s is not None and math.isnan(hints.deadline_s):
+            return False
+        info = dispatcher.description(call.model, call.config)
+        if info is None:
+            return False
+        rows = NativeRows(group, client, partial(dispatcher.view.rows_in, call.model, RUN_S))
+        try:
+            check_call(call, info)
+            calls.update(dict.fromkeys(group.ids, rows))
+            rows.task = dispatcher.start_rows(rows, call.model, call.operation, hints)
+        except FarmError:
+            for call_id in group.ids:
+                calls.pop(call_id, None)
+            return False
+        return True
 
     def _start(
         self,
@@ -114,7 +226,7 @@ class NativeClients:
         *,
         again: bool,
     ) -> None:
-        done = partial(self._done, client, call_id)
+        done = partial(client.call_done, call_id)
         try:
             if not isinstance(call, Call):
                 raise call
@@ -130,11 +242,18 @@ class NativeClients:
 
     def _cancel(self, client: _NativeClient, message: Message) -> Steps:
         for some in wire.decode_some_ids(message):
-            for call_id in some:
-                task_id = client.calls.pop(call_id, None)
-                if task_id is not None:
-                    self._dispatcher.cancel(task_id)
+            found = [client.calls.pop(call_id, None) for call_id in some]
+            self._cancel_all([task for task in found if task is not None])
             yield CANCEL_STEPS
+
+    def _cancel_all(self, cancelled: Sequence[TaskId | NativeRows]) -> None:
+        """Cancel calls that were removed from the client's."""
+        for task in dict.fromkeys(cancelled):
+            if not isinstance(task, NativeRows):
+                self._dispatcher.cancel(task)
+            elif task.task is not None:
+                task.has_gaps = True
+                self._dispatcher.drop_rows(task.task, task.is_wanted)
 
     def _check_repeatable(self, call: Call) -> None:
         """Raise WorkerLost for a call that may have run before and must not run twice."""
@@ -146,11 +265,8 @@ class NativeClients:
                 f"model {call.model!r} is not repeatable"
             )
 
-    def _done(self, client: _NativeClient, call_id: int, outcome: Outcome) -> None:
-        client.calls.pop(call_id, None)
-        if not client.answers:
-            self._answered.append(client)
-        client.answers.append((call_id, outcome))
+    def _answered_first(self, client: _NativeClient) -> None:
+        self._answered.append(client)
 
     def flush(self) -> None:
         """Send the collected answers."""
@@ -161,21 +277,21 @@ class NativeClients:
             self._send_answers(client)
 
     def _send_answers(self, client: _NativeClient) -> None:
-        if len(client.answers) <= ANSWERS_A_MESSAGE:
+        if client.are_few():
             self._send_some(client)
         else:
             self._agenda.add((b"answers", client.line.name), self._all_sent(client))
 
     def _all_sent(self, client: _NativeClient) -> Steps:
-        while client.answers and self._send_some(client):
+        while client.has_answers() and self._send_some(client):
             yield ANSWERS_A_MESSAGE // 4
 
     def _send_some(self, client: _NativeClient) -> bool:
         """Send a message of answers; keep them if the client is briefly disconnected."""
-        some = client.answers[:ANSWERS_A_MESSAGE]
-        if some and client.line.send(frames := wire.encode_answers(some)):
+        some, groups = client.take()
+        if (some or groups) and client.line.send(frames := wire.encode_answers(some, groups)):
             self._traffic.sent += size_of(frames)
-            del client.answers[: len(some)]
+            client.sent(len(some), len(groups))
             return True
         return False
 
@@ -237,11 +353,11 @@ class NativeClients:
 
     def _gone(self, client: _NativeClient) -> Steps:
         self._clients.pop(client.line.name, None)
-        calls, client.calls = client.calls, {}
-        for number, task_id in enumerate(calls.values()):
-            self._dispatcher.cancel(task_id)
-            if number % A_PIECE == 0:
-                yield CANCEL_STEPS
+        calls = list(client.calls.values())
+        client.calls.clear()
+        for first in range(0, len(calls), A_PIECE):
+            self._cancel_all(calls[first : first + A_PIECE])
+            yield CANCEL_STEPS
 
     def close(self) -> None:
         """Send the remaining answers."""

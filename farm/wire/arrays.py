@@ -78,6 +78,16 @@ class ArrayWriter:
         self.length = at + nbytes
         return [first.dtype.str, first.shape, at]
 
+    def put_rows(self, array: Array) -> list[Any]:
+        """Add the rows of an array, each of the form of one in a column (see `form_of`)."""
+        at, nbytes = self.length, array.nbytes
+        self.inline.append(array.tobytes())
+        if nbytes % 8:
+            self.inline.append(bytes(-nbytes % 8))
+            nbytes += -nbytes % 8
+        self.length = at + nbytes
+        return [array.dtype.str, array.shape[1:], at]
+
 
 def array_at(frames: Sequence[Buffer], inline_at: int, where: Any) -> Array:
     """Return the array that `where` describes, without copying; writable if its frame is.
@@ -125,12 +135,15 @@ def _special(text: str, shape: Any, first: Array, second: Array | None = None) -
     return array.reshape(shape)
 
 
-def column_at(frames: Sequence[Buffer], inline_at: int, where: Any, count: int) -> list[Array]:
-    """Return `count` consecutive arrays of one form, the first of which `where` describes."""
+def column_at(frames: Sequence[Buffer], inline_at: int, where: Any, count: int) -> Array:
+    """Return `count` consecutive arrays of one form, the first of which `where` describes, as one.
+
+    It has one more leading axis. Malformed data raises as in `array_at`.
+    """
     text, shape, at = where
     if not 1 <= len(shape) <= MOST_DIMENSIONS or at < 0 or count * math.prod(shape) <= 0:
         raise ValueError(f"a column of {count} arrays of {len(shape)} dimensions that cannot be")
-    return list(array_at(frames, inline_at, [text, [count, *shape], at]))
+    return array_at(frames, inline_at, [text, [count, *shape], at])
 
 
 def column_from(where: Any, first: int) -> Any:

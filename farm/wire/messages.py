@@ -36,7 +36,8 @@ from farm.call import (
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, error_named
 from farm.wire.arrays import ArrayWriter, array_at, column_at
-from farm.wire.derivatives import arrays_of, calls_of, wrt_of
+from farm.wire.derivatives import calls_of
+from farm.wire.groups import CallGroup, call_group, result_group, rows_group
 from farm.wire.hints import LONGEST_S, hints_of_row, hints_row, origin_of
 from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
@@ -49,6 +50,7 @@ HEAD = struct.Struct("<BBHI")  # the last: bytes of JSON
 
 Outcome = Result | FarmError
 Tasks = list[tuple[int, Call | InvalidRequest]]
+SomeTasks = Tasks | CallGroup
 T = TypeVar("T")
 
 
@@ -137,7 +139,7 @@ def decode(frames: Sequence[Buffer]) -> Message:
 _KINDS = {kind.value: kind for kind in Kind}
 
 
-def _columns(message: Message, columns: Any, count: int) -> list[list[Array]]:
+def _columns(message: Message, columns: Any, count: int) -> list[Array]:
     return [column_at(message.frames, message.inline_at, where, count) for where in columns]
 
 
@@ -172,7 +174,7 @@ def encode_calls(
     tasks = list(tasks)
     for run in runs_of_calls(tasks) if len(tasks) >= WORTH_A_GROUP else [tasks]:
         if len(run) >= WORTH_A_GROUP:
-            rows.append(_call_group(writer, run))
+            rows.append(call_group(writer, run))
         else:
             rows.extend([_call_row(writer, task_id, call) for task_id, call in run])
     said = None if hints is None else hints_row(hints)
@@ -193,13 +195,6 @@ def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
     return row
 
 
-def _call_group(writer: ArrayWriter, run: Sequence[tuple[int, Call]]) -> list[Any]:
-    ids, calls = zip(*run, strict=True)
-    first = calls[0]
-    columns = [writer.put_column(c) for c in zip(*map(arrays_of, calls), strict=True)]
-    return [ids, first.model, first.operation, columns, first.config, *(wrt_of(first) or ())]
-
-
 def decode_calls(message: Message) -> tuple[Hints | None, Tasks]:
     """Return what `encode_calls` wrote, with an error in place of a malformed call.
 
@@ -209,8 +204,8 @@ def decode_calls(message: Message) -> tuple[Hints | None, Tasks]:
     return hints, list(chain.from_iterable(some))
 
 
-def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[Tasks]]:
-    """Decode a few hundred calls at a time; iterating raises InvalidRequest, too."""
+def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[SomeTasks]]:
+    """Decode a few hundred calls at a time, grouped ones as CallGroup; iterating may raise, too."""
     try:
         said, rows = message.data
         hints = None if said is None else hints_of_row(said)
@@ -219,14 +214,14 @@ def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[Tasks]]:
     return hints, _read(message, _some_calls(message, rows))
 
 
-def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[Tasks]:
+def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[SomeTasks]:
     tasks: Tasks = []
     for row in rows:
         if type(row[0]) is list:
             yield tasks
             tasks = []
             for piece in pieces_of(row, 3, (0,)):
-                yield list(_calls(message, piece))
+                yield _calls(message, piece)
             continue
         task_id = _id(row[0])
         try:
@@ -239,16 +234,19 @@ def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[Tasks]:
     yield tasks
 
 
-def _calls(message: Message, group: list[Any]) -> Iterable[tuple[int, Call | InvalidRequest]]:
-    """Yield the calls of a group, or one error for all of them."""
-    ids = [_id(i) for i in group[0]]
+def _calls(message: Message, group: list[Any]) -> SomeTasks:
+    """Return the calls of a group, or one error for all of them."""
+    ids = _ids(group[0])
     try:
         _, model, operation, columns, config, *wrt = group
         known, config = _OPERATIONS[operation], _text(config)
         if config == EMPTY_CONFIG:
             config = EMPTY_CONFIG  # this object, for fast comparison
         arrays = _columns(message, columns, len(ids))
-        return zip(ids, calls_of(model, known, config, arrays, wrt), strict=True)
+        if known is Operation.EVALUATE and arrays and not wrt:
+            return CallGroup(ids, Call(_text(model), known, tuple(arrays), config, rows=len(ids)))
+        rows = [list(array) for array in arrays]
+        return list(zip(ids, calls_of(model, known, config, rows, wrt), strict=True))
     except _MALFORMED as error:
         wrong = _malformed("group of calls", error)
         return [(task_id, wrong) for task_id in ids]
@@ -290,6 +288,13 @@ def _id(value: Any) -> int:
     return value
 
 
+def _ids(values: Any) -> list[int]:
+    ids = list(values)
+    if set(map(type, ids)) != {int}:
+        return [_id(value) for value in ids]
+    return ids
+
+
 def _rows(value: Any) -> int:
     if _id(value) < 1:
         raise ValueError(f"{value} rows")
@@ -299,17 +304,22 @@ def _rows(value: Any) -> int:
 # Answers
 
 
-def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
-    """Encode ANSWERS: each task's id and its result or error; unsupported values become errors."""
+def encode_answers(
+    answers: Iterable[tuple[int, Outcome]], groups: Iterable[tuple[Sequence[int], Result]] = ()
+) -> list[Buffer]:
+    """Encode ANSWERS: each task's id and its result or error; unsupported values become errors.
+
+    groups: ids, and a `groupable` result with a row for each of them.
+    """
     writer = ArrayWriter()
-    results: list[Any] = []
+    results: list[Any] = [rows_group(writer, ids, result) for ids, result in groups]
     errors: list[Any] = []
     answers = list(answers)
     many = len(answers) >= WORTH_A_GROUP
     runs: Iterable[list[tuple[int, Any]]] = runs_of_answers(answers) if many else [answers]
     for run in runs:
         if len(run) >= WORTH_A_GROUP:
-            results.append(_result_group(writer, run))
+            results.append(result_group(writer, run))
             continue
         for task_id, outcome in run:
             if isinstance(outcome, Result):
@@ -325,12 +335,13 @@ def encode_answers(answers: Iterable[tuple[int, Outcome]]) -> list[Buffer]:
 def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     arrays = [writer.put(a) for a in result.outputs]
     row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
-    if not is_plain(result) or result.worker or result.batch_rows != 1:
+    times = result.row_times_s
+    if not is_plain(result) or result.worker or result.batch_rows != 1 or times:
         info = None if result.info is None else result.info.to_json()
         failed = None if result.failed is None else error_row(result.failed)
         row += [result.worker, info, result.batch_rows, result.more, failed]
-        if result.reused:
-            row += [result.copied, True]
+        if result.reused or times:  # an earlier front door ignores the times
+            row += [result.copied, result.reused, *([times] if times else [])]
         elif result.copied:
             row += [True]
     return row
@@ -340,20 +351,6 @@ def error_row(error: FarmError) -> list[str]:
     """Return the kind, message and detail of an error, as texts that JSON can hold."""
     texts = (type(error).__name__, error.message, error.detail)
     return [text.encode("utf-8", "replace").decode() for text in texts]
-
-
-def _result_group(writer: ArrayWriter, run: Sequence[tuple[int, Result]]) -> list[Any]:
-    ids, results = zip(*run, strict=True)
-    columns = [writer.put_column(c) for c in zip(*[r.outputs for r in results], strict=True)]
-    return [
-        ids,
-        columns,
-        [r.run_time_s for r in results],
-        [r.idle_s for r in results],
-        results[0].worker,
-        [r.queue_time_s for r in results],
-        results[0].batch_rows,
-    ]
 
 
 def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
@@ -401,7 +398,7 @@ def _some_answers(message: Message, data: Any) -> Iterator[list[tuple[int, Outco
 
 def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]]:
     """Yield the results of a group, or one error for all of them."""
-    ids = [_id(i) for i in group[0]]
+    ids = _ids(group[0])
     try:
         _, columns, run_times_s, idle_s, worker, queue_times_s, batch_rows = group
         rows = _rows(batch_rows)
@@ -438,7 +435,9 @@ def _result(message: Message, row: list[Any]) -> Result:
     known = None if info is None else ModelInfo.from_json(info)
     error = None if failed is None else error_named(*map(_text, failed))
     run = run_time_s, known, _text(worker), queue_time_s, idle_s, _rows(batch_rows)
-    return Result(outputs, *run, bool(more), error, marks[:1] == [True], marks[1:] == [True])
+    copied, reused, times = marks[:1] == [True], marks[1:2] == [True], tuple(*marks[2:3])
+    _check_times(min(times, default=0.0), max(times, default=0.0))
+    return Result(outputs, *run, bool(more), error, copied, reused, times)
 
 
 # Other messages

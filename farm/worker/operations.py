@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -36,15 +36,40 @@ from farm.model import (
 
 def evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
     """Evaluate a model without a batch axis; a call of one row keeps that row's axis."""
-    inputs = inputs_for(_single_row(call, info), info)
+    found, run_time = run(model, info, inputs_for(_single_row(call, info), info), call)
+    outputs = [output.copy() for output in found]
+    if call.rows is not None:
+        outputs = [output[None] for output in outputs]
+    return Result(tuple(outputs), run_time)
+
+
+def run(
+    model: Model, info: ModelInfo, inputs: Inputs, call: Call
+) -> tuple[tuple[Array, ...], float]:
+    """Return the checked outputs of one evaluation, which may be the model's own, and its time."""
     config = config_of(call)
     start = perf_counter()
     value = model.evaluate(inputs, config)
     run_time = perf_counter() - start
-    outputs = [output.copy() for output in check_outputs(value, info)]
-    if call.rows is not None:
-        outputs = [output[None] for output in outputs]
-    return Result(tuple(outputs), run_time)
+    return check_outputs(value, info), run_time
+
+
+def inputs_of_rows(call: Call, info: ModelInfo) -> Callable[[int], Inputs]:
+    """Return a function that gives the inputs of one row of a call, as `inputs_for` does."""
+    columns = [(t.name, array) for t, array in zip(info.inputs, call.inputs, strict=True)]
+    plain = [
+        array.ndim > 1 and array.shape[1:] == tensor.shape and array.dtype == tensor.dtype
+        for tensor, (_, array) in zip(info.inputs, columns, strict=True)
+    ]
+
+    def copied(row: int) -> Inputs:
+        return Inputs([(name, array[row].copy()) for name, array in columns])
+
+    def converted(row: int) -> Inputs:
+        arrays = tuple([array[row, ...] for array in call.inputs])  # arrays, of texts too
+        return inputs_for(Call(call.model, call.operation, arrays, call.config), info)
+
+    return copied if all(plain) else converted
 
 
 def evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list[Result]:

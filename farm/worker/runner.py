@@ -59,6 +59,7 @@ def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
         result.batch_rows,
         result.more,
         result.failed,
+        row_times_s=result.row_times_s,
     )
 
 
@@ -307,31 +308,38 @@ class _Run:
     def evaluate(self, model: Model, info: ModelInfo, call: Call) -> Result:
         """Evaluate row after row, as many as fit in one answer."""
         assert call.rows is not None, "it is a call of rows"
-        done: list[tuple[Array, ...]] = []
-        run_time_s = 0.0
-        size = 0
+        inputs_of = operations.inputs_of_rows(call, info)
+        room: list[Array] = []
+        shapes: list[tuple[int, ...]] = []
+        times: list[float] = []
+        size = row_size = 0
         failed: FarmError | None = None
+        on_start, at = self._on_start, (self._position,)
         began = perf_counter()
         for row in range(call.rows):
-            if row and self._is_enough(perf_counter() - began, size):
-                break
-            if row and self._on_start is not None:
-                self._on_start((self._position,), row)
-            inputs = tuple([array[row] for array in call.inputs])
+            if row:
+                if self._is_enough(perf_counter() - began, size):
+                    break
+                if on_start is not None:
+                    on_start(at, row)
             try:
-                result = operations.evaluate(
-                    model, info, Call(call.model, call.operation, inputs, call.config)
-                )
+                outputs, run_time_s = operations.run(model, info, inputs_of(row), call)
             except BaseException as error:
                 failed = _logged(named(error), call)
                 break
-            if done and [a.shape for a in result.outputs] != [a.shape for a in done[0]]:
+            if not row:
+                shapes = [array.shape for array in outputs]
+                row_size = sum([array.nbytes for array in outputs])
+                most = min(call.rows, 1 + RUN_BYTES // max(1, row_size))
+                room = [np.empty((most, *array.shape), array.dtype) for array in outputs]
+            elif [array.shape for array in outputs] != shapes:
                 break  # no array can hold both; this row begins the next run
-            done.append(result.outputs)
-            run_time_s += result.run_time_s
-            size += sum([array.nbytes for array in result.outputs])
-        outputs = tuple([np.stack(column) for column in zip(*done, strict=True)])
-        return Result(outputs, run_time_s, failed=failed)
+            for column, array in zip(room, outputs, strict=True):
+                column[row, ...] = array  # not as an object, if it holds bytes
+            times.append(run_time_s)
+            size += row_size
+        answered = tuple([column[: len(times)] for column in room])
+        return Result(answered, sum(times), failed=failed, row_times_s=tuple(times))
 
     def _is_enough(self, seconds: float, size: int) -> bool:
         if seconds >= RUN_S or size >= RUN_BYTES:

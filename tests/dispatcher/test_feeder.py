@@ -563,3 +563,55 @@ def test_the_parts_of_a_call_are_one_caller_of_their_client() -> None:
     usage = farm.scheduler._models["m"].accounts.entering("a").usage
     assert usage.waiting > 2
     assert usage.weight == 2
+
+
+# Calls whose rows are calls of their own
+
+
+def test_a_refused_call_leaves_no_rows_to_come() -> None:
+    farm = Farm(workers=0, max_queued=1)
+    farm.scheduler.expect([MODEL])
+    farm.scheduler.submit(Call("m", Operation.EVALUATE, (np.ones(1),)), now=0.0)
+    with pytest.raises(Overloaded):
+        farm.ask(5)
+    assert farm.scheduler.queue("m", Operation.EVALUATE).to_come == 0
+    assert len(farm.feeder) == 0
+
+
+def test_workers_that_join_get_rows_while_the_first_ones_still_run() -> None:
+    farm = Farm(workers=1)
+    farm.ask(100)
+    farm.turn()
+    assert len(farm.sent) == 1
+    for number in range(1, 20):
+        farm.scheduler.worker_joined(WorkerId(f"w{number}"), [MODEL], now=0.0)
+        farm.feeder.joined()
+    farm.turn()
+    assert len(farm.sent) == 20
+
+
+def test_parts_without_a_wanted_row_are_cancelled_and_the_others_go_on() -> None:
+    farm = Farm(workers=1)
+    call, outcomes = farm.ask(10)
+    farm.turn()
+    alive = len(farm.scheduler)
+    farm.feeder.drop(call, lambda first, end: first != 1)
+    assert (farm.cancelled, len(farm.scheduler)) == (1, alive - 1)
+    farm.feeder.drop(call, lambda first, end: False)
+    assert nothing_is_left(farm) or len(farm.scheduler) == 1, "one runs to its end"
+    farm.feeder.drop(call, lambda first, end: False)
+    farm.work(lambda farm, call: doubled(call))
+    assert nothing_is_left(farm)
+    assert outcomes == []
+
+
+def test_runs_are_as_long_as_the_rows_of_all_calls_allow() -> None:
+    farm = Farm(workers=2)
+    farm.ask(40)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-6))
+    queue = farm.scheduler.queue("m", Operation.EVALUATE)
+    assert part_rows(queue, 80, 80, 8) == 80 // (4 * 2)
+    queue.to_come = 800
+    assert part_rows(queue, 80, 80, 8) == 80
+    assert part_rows(queue, 160, 160, 8) == 800 // (4 * 2)
+    queue.to_come = 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from farm.call import Result
 from farm.dispatcher.measures import SAMPLES, Measures
 from farm.errors import ModelFailed
 from farm.scheduler.state import Attempt, Task
-from tests.scheduler.recorder import Recorder
+from tests.scheduler.recorder import Recorder, call
 
 
 def task_of(*, submitted_at: float = 0.0, alone: bool = False, refill: bool = False) -> Task:
@@ -75,3 +76,17 @@ def test_idle_gap_is_of_calls_that_waited_for_the_worker_here_or_there(alone: bo
     overhead = measures.snapshot(9.0)["overhead_s"]
     assert overhead is not None
     assert overhead["samples"] == 1  # only the call that did not wait
+
+
+def test_each_row_of_a_run_counts() -> None:
+    farm = Recorder()
+    farm.join("w")
+    task = farm.task(farm.submit(call(rows=6)))
+    task.attempt = Attempt(farm.worker("w"), None, 0, 0.0, 1, False, False, 0.0)
+    measures = Measures()
+    measures.add(task, Result((np.ones((4, 1)),), 2.0), 1.0)
+    measures.add(task, Result((), 0.0, failed=ModelFailed("row 4")), 1.0)
+    state = measures.snapshot(1.0)
+    assert (state["done"], state["calls_per_s"]) == (4, pytest.approx(0.4))
+    assert task.ended(Result((np.ones((4, 1)),))) == 4
+    assert task.ended(ModelFailed("all")) == 0

@@ -123,7 +123,7 @@ def test_a_run_of_rows_counts_each_row() -> None:
     seen.finish("a", task, done(0.3, rows=6, failed=ModelFailed("row 6")), after=0.3)
     row = seen.row()
     assert times(row["run_times_s"]) == {0.05: 6}
-    assert row["ends"] == {"done": 0, "ModelFailed": 1}
+    assert row["ends"] == {"done": 6, "ModelFailed": 1}
 
 
 def test_a_batch_counts_as_one_run_for_each_call() -> None:

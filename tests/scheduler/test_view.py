@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from farm.scheduler.state import TaskId
+from farm.scheduler.state import TaskId, WorkerId
 from tests.scheduler.recorder import SHORT_S, Recorder, model, replied, sent
 
 
@@ -87,3 +89,44 @@ def test_models_are_known_by_name(farm: Recorder) -> None:
     queues = farm.scheduler.view.model("m")
     assert queues is farm.queue().model
     assert farm.scheduler.view.model("x") is None
+
+
+def rows_in(farm: Recorder, seconds: float, *, more: int = 0, name: str = "m") -> int:
+    return farm.scheduler.view.rows_in(name, seconds, more=more)
+
+
+def ran(farm: Recorder) -> None:
+    """Let a call run for `SHORT_S`."""
+    task = farm.submit()
+    farm.after(0.0)
+    farm.scheduler.actions(farm.now)
+    farm.finish("w", task)
+    farm.scheduler.actions(farm.now)
+
+
+def test_rows_that_run_in_some_time_are_known_after_a_run() -> None:
+    farm = Recorder(max_queued=100)
+    assert rows_in(farm, 1.0) == 1, "nobody has it"
+    farm.join("w")
+    assert rows_in(farm, 1.0) == 1, "it has not run"
+    ran(farm)
+    mean_s = farm.queue().run_times.mean
+    assert mean_s > 0
+    assert rows_in(farm, 7.5 * mean_s) == 7
+    assert rows_in(farm, 0.5 * mean_s) == 1
+    assert rows_in(farm, 7.5 * mean_s, more=100) == 7
+    assert rows_in(farm, 7.5 * mean_s, more=101) == 1, "more than may wait"
+    farm.queue().to_come = 60
+    assert rows_in(farm, 7.5 * mean_s, more=41) == 1
+    assert rows_in(farm, 7.5 * mean_s, more=40) == 7
+
+
+@pytest.mark.parametrize(
+    "kind", [{"max_batch": 2}, {"repeatable": False}, {"keeps_point": True}], ids=str
+)
+def test_rows_that_are_not_for_a_run(kind: dict[str, Any]) -> None:
+    farm = Recorder()
+    farm.scheduler.worker_joined(WorkerId("w"), [model(**kind)], now=farm.now)
+    ran(farm)
+    assert farm.queue().run_times.count == 1
+    assert rows_in(farm, 1e3) == 1

@@ -23,7 +23,7 @@ from farm.errors import (
 )
 from farm.model import Config, Inputs, Model
 from farm.worker import runner as run
-from farm.worker.runner import Outcome, Runner
+from farm.worker.runner import Outcome, Runner, timed
 
 
 class Square(Model):
@@ -262,6 +262,50 @@ def test_a_run_of_rows_is_evaluated_row_by_row() -> None:
     assert begun == [((0,), 0), ((0,), 1), ((0,), 2), ((1,), 0)]
     assert 0 < result(three).run_time_s < 1.0
     assert result(three).batch_rows == 1
+
+
+def test_a_run_tells_the_run_time_of_each_row() -> None:
+    three = result(Runner({"m": Fails()}).execute([run_of(1, 2, 3)])[0])
+    assert len(three.row_times_s) == 3
+    assert sum(three.row_times_s) == three.run_time_s
+    failed = result(Runner({"m": Fails()}).execute([run_of(1, 2, -1)])[0])
+    assert len(failed.row_times_s) == 2
+    assert timed(failed, 1.0).row_times_s == failed.row_times_s
+
+
+class Keeps(Model):
+    """Changes its input, and answers with the same arrays each time."""
+
+    inputs = {"x": (2, 1), "text": TensorInfo("text", (), "bytes")}
+    outputs = {"y": (2, 1), "text": TensorInfo("text", (), "bytes"), "z": ()}
+
+    def __init__(self) -> None:
+        self.y = np.zeros((2, 1))
+        self.text = np.empty((), object)
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        x = inputs["x"]
+        assert x.flags.writeable
+        self.y[:] = x + 1
+        x[:] = 99.0
+        self.text[()] = inputs["text"][()] * 2
+        return {"y": self.y, "text": self.text, "z": x[0, 0]}
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 1), (3, 2)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_rows_of_a_run_are_private_to_model_and_caller(
+    shape: tuple[int, ...], dtype: type
+) -> None:
+    x: np.ndarray[Any, Any] = np.arange(6, dtype=dtype).reshape(shape)
+    texts = np.array([b"a", b"b", b"c"], object)
+    call = Call("m", Operation.EVALUATE, (x, texts), rows=3)
+    y, text, z = result(Runner({"m": Keeps()}).execute([call])[0]).outputs
+    assert y.tolist() == [[[1.0], [2.0]], [[3.0], [4.0]], [[5.0], [6.0]]]
+    assert text.tolist() == [b"aa", b"bb", b"cc"]
+    assert {type(entry) for entry in text.tolist()} == {bytes}
+    assert (z.shape, z.tolist()) == ((3,), [99.0] * 3)
+    assert x.reshape(-1).tolist() == list(range(6)), "a call never changes"
 
 
 def test_a_run_ends_at_the_row_that_fails() -> None:
