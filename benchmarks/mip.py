@@ -84,7 +84,12 @@ class Caller:
         self._socket.connect_ex(self._address)
         self._answer = bytearray()
         self._unsent = memoryview(self._request)
-        self._selector.register(self._socket, selectors.EVENT_WRITE, self)
+        try:  # on one machine a connection is made at once, as KubeMo's client finds it
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        events = selectors.EVENT_WRITE if self._unsent else selectors.EVENT_READ
+        self._selector.register(self._socket, events, self)
 
     def go_on(self) -> bool:
         """Send or read as far as possible; return whether the answer is complete and correct."""
