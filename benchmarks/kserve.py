@@ -142,6 +142,10 @@ def show(loads: Loads, peers: list[Peer], options: argparse.Namespace) -> None:
             pairs = zip(rows["farm"], row, strict=True)
             cells = [f"{a.per_s / b.per_s:16.2f}" if a and b else f"{'-':>16}" for a, b in pairs]
             print(f"  farm / {name:35}" + "".join(cells))
+        for name, row in rows.items():
+            alone, theirs = rows["farm"][0], row[0]
+            if name != "farm" and alone and theirs:
+                print(f"  median latency, farm / {name:19}{alone.p50_s / theirs.p50_s:16.2f}")
 
 
 def main() -> None:
