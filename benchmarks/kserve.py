@@ -166,8 +166,11 @@ def main() -> None:
             peers.append(stack.enter_context(mlserver_peer(folder / "mlserver", python)))
         if options.triton:
             python = options.triton / "bin" / "python"
-            peers.append(stack.enter_context(pytriton_peer(folder / "pytriton", python)))
-            peers.append(stack.enter_context(triton_peer(folder / "triton", python)))
+            for peer, name in ((pytriton_peer, "pytriton"), (triton_peer, "triton")):
+                try:
+                    peers.append(stack.enter_context(peer(folder / name, python)))
+                except RuntimeError as error:  # pytriton needs a newer Python than Triton's backend
+                    print(f"left out: {str(error).splitlines()[0][:100]}", flush=True)
         loads = measure(peers, options)
     show(loads, peers, options)
     with bare_broker() as endpoint:
