@@ -1,16 +1,19 @@
 """Minimal servers, which show the cost that no server can avoid.
 
-    python benchmarks/bare.py echo|relay ANSWER      prints its port; ANSWER: a file with the answer
+    python benchmarks/bare.py echo|relay ANSWER [PATH]    ANSWER: a file with the answer
 
 `echo` accepts connections and requests on uvloop and answers each with the same bytes. `relay` lets
-another process answer, over ZeroMQ, as is necessary for a model that may crash or compute. It
-parses only the length of a request; it has no queue, no checks, no scheduler and no model.
+another process answer, over a unix socket, as is necessary for a model that may crash or compute.
+It parses only the length of a request; it has no queue, no checks, no scheduler and no model.
+Clients connect to a port, which it prints, or to the unix socket PATH.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-import zmq
 
-Address = tuple[str, int]
+Address = tuple[str, int] | str
+"""Host and port, or the path of a unix socket."""
+
+HEAD = struct.Struct("=LL")
+"""Before each message between relay and worker: the number of the request, and the length."""
 
 
 def length_of(data: bytearray) -> int:
@@ -58,71 +64,81 @@ class Caller(asyncio.Protocol):
             self._transport.write(data)
 
 
-class Relay:
+class Relay(asyncio.Protocol):
     """Passes requests to a worker process and returns its answers."""
 
-    def __init__(self, answer: str) -> None:
-        self._socket: zmq.Socket[bytes] = zmq.Context().socket(zmq.DEALER)
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        command = [sys.executable, __file__, "worker", answer, str(port)]
-        self._worker = subprocess.Popen(command)
-        self._asking: dict[bytes, Caller] = {}
+    def __init__(self) -> None:
+        self._asking: dict[int, Caller] = {}
         self._asked = 0
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(int(self._socket.get(zmq.FD)), self._look)
+        self._received = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
 
     def ask(self, caller: Caller, request: bytearray) -> None:
         self._asked += 1
-        name = b"%d" % self._asked
-        self._asking[name] = caller
-        self._socket.send(name, zmq.SNDMORE)
-        self._socket.send(bytes(request))
-        self._loop.call_soon(self._look)  # the descriptor only signals edges
+        self._asking[self._asked] = caller
+        self._transport.write(HEAD.pack(self._asked, len(request)) + request)
 
-    def _look(self) -> None:
-        while int(self._socket.get(zmq.EVENTS)) & int(zmq.POLLIN):
-            name = self._socket.recv()
-            self._asking.pop(name).answer(self._socket.recv(copy=False).buffer)
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        while len(received) >= HEAD.size:
+            number, length = HEAD.unpack_from(received)
+            end = HEAD.size + length
+            if len(received) < end:
+                return
+            self._asking.pop(number).answer(bytes(received[HEAD.size : end]))
+            del received[:end]
 
-    def close(self) -> None:
-        self._worker.kill()
-        self._worker.wait()
 
-
-def work(answer: bytes, port: int) -> None:
+def work(answer: bytes, descriptor: int) -> None:
     """The worker process."""
-    socket: zmq.Socket[bytes] = zmq.Context().socket(zmq.DEALER)
-    socket.connect(f"tcp://127.0.0.1:{port}")
-    while True:
-        name = socket.recv()
-        socket.recv(copy=False)
-        socket.send(name, zmq.SNDMORE)
-        socket.send(answer)
+    with socket.socket(fileno=descriptor) as there, there.makefile("rb") as requests:
+        while head := requests.read(HEAD.size):
+            number, length = HEAD.unpack(head)
+            requests.read(length)
+            there.sendall(HEAD.pack(number, len(answer)) + answer)
 
 
-async def serve(kind: str, answer: str, data: bytes) -> None:
+def worker(answer: str) -> socket.socket:
+    """Start the worker process, which ends with its connection; return our end of that."""
+    here, there = socket.socketpair()
+    command = [sys.executable, __file__, "worker", answer, str(there.fileno())]
+    subprocess.Popen(command, pass_fds=[there.fileno()])
+    there.close()
+    here.setblocking(False)
+    return here
+
+
+async def serve(kind: str, answer: str, data: bytes, path: str) -> None:
     """Serve until the parent closes the pipe; answer: the file with `data`."""
     loop = asyncio.get_running_loop()
-    relay = Relay(answer) if kind == "relay" else None
-    ask = relay.ask if relay else lambda caller, _: caller.answer(data)
-    server = await loop.create_server(lambda: Caller(ask), "127.0.0.1", 0, backlog=2048)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    relay = Relay()
+    if kind == "relay":
+        await loop.create_unix_connection(lambda: relay, sock=worker(answer))
+    ask = relay.ask if kind == "relay" else lambda caller, _: caller.answer(data)
+    if path:
+        await loop.create_unix_server(lambda: Caller(ask), path, backlog=2048)
+        print(path, flush=True)
+    else:
+        server = await loop.create_server(lambda: Caller(ask), "127.0.0.1", 0, backlog=2048)
+        print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
-    if relay:
-        relay.close()
 
 
 @contextlib.contextmanager
-def bare_server(kind: str, answer: bytes) -> Iterator[Address]:
-    """Run such a server for the duration of the block."""
+def bare_server(kind: str, answer: bytes, path: str = "") -> Iterator[Any]:
+    """Run such a server for the duration of the block; yield its `Address`."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(answer)
         file.flush()
-        command = [sys.executable, __file__, kind, file.name]
+        command = [sys.executable, __file__, kind, file.name, path]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
             assert process.stdout is not None
-            yield "127.0.0.1", int(process.stdout.readline())
+            where = process.stdout.readline().strip()
+            yield path or ("127.0.0.1", int(where))
             process.communicate()
 
 
@@ -131,4 +147,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "worker":
         work(data, int(sys.argv[3]))
     else:
-        uvloop.run(serve(sys.argv[1], sys.argv[2], data))
+        uvloop.run(serve(sys.argv[1], sys.argv[2], data, sys.argv[3]))

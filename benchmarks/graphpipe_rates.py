@@ -203,10 +203,10 @@ Loads = dict[tuple[str, bool, str, int], Load]
 """Loads by case, fresh, peer and callers."""
 
 
-def measure(peers: Sequence[Peer], seconds: float, rounds: int) -> Loads:
+def measure(peers: Sequence[Peer], names: Sequence[str], seconds: float, rounds: int) -> Loads:
     """Run all loads on all peers in turn: the speed of a virtual machine changes by the minute."""
     loads: Loads = {}
-    cases = [(c, f, n) for c in CASES for f in FRESH[c] for n in CALLERS]
+    cases = [(c, f, n) for c in names for f in FRESH[c] for n in CALLERS]
     for _ in range(rounds):
         for case, fresh, callers in cases:
             model, size = CASES[case]
@@ -227,9 +227,9 @@ def measure(peers: Sequence[Peer], seconds: float, rounds: int) -> Loads:
     return loads
 
 
-def show(loads: Loads, peers: Sequence[Peer]) -> None:
+def show(loads: Loads, peers: Sequence[Peer], names: Sequence[str]) -> None:
     """Print tables of rates and median latencies, and of ratios."""
-    for case in CASES:
+    for case in names:
         for fresh in FRESH[case]:
             title = f"{case}, {'fresh' if fresh else 'kept'} connections: /s (median ms)"
             print(f"\n{title:56}" + "".join(f"{c:>9} callers" for c in CALLERS))
@@ -254,6 +254,7 @@ def main() -> None:
     parser.add_argument("--go", help="command of a Go toolchain")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--rounds", type=int, default=3, help="turns into which it is divided")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     options = parser.parse_args()
     print(versions("numpy", "pyzmq", "uvloop"))
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -265,8 +266,10 @@ def main() -> None:
                 peers.append(stack.enter_context(python_peer(folder, python, kind)))
         if options.go:
             peers.append(stack.enter_context(go_peer(folder, options.go)))
-        peers += [stack.enter_context(relay_peer(case)) for case in NUMBERS]
-        show(measure(peers, options.seconds, options.rounds), peers)
+        relayed = [case for case in NUMBERS if case in options.cases]
+        peers += [stack.enter_context(relay_peer(case)) for case in relayed]
+        loads = measure(peers, options.cases, options.seconds, options.rounds)
+        show(loads, peers, options.cases)
 
 
 if __name__ == "__main__":

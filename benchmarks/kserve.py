@@ -142,6 +142,10 @@ def show(loads: Loads, peers: list[Peer], options: argparse.Namespace) -> None:
             pairs = zip(rows["farm"], row, strict=True)
             cells = [f"{a.per_s / b.per_s:16.2f}" if a and b else f"{'-':>16}" for a, b in pairs]
             print(f"  farm / {name:35}" + "".join(cells))
+        for name, row in rows.items():
+            alone, theirs = rows["farm"][0], row[0]
+            if name != "farm" and alone and theirs:
+                print(f"  median latency, farm / {name:19}{alone.p50_s / theirs.p50_s:16.2f}")
 
 
 def main() -> None:
@@ -162,8 +166,11 @@ def main() -> None:
             peers.append(stack.enter_context(mlserver_peer(folder / "mlserver", python)))
         if options.triton:
             python = options.triton / "bin" / "python"
-            peers.append(stack.enter_context(pytriton_peer(folder / "pytriton", python)))
-            peers.append(stack.enter_context(triton_peer(folder / "triton", python)))
+            for peer, name in ((pytriton_peer, "pytriton"), (triton_peer, "triton")):
+                try:
+                    peers.append(stack.enter_context(peer(folder / name, python)))
+                except RuntimeError as error:  # pytriton needs a newer Python than Triton's backend
+                    print(f"left out: {str(error).splitlines()[0][:100]}", flush=True)
         loads = measure(peers, options)
     show(loads, peers, options)
     with bare_broker() as endpoint:

@@ -11,7 +11,8 @@ one before it, and they take turns in one run:
     floor      the same, with the model in another process: farm's messages, stream and runner
     farm       `farm serve` with one worker: the floor, and dispatcher, scheduler and worker host
     official   the official UM-Bridge server
-    kserve, graphpipe, mip    the same farm by other protocols, MIP over a connection for each call
+    kserve, grpc, graphpipe, mip    the same farm by other protocols, MIP over a connection for each
+               call; grpc is KServe's, with frames that are written once
 
 So farm minus floor is the cost of the farm itself. Processor time and voluntary context switches
 are counted by the kernel, for each process; function calls of the server by the profiler, in a run
@@ -52,10 +53,25 @@ from evaluate import BODY, EXPECTED, MODEL, answers, free_port
 from evaluate import __file__ as evaluate_file
 from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
 from farm.encoding.json_numbers import NonFinite
+from farm.grpc.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    LARGEST_WINDOW,
+    LONG,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    literal,
+)
+from farm.grpc.messages import framed
 from farm.http.access import Access
 from farm.http.server import HttpServer
 from farm.model import Model
 from farm.protocols.graphpipe.client import encode_call as encode_graphpipe
+from farm.protocols.kserve.grpc.codec import messages
 from farm.protocols.umbridge.endpoint import UmBridgeEndpoint
 from farm.server.app import Router
 from farm.transports.connection import read_connection
@@ -65,9 +81,9 @@ from farm.worker.runner import Runner, timed
 from machine import versions
 from process_use import Use, difference, processes, use
 
-PEERS = ("canned", "hop", "endpoint", "floor", "farm", "official", "kserve", "graphpipe", "mip")
-OF_FARM = ("farm", "kserve", "graphpipe", "mip")
+OF_FARM = ("farm", "kserve", "grpc", "graphpipe", "mip")
 """Those that are one farm."""
+PEERS = ("canned", "hop", "endpoint", "floor", "farm", "official", *OF_FARM[1:])
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 19\r\n\r\n"
     b'{"output":[[10.0]]}'
@@ -77,6 +93,11 @@ INFO = ModelInfo(
     (TensorInfo("x", (4,)),),
     (TensorInfo("y", (1,)),),
     operations=frozenset({Operation.EVALUATE}),
+)
+GREETING = (
+    PREFACE
+    + frame(SETTINGS, 0, 0)
+    + frame(WINDOW_UPDATE, 0, 0, LONG.pack(LARGEST_WINDOW // 2))  # for all answers of the run
 )
 COUNTED = 500
 """Calls whose function calls are counted."""
@@ -267,8 +288,15 @@ class Caller:
     def __init__(self, peer: str, address: tuple[str, int]) -> None:
         self._address = address
         self._fresh = peer == "mip"
+        self._stream = 0  # of HTTP/2, the last one
         self._request, self._expected = request_to(peer, address)
         self._socket = self._connect()
+        if peer == "grpc":
+            first, self._request = self._request, grpc_request(address, known=True)
+            self._socket.sendall(GREETING + of_stream(first, 1))
+            while self._expected not in self._socket.recv(65536):
+                pass
+            self._stream = 1
 
     def _connect(self) -> socket.socket:
         connected = socket.create_connection(self._address)
@@ -281,7 +309,11 @@ class Caller:
         for _ in range(count):
             start = time.perf_counter()
             connection = self._connect() if self._fresh else self._socket
-            connection.sendall(self._request)
+            request = self._request
+            if self._stream:
+                self._stream += 2
+                request = of_stream(request, self._stream)
+            connection.sendall(request)
             answer = connection.recv(65536)
             while self._expected not in answer:  # some servers send head and body apart
                 part = connection.recv(65536)
@@ -297,6 +329,8 @@ class Caller:
 def request_to(peer: str, address: tuple[str, int]) -> tuple[bytes, bytes]:
     """Return a request, and how its answer ends."""
     path, body, expected = "/Evaluate", BODY, EXPECTED
+    if peer == "grpc":
+        return grpc_request(address, known=False), b"grpc-status"
     if peer == "mip":
         value = b"[1.0,2.0,3.0,4.0]"
         payload = struct.pack("!2BH2L", 1, 0, 1, 2, len(value)) + value
@@ -311,6 +345,34 @@ def request_to(peer: str, address: tuple[str, int]) -> tuple[bytes, bytes]:
     head = f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body, expected
+
+
+def grpc_request(address: tuple[str, int], *, known: bool) -> bytes:
+    """Return the frames of one ModelInfer, for stream 0.
+
+    known: whether an earlier request has put the headers into the server's table, as gRPC does.
+    """
+    asked = messages()["inference.ModelInferRequest"](model_name="forward")
+    asked.inputs.add(name="x", datatype="FP64", shape=[4])
+    asked.raw_input_contents.append(np.arange(1.0, 5.0).tobytes())
+    block = b"\x83\x86"  # POST and http, from HPACK's own table
+    headers = (
+        (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+        (b":authority", f"{address[0]}:{address[1]}".encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    )
+    for number, (name, value) in enumerate(headers):
+        # The newest entry of the table has index 62.
+        block += bytes([0x80 | 65 - number]) if known else b"\x40" + literal(name, value)[1:]
+    body = b"".join(framed(asked.SerializeToString()))
+    return frame(HEADERS, END_HEADERS, 0, block) + frame(DATA, END_STREAM, 0, body)
+
+
+def of_stream(frames: bytes, stream: int) -> bytes:
+    """Return a request's two frames for this stream."""
+    number, second = stream.to_bytes(4, "big"), 9 + int.from_bytes(frames[:3], "big")
+    return frames[:5] + number + frames[9 : second + 5] + number + frames[second + 9 :]
 
 
 @contextlib.contextmanager
@@ -348,7 +410,11 @@ def farm_addresses(process: subprocess.Popen[str], run: Path) -> dict[str, tuple
         client.model("forward")([1.0, 2.0, 3.0, 4.0])
     host, _, port = read_connection(run).url.removeprefix("http://").rpartition(":")
     addresses = dict.fromkeys(OF_FARM, (host, int(port)))
-    return addresses | {"mip": ("127.0.0.1", int(mip.rpartition(":")[2]))}
+    grpc_port = int(read_connection(run).grpc.rpartition(":")[2])
+    return addresses | {
+        "grpc": ("127.0.0.1", grpc_port),
+        "mip": ("127.0.0.1", int(mip.rpartition(":")[2])),
+    }
 
 
 def counted(pid: int, caller: Caller, path: Path) -> pstats.Stats:
@@ -448,7 +514,7 @@ def main() -> None:
 
         model, run = str(Path(folder) / "model.py"), str(Path(folder) / "run")
         sys.argv = ["farm", "serve", model, "--port", "0", "--workers", "1", "--dir", run]
-        sys.argv += ["--mip", "127.0.0.1:0"]
+        sys.argv += ["--mip", "127.0.0.1:0", "--grpc-port", "0"]
         command()
     else:
         print(versions("numpy", "uvloop", "httptools", "umbridge", "aiohttp"))
@@ -457,7 +523,10 @@ def main() -> None:
             found = measure(options.rounds, options.calls, tuple(options.only), Path(folder))
             show(found)
             if options.profile:
-                found.profiles["farm"].sort_stats("tottime").print_stats(options.profile)
+                for peer in options.only:
+                    if peer in OF_FARM:
+                        print(f"\n{peer}")
+                        found.profiles[peer].sort_stats("tottime").print_stats(options.profile)
 
 
 if __name__ == "__main__":

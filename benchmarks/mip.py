@@ -1,22 +1,26 @@
 """MIP: calls per second of farm and of KubeMo's own server, one run, one load generator.
 
-    python benchmarks/mip.py
+    python benchmarks/mip.py [--unix] [--loads trivial] [--stock]
 
 Each call has its own connection, as with KubeMo's client; the servers alternate. Three loads: a
 trivial model, a model that takes 5 ms, and packets of 1,000 entries; 1 and 16 clients at once. Two
 minimal servers (bare.py) show the upper limit for the same loads: one answers itself, the other
-lets another process answer over ZeroMQ, as farm does with a model.
+lets another process answer over a unix socket, as farm does with a model. Clients connect by TCP,
+or with `--unix` by unix sockets. Ratios are medians over the rounds. `--stock` adds 16 processes
+of KubeMo's own client with the trivial model.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import json
 import os
 import selectors
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -29,7 +33,7 @@ from typing import Any
 import kubemo
 import numpy as np
 
-from bare import bare_server
+from bare import Address, bare_server
 from http_load import Load
 from machine import versions
 
@@ -58,7 +62,8 @@ class Slow(Double):
 """
 
 CLIENTS = (1, 16)
-Address = tuple[str, int]
+RETRY_S = 0.0005
+"""Until a client tries again that found the queue of a unix socket full."""
 
 
 def packet(entries: int, *, answer: bool = False) -> bytes:
@@ -74,17 +79,30 @@ class Caller:
 
     def __init__(self, address: Address, request: bytes, selector: selectors.BaseSelector) -> None:
         self._address, self._request, self._selector = address, request, selector
+        self.connected = False
         self.begin()
 
     def begin(self) -> None:
-        """Connect; a server whose queue is full delays its other clients, not this one."""
+        """Begin a call; a server whose queue is full delays its other clients, not this one."""
         self.began_at = time.perf_counter()
-        self._socket = socket.socket()
+        self._socket = socket.socket(
+            socket.AF_UNIX if isinstance(self._address, str) else socket.AF_INET
+        )
         self._socket.setblocking(False)
-        self._socket.connect_ex(self._address)
         self._answer = bytearray()
         self._unsent = memoryview(self._request)
-        self._selector.register(self._socket, selectors.EVENT_WRITE, self)
+        self.connect()
+
+    def connect(self) -> None:
+        """Connect and send the request, as far as possible now."""
+        self.connected = self._socket.connect_ex(self._address) != errno.EAGAIN
+        if not self.connected:  # the queue of a unix socket is full
+            return
+        # On one machine a connection is usually made at once.
+        with contextlib.suppress(BlockingIOError):
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        events = selectors.EVENT_WRITE if self._unsent else selectors.EVENT_READ
+        self._selector.register(self._socket, events, self)
 
     def go_on(self) -> bool:
         """Send or read as far as possible; return whether the answer is complete and correct."""
@@ -106,7 +124,8 @@ class Caller:
 
     def end(self) -> None:
         """Close the connection."""
-        self._selector.unregister(self._socket)
+        if self.connected:
+            self._selector.unregister(self._socket)
         self._socket.close()
 
 
@@ -117,8 +136,11 @@ def run_load(address: Address, request: bytes, clients: int, seconds: float) -> 
         start = time.perf_counter()
         callers = [Caller(address, request, selector) for _ in range(clients)]
         while (now := time.perf_counter()) - start < seconds:
-            for key, _ in selector.select(0.1):
-                caller: Caller = key.data
+            late = [caller for caller in callers if not caller.connected]
+            for caller in late:
+                caller.connect()
+            for key, _ in selector.select(RETRY_S if late else 0.1):
+                caller = key.data
                 try:
                     whole = caller.go_on()
                 except ConnectionResetError:  # a listener with a full queue may do this
@@ -155,10 +177,11 @@ class KubemoDouble(kubemo.Inference):  # type: ignore[misc]  # published without
         return tuple(kubemo.Json(y) for y in outputs)
 
 
-def serve_kubemo() -> None:
-    server = kubemo.Server("tcp", ("127.0.0.1", 0))
+def serve_kubemo(path: str) -> None:
+    at: Any = ("unix", path) if path else ("tcp", ("127.0.0.1", 0))
+    server = kubemo.Server(*at)
     server.handle(kubemo.InferenceHandler(KubemoDouble()))
-    print(server.socket.getsockname()[1], flush=True)
+    print(path or server.socket.getsockname()[1], flush=True)
     server.serve()
 
 
@@ -174,38 +197,40 @@ def process(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def kubemo_server(folder: Path, kind: str) -> Iterator[Address]:
-    command = (sys.executable, str(Path(__file__).resolve()), "--serve-kubemo", kind)
+def kubemo_server(folder: Path, kind: str, path: str) -> Iterator[Address]:
+    command = (sys.executable, str(Path(__file__).resolve()), "--serve-kubemo", path, kind)
     with process(*command, cwd=folder) as running:
         assert running.stdout is not None
-        yield "127.0.0.1", int(running.stdout.readline())
+        port = running.stdout.readline().strip()
+        yield path or ("127.0.0.1", int(port))
 
 
 @contextlib.contextmanager
-def farm_server(folder: Path, kind: str) -> Iterator[Address]:
+def farm_server(folder: Path, kind: str, path: str) -> Iterator[Address]:
     (folder / "model.py").write_text(FARM_MODEL)
     workers = WORKERS if kind == "slow" else 2
     model = "model.py:Slow" if kind == "slow" else "model.py:Double"
     command = [sys.executable, "-m", "farm", "serve", model, "-n", str(workers), "--port", "0"]
-    command += ["--mip", "127.0.0.1:0", "--dir", str(folder / f"run-{kind}")]
+    at = f"unix:{path}" if path else "127.0.0.1:0"
+    command += ["--mip", at, "--dir", str(folder / f"run-{kind}")]
     with process(*command, cwd=folder) as running:
         assert running.stdout is not None
         for line in running.stdout:
             if line.startswith("MIP for"):
                 time.sleep(0.2 * workers)  # time for the other workers to start
-                yield "127.0.0.1", int(line.rpartition(":")[2])
+                yield path or ("127.0.0.1", int(line.rpartition(":")[2]))
                 return
         raise RuntimeError("farm serve ended")
 
 
 LOADS = {
-    "trivial model": ("trivial", 1, CLIENTS),
-    "model of 5 ms": ("slow", 1, CLIENTS),
-    f"packets of {ENTRIES} entries": ("trivial", ENTRIES, CLIENTS),
+    "trivial": ("trivial model", "trivial", 1),
+    "slow": ("model of 5 ms", "slow", 1),
+    "large": (f"packets of {ENTRIES} entries", "trivial", ENTRIES),
 }
 
 
-def ask(port: str, seconds: str) -> None:
+def ask(place: str, seconds: str) -> None:
     """Call with KubeMo's own client for `seconds`, after a line says go; print how many calls."""
     client, answered = kubemo.Client(), 0
     print("ready", flush=True)
@@ -213,7 +238,10 @@ def ask(port: str, seconds: str) -> None:
     end = time.perf_counter() + float(seconds)
     while time.perf_counter() < end:
         value = kubemo.Json(io.BytesIO(json.dumps(list(range(SIZE))).encode()))
-        ((answer,),) = client.inference(f"tcp://127.0.0.1:{port}", ((value,),))
+        try:
+            ((answer,),) = client.inference(place, ((value,),))
+        except ConnectionError:  # KubeMo's server, when its queue is full
+            continue
         if answer.decode() != [2.0 * k for k in range(SIZE)]:
             raise RuntimeError("a wrong answer")
         answered += 1
@@ -222,7 +250,8 @@ def ask(port: str, seconds: str) -> None:
 
 def asked_by_processes(address: Address, count: int, seconds: float) -> list[int]:
     """Return the calls of `count` processes, each with KubeMo's own client."""
-    own = (sys.executable, str(Path(__file__).resolve()), "--ask", str(address[1]), str(seconds))
+    place = f"unix://{address}" if isinstance(address, str) else f"tcp://127.0.0.1:{address[1]}"
+    own = (sys.executable, str(Path(__file__).resolve()), "--ask", place, str(seconds))
     clients = [
         subprocess.Popen(own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(count)
@@ -239,56 +268,82 @@ def asked_by_processes(address: Address, count: int, seconds: float) -> list[int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
-    parser.add_argument("--rounds", type=int, default=3, help="turns into which it is divided")
+    parser.add_argument("--seconds", type=float, default=12.0, help="length of each load")
+    parser.add_argument("--rounds", type=int, default=6, help="turns into which it is divided")
+    parser.add_argument("--unix", action="store_true", help="connect by unix sockets, not by TCP")
+    parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
+    parser.add_argument("--stock", action="store_true", help="also 16 processes of its client")
     options = parser.parse_args()
     print(versions("numpy", "kubemo", "uvloop"))
-    print(f"\n{'calls/s (median ms)':34}{'clients':>8}", end="")
-    print("".join(f"{name:>20}" for name in ("farm", "kubemo", "bare relay", "bare echo")), end="")
-    print("   times kubemo's")
+    names = ("farm", "kubemo", "bare relay", "bare echo")
+    print(f"\n{'calls/s (median ms)':26}{'clients':>8}", end="")
+    print("".join(f"{name:>20}" for name in names) + "   farm / each")
+    stock: list[list[int]] = []
     with tempfile.TemporaryDirectory() as name:
-        for title, (kind, entries, clients) in LOADS.items():
+        for load in options.loads:
+            title, kind, entries = LOADS[load]
+            paths = [f"{name}/{load}-{i}" if options.unix else "" for i in range(4)]
             with contextlib.ExitStack() as stack:
-                servers = [farm_server(Path(name), kind), kubemo_server(Path(name), kind)]
+                servers = [
+                    farm_server(Path(name), kind, paths[0]),
+                    kubemo_server(Path(name), kind, paths[1]),
+                ]
                 if kind != "slow":
                     answer = packet(entries, answer=True)
-                    servers += [bare_server(bare, answer) for bare in ("relay", "echo")]
+                    bare = zip(("relay", "echo"), paths[2:], strict=True)
+                    servers += [bare_server(which, answer, path) for which, path in bare]
                 addresses = [stack.enter_context(server) for server in servers]
-                for count in clients:
+                for count in CLIENTS:
                     show(title, count, measure(addresses, packet(entries), count, options))
-                if title == "trivial model":
+                if load == "trivial" and options.stock:
                     stock = [asked_by_processes(a, 16, options.seconds) for a in addresses[:2]]
 
-    print("\n16 processes with KubeMo's client: calls/s of all, and of the one with the fewest")
-    for who, calls in zip(("farm", "kubemo"), stock, strict=True):
+    if stock:
+        print("\n16 processes with KubeMo's client: calls/s of all, and of the one with the fewest")
+    for who, calls in zip(names, stock, strict=False):
         fewest = min(calls) / options.seconds
         print(f"  {who:32}{sum(calls) / options.seconds:8.0f}{fewest:12.2f}")
 
 
 def measure(
     addresses: list[Address], request: bytes, clients: int, options: argparse.Namespace
-) -> list[Load]:
+) -> list[list[Load]]:
     """Run the load on each, alternating: the speed of a virtual machine changes by the minute."""
-    loads = [Load() for _ in addresses]
+    loads: list[list[Load]] = [[] for _ in addresses]
     seconds = options.seconds / options.rounds
     for _ in range(options.rounds):
-        for address, load in zip(addresses, loads, strict=True):
+        for address, rounds in zip(addresses, loads, strict=True):
             run_load(address, request, clients, 0.1 * seconds)
-            load.add(run_load(address, request, clients, seconds))
+            rounds.append(run_load(address, request, clients, seconds))
     return loads
 
 
-def show(title: str, clients: int, loads: list[Load]) -> None:
-    cells = [f"{load.per_s:9.0f} ({load.p50_s * 1e3:7.2f})" for load in loads]
-    ratios = [f"{load.per_s / loads[1].per_s:.2f}" for load in (loads[0], *loads[2:])]
-    print(f"{title:34}{clients:8}" + "".join(f"{cell:>20}" for cell in cells), end="")
+def ratio(ours: list[Load], theirs: list[Load]) -> float:
+    """Return the median of the rounds' ratios.
+
+    KubeMo's server may answer nothing in a round: its queue is so short that TCP drops connections
+    and tries again after a second. That counts as one call.
+    """
+    pairs = zip(ours, theirs, strict=True)
+    return statistics.median(a.per_s / max(b.per_s, 1 / b.seconds) for a, b in pairs)
+
+
+def show(title: str, clients: int, loads: list[list[Load]]) -> None:
+    """Print rates and latencies of all rounds together, and the median of their ratios."""
+    wholes = [Load() for _ in loads]
+    for whole, rounds in zip(wholes, loads, strict=True):
+        for each in rounds:
+            whole.add(each)
+    cells = [f"{whole.per_s:9.0f} ({whole.p50_s * 1e3:7.2f})" for whole in wholes]
+    ratios = [f"{ratio(loads[0], other):.2f}" for other in loads[1:]]
+    print(f"{title:26}{clients:8}" + "".join(f"{cell:>20}" for cell in cells), end="")
     print("   " + ", ".join(ratios), flush=True)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "--serve-kubemo" in sys.argv:
-        serve_kubemo()
+        serve_kubemo(sys.argv[2])
     elif "--ask" in sys.argv:
         ask(*sys.argv[2:])
     else:

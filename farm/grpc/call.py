@@ -5,30 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from farm.bodies.body import Body, HeldBody
 from farm.bodies.held import FREE_BYTES, HeldBytes, Share
 from farm.bodies.unpacking import Headers
-from farm.dispatcher.backend import INTERNAL_ERROR
+from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
 from farm.errors import FarmError
 from farm.grpc.frames import literal
 from farm.grpc.http2 import Http2Connection
 from farm.grpc.messages import (
     ERRORS,
     HEADERS,
-    LONG,
     OK,
     GrpcFailure,
     Messages,
-    Packed,
-    PackedLong,
     framed,
     timeout_s,
     trailers,
 )
 from farm.grpc.spans import HEALTH, GrpcSpan
+from farm.grpc.unpacking import Message, unpacked
 from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
 from farm.monitoring.tracing import Tracing
 
@@ -66,8 +64,6 @@ class Naming(NamedTuple):
 
 NOTHING_NAMED = Naming()
 
-Message = bytes | HeldBody | Packed | PackedLong[HeldBody]
-
 Write = Callable[[bytes | memoryview], Awaitable[None]]
 
 
@@ -78,9 +74,19 @@ class Noted(NamedTuple):
     metadata: Sequence[tuple[bytes, bytes]]
 
 
-Unary = Callable[[Body, Caller], Awaitable[bytes | memoryview | Noted]]
+Answer = bytes | memoryview | Noted
+
+Unary = Callable[[Body, Caller], Awaitable[Answer]]
 """Takes one message and returns one; raises FarmError."""
 
+Direct = Callable[[bytes, Caller, Callable[[Answer | Exception], None]], CancelCall | None]
+"""Starts a method of one message and one answer without a task, and returns how to cancel it.
+
+Passes the answer or the error to the callback, once. Returns None, and never calls back, if this
+call needs the coroutine. Raises FarmError.
+"""
+
+NO_METHODS: Mapping[str, Direct] = MappingProxyType({})
 Requests = AsyncIterator[Body]
 ServerStream = Callable[[Body, Write, Caller], Awaitable[None]]
 """Takes one message and sends several with `Write`."""
@@ -90,7 +96,11 @@ Bidirectional = Callable[[Requests, Write, Caller], Awaitable[None]]
 
 
 class Service(Protocol):
-    """Methods by their paths, such as `/inference.GRPCInferenceService/ModelInfer`."""
+    """Methods by their paths, such as `/inference.GRPCInferenceService/ModelInfer`.
+
+    A service may also have `direct`, a mapping from some paths of `unary` to `Direct`. Short
+    messages then need no task, which costs two more turns of the event loop.
+    """
 
     unary: Mapping[str, Unary]
     server_streams: Mapping[str, ServerStream]
@@ -143,7 +153,7 @@ class GrpcCall:
         self._call_id = b""  # as the answer's metadata has it
         self._span: GrpcSpan | None = None
         self._headers_sent = False
-        self._task: asyncio.Task[None] | None = None
+        self._undo: Callable[[], object] | None = None  # while the method runs
         self._timer: asyncio.TimerHandle | None = None
         self._messages: Messages[HeldBody]
         self._caller: Caller
@@ -153,6 +163,7 @@ class GrpcCall:
         self._room: _Room | None = None  # for a long message
         # The method that takes the messages: one of these.
         self._unary: Unary | None = None
+        self._direct: Direct | None = None
         self._server_stream: ServerStream | None = None
         self._requests: _Requests | None = None
         # Writing
@@ -174,6 +185,7 @@ class GrpcCall:
         self._caller = caller
         service = self._service
         self._unary = service.unary.get(path)
+        self._direct = getattr(service, "direct", NO_METHODS).get(path)
         self._server_stream = service.server_streams.get(path)
         if self._unary is not None or self._server_stream is not None:
             return
@@ -235,13 +247,14 @@ class GrpcCall:
         if self._room is not None:
             self._room.settle()
         if (unary := self._unary) is not None:
-            self._start(lambda: self._answer(unary, body))
+            if not (type(body) is bytes and self._starts_directly(body)):
+                self._start(lambda: self._answer(unary, body))
         elif (server_stream := self._server_stream) is not None:
             self._start(lambda: self._stream_answers(server_stream, body))
 
     def look(self, progress: int) -> None:
         """Raise Failed if bytes are missing and few have come since the last look."""
-        waits = self._task is None if self._requests is None else self._messages.is_partial
+        waits = self._undo is None if self._requests is None else self._messages.is_partial
         if not waits or (self._room is not None and self._room.is_waiting):
             self._size_seen = -1
         elif self._size_seen < 0 or self._size - self._size_seen >= progress:
@@ -255,23 +268,46 @@ class GrpcCall:
 
     def cancel(self) -> None:
         """Cancel the call: its client has left."""
-        task = self._task
+        undo = self._undo
         self._over("CANCELLED")
-        if task is not None:
-            task.cancel()
+        if undo is not None:
+            undo()
 
     def fail(self, status: str, text: str) -> None:
         """End with an error, whatever is running."""
-        task = self._task
+        undo = self._undo
         block = trailers(status, text, alone=not self._headers_sent)
         self._end(block if self._headers_sent else block + self._id(), status)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
+        if undo is not None:
+            undo()
 
     # The method
 
+    def _starts_directly(self, message: bytes) -> bool:
+        """Start the method without a task; False: it has to be started with one."""
+        if self._direct is None:
+            return False
+        try:
+            undo = self._direct(message, self._caller, self._answered)
+        except Exception as error:
+            self._fail_by(error)
+            return True
+        self._undo = None if self._ended else undo
+        return self._ended or undo is not None
+
+    def _answered(self, answer: Answer | Exception) -> None:
+        """Send the answer of a method that runs without a task."""
+        if self._ended:
+            return
+        self._undo = None
+        if isinstance(answer, Exception):
+            self._fail_by(answer)
+        else:
+            self._send(answer)
+            self._end(OK, "OK")
+
     def _start(self, method: Callable[[], Awaitable[None]]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(method))
+        self._undo = asyncio.get_running_loop().create_task(self._run(method)).cancel
 
     async def _run(self, method: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -280,20 +316,29 @@ class GrpcCall:
                 self._line.http2.send_headers(self._stream, HEADERS + self._id())
             self._end(OK, "OK")
         except asyncio.CancelledError:
+            self._undo = None  # it is this task
             self.fail("CANCELLED", "the call was cancelled")
             raise
-        except FarmError as error:
+        except Exception as error:
+            self._undo = None
+            self._fail_by(error)
+
+    def _fail_by(self, error: Exception) -> None:
+        """End with the status that stands for this exception."""
+        if isinstance(error, FarmError):
             if error.detail:
                 logger.debug("%s\n%s", error.message, error.detail)
             self.fail(ERRORS[type(error)], error.message)
-        except GrpcFailure as failed:
-            self.fail(failed.status, failed.text)
-        except Exception:
-            logger.exception("answering a gRPC call")
+        elif isinstance(error, GrpcFailure):
+            self.fail(error.status, error.text)
+        else:
+            logger.error("answering a gRPC call", exc_info=error)
             self.fail("INTERNAL", INTERNAL_ERROR)
 
     async def _answer(self, method: Unary, message: Message) -> None:
-        answer = await method(await _whole(message), self._caller)
+        self._send(await method(await unpacked(message), self._caller))
+
+    def _send(self, answer: Answer) -> None:
         headers = HEADERS + self._id()
         if isinstance(answer, Noted):
             headers += b"".join([literal(name, value) for name, value in answer.metadata])
@@ -305,7 +350,7 @@ class GrpcCall:
             http2.send_data(self._stream, part)
 
     async def _stream_answers(self, method: ServerStream, message: Message) -> None:
-        await method(await _whole(message), self._write, self._caller)
+        await method(await unpacked(message), self._write, self._caller)
 
     async def _write(self, message: bytes | memoryview) -> None:
         http2 = self._line.http2
@@ -341,7 +386,7 @@ class GrpcCall:
         if self._room is not None:
             self._room.release()
         # Break the reference cycle with the task, which only the garbage collector would free.
-        self._task = None
+        self._undo = None
         if self._timer is not None:
             self._timer.cancel()
         self._line.call_ended(self._stream)
@@ -446,32 +491,10 @@ class _Requests:
             await self._more.wait()
         self._straight += 1
         self._room.release()  # the method that takes a message accounts for its memory
-        return await _whole(message)
+        return await unpacked(message)
 
     def _acknowledge(self) -> None:
         # Grant the client more bytes only as messages are taken.
         self._room.acknowledge(self._partly)
         self._partly = 0
         self._line.flush_soon()
-
-
-async def _whole(message: Message) -> Body:
-    """Return the message; a thread unpacks it, as zlib releases the interpreter's lock."""
-    if isinstance(message, bytes | HeldBody):
-        return message
-    return await asyncio.get_running_loop().run_in_executor(_unpacking, _unpacked, message)
-
-
-def _unpacked(message: Packed | PackedLong[HeldBody]) -> Body:
-    if isinstance(message, PackedLong):
-        message = Packed(message.collected.read(), message.limit)
-    body = message.unpack()
-    if len(body) <= LONG:
-        return body
-    held = HeldBody(len(body))
-    held.add(body)
-    return held
-
-
-_unpacking = ThreadPoolExecutor(1, "unpacking")
-"""One thread, so that clients with much to unpack wait for each other."""

@@ -15,7 +15,7 @@ from farm.grpc.frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
 from farm.grpc.headers import LARGEST_LIST
 from farm.grpc.http2 import Event, Http2Connection, Opened
 from farm.grpc.messages import HEADERS_TOO_LARGE, NOT_GRPC, NOT_GRPC_TEXT, GrpcFailure
-from farm.grpc.sending import Drained, HalfClosed, Received
+from farm.grpc.sending import Drained, HalfClosed, Received, Reset
 from farm.http.connections import Connections
 from farm.http.exchange import COPIED_BYTES, Admits
 from farm.http.portions import PORTION_BYTES, Buffer, Portions
@@ -190,8 +190,12 @@ class GrpcConnection(Portions):
     def _receive(self, data: bytes, limit: int, *, alone: bool = False) -> None:
         """alone: this is a turn of its own, so a single frame may take longer."""
         try:
-            for event in self.http2.receive(data, limit, alone=alone):
-                self._take(event)
+            events = self.http2.receive(data, limit, alone=alone)
+            # A call that is taken back at once is not started: that would cost more than its end.
+            reset = {e.stream for e in events if type(e) is Reset} if len(events) > 3 else ()
+            for event in events:
+                if event.stream not in reset or type(event) is Reset:
+                    self._take(event)
         except ConnectionFailed as failed:
             self._fail(failed.code, str(failed))
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from farm.http.connections import Connections
 from farm.http.exchange import Routes
 from farm.http.timeouts import HttpTimeouts
 from farm.http.turns import Turns
-from farm.machine.listener import BACKLOG, listen, listen_unix
+from farm.machine.listener import BACKLOG, listen, listen_unix, several
 from farm.machine.open_files import allow_many_open_files
 from farm.machine.traffic import Traffic
 from farm.monitoring.tracing import Tracing
@@ -25,10 +24,6 @@ LAST_WORDS_S = 1.0
 SHARE_OF_FILES = 2
 """HTTP connections may use 1 / SHARE_OF_FILES of the process's open files; workers, other protocols
 and results need files too."""
-
-ACCEPTED_IN_A_TURN = 8
-"""Sockets to listen on, and so connections accepted per turn of the loop: uvloop accepts one per
-listening socket and turn, so a burst would otherwise take a turn for each connection."""
 
 TIMEOUTS = HttpTimeouts()
 
@@ -96,9 +91,9 @@ class HttpServer:
             self._tracing,
         )
         made = partial(HttpConnection, served)
-        for sock in _several(listener):
+        for sock in several(listener):
             self._servers.append(await loop.create_server(made, sock=sock, backlog=BACKLOG))
-        for sock in () if local is None else _several(local):
+        for sock in () if local is None else several(local):
             self._servers.append(await loop.create_unix_server(made, sock=sock, backlog=BACKLOG))
         host, port = listener.getsockname()[:2]
         return str(host), int(port)
@@ -124,8 +119,3 @@ class HttpServer:
         connections.close()
         if self.unix is not None:
             self.unix.unlink(missing_ok=True)
-
-
-def _several(listener: socket.socket) -> list[socket.socket]:
-    """Return sockets that share the queue of a listening one, which is the first of them."""
-    return [listener, *(listener.dup() for _ in range(ACCEPTED_IN_A_TURN - 1))]

@@ -16,6 +16,10 @@ BACKLOG = 4096
 so connections come in bursts, and a client that finds the queue full retries only after 200 ms.
 """
 
+ACCEPTED_IN_A_TURN = 8
+"""Sockets to listen on, and so connections accepted per turn of the loop: uvloop accepts one per
+listening socket and turn, so a burst would otherwise take a turn for each connection."""
+
 PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Keep-alive: a vanished peer is noticed within two minutes, and routers keep idle connections."""
 
@@ -81,6 +85,14 @@ def bound(host: str, port: int, *, port_option: str = "") -> socket.socket:
             f"cannot listen on {host}:{port}: {reason}; {port_option} picks a free one"
         ) from None
     return listener
+
+
+def several(listener: socket.socket, count: int = ACCEPTED_IN_A_TURN) -> list[socket.socket]:
+    """Return `count` sockets with one queue, that of a listening one, which is the first of them.
+
+    Each connection wakes all of them, which costs some 3 µs for each.
+    """
+    return [listener, *(listener.dup() for _ in range(count - 1))]
 
 
 def listen_unix(path: str) -> socket.socket:

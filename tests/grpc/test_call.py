@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from farm.bodies.body import Body
 from farm.bodies.held import HeldBytes
+from farm.dispatcher.backend import CancelCall
+from farm.errors import InvalidInput, Overloaded
 from farm.grpc import http2
 from farm.grpc.call import (
+    Answer,
     Bidirectional,
     Caller,
+    Direct,
     GrpcCall,
     Noted,
     Requests,
@@ -22,7 +26,7 @@ from farm.grpc.call import (
     Write,
 )
 from farm.grpc.frames import WINDOW_UPDATE, literal
-from farm.grpc.messages import GrpcFailure
+from farm.grpc.messages import LONG, GrpcFailure
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import on_loop, until
 from tests.support.http2_bytes import framed, greeted, request
@@ -60,7 +64,15 @@ class Line:
 class Methods:
     def __init__(self) -> None:
         self.callers: list[Caller] = []
-        self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo, "/x/Note": self.note}
+        self.unary: Mapping[str, Unary] = {
+            **{"/x/Echo": self.echo, "/x/Note": self.note},
+            **{"/x/Direct": self.echo, "/x/Now": self.echo, "/x/Never": self.echo},
+        }
+        self.direct: Mapping[str, Direct] = {
+            **{"/x/Direct": self.later, "/x/Now": self.now, "/x/Never": self.never},
+        }
+        self.answers: list[Callable[[Answer | Exception], None]] = []
+        self.undone = 0
         self.server_streams: Mapping[str, ServerStream] = {"/x/Twice": self.twice}
         self.bidirectional: Mapping[str, Bidirectional] = {
             "/x/Sum": self.sum,
@@ -73,6 +85,28 @@ class Methods:
     async def echo(self, body: Body, caller: Caller) -> bytes:
         self.callers.append(caller)
         return bytes_of(body)
+
+    def later(
+        self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
+    ) -> CancelCall:
+        self.answers.append(answer)
+        return self.undo
+
+    def undo(self) -> None:
+        self.undone += 1
+
+    def now(
+        self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
+    ) -> CancelCall:
+        if body == b"wrong":
+            raise InvalidInput("that is wrong")
+        answer(Noted(body, [(b"note", b"c sharp")]))
+        return self.undo
+
+    def never(
+        self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
+    ) -> None:
+        return None
 
     async def note(self, body: Body, caller: Caller) -> Noted:
         return Noted(bytes_of(body), [(b"note", b"c sharp")])
@@ -120,6 +154,102 @@ async def test_an_answer_may_have_metadata() -> None:
     assert literal(b"note", b"c sharp") in headers
     assert answer
     assert b"grpc-status\x010" in end
+
+
+def asked_directly() -> tuple[GrpcCall, Line, Methods]:
+    call, line, methods = begun("/x/Direct")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    return call, line, methods
+
+
+@on_loop
+async def test_a_direct_method_answers_without_a_task() -> None:
+    tasks = asyncio.all_tasks()
+    call, line, methods = asked_directly()
+    assert asyncio.all_tasks() == tasks
+    assert line.said() == b""
+    methods.answers[0](b"its answer")
+    said = line.said()
+    assert framed(b"its answer") in said
+    assert b"grpc-status\x010" in said
+    assert line.ended == 1
+    call.fail("UNAVAILABLE", "the end")
+    assert line.said() == b""
+    assert methods.undone == 0
+
+
+@on_loop
+async def test_a_direct_method_may_answer_or_fail_at_once() -> None:
+    call, line, methods = begun("/x/Now")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    said = line.said()
+    assert literal(b"note", b"c sharp") in said
+    assert framed(b"abc") in said
+    call.cancel()
+    call, line, methods = begun("/x/Now")
+    call.received(framed(b"wrong"))
+    call.half_closed()
+    said = line.said()
+    assert literal(b"grpc-status", b"3") in said
+    assert b"that is wrong" in said
+    assert methods.undone == 0
+
+
+@on_loop
+async def test_errors_of_a_direct_method(caplog: pytest.LogCaptureFixture) -> None:
+    _, line, methods = asked_directly()
+    methods.answers[0](Overloaded("too much"))
+    assert literal(b"grpc-status", b"14") in (said := line.said())
+    assert b"too much" in said
+    _, line, methods = asked_directly()
+    methods.answers[0](ValueError("no number"))
+    assert literal(b"grpc-status", b"13") in (said := line.said())
+    assert b"no number" not in said
+    assert "no number" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["cancel", "fail", "expire"])
+def test_the_end_of_a_call_cancels_its_direct_method_once(how: str) -> None:
+    @on_loop
+    async def run() -> None:
+        call, line, methods = asked_directly()
+        {"cancel": call.cancel, "expire": call.expire}.get(
+            how, lambda: call.fail("UNAVAILABLE", "the end")
+        )()
+        assert methods.undone == 1
+        line.said()
+        methods.answers[0](b"too late")
+        call.cancel()
+        assert line.said() == b""
+        assert methods.undone == 1
+
+    run()
+
+
+@on_loop
+async def test_a_client_is_not_too_slow_while_a_direct_method_runs() -> None:
+    call, line, methods = asked_directly()
+    for _ in range(3):
+        call.look(1 << 20)
+    methods.answers[0](b"at last")
+    assert framed(b"at last") in line.said()
+
+
+@on_loop
+async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
+    call, line, methods = begun("/x/Never")
+    call.received(framed(b"abc"))
+    call.half_closed()
+    await until(lambda: line.ended)
+    assert framed(b"abc") in line.said()
+    call, line, methods = begun("/x/Direct")
+    call.received(framed(bytes(LONG + 1))[:10])
+    call.received(framed(bytes(LONG + 1))[10:])
+    call.half_closed()
+    await until(lambda: methods.callers)
+    assert methods.answers == []
 
 
 @on_loop

@@ -37,6 +37,7 @@ class Methods:
     def __init__(self) -> None:
         self.started = self.cancelled = self.written = 0
         self.held = asyncio.Event()
+        self.direct: Mapping[str, Any] = {}
         self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo, "/x/Hold": self.hold}
         self.server_streams: Mapping[str, ServerStream] = {"/x/Flood": self.flood}
         self.bidirectional: Mapping[str, Bidirectional] = {
@@ -53,6 +54,13 @@ class Methods:
     async def hold(self, body: Body, caller: Caller) -> bytes:
         await self._wait()
         return bytes_of(body)
+
+    def hold_directly(self, body: bytes, caller: Caller, answer: Any) -> Callable[[], None]:
+        self.started += 1
+        return self.undo
+
+    def undo(self) -> None:
+        self.cancelled += 1
 
     async def _wait(self) -> None:
         self.started += 1
@@ -284,7 +292,7 @@ async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
             client.http2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
         client.send()
         await until(lambda: methods.cancelled == 10)
-        stream = client.http2.get_next_available_stream_id()
+        methods.direct = {"/x/Hold": methods.hold_directly}  # which would start without a task
         for _ in range(100):  # requested and cancelled at once
             stream = client.http2.get_next_available_stream_id()
             headers = [
@@ -301,6 +309,7 @@ async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
         body, _ = await client.answer(client.ask("Echo", b"abc"))
         assert body == framed(b"abc")
         assert methods.started - methods.cancelled == 0
+        assert methods.started <= 30  # all but a few, whose frames are read in two steps
 
 
 @on_loop

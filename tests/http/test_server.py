@@ -24,8 +24,8 @@ import farm
 from farm.errors import Unavailable
 from farm.http.access import Access
 from farm.http.asgi import answer_json
-from farm.http.server import ACCEPTED_IN_A_TURN, HttpServer
-from farm.machine.listener import listen_unix
+from farm.http.server import HttpServer
+from farm.machine.listener import ACCEPTED_IN_A_TURN, listen_unix
 from farm.model import Config, Inputs
 from farm.protocols.umbridge.endpoint import PATHS
 from farm.server.app import Router

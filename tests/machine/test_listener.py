@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import Unavailable
-from farm.machine.listener import listen, listen_unix
+from farm.machine.listener import listen, listen_unix, several
 
 
 def test_a_host_that_is_not_here_is_said_in_one_line() -> None:
@@ -27,6 +27,20 @@ def test_accepted_connections_are_probed_and_answer_without_delay() -> None:
         with accepted:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+def test_several_sockets_share_one_queue() -> None:
+    first = listen("127.0.0.1", 0)
+    sockets = several(first, 3)
+    with contextlib.ExitStack() as stack:
+        for sock in sockets:
+            stack.enter_context(sock)
+        assert sockets[0] is first
+        assert len({sock.fileno() for sock in sockets}) == 3
+        for sock in sockets:
+            client = stack.enter_context(socket.create_connection(first.getsockname()))
+            connected = stack.enter_context(sock.accept()[0])
+            assert connected.getpeername() == client.getsockname()
 
 
 def test_a_unix_socket_is_for_its_user_alone(tmp_path: Path) -> None:

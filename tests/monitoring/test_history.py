@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,29 @@ def test_a_step_has_means_of_the_load_rates_of_calls_and_the_median_run_time() -
     ring.add(sample(102.0, queued=20, done=16, failed=3, runs=[2.0]))
     (row,) = ring.ordered().tolist()
     assert row == [102.0, 4.0, 2.0, 15.0, (6 + 2) / 2.0, 2 / 2.0, 2.0]
+
+
+def test_the_median_of_an_even_number_of_runs_lies_between_two() -> None:
+    ring = Ring(1.0, 10)
+    ring.add(sample(0.0))
+    ring.add(sample(1.0, runs=[8.0, 1.0, 2.0, 5.0]))
+    assert ring.ordered()[0, -1] == 3.5
+
+
+STEP = """
+import sys
+from farm.monitoring.history import Ring, Sample
+ring = Ring(1.0, 10)
+for at in (0.0, 1.0):
+    ring.add(Sample(at, (1, 1, 0), 0, 0, [1.0, 2.0]))
+print("numpy.ma" in sys.modules)
+"""
+
+
+def test_the_end_of_a_step_imports_nothing() -> None:
+    """Calls would wait for it."""
+    told = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
 
 
 def test_a_step_without_runs_has_no_run_time() -> None:

@@ -105,7 +105,8 @@ class MipConnection(Portions):
         self._rests = False  # until its next turn to read
         self._turns = turns
         self._readers = readers
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
         self._backend = backend
         self._model = model
         self._access = access
@@ -134,7 +135,6 @@ class MipConnection(Portions):
             self.abort()
             return
         self._connections.add(self)
-        self._note_stage()
         if (reason := self._access.refusal(peer)) is not None:
             self._turn_away(reason)
 
@@ -193,7 +193,6 @@ class MipConnection(Portions):
                 self._send()
         self._settle()
         self._end_if_over()
-        self._note_stage()
 
     def _rested(self) -> None:
         self._rests = False
@@ -240,12 +239,13 @@ class MipConnection(Portions):
 
     def _start(self, payload: bytes | bytearray, request: _Open, *, waited: bool = False) -> None:
         info = self._backend.description(self._model)
-        models, first = self._backend.models(), self._backend.first_worker
-        if info is None and not waited and (not models or first.incomplete()):
-            go = partial(self._start_later, payload, request)
-            request.undo = first.when_known(go, lambda: self._model in models)
-            return
-        if info is None:  # the farm answers with the reason why there is no such model
+        if info is None:
+            models, first = self._backend.models(), self._backend.first_worker
+            if not waited and (not models or first.incomplete()):
+                go = partial(self._start_later, payload, request)
+                request.undo = first.when_known(go, lambda: self._model in models)
+                return
+            # The farm answers with the reason why there is no such model.
             self._call(Call(self._model, Operation.EVALUATE), info, request)
             return
         values = values_in(payload)
@@ -329,6 +329,8 @@ class MipConnection(Portions):
     def _answered(self) -> None:
         if self._open and self._open[0].packet is not None:
             self._send()
+            if self._framer.is_empty and not (self._paused or self._stuck or self._heard_all):
+                return  # the usual case: nothing else was held up
             self._advance()
 
     def _send(self) -> None:
@@ -359,8 +361,8 @@ class MipConnection(Portions):
             self._transport.close()
             return
         self._transport.write_eof()
-        loop = asyncio.get_running_loop()
-        self._draining_ends = loop.call_later(self._timeouts.drain_s, self._transport.abort)
+        abort = self._transport.abort
+        self._draining_ends = self._loop.call_later(self._timeouts.drain_s, abort)
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more of its requests."""
@@ -373,8 +375,11 @@ class MipConnection(Portions):
 
     # Time
 
-    def _note_stage(self) -> None:
-        """Restart the client's time limit if it made progress; no limit while it waits for farm."""
+    def _note_stage(self, now: float) -> None:
+        """Restart the client's time limit if it made progress; no limit while it waits for farm.
+
+        Only `look` does so, and not each event: a limit may then end one look later.
+        """
         timeouts, framer = self._timeouts, self._framer
         awaited = framer.awaited
         allowed = timeouts.idle_s
@@ -390,17 +395,17 @@ class MipConnection(Portions):
                 allowed = timeouts.body_s + awaited / timeouts.rate
         if stage != self._stage:
             self._stage = stage
-            self._due = asyncio.get_running_loop().time() + allowed
+            self._due = now + allowed
 
     def look(self, now: float) -> None:
         """Disconnect a client that is too slow or has silently disconnected."""
-        self._note_stage()
+        self._note_stage(now)
         if now > self._due:
             if self._stuck or self._transport.is_closing():
                 self._transport.abort()
             else:
                 self.end()
-                self._note_stage()
+                self._note_stage(now)
         elif self._open and (self._heard_all or self._paused) and self._has_left():
             self._transport.abort()
 

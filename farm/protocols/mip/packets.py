@@ -135,6 +135,11 @@ class MipFramer:
         return HEAD.size - len(self._buffer) if self._buffer else None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no packet has begun, and more may follow."""
+        return not (self._buffer or self._drop or self.broken) and self._size is None
+
+    @property
     def in_payload(self) -> bool:
         """Whether a header has been read and its payload has not."""
         return self._size is not None or self._drop > 0

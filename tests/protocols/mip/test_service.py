@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from farm.errors import Unavailable
 from farm.http.access import Access
 from farm.protocols.mip.address import MipAddress
 from farm.protocols.mip.packets import HEAD
-from farm.protocols.mip.service import MipServer
+from farm.protocols.mip.service import ACCEPTED_AT_ONCE, MipServer
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.mip_farm import PING, PONG, QUICK, Double, doubled, mip_served, request
 
@@ -56,6 +59,27 @@ def test_uvloop_does_as_asyncio() -> None:
             assert await wrong.rest() == b""
 
     uvloop.run(run())
+
+
+def test_a_burst_of_connections_is_accepted_in_parts() -> None:
+    async def burst() -> list[int]:
+        seen = [0]
+        async with mip_served(Double()) as served:
+            address = served.server.address.host, served.server.address.port
+            with contextlib.ExitStack() as stack:
+                for _ in range(20):  # the loop is blocked meanwhile
+                    stack.enter_context(socket.create_connection(address))
+                while served.server.open_connections < 20:
+                    await asyncio.sleep(0)
+                    seen.append(served.server.open_connections)
+                await served.server.stop(0.1)
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(address)
+        return [after - before for before, after in pairwise(seen)]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        accepted = runner.run(burst())
+    assert max(accepted) == ACCEPTED_AT_ONCE
 
 
 @on_loop

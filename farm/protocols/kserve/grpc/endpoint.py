@@ -6,17 +6,28 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from farm.bodies.body import Body, HeldBody
+from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import carried_out, is_long, is_long_raw
-from farm.call import Hints, ModelInfo
-from farm.dispatcher.backend import Backend
+from farm.bodies.reading import Reading, carried_out, is_long, is_long_raw
+from farm.call import Hints, ModelInfo, Result
+from farm.dispatcher.backend import Backend, CancelCall
 from farm.encoding.tensors import shown
-from farm.errors import InvalidRequest, ModelNotFound, UnsupportedFeature
-from farm.grpc.call import Bidirectional, Caller, Noted, Requests, ServerStream, Unary, Write
+from farm.errors import FarmError, InvalidRequest, ModelNotFound, UnsupportedFeature
+from farm.grpc.call import (
+    Answer,
+    Bidirectional,
+    Caller,
+    Direct,
+    Noted,
+    Requests,
+    ServerStream,
+    Unary,
+    Write,
+)
 from farm.grpc.messages import LONG
 from farm.http.request import hints_of, reused_header
 from farm.http.turns import Turns
@@ -96,6 +107,7 @@ class KServeGrpc:
             {f"/{SERVICE}/{name}": method for name, method in unary.items()}
             | {f"/{HEALTH}/Check": self._check}
         )
+        self.direct: Mapping[str, Direct] = {f"/{SERVICE}/ModelInfer": self._infer_directly}
         self.server_streams: Mapping[str, ServerStream] = {f"/{HEALTH}/Watch": self._watch}
         self.bidirectional: Mapping[str, Bidirectional] = {
             f"/{SERVICE}/ModelStreamInfer": self._stream_infer
@@ -107,7 +119,7 @@ class KServeGrpc:
 
     # Inference
 
-    async def _infer(self, body: Body, caller: Caller) -> bytes | memoryview | Noted:
+    async def _infer(self, body: Body, caller: Caller) -> Answer:
         hints = hints_for(caller)
         request, raw = await read_infer(
             decode_infer, body, self._readers, self._turns, hints.client
@@ -120,7 +132,29 @@ class KServeGrpc:
             message = await carried_out(self._readers, encode_infer, *about, client=hints.client)
         else:
             message = encode_infer(*about)
-        return Noted(message, reused_header(result)) if result.reused else message
+        return _noted(message, result)
+
+    def _infer_directly(
+        self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
+    ) -> CancelCall | None:
+        """Start an inference that needs nothing first; None: it has to wait for something."""
+        if len(body) > QUICK_BYTES:
+            return None
+        hints = hints_for(caller)
+        request, raw = decode_infer(body)
+        backend = self._backend
+        if request.model not in backend.models() and backend.first_worker.incomplete():
+            return None
+        info = self._repository.model(request.model, request.version)
+        if request.parameters:
+            hints = hints_of_parameters(request.parameters, hints)
+            described = backend.description(info.name, config_of(request.parameters))
+            if described is None:
+                return None
+            info = described
+        asked = _stream_request(request, hints, info)
+        run = _Inference(backend, self._readers, asked, raw, answer)
+        return lambda: run.cancel()  # which changes when a long answer is encoded
 
     async def asked(
         self, request: InferRequest, hints: Hints, *, streaming: bool = False
@@ -134,10 +168,7 @@ class KServeGrpc:
             info = self._backend.description(info.name, config) or await self._backend.describe(
                 info.name, config
             )
-        call, wish = call_of(request, info, streaming=streaming)
-        if call.rows == 1:
-            return StreamRequest(without_axis(call), hints, wish, (1,))
-        return StreamRequest(call, hints, wish, ())
+        return _stream_request(request, hints, info, streaming=streaming)
 
     async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
         # The RPC's deadline ends the whole stream, with all that is running.
@@ -188,6 +219,61 @@ class KServeGrpc:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), WATCH_S)
                 return
+
+
+class _Inference:
+    """A call that runs without a task, and the encoding of its answer."""
+
+    __slots__ = ("_answer", "_asked", "_raw", "_readers", "cancel")
+
+    def __init__(
+        self,
+        backend: Backend,
+        readers: Reads,
+        asked: StreamRequest,
+        raw: bool,
+        answer: Callable[[Answer | Exception], None],
+    ) -> None:
+        """Start it. Raises FarmError."""
+        self._readers = readers
+        self._asked = asked
+        self._raw = raw
+        self._answer = answer
+        task_id = backend.start_call(asked.call, asked.hints, self._done)
+        self.cancel: CancelCall = partial(backend.cancel, task_id)
+
+    def _done(self, outcome: Result | FarmError) -> None:
+        if isinstance(outcome, FarmError):
+            self._answer(outcome)
+            return
+        asked, raw = self._asked, self._raw
+        try:
+            about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
+            if (is_long_raw if raw else is_long)(outcome):
+                writing = Reading(
+                    lambda message: self._answer(_noted(message, outcome)), self._answer
+                )
+                client = asked.hints.client
+                self.cancel = writing.begin(self._readers, encode_infer, *about, client=client)
+                return
+            message = _noted(encode_infer(*about), outcome)
+        except Exception as error:
+            self._answer(error)
+        else:
+            self._answer(message)
+
+
+def _noted(message: bytes | memoryview, result: Result) -> Answer:
+    return Noted(message, reused_header(result)) if result.reused else message
+
+
+def _stream_request(
+    request: InferRequest, hints: Hints, info: ModelInfo, *, streaming: bool = False
+) -> StreamRequest:
+    call, wish = call_of(request, info, streaming=streaming)
+    if call.rows == 1:
+        return StreamRequest(without_axis(call), hints, wish, (1,))
+    return StreamRequest(call, hints, wish, ())
 
 
 def hints_for(caller: Caller) -> Hints:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 import farm
+from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
+from farm.bodies.readers import Outcome, ReadsHere
 from farm.call import Hints
+from farm.dispatcher.backend import CancelCall
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, InvalidInput, InvalidRequest, ModelNotFound, UnsupportedFeature
 from farm.grpc.call import Caller, Noted
@@ -192,6 +195,110 @@ async def test_health_is_watched_until_the_end() -> None:
         other = messages()[f"{HEALTH}CheckRequest"](service="other").SerializeToString()
         await watch(other, write, CALLER)
         assert told == [b"\x08\x01", b"\x08\x02", b"\x08\x03"]
+
+
+async def directly(service: KServeGrpc, body: bytes) -> Any:
+    """Return the answer, an error, or None if the method has to be started with a task."""
+    came: list[Any] = []
+    try:
+        if service.direct[f"/{SERVICE}/ModelInfer"](body, CALLER, came.append) is None:
+            return None
+    except FarmError as error:
+        return error
+    await until(lambda: came)
+    (answer,) = came
+    return answer
+
+
+@on_loop
+async def test_an_inference_needs_no_task() -> None:
+    async with methods() as service:
+        method = service.unary[f"/{SERVICE}/ModelInfer"]
+        body = question(2)
+        assert await directly(service, body) == await method(body, CALLER)
+        for wrong in (question(3), b"\xff", question(2, farm_config="{"), question(2, timeout=-1)):
+            with pytest.raises(FarmError) as caught:
+                await method(wrong, CALLER)
+            error = await directly(service, wrong)
+            assert (type(error), error.message) == (type(caught.value), caught.value.message)
+        unknown = messages()["inference.ModelInferRequest"](model_name="nobody")
+        assert isinstance(await directly(service, unknown.SerializeToString()), ModelNotFound)
+
+
+@on_loop
+async def test_an_inference_that_has_to_wait_needs_a_task() -> None:
+    async with methods() as service:
+        of_three = question(3, farm_config='{"n": 3}')
+        assert await directly(service, of_three) is None  # the model has to be described first
+        assert await infer(service, of_three) == [3.0]
+        assert isinstance(await directly(service, of_three), bytes)
+        assert await directly(service, question(QUICK_BYTES // 8)) is None
+
+
+class Many(farm.Model):
+    """Answers with so many numbers that they are written by a reader process."""
+
+    inputs = {"n": 1}
+    outputs = {"y": (-1,)}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return np.arange(inputs["n"][0])
+
+
+def typed_question(count: int) -> bytes:
+    message = messages()["inference.ModelInferRequest"](model_name="many")
+    message.inputs.add(name="n", datatype="FP64", shape=[1]).contents.fp64_contents.append(count)
+    return bytes(message.SerializeToString())
+
+
+class Later(ReadsHere):
+    """Carries jobs out in this process when the test says so, and counts those cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go: list[Callable[[], object]] = []
+        self.cancelled = 0
+
+    def execute(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: str,
+        done: Callable[[Outcome], None],
+    ) -> CancelCall:
+        inherited = super().execute
+        self.go.append(lambda: inherited(function, *arguments, client=client, done=done))
+        return self._count
+
+    def _count(self) -> None:
+        self.cancelled += 1
+
+
+@on_loop
+async def test_a_long_answer_is_written_by_a_reader() -> None:
+    dispatcher = Dispatcher([LocalTransport({"many": Many()})])
+    dispatcher.start()
+    readers = Later()
+    try:
+        await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
+        service = KServeGrpc(dispatcher, Repository(dispatcher), readers)
+        answering = asyncio.ensure_future(directly(service, typed_question(HEAVY_BYTES // 8 + 1)))
+        await until(lambda: readers.go)
+        readers.go.pop()()
+        answer = await answering
+        (output,) = decode("inference.ModelInferResponse", bytes(answer)).outputs
+        assert len(output.contents.fp64_contents) == HEAVY_BYTES // 8 + 1
+        assert output.contents.fp64_contents[-1] == HEAVY_BYTES // 8
+        came: list[Any] = []
+        method = service.direct[f"/{SERVICE}/ModelInfer"]
+        cancel = method(typed_question(HEAVY_BYTES // 8 + 1), CALLER, came.append)
+        await until(lambda: readers.go)
+        assert cancel is not None
+        cancel()
+        assert readers.cancelled == 1
+        assert came == []
+    finally:
+        await dispatcher.close(grace_s=0.0)
 
 
 def test_hints_come_from_the_metadata_and_the_deadline() -> None:
