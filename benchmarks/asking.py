@@ -9,10 +9,10 @@ ask: processor milliseconds of an ask after 10, 20, 30 and 50 evaluations; both 
 function from the same first points in turns, in one process, so they warm up alike. It is a fresh
 process whose environment limits the libraries to one thread, as farm's processes that fit are.
 regret: distance of the best evaluation from the optimum, of Branin's function after 30 evaluations
-and of Hartmann's of six parameters after 50. flight: the regret on Branin's function with eight
-points in flight, after 30 and 45 evaluations, beside that of one at a time after 30. noisy: one at
-a time and eight in flight on Branin's function with noise of standard deviation 5, by the
-noise-free value of the point of the greatest observation.
+and of Hartmann's of six parameters, Ackley's of four and Levy's of three after 50. flight: the
+regret on Branin's function with eight points in flight, after 30 and 45 evaluations, beside that of
+one at a time after 30. noisy: one at a time and eight in flight on Branin's function with noise of
+standard deviation 5, by the noise-free value of the point of the greatest observation.
 Without Optuna its columns are left out.
 """
 
@@ -96,8 +96,23 @@ def _hartmann(u: Array) -> float:
     return float(np.array([1, 1.2, 3, 3.2]) @ np.exp(-(_A * (u - _P) ** 2).sum(1)))
 
 
+def _ackley(u: Array) -> float:
+    x = 10 * u - 6.3  # the optimum is not in the middle
+    far, waves = np.sqrt((x**2).mean()), np.cos(2 * np.pi * x).mean()
+    return float(20 * np.exp(-0.2 * far) + np.exp(waves) - 20 - np.e)
+
+
+def _levy(u: Array) -> float:
+    w = 1 + (20 * u - 11) / 4
+    steps = ((w[:-1] - 1) ** 2 * (1 + 10 * np.sin(np.pi * w[:-1] + 1) ** 2)).sum()
+    last = (w[-1] - 1) ** 2 * (1 + np.sin(2 * np.pi * w[-1]) ** 2)
+    return float(-(np.sin(np.pi * w[0]) ** 2 + steps + last))
+
+
 BRANIN = Problem("Branin", 2, _branin, -0.397887, 6, 30)
 HARTMANN = Problem("Hartmann-6", 6, _hartmann, 3.32237, 10, 50)
+ACKLEY = Problem("Ackley-4", 4, _ackley, 0.0, 8, 50)
+LEVY = Problem("Levy-3", 3, _levy, 0.0, 8, 50)
 
 
 class Farm:
@@ -224,15 +239,16 @@ def measure_ask(options: argparse.Namespace) -> None:
 
 
 def _table(title: str, results: dict[str, list[float]]) -> None:
-    print(f"\n{title:52}{'median':>10}{'mean':>10}{'best':>10}{'worst':>10}")
+    print(f"\n{title:52}{'quartile':>10}{'median':>10}{'quartile':>10}{'worst':>10}")
     for name, values in results.items():
-        row = statistics.median(values), statistics.mean(values), min(values), max(values)
+        row = np.percentile(values, [25, 50, 75, 100])
         print(f"{name:52}", *(f"{value:9.5f}" for value in row), flush=True)
 
 
 def measure_regret(options: argparse.Namespace) -> None:
     """Regret of each, one point at a time."""
-    for problem, seeds in ((BRANIN, options.seeds), (HARTMANN, max(options.seeds // 2, 1))):
+    half = max(options.seeds // 2, 1)
+    for problem, seeds in ((BRANIN, options.seeds), (HARTMANN, half), (ACKLEY, half), (LEVY, half)):
         found: dict[str, list[float]] = {side: [] for side in SIDES}
         for seed in range(seeds):
             for side, regrets in found.items():
@@ -282,7 +298,9 @@ MEASURES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("measures", nargs="*", metavar="MEASURE", help=", ".join(MEASURES))
-    parser.add_argument("--seeds", type=int, default=20, help="runs; half as many of Hartmann-6")
+    parser.add_argument(
+        "--seeds", type=int, default=20, help="runs; half as many with more than two parameters"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="runs that are timed")
     options = parser.parse_args()
     unknown = set(options.measures) - set(MEASURES)

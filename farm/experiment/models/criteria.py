@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import LogExpectedImprovement, UpperConfidenceBound
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.monte_carlo import qUpperConfidenceBound
 from botorch.acquisition.objective import GenericMCObjective
@@ -24,6 +23,7 @@ from farm.errors import InvalidInput
 from farm.experiment.config.definition import Acquisition
 from farm.experiment.config.ini import Section
 from farm.experiment.config.options import ACQUISITION
+from farm.experiment.models.closed import Criterion, LogImprovement, UpperBound
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.levelset import Ahead, look_ahead
 from farm.experiment.models.normal import (
@@ -279,18 +279,17 @@ def _sampled(situation: Situation) -> dict[str, object]:
     return common
 
 
-def upper_confidence_bound(situation: Situation) -> AcquisitionFunction:
+def upper_confidence_bound(situation: Situation) -> Criterion:
     exact = situation.learned.exact
     if exact is not None:
-        return UpperConfidenceBound(
-            exact.believing(situation.pending[:, 0]), situation.number("beta")
-        )
-    return qUpperConfidenceBound(
+        return UpperBound(exact.believing(situation.pending[:, 0]), situation.number("beta"))
+    sampled: Criterion = qUpperConfidenceBound(
         situation.learned.model, situation.number("beta"), **_sampled(situation)
     )
+    return sampled
 
 
-def improvement(situation: Situation) -> AcquisitionFunction:
+def improvement(situation: Situation) -> Criterion:
     """Return the logarithm of the expected improvement over the best trial.
 
     It has the same maximum as the improvement, with useful gradients everywhere.
@@ -298,9 +297,8 @@ def improvement(situation: Situation) -> AcquisitionFunction:
     exact, told = situation.learned.exact, situation.learned.told
     if exact is not None:
         best = torch.cat([told, situation.pending])[:, 0]
-        return LogExpectedImprovement(
-            exact.believing(situation.pending[:, 0]), exact.moments(best)[0].max()
-        )
+        highest = float(exact.moments(best)[0].max())
+        return LogImprovement(exact.believing(situation.pending[:, 0]), highest)
     told = torch.unique(told.flatten(0, 1), dim=0)
     common = _sampled(situation)
     best = prune_inferior_points(
@@ -309,16 +307,17 @@ def improvement(situation: Situation) -> AcquisitionFunction:
         objective=common.get("objective"),
         max_frac=min(1.0, BASELINE / len(told)),
     )
-    return qLogNoisyExpectedImprovement(
+    sampled: Criterion = qLogNoisyExpectedImprovement(
         situation.learned.model,
         best,
         prune_baseline=False,
         cache_root=False,  # caching is slow for variational models
         **common,
     )
+    return sampled
 
 
-_ACQUISITIONS: dict[str, Callable[[Situation], AcquisitionFunction]] = {
+_ACQUISITIONS: dict[str, Callable[[Situation], Criterion]] = {
     "MCLevelSetEstimation": Straddle,
     "EAVC": volume_change,
     "GlobalMI": information,
@@ -333,6 +332,6 @@ _ACQUISITIONS: dict[str, Callable[[Situation], AcquisitionFunction]] = {
 }
 
 
-def acquisition_of(situation: Situation) -> AcquisitionFunction:
+def acquisition_of(situation: Situation) -> Criterion:
     """Return the acquisition function that the config names. Raises InvalidInput."""
     return _ACQUISITIONS[situation.acquisition.kind](situation)

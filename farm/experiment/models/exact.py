@@ -10,6 +10,7 @@ and 5.4.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from farm.call import Array
-from farm.experiment.models.normal import DTYPE, LEAST_VARIANCE
+from farm.experiment.models.normal import LEAST_VARIANCE
 
 STEPS = {"maxiter": 200, "ftol": 1e-7, "gtol": 1e-4}
 """Settings of a fit: further steps change nothing visible."""
@@ -133,6 +134,10 @@ def numbers_of(model: SingleTaskGP) -> Array:
     return np.concatenate([[model.mean_module.constant.item()], *logs])
 
 
+Slope = Callable[[Array, Array], Array]
+"""Maps derivatives by mean and by variance, both (b,), to gradients by the points (b, d)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
     """The posterior at b separate points, in the shape that BoTorch expects: (b, 1, 1)."""
@@ -153,33 +158,40 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
     def __init__(self, model: SingleTaskGP) -> None:
         super().__init__()
         self._encoding = getattr(model, "input_transform", None)
-        self._scales = model.covar_module.base_kernel.lengthscale.detach()[0]
+        self._scales: Array = model.covar_module.base_kernel.lengthscale.detach()[0].numpy()
         self._amplitude = model.covar_module.outputscale.item()
         self._noise = model.likelihood.noise.item()
         self._constant = model.mean_module.constant.item()
         # In evaluation mode the model has transformed its inputs already.
-        self._x = model.train_inputs[0].detach() / self._scales
-        rest = model.train_targets.detach() - self._constant
-        self._inverse = self._root(self._x)
-        self._weights = self._inverse.T @ (self._inverse @ rest)
+        self._x: Array = model.train_inputs[0].detach().numpy() / self._scales
+        self._norms: Array = (self._x**2).sum(1)
+        rest = model.train_targets.detach().numpy() - self._constant
+        self._inverse = self._root()
+        self._weights: Array = self._inverse.T @ (self._inverse @ rest)
 
-    def _root(self, x: Tensor) -> Tensor:
-        """Return the inverse of the Cholesky factor of the covariance of observations at x."""
-        covariance = self._covariance(x, x)
-        covariance.diagonal().add_(self._noise)
-        factor, failed = torch.linalg.cholesky_ex(covariance)
-        if failed:  # trials that repeat, with almost no noise
-            covariance.diagonal().add_(1e-6 * self._amplitude)
-            factor = torch.linalg.cholesky(covariance)
-        return torch.linalg.solve_triangular(factor, torch.eye(len(x), dtype=DTYPE), upper=False)
+    def _root(self) -> Array:
+        """Return the inverse of the Cholesky factor of the covariance of the observations."""
+        from scipy.linalg import lapack
 
-    def _covariance(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the covariance of f at scaled features."""
-        norms = (a**2).sum(-1)[:, None] + (b**2).sum(-1)
-        return self._amplitude * torch.exp(-0.5 * (norms - 2 * a @ b.T).clamp_min(0.0))
+        covariance = self._shared(self._x)
+        for extra in (self._noise, 1e-6 * self._amplitude):
+            covariance.flat[:: len(covariance) + 1] += extra
+            factor, failed = lapack.dpotrf(covariance, lower=1)
+            if not failed:
+                break
+            # Otherwise there are trials that repeat, with almost no noise.
+        inverse: Array = lapack.dtrtri(factor, lower=1)[0]
+        return inverse
+
+    def _shared(self, scaled: Array) -> Array:
+        """Return the covariance (b, n) of f at scaled features and at the trials."""
+        squared = (scaled**2).sum(1)[:, None] + self._norms - 2 * scaled @ self._x.T
+        covariance: Array = self._amplitude * np.exp(-0.5 * np.maximum(squared, 0.0))
+        return covariance
 
     def _scaled(self, points: Tensor) -> Tensor:
-        return (points if self._encoding is None else self._encoding(points)) / self._scales
+        encoded = points if self._encoding is None else self._encoding(points)
+        return encoded / torch.from_numpy(self._scales)
 
     def believing(self, pending: Tensor) -> Exact:
         """Return the posterior after `pending` (p, d) were observed as this one expects."""
@@ -187,10 +199,11 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
             return self
         later = object.__new__(Exact)
         later.__dict__ = dict(self.__dict__)
-        later._x = torch.cat([self._x, self._scaled(pending)])
-        later._inverse = later._root(later._x)
+        later._x = np.concatenate([self._x, self._scaled(pending).numpy()])
+        later._norms = (later._x**2).sum(1)
+        later._inverse = later._root()
         # An observation that was expected changes no mean, so its weight is 0.
-        later._weights = torch.cat([self._weights, torch.zeros(len(pending), dtype=DTYPE)])
+        later._weights = np.concatenate([self._weights, np.zeros(len(pending))])
         return later
 
     def posterior(self, X: Tensor, **_: Any) -> Moments:
@@ -199,33 +212,51 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         shape = (*X.shape[:-1], 1)
         return Moments(mean.reshape(shape), variance.reshape(shape))
 
+    @property
+    def encoded(self) -> bool:
+        """Whether features are made from choices, so that `steep` has no gradients."""
+        return self._encoding is not None
+
     def moments(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of f at points (b, d), both of shape (b,)."""
         explained, variance = _Moments.apply(self._scaled(points), self)
         return self._constant + explained, variance
 
-    def terms(self, scaled: Tensor) -> tuple[Tensor, ...]:
-        """Return covariances with the trials (b, n), their whitened form, and the moments."""
-        shared = self._covariance(scaled, self._x)
-        white = shared @ self._inverse.T
-        variance = self._amplitude - (white * white).sum(-1)
-        return shared, white, shared @ self._weights, variance.clamp_min(LEAST_VARIANCE)
+    def steep(self, points: Array) -> tuple[Array, Array, Slope]:
+        """Return mean and variance of f at points (b, d) that are not encoded, and their slope."""
+        explained, variance, slope = self.terms(points / self._scales)
+        return (
+            self._constant + explained,
+            variance,
+            lambda by_mean, by_variance: slope(by_mean, by_variance) / self._scales,
+        )
 
-    def slope(
-        self, scaled: Tensor, shared: Tensor, white: Tensor, by_mean: Tensor, by_variance: Tensor
-    ) -> Tensor:
-        """Return the gradient by the scaled features (b, d), from those by the moments (b,)."""
-        pull = by_mean[:, None] * self._weights
-        pull = (pull - 2 * by_variance[:, None] * (white @ self._inverse)) * shared
-        return pull @ self._x - pull.sum(-1, keepdim=True) * scaled
+    def terms(self, scaled: Array) -> tuple[Array, Array, Slope]:
+        """Return the moments at scaled features (b, d), the mean without its constant."""
+        shared = self._shared(scaled)
+        white = shared @ self._inverse.T
+        variance = np.maximum(self._amplitude - (white * white).sum(1), LEAST_VARIANCE)
+
+        def slope(by_mean: Array, by_variance: Array) -> Array:
+            pull = by_mean[:, None] * self._weights
+            pull = (pull - 2 * by_variance[:, None] * (white @ self._inverse)) * shared
+            gradients: Array = pull @ self._x - pull.sum(1, keepdims=True) * scaled
+            return gradients
+
+        return shared @ self._weights, variance, slope
 
     def joint(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (b,) and covariance (b, b) of f at points (b, d)."""
         scaled = self._scaled(points)
-        shared = self._covariance(scaled, self._x)
-        explained = shared @ self._inverse.T
+        shared = self._covariance(scaled, torch.from_numpy(self._x))
+        explained = shared @ torch.from_numpy(self._inverse).T
         covariance = self._covariance(scaled, scaled) - explained @ explained.T
-        return self._constant + shared @ self._weights, covariance
+        return self._constant + shared @ torch.from_numpy(self._weights), covariance
+
+    def _covariance(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the covariance of f at scaled features."""
+        norms = (a**2).sum(-1)[:, None] + (b**2).sum(-1)
+        return self._amplitude * torch.exp(-0.5 * (norms - 2 * a @ b.T).clamp_min(0.0))
 
 
 class _Moments(torch.autograd.Function):  # type: ignore[misc]  # torch's is untyped
@@ -233,11 +264,10 @@ class _Moments(torch.autograd.Function):  # type: ignore[misc]  # torch's is unt
 
     @staticmethod
     def forward(ctx: Any, scaled: Tensor, exact: Exact) -> tuple[Tensor, Tensor]:
-        shared, white, mean, variance = exact.terms(scaled)
-        ctx.save_for_backward(scaled, shared, white)
-        ctx.exact = exact
-        return mean, variance
+        mean, variance, ctx.slope = exact.terms(scaled.numpy())
+        return torch.from_numpy(mean), torch.from_numpy(variance)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.exact.slope(*ctx.saved_tensors, *gradients), None
+        by_mean, by_variance = (part.numpy() for part in gradients)
+        return torch.from_numpy(ctx.slope(by_mean, by_variance)), None

@@ -4,9 +4,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import cache
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 with warnings.catch_warnings():
     # linear_operator, under gpytorch, decorates with torch.jit.script, which torch deprecates.
@@ -31,6 +32,14 @@ def import_the_rest() -> None:
     torch.broadcast_shapes((1,), (1,))  # as the constructor of every kernel does
 
 
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return the loaded libraries of linear algebra; finding them takes milliseconds."""
+    import scipy.linalg  # noqa: F401  # it comes with a copy of OpenBLAS that is loaded now
+
+    return ThreadpoolController()
+
+
 _limited = ContextVar("_limited", default=False)
 """Whether this thread is in `alone`."""
 
@@ -46,8 +55,7 @@ def alone(seed: int) -> Iterator[None]:
     """
     threads, state = torch.get_num_threads(), np.random.get_state()
     torch.set_num_threads(1)
-    # Finding the libraries takes milliseconds, so a part of limited work does it no second time.
-    limits = nullcontext() if _limited.get() else threadpool_limits(1)
+    limits = nullcontext() if _limited.get() else _libraries().limit(limits=1)
     limited = _limited.set(True)
     np.random.seed(seed % 2**32)  # PairwiseGP starts from random values
     exact = gpytorch.settings.fast_computations(False, False, False)

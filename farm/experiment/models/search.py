@@ -9,30 +9,31 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
+from botorch.optim import optimize_acqf_mixed_alternating
 from torch import Tensor
 
 from farm.call import Array
+from farm.experiment.models.ascent import climbed, spread_by_value
+from farm.experiment.models.closed import Criterion, graded
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
-
-Criterion = Callable[[Tensor], Tensor]
-"""Maps positions (b, stimuli, d) to numbers (b,); greater is better."""
 
 Snap = Callable[[Tensor], Tensor]
 """Maps rows (b, 1, stimuli * d) to those of the points after rounding."""
 
-LEAST_DISTANCE = 3e-3
-"""Minimum distance of points in flight, in the unit cube: nearer ones would add no information."""
+LEAST_DISTANCE = 1e-3
+"""Minimum distance of points in flight, in the unit cube: nearer ones would add no information.
+
+It bounds how closely an optimum is found that another point in flight is near to.
+"""
+
+NEAR = (1.5 * LEAST_DISTANCE) ** 2
+"""Squared distance where the penalty begins: greater, so that the edge itself is outside."""
 
 CANDIDATES = 512
 RESTARTS = 10
 STARTS = 2
 MOST_STEPS = 20
-MOST_TRIED = 10
-"""Points along the line of a step: several are for edges of criteria that have no
-gradient there.
-"""
 CHUNK = 64
 """Points evaluated at once, which bounds the memory."""
 
@@ -69,38 +70,56 @@ class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch has no types
 
     X_pending = None
 
-    def __init__(self, criterion: Criterion, avoid: Tensor, timeout_s: float | None) -> None:
+    def __init__(self, criterion: Criterion, avoid: Array, timeout_s: float | None) -> None:
         """avoid: positions (p, stimuli, d). timeout_s: after it, an evaluation raises OutOfTime."""
         super().__init__(model=None)
         self._criterion = criterion
-        self._avoid = avoid
+        self._avoid, self._shape = avoid, avoid.shape[1:]
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
         self._best: tuple[Tensor, Tensor] | None = None
         self.met_worthless = False
         """Whether a point had no value: then there may be cliffs, which gradients do not reveal."""
 
     def forward(self, X: Tensor) -> Tensor:
-        values = self._judged(X)
-        if self._end is not None and len(values):
-            top = int(values.argmax())
-            if self._best is None or values[top] > self._best[1]:
-                self._best = X.detach()[top].clone(), values.detach()[top].clone()
-            if time.monotonic() > self._end:
-                raise OutOfTime(self._best)
-        return values
-
-    def _judged(self, X: Tensor) -> Tensor:
-        points = X.reshape(-1, *self._avoid.shape[1:])
+        points = X.reshape(-1, *self._shape)
         if points.requires_grad:
             points.register_hook(torch.nan_to_num)
         values = torch.cat([self._criterion(part) for part in points.split(CHUNK)])
         self.met_worthless |= not bool(torch.isfinite(values).all())
         values = torch.nan_to_num(values, nan=WORTHLESS, neginf=WORTHLESS)
-        if not len(self._avoid):
-            return values
-        # Wider than the distance, so that the edge itself is outside.
-        squared = ((points[:, None] - self._avoid) ** 2).sum((-1, -2)).amin(-1)
-        return values - PENALTY * (1 - squared / (1.5 * LEAST_DISTANCE) ** 2).clamp_min(0.0)
+        if len(self._avoid):
+            squared = ((points[:, None] - torch.from_numpy(self._avoid)) ** 2).sum((-1, -2))
+            values = values - PENALTY * (1 - squared.amin(-1) / NEAR).clamp_min(0.0)
+        self._note(X.detach().numpy(), values.detach().numpy())
+        return values
+
+    def graded(self, rows: Array) -> tuple[Array, Array]:
+        """Return the values (b,) at rows (b, stimuli * d), and their gradients."""
+        points = rows.reshape(-1, *self._shape)
+        values, gradients = graded(self._criterion, points)
+        self.met_worthless |= not np.isfinite(values).all()
+        values = np.nan_to_num(values, nan=WORTHLESS, neginf=WORTHLESS)
+        gradients = np.nan_to_num(gradients)
+        if len(self._avoid):
+            apart = points[:, None] - self._avoid
+            squared = (apart**2).sum((-1, -2))
+            nearest, each = squared.argmin(-1), np.arange(len(points))
+            short = np.maximum(1 - squared[each, nearest] / NEAR, 0.0)
+            values = values - PENALTY * short
+            push = (short > 0) * (2 * PENALTY / NEAR)
+            gradients = gradients + push[:, None, None] * apart[each, nearest]
+        self._note(rows[:, None], values)
+        return values, gradients.reshape(rows.shape)
+
+    def _note(self, rows: Array, values: Array) -> None:
+        """Keep the best row, and end the search if its time is over."""
+        if self._end is None or not len(values):
+            return
+        top = int(values.argmax())
+        if self._best is None or values[top] > self._best[1]:
+            self._best = torch.tensor(rows[top]), torch.tensor(values[top])
+        if time.monotonic() > self._end:
+            raise OutOfTime(self._best)
 
 
 def polished(
@@ -135,6 +154,25 @@ def polished(
     return row, value
 
 
+def _climb(apart: Apart, domain: Domain, starts: Array, snapped: Snap) -> tuple[Tensor, Tensor]:
+    """Return the best row (1, columns) and its value, where all columns are continuous or fixed."""
+    seed = int(torch.randint(2**31, ()))
+    spread = domain.sample(CANDIDATES, seed).reshape(CANDIDATES, 1, -1)
+    with torch.no_grad():
+        given = snapped(torch.as_tensor(starts, dtype=DTYPE).flatten(1)[:, None])
+        given = given[apart(given).argsort(descending=True, stable=True)[:STARTS]]
+        rows = torch.as_tensor(spread, dtype=DTYPE)
+        rows = rows[spread_by_value(apart(rows), RESTARTS - len(given))]
+        rows = torch.cat([given, rows])
+        free = [column for column in range(rows.shape[-1]) if column not in domain.fixed]
+        if free:
+            tops = climbed(apart.graded, rows[:, 0].numpy(), free, domain.bounds.numpy())
+            rows = snapped(torch.from_numpy(tops)[:, None])
+        values = apart(rows)
+    top = int(values.argmax())
+    return rows[top], values[top]
+
+
 def search(
     criterion: Criterion,
     domain: Domain,
@@ -149,45 +187,33 @@ def search(
     timeout_s: after it, the best point so far is returned. Random numbers are torch's own.
     """
     shape = avoid.shape[1:]
-    apart = Apart(criterion, torch.as_tensor(avoid, dtype=DTYPE), timeout_s)
+    apart = Apart(criterion, np.asarray(avoid, dtype=float), timeout_s)
 
     def snapped(rows: Tensor) -> Tensor:
         points = domain.snapped(rows.detach().numpy().reshape(-1, *shape))
         return torch.as_tensor(points.reshape(rows.shape), dtype=DTYPE)
 
-    common = {
-        "bounds": domain.bounds,
-        "q": 1,
-        "num_restarts": RESTARTS,
-        "raw_samples": CANDIDATES,
-        "fixed_features": domain.fixed,
-        "post_processing_func": snapped,
-    }
     try:
         if domain.discrete or domain.categorical:
             point, value = optimize_acqf_mixed_alternating(
                 apart,
                 discrete_dims=domain.discrete,
                 cat_dims=domain.categorical,
+                bounds=domain.bounds,
+                q=1,
+                num_restarts=RESTARTS,
+                raw_samples=CANDIDATES,
+                fixed_features=domain.fixed,
+                post_processing_func=snapped,
                 options={
                     "maxiter_init": MOST_STEPS,
                     "maxiter_alternating": 8,
                     "num_spray_points": 0,
                     "tol": 1e-6,
                 },
-                **common,
             )
         else:
-            with torch.no_grad():
-                rows = snapped(torch.as_tensor(starts, dtype=DTYPE).flatten(1)[:, None])
-                rows = rows[apart(rows).argsort(descending=True, stable=True)[:STARTS]]
-            point, value = optimize_acqf(
-                apart,
-                batch_initial_conditions=rows if len(rows) else None,
-                options={"maxiter": MOST_STEPS, "maxls": MOST_TRIED},
-                retry_on_optimization_warning=False,
-                **common,
-            )
+            point, value = _climb(apart, domain, starts, snapped)
         if apart.met_worthless:
             point, value = polished(apart, point, value, domain, snapped)
     except OutOfTime as end:

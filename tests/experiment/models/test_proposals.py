@@ -25,6 +25,7 @@ from farm.experiment.config.definition import (
 from farm.experiment.config.space import Space
 from farm.experiment.config.work import Generated
 from farm.experiment.models import generate, post_range
+from farm.experiment.models.search import LEAST_DISTANCE
 from tests.experiment.models.configs import (
     BRANIN_BEST,
     BRANIN_BOUNDS,
@@ -95,7 +96,7 @@ def test_four_asks_without_a_tell_are_four_points() -> None:
         gaps = [
             np.linalg.norm((flying[i] - flying[j]) / widths) for i in range(4) for j in range(i)
         ]
-        assert min(gaps) > 0.003
+        assert min(gaps) >= LEAST_DISTANCE
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 from farm.call import Array
 from farm.experiment.config.definition import Parameter, ParameterKind
 from farm.experiment.models.domain import Domain
-from farm.experiment.models.search import LEAST_DISTANCE, search
+from farm.experiment.models.search import LEAST_DISTANCE, Apart, search
 
 NOTHING = np.empty((0, 1, 2))
 SQUARE = Domain((Parameter("a"), Parameter("b")), 1, {})
@@ -137,3 +137,19 @@ def test_a_search_without_any_time_gives_the_best_it_has_looked_at() -> None:
     best = search(criterion, SQUARE, avoid=NOTHING, starts=NOTHING, timeout_s=1e-9)
     assert best.value == max(seen)
     assert float(hill(torch.as_tensor(best.point[None]))[0]) == pytest.approx(best.value)
+
+
+def test_gradients_with_points_in_flight_are_those_of_autograd() -> None:
+    rng = np.random.default_rng(0)
+    avoid = rng.random((4, 1, 2))
+    apart = Apart(hill, avoid, None)
+    near = LEAST_DISTANCE * rng.uniform(-1, 1, (8, 2))
+    rows = np.concatenate([avoid[:, 0], rng.random((4, 2))]) + near
+    values, gradients = apart.graded(rows)
+    tensor = torch.tensor(rows[:, None], requires_grad=True)
+    wanted = apart(tensor)
+    wanted.sum().backward()
+    assert tensor.grad is not None
+    assert values == pytest.approx(wanted.detach().numpy())
+    assert gradients == pytest.approx(tensor.grad[:, 0].numpy())
+    assert values[:4].max() < -1000 < values[4:].min()
