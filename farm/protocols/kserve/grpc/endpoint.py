@@ -143,7 +143,8 @@ class KServeGrpc:
         hints = hints_for(caller)
         request, raw = decode_infer(body)
         backend = self._backend
-        if request.model not in backend.models() and backend.first_worker.incomplete():
+        models = backend.models()
+        if request.model not in models and (not models or backend.first_worker.incomplete()):
             return None
         info = self._repository.model(request.model, request.version)
         if request.parameters:
