@@ -95,10 +95,10 @@ class Recorder:
         await until(lambda: self.sent)
         return self.sent.pop(0)
 
-    async def answer(self, value: float = 8.0) -> None:
+    async def answer(self, value: float = 8.0, run_time_s: float = 0.001) -> None:
         """Answer the next call that is sent to a worker."""
         worker, task_id, _ = await self.next()
-        self.dispatcher.finished(worker, [(task_id, Result((np.array([value]),), 0.001))])
+        self.dispatcher.finished(worker, [(task_id, Result((np.array([value]),), run_time_s))])
 
 
 def up(**limits: Any) -> tuple[Dispatcher, Recorder]:
