@@ -75,6 +75,7 @@ class Total(farm.Model):
                 os._exit(3)
             os.kill(os.getpid(), int(config["how"]))
         if "sleep" in config:
+            (HERE / "begun").touch()
             time.sleep(config["sleep"])
         held = HERE / "held"
         if "hold" in config or (config.get("hold once") == comm.rank and not held.exists()):
@@ -176,7 +177,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 @both_libraries
-def test_groups_answer_and_drain(farm: Farm, start: Start) -> None:
+def test_groups_answer_and_drain(farm: Farm, start: Start, models: Path) -> None:
     workers = start(2, count=2)
     ranks = ranks_of(workers)
     assert len(ranks) == 4
@@ -189,7 +190,8 @@ def test_groups_answer_and_drain(farm: Farm, start: Start) -> None:
     gradient = asyncio.run_coroutine_threadsafe(farm.dispatcher.submit(call), farm._loop)
     assert gradient.result(LIMIT_S).outputs[0].tolist() == [6.0, 0.0]
     running = submit(farm, 1.0, sleep=0.5)
-    wait_until(lambda: farm.snapshot()["queues"][0]["in_flight"], "the call runs")
+    # A call that was only sent would be handed back, and no worker would be left for it.
+    wait_until(models.with_name("begun").exists, "the call runs")
     workers.drain()
     assert running.result(LIMIT_S).outputs[0][0] == 3.0
     workers.ended.result(LIMIT_S)
@@ -373,7 +375,7 @@ def world(farm: Farm, models: Path) -> Iterator[Callable[..., subprocess.Popen[s
     ],
 )
 def test_a_world_forms_groups_and_drains_on_signals(
-    farm: Farm, world: Callable[..., subprocess.Popen[str]], number: signal.Signals
+    farm: Farm, models: Path, world: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     launcher = world(4, 2)
     assert len(set(farm.wait_for_workers(2))) == 2
@@ -384,7 +386,7 @@ def test_a_world_forms_groups_and_drains_on_signals(
     futures = [submit(farm, float(i)) for i in range(10)]
     assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [3.0 * i for i in range(10)]
     running = submit(farm, 1.0, sleep=0.5)
-    wait_until(lambda: farm.snapshot()["queues"][0]["in_flight"], "the call runs")
+    wait_until(models.with_name("begun").exists, "the call runs")
     launcher.send_signal(number)
     assert running.result(LIMIT_S).outputs[0][0] == 3.0
     launcher.wait(LIMIT_S)
