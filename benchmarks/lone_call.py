@@ -16,8 +16,8 @@ one before it, and they take turns in one run:
 
 So farm minus floor is the cost of the farm itself. Processor time and voluntary context switches
 are counted by the kernel, for each process; function calls of the server by the profiler, in a run
-of their own, because counting them takes longer than the calls. `--profile` prints the functions of
-the front door that take the most time.
+of their own, because counting them takes longer than the calls. Turns of the loop that only wait
+are counted, too. `--profile` prints the functions of the front door that take the most time.
 """
 
 from __future__ import annotations

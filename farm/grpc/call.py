@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from farm.bodies.body import Body, HeldBody
@@ -86,7 +85,6 @@ Passes the answer or the error to the callback, once. Returns None, and never ca
 call needs the coroutine. Raises FarmError.
 """
 
-NO_METHODS: Mapping[str, Direct] = MappingProxyType({})
 Requests = AsyncIterator[Body]
 ServerStream = Callable[[Body, Write, Caller], Awaitable[None]]
 """Takes one message and sends several with `Write`."""
@@ -98,11 +96,12 @@ Bidirectional = Callable[[Requests, Write, Caller], Awaitable[None]]
 class Service(Protocol):
     """Methods by their paths, such as `/inference.GRPCInferenceService/ModelInfer`.
 
-    A service may also have `direct`, a mapping from some paths of `unary` to `Direct`. Short
-    messages then need no task, which costs two more turns of the event loop.
+    direct: for some paths of `unary`; short messages then need no task, which costs two more turns
+    of the event loop.
     """
 
     unary: Mapping[str, Unary]
+    direct: Mapping[str, Direct]
     server_streams: Mapping[str, ServerStream]
     bidirectional: Mapping[str, Bidirectional]
 
@@ -185,7 +184,7 @@ class GrpcCall:
         self._caller = caller
         service = self._service
         self._unary = service.unary.get(path)
-        self._direct = getattr(service, "direct", NO_METHODS).get(path)
+        self._direct = service.direct.get(path)
         self._server_stream = service.server_streams.get(path)
         if self._unary is not None or self._server_stream is not None:
             return

@@ -191,7 +191,7 @@ class GrpcConnection(Portions):
         """alone: this is a turn of its own, so a single frame may take longer."""
         try:
             events = self.http2.receive(data, limit, alone=alone)
-            # A call that is taken back at once is not started: that would cost more than its end.
+            # A call that is reset in the same bytes is not started: a start costs more than an end.
             reset = {e.stream for e in events if type(e) is Reset} if len(events) > 3 else ()
             for event in events:
                 if event.stream not in reset or type(event) is Reset:

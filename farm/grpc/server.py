@@ -18,15 +18,7 @@ from typing import TypeVar
 
 from farm.bodies.held import HeldBytes
 from farm.errors import Unavailable
-from farm.grpc.call import (
-    NO_METHODS,
-    Bidirectional,
-    Direct,
-    Naming,
-    ServerStream,
-    Service,
-    Unary,
-)
+from farm.grpc.call import Bidirectional, Direct, Naming, ServerStream, Service, Unary
 from farm.grpc.connection import GrpcConnection, GrpcServerState, GrpcTimeouts
 from farm.http.call_ids import call_ids
 from farm.http.connections import Connections
@@ -93,9 +85,7 @@ class Services:
     def __init__(self, services: Iterable[Service]) -> None:
         self._services = list(services)
         self.unary: Mapping[str, Unary] = _merged(s.unary for s in self._services)
-        self.direct: Mapping[str, Direct] = _merged(
-            getattr(s, "direct", NO_METHODS) for s in self._services
-        )
+        self.direct: Mapping[str, Direct] = _merged(s.direct for s in self._services)
         self.server_streams: Mapping[str, ServerStream] = _merged(
             s.server_streams for s in self._services
         )

@@ -3,8 +3,8 @@
 A process that sleeps and is woken loses more than the time of its wake-up: its processor may have
 rested deeply, and has other data in its caches, so that the same code then takes two to four times
 as long. Callers that make one fast call after another wait for that in each process of each call.
-So front door and worker spin through waits that are likely to be short. Other processes lose
-nothing by it: see `give_way`.
+So front door and worker spin through waits that are likely to be short, and meanwhile leave the
+processor to any process that waits for it: see `give_way`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ShortWaits:
     """Tells whether a wait of one kind is likely to be short: the one before was."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.clock = clock
+        self._clock = clock
         self.likely = False
 
     def ended(self, began: float, now: float) -> None:
@@ -35,14 +35,14 @@ class ShortWaits:
 
     def poll(self, poll: select.poll, timeout_s: float) -> list[tuple[int, int]]:
         """Return what `poll` returns; it is asked without sleep while the wait may be short."""
-        began = self.clock()
+        began = self._clock()
         if self.likely and timeout_s > SPIN_S:
             while not (ready := poll.poll(0)):
-                if self.clock() - began >= SPIN_S:
+                if self._clock() - began >= SPIN_S:
                     break
                 give_way()
             if ready:
                 return ready
         ready = poll.poll(int(1000 * timeout_s))
-        self.ended(began, self.clock())
+        self.ended(began, self._clock())
         return ready

@@ -15,7 +15,7 @@ import pytest
 
 from farm.bodies.body import Body
 from farm.errors import FarmError, InvalidInput, Overloaded, Unavailable
-from farm.grpc.call import Bidirectional, Caller, Requests, ServerStream, Unary, Write
+from farm.grpc.call import Bidirectional, Caller, Direct, Requests, ServerStream, Unary, Write
 from farm.grpc.messages import ERRORS, LONGEST_TEXT
 from farm.grpc.server import GrpcServer, Tls
 from farm.http.access import Access
@@ -35,6 +35,7 @@ class Methods:
         self.cancelled = asyncio.Event()
         self.running = asyncio.Event()
         self.ending = asyncio.Event()
+        self.direct: Mapping[str, Direct] = {}
         self.unary: Mapping[str, Unary] = {
             "/x/Echo": self.echo,
             "/x/Fail": self.fail,
