@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class Ring:
             *np.mean(self._load, axis=0),
             (done + failed) / took_s,
             failed / took_s,
-            _median(self._runs) if self._runs else math.nan,
+            median(self._runs) if self._runs else math.nan,  # numpy's imports numpy.ma: 50 ms
         )
         self._next += 1
         self._began = sample
@@ -102,12 +103,6 @@ class Ring:
         if not self.is_full:
             return self.rows[: self._next]
         return np.roll(self.rows, -(self._next % len(self.rows)), axis=0)
-
-
-def _median(values: Collection[float]) -> float:
-    """Return the median; numpy's own imports numpy.ma, for which calls would wait 50 ms."""
-    ordered, count = sorted(values), len(values)
-    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 class History:
