@@ -101,7 +101,6 @@ class Membership:
     distributed: Dask's package; where: the cluster, as an argument of Dask's client; least_slots:
     slots offered even with fewer threads; tell: reports a fact to the dispatcher; joined: called
     with the Worker's description. needs: Dask's resources that each call holds while it runs.
-    rows: one for each Dask worker, for `farm status`; replaced twice a second.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Membership:
         self._client: Any = None
         self._infos: dict[str, ModelInfo] = {}
         self._processes = Processes(needs)
-        self.rows: list[dict[str, Any]] = []
+        self._running: dict[str, int] = {}  # calls that each Dask worker runs, as last seen
         self._lacking = ""
         self._there_are = asyncio.Event()  # set while some worker is fit
         self._numbers = itertools.count()
@@ -208,11 +207,18 @@ class Membership:
             before = self._slots()
             self._processes.update(threads)
             self._resize(before)
-            running = {a: sum(map(self._is_ours, keys)) for a, keys in held.items()}
-            self.rows = self._processes.rows(running)
+            self._running = {a: sum(map(self._is_ours, keys)) for a, keys in held.items()}
             self._warn()
             await self._free_stranded()
             await asyncio.sleep(LOOK_S)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each Dask worker, for `farm status`.
+
+        Any thread may call it. Answered calls are counted up to now, while the workers and what
+        each runs are as last seen, twice a second.
+        """
+        return self._processes.rows(self._running)
 
     def _report(self, used: Used) -> None:
         """Report what the cluster uses."""

@@ -77,7 +77,7 @@ class DaskTransport:
 
     def _rows(self) -> list[dict[str, Any]]:
         member = self._member
-        return [] if member is None else member.rows
+        return [] if member is None else member.rows()
 
     def send(self, worker: WorkerId, tasks: Tasks) -> None:
         """Send tasks to the cluster."""

@@ -82,8 +82,8 @@ async def test_each_worker_of_the_cluster_is_a_row(cluster: Cluster) -> None:
         answers = asyncio.create_task(outcomes_of(dispatcher, calls))
         await until(lambda: [r["in_flight"] for r in rows(dispatcher)] == [1, 2], LIMIT_S)
         expect_squares(await answers)
-        await until(lambda: [r["in_flight"] for r in rows(dispatcher)] == [0, 0], LIMIT_S)
         assert [row["done"] for row in rows(dispatcher)] == [1, 2]
+        await until(lambda: [r["in_flight"] for r in rows(dispatcher)] == [0, 0], LIMIT_S)
         larger.kill()
         await until(lambda: [r["threads"] for r in rows(dispatcher)] == [1], LIMIT_S)
 
@@ -100,7 +100,7 @@ async def test_calls_hold_a_resource_of_the_workers_that_have_it(cluster: Cluste
         ]
         calls = [replace(square(float(i), sleep=0.05), model="Lone") for i in range(8)]
         assert len(expect_squares(await outcomes_of(dispatcher, calls))) == 1
-        await until(lambda: [row["done"] for row in rows(dispatcher)] == [0, 8], LIMIT_S)
+        assert [row["done"] for row in rows(dispatcher)] == [0, 8]
 
 
 @on_loop
