@@ -139,12 +139,13 @@ def dial(
     connection: Connection,
     name: str,
     *,
-    heartbeat_s: float = 5.0,
+    heartbeat_s: float | None = 5.0,
     on_return: Callable[[], None] | None = None,
 ) -> DialedLine:
     """Return a line to the dispatcher: the local stream on the farm's own machine, else ZeroMQ.
 
-    name: the peer's, unique for one start of one process.
+    name: the peer's, unique for one start of one process. heartbeat_s: silence after which a line
+    over ZeroMQ connects again; None: as the dispatcher's heartbeats name it.
     on_return: called by `receive` after a line that may come back has reconnected.
     Raises Unavailable if the dispatcher cannot be reached from here.
     """

@@ -82,7 +82,6 @@ class WorkerHost:
         on_start: OnStart | None = None,
         leave: Callable[[], None] | None = None,
         lost_after_s: float = 60.0,
-        heartbeat_s: float = 5.0,
         pids: Sequence[int] = (),
     ) -> None:
         self._runner = runner
@@ -92,7 +91,8 @@ class WorkerHost:
         self._leave = leave
         self._reach = Reach(lambda: accepts(connection), lost_after_s)
         self._identity = worker_identity(info.name)
-        self._line = dial(connection, self._identity, heartbeat_s=heartbeat_s)
+        # One side's heartbeats are enough, and thousands of workers' would cost a core.
+        self._line = dial(connection, self._identity, heartbeat_s=None)
         # Used by any thread and by signal handlers.
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)

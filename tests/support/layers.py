@@ -54,6 +54,7 @@ OF_AN_EXTRA = {
     **dict.fromkeys(
         (
             *(
+                "farm/transports/zmq/admission",
                 "farm/transports/zmq/listener",
                 "farm/transports/zmq/line",
                 "farm/transports/zmq/socket",

@@ -51,22 +51,21 @@ MODELS = {"cube": cube, "sleep": sleep, "hold": hold, "crash": crash}
 
 
 def start(
-    connection: Connection, name: str, *, lost_after_s: float = 60.0, heartbeat_s: float = 5.0
+    connection: Connection, name: str, *, lost_after_s: float = 60.0
 ) -> subprocess.Popen[bytes]:
     """Start one; it runs until it is killed, drained, or has lost its dispatcher."""
-    words = [__file__, json.dumps(asdict(connection)), name, str(lost_after_s), str(heartbeat_s)]
+    words = [__file__, json.dumps(asdict(connection)), name, str(lost_after_s)]
     root = str(Path(__file__).parent.parent.parent)
     return subprocess.Popen([sys.executable, *words], env={**os.environ, "PYTHONPATH": root})
 
 
-def main(connection: str, name: str, lost_after_s: str = "60", heartbeat_s: str = "5") -> int:
+def main(connection: str, name: str, lost_after_s: str = "60") -> int:
     runner = Runner(MODELS)
     host = WorkerHost(
         runner,
         Connection(**json.loads(connection)),
         WorkerInfo(name, runner.models()),
         lost_after_s=float(lost_after_s),
-        heartbeat_s=float(heartbeat_s),
     )
     try:
         host.run()

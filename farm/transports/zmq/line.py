@@ -27,7 +27,7 @@ class DealerLine:
         connection: Connection,
         name: str,
         *,
-        heartbeat_s: float = 5.0,
+        heartbeat_s: float | None = 5.0,
         on_return: Callable[[], None] | None = None,
     ) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

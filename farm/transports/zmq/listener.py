@@ -16,15 +16,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import zmq
-import zmq.auth.thread
 
 from farm.call import Buffer
 from farm.dispatcher.flush_policy import FlushPolicy
 from farm.errors import Unavailable
+from farm.machine.cpus import allowed_cpus
 from farm.machine.keeper_line import keeper
 from farm.machine.listener import bound
 from farm.transports.connection import Connection
 from farm.transports.keys import KeyPair, Keys, new_keys
+from farm.transports.zmq.admission import Admission
 from farm.transports.zmq.socket import has_message, receive, send, set_heartbeat
 
 if TYPE_CHECKING:
@@ -44,12 +45,14 @@ IDLE_PROBE_TURNS = 5
 MESSAGES_PER_TURN = 200
 """Messages read per event-loop iteration."""
 
+MOST_IO_THREADS = 4
+
 LARGEST_FRAME = 4 * 1024**3
 """A peer that sends a larger frame is disconnected, so that no mistake fills the memory."""
 
 
 CLIENTS, WORKERS = "clients", "workers"
-"""The domains in which the authenticator knows keys (ZAP, ZMQ RFC 27)."""
+"""The domains of ZAP (ZMQ RFC 27), each with a key of its own."""
 
 
 class _RoutedLine:
@@ -223,6 +226,14 @@ class _Router:
                 return
 
 
+def io_threads() -> int:
+    """Return how many threads libzmq gets: it spreads connections over them.
+
+    Handshakes and heartbeats of thousands of workers are more than one thread can do.
+    """
+    return min(MOST_IO_THREADS, max(1, allowed_cpus() // 4))
+
+
 class ZmqListener:
     """Binds both ROUTERs; `for_clients` and `for_workers` hold their addresses and keys.
 
@@ -241,20 +252,17 @@ class ZmqListener:
         heartbeat_s: float = 5.0,
     ) -> None:
         self.keys = keys = keys or new_keys()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
-        self._authenticator.start()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads())
+        self._admission = Admission(
+            self._context, {CLIENTS: keys.clients.public, WORKERS: keys.workers.public}
+        )
         self._routers: list[_Router] = []
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
         self._probed_at = 0.0
         self._heartbeat_s = heartbeat_s
         try:
-            for domain, pair, port in (
-                (CLIENTS, keys.clients, clients_port),
-                (WORKERS, keys.workers, workers_port),
-            ):
-                self._authenticator.configure_curve_callback(domain, _OneKey(pair))
+            for domain, port in ((CLIENTS, clients_port), (WORKERS, workers_port)):
                 router = _Router(
                     self._context,
                     f"{interface}:{port}",
@@ -283,6 +291,7 @@ class ZmqListener:
         """Start on the running loop."""
         self._peers = peers
         self._loop = asyncio.get_running_loop()
+        self._admission.start()
         for router in self._routers:
             router.start(dispatcher, peers)
         self._probed_at = self._loop.time()
@@ -299,7 +308,7 @@ class ZmqListener:
     def _close_sockets(self) -> None:
         for router in self._routers:
             router.close()
-        self._authenticator.stop()
+        self._admission.close()
 
     def _probe(self) -> None:
         now = self._loop.time()
@@ -313,13 +322,3 @@ class ZmqListener:
                 for router in self._routers:
                     router.forget_lines()
         self._timer = self._loop.call_later(PROBE_EVERY_S, self._probe)
-
-
-class _OneKey:
-    """Admits holders of one key (ZMQ RFC 27)."""
-
-    def __init__(self, pair: KeyPair) -> None:
-        self._public = pair.public.encode()
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        return bool(key == self._public)

@@ -31,11 +31,13 @@ def dial(
     connection: Connection,
     routing_id: str,
     *,
-    heartbeat_s: float = 5.0,
+    heartbeat_s: float | None = 5.0,
     watch: int = 0,
 ) -> zmq.Socket[bytes]:
     """Return a DEALER connected to the dispatcher, with the keys of the connection file.
 
+    heartbeat_s: silence after which libzmq connects again; None: it sends no heartbeats of its own
+    and relies on those of the dispatcher, which also name the time of silence.
     watch: events reported by its `get_monitor_socket()`, from the first connection on.
     Raises Unavailable if there are no keys, after terminating the context.
     """
@@ -49,7 +51,8 @@ def dial(
     socket.set(zmq.RCVHWM, 0)
     socket.set(zmq.RECONNECT_IVL_MAX, 2000)
     socket.set(zmq.IPV6, int("[" in connection.endpoint))
-    set_heartbeat(socket, heartbeat_s)
+    if heartbeat_s is not None:
+        set_heartbeat(socket, heartbeat_s)
     socket.curve_serverkey = connection.server_key.encode()
     socket.curve_publickey = connection.client_public.encode()
     socket.curve_secretkey = connection.client_secret.encode()

@@ -223,12 +223,12 @@ async def test_crash_is_survived() -> None:
 @on_loop
 async def test_frozen_process_is_given_up_and_joins_again() -> None:
     async with Farm.up(heartbeat_s=0.5) as farm:
-        process = await farm.process(W1, heartbeat_s=0.5)
+        process = await farm.process(W1)
         task = farm.submit(0.2, "sleep")
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
         process.send_signal(signal.SIGSTOP)
         await until(lambda: not farm.workers())
-        await farm.process(W2, heartbeat_s=0.5)
+        await farm.process(W2)
         assert (await task).worker == W2
         process.send_signal(signal.SIGCONT)
         await until(lambda: sorted(farm.workers()) == [W1, W2])
@@ -239,7 +239,7 @@ async def test_frozen_process_is_given_up_and_joins_again() -> None:
 @on_loop
 async def test_late_answer_of_a_frozen_process_is_used() -> None:
     async with Farm.up(heartbeat_s=0.5, retries=0) as farm:
-        process = await farm.process(W1, heartbeat_s=0.5)
+        process = await farm.process(W1)
         patient = farm.submit(0.2, "sleep")
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
         # Not counted as an attempt, as it would be if the worker had been given up without notice.
@@ -256,6 +256,6 @@ async def test_late_answer_of_a_frozen_process_is_used() -> None:
 @on_loop
 async def test_process_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
     async with Farm.up(heartbeat_s=0.4) as farm:
-        await farm.process(heartbeat_s=0.4)
+        await farm.process()
         assert value(await farm.submit(2.0, "hold")) == 2.0
         assert farm.events() == []

@@ -1,0 +1,79 @@
+"""Who is admitted to the ZeroMQ sockets, and how handshakes are answered."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import zmq
+
+from farm.transports.zmq import admission as module
+from farm.transports.zmq import listener
+from farm.transports.zmq.admission import answer
+from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.transports.peers import Farm
+
+KEY, OTHER = bytes(range(32)), bytes(32)
+
+
+def question(
+    *, domain: bytes = b"workers", mechanism: bytes = b"CURVE", key: bytes = KEY
+) -> list[bytes]:
+    """A question of libzmq, with the frames of ZMQ RFC 27."""
+    return [b"1.0", b"7", domain, b"127.0.0.1", b"me", mechanism, key]
+
+
+def status(frames: list[bytes]) -> bytes:
+    version, request, code, _, user, metadata = answer(frames, {"workers": KEY, "clients": OTHER})
+    assert (version, request, user, metadata) == (b"1.0", b"7", b"", b"")
+    return code
+
+
+def test_the_key_of_the_domain_is_admitted_alone() -> None:
+    assert status(question()) == b"200"
+    assert status(question(key=OTHER)) == b"400"
+    assert status(question(domain=b"clients", key=OTHER)) == b"200"
+    assert status(question(domain=b"clients")) == b"400"
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        question(domain=b""),
+        question(domain=b"\xff\xfe"),
+        question(domain=b"elsewhere"),
+        question(mechanism=b"NULL"),
+        question(mechanism=b"PLAIN"),
+        question(key=b""),
+        question(key=KEY[:-1]),
+        question()[:-1],
+        [*question(), b"more"],
+        [b"2.0", *question()[1:]],
+    ],
+)
+def test_everything_else_is_refused(frames: list[bytes]) -> None:
+    assert status(frames) == b"400"
+
+
+@on_loop
+async def test_a_storm_of_joins_is_answered_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread for it would starve beside a busy loop: handshakes time out and begin again."""
+    monkeypatch.setattr(module, "ANSWERS_PER_TURN", 3)  # more come than one turn answers
+    before = set(threading.enumerate())
+    async with Farm.up() as farm:
+        assert set(threading.enumerate()) <= before
+        for number in range(40):
+            farm.peer(f"node{number}/1-a").join()
+        await until(lambda: len(farm.workers()) == 40, LIMIT_S)
+
+
+@pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 1), (8, 2), (16, 4), (64, 4)])
+def test_connections_are_spread_over_threads_where_there_are_processors(
+    monkeypatch: pytest.MonkeyPatch, processors: int, threads: int
+) -> None:
+    monkeypatch.setattr(listener, "allowed_cpus", lambda: processors)
+    assert listener.io_threads() == threads
+    with zmq.Context(listener.io_threads()) as context:
+        assert context.get(zmq.IO_THREADS) == threads
