@@ -6,6 +6,7 @@ from farm.encoding.json_numbers import NonFinite
 from farm.http.asgi import Application
 from farm.http.request import Handler
 from farm.protocols.kserve.dialect import OPEN
+from farm.protocols.kserve.grpc.descriptors import DESCRIPTORS
 from farm.protocols.kserve.grpc.endpoint import KServeGrpc
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.rest.endpoint import KServeEndpoint
@@ -35,4 +36,4 @@ def serve(site: Site) -> Endpoints:
     def grpc() -> KServeGrpc:
         return KServeGrpc(backend, repository, readers, dialect)
 
-    return Endpoints(find=find, grpc=grpc, waits=needs_model)
+    return Endpoints(find=find, grpc=grpc, grpc_descriptors=DESCRIPTORS, waits=needs_model)
