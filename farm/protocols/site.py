@@ -69,7 +69,8 @@ class Endpoints:
     paths: handlers of exactly these HTTP paths. find: returns the handler or application of another
     path, or None if the path does not belong to this protocol. root: answers POST at /.
     otherwise: answers all remaining paths; only one protocol has it. grpc: creates methods for the
-    farm's gRPC port, called if there is one. listener: serves at addresses of its own. waits: from
+    farm's gRPC port, called if there is one; grpc_descriptors: a serialized FileDescriptorSet of
+    their services, for server reflection. listener: serves at addresses of its own. waits: from
     method, path and the known models to whether the handler's request waits for more of these.
     """
 
@@ -78,5 +79,6 @@ class Endpoints:
     root: Handler | None = None
     otherwise: ASGIApp | None = None
     grpc: Callable[[], Service] | None = None
+    grpc_descriptors: bytes = b""
     listener: ProtocolListener | None = None
     waits: Waits | None = None

@@ -28,6 +28,7 @@ from farm.experiment.host import Experiments
 from farm.experiment.loop.evaluators import Around
 from farm.experiment.loop.runs import Runs
 from farm.grpc.call import Service
+from farm.grpc.reflection import Reflection
 from farm.grpc.server import GrpcServer, Services, Tls, check_packages
 from farm.http.access import Access
 from farm.http.server import HttpServer
@@ -315,6 +316,7 @@ class Farm:
         self.connection = replace(self.connection, url=f"http://{reach}:{port}")
         if settings.grpc_port is not None:
             services = [each.grpc() for each in served.values() if each.grpc is not None]
+            services.append(Reflection(each.grpc_descriptors for each in served.values()))
             await self._open_grpc(settings.grpc_port, reach, services, access, held)
         self._run_experiments()
         for name, each in served.items():

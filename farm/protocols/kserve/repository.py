@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from farm.call import ModelInfo
 from farm.dispatcher.backend import FirstModels
 from farm.encoding.tensors import shown
-from farm.errors import ModelNotFound, UnsupportedFeature
-from farm.protocols.kserve.request import VERSION, Parameters, check_version
+from farm.errors import UnsupportedFeature
+from farm.protocols.kserve.dialect import OPEN, OpenDialect
+from farm.protocols.kserve.request import VERSION, Parameters
 
 
 class Serves(Protocol):
@@ -33,8 +34,10 @@ class Serves(Protocol):
 class Repository:
     """The models of a farm, except those that a client has unloaded."""
 
-    def __init__(self, backend: Serves) -> None:
+    def __init__(self, backend: Serves, dialect: OpenDialect = OPEN) -> None:
+        """dialect: of its errors."""
         self._backend = backend
+        self._dialect = dialect
         self._unloaded: set[str] = set()
 
     def models(self) -> dict[str, ModelInfo]:
@@ -43,11 +46,14 @@ class Repository:
         return {name: info for name, info in models.items() if name not in self._unloaded}
 
     def model(self, name: str, version: str = "") -> ModelInfo:
-        """Return a loaded model. Raises ModelNotFound, or Unavailable while it may yet come."""
+        """Return a loaded model. Raises ModelNotFound, or Unavailable while it may yet come.
+
+        Raises InvalidInput for a model or version that the dialect counts as a wrong argument.
+        """
         info = self._known(name)
-        check_version(name, version)
+        self._dialect.check_version(name, version)
         if name in self._unloaded:
-            raise ModelNotFound(f"model {name!r} is unloaded; load it in the repository")
+            raise self._dialect.unloaded_model(name)
         return info
 
     def _known(self, name: str) -> ModelInfo:
@@ -56,12 +62,7 @@ class Repository:
         if info is None:
             if not models:
                 raise self._backend.first_worker.no_model()
-            names = list(models)
-            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-            raise self._backend.first_worker.unknown(
-                f"no model {shown(name)} is served here; the models are "
-                f"{', '.join(map(repr, names[:20]))}{more}"
-            )
+            raise self._dialect.unknown_model(name, models, self._backend.first_worker.unknown)
         return info
 
     def is_ready(self, name: str, version: str = "") -> bool:

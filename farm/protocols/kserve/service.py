@@ -5,6 +5,8 @@ from __future__ import annotations
 from farm.encoding.json_numbers import NonFinite
 from farm.http.asgi import Application
 from farm.http.request import Handler
+from farm.protocols.kserve.dialect import OPEN
+from farm.protocols.kserve.grpc.descriptors import DESCRIPTORS
 from farm.protocols.kserve.grpc.endpoint import KServeGrpc
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.rest.endpoint import KServeEndpoint
@@ -16,9 +18,14 @@ from farm.protocols.site import Endpoints, Site
 def serve(site: Site) -> Endpoints:
     """Return the endpoints; unloading a model over REST or gRPC unloads it for both."""
     backend, readers = site.backend, site.readers
-    repository, non_finite = Repository(backend), NonFinite(site.settings.non_finite)
-    whole = KServeEndpoint(backend, repository, non_finite=non_finite, readers=readers)
-    streams = KServeStreams(backend, repository, non_finite=non_finite, readers=readers)
+    dialect = OPEN if site.options is None else site.options
+    repository, non_finite = Repository(backend, dialect), NonFinite(site.settings.non_finite)
+    whole = KServeEndpoint(
+        backend, repository, non_finite=non_finite, readers=readers, dialect=dialect
+    )
+    streams = KServeStreams(
+        backend, repository, non_finite=non_finite, readers=readers, dialect=dialect
+    )
     streamed = Application(streams, streams.error_body)
 
     def find(path: str) -> Handler | Application | None:
@@ -27,6 +34,6 @@ def serve(site: Site) -> Endpoints:
         return streamed if is_stream(path) else whole
 
     def grpc() -> KServeGrpc:
-        return KServeGrpc(backend, repository, readers)
+        return KServeGrpc(backend, repository, readers, dialect)
 
-    return Endpoints(find=find, grpc=grpc, waits=needs_model)
+    return Endpoints(find=find, grpc=grpc, grpc_descriptors=DESCRIPTORS, waits=needs_model)

@@ -31,20 +31,19 @@ from farm.grpc.call import (
 from farm.grpc.messages import LONG
 from farm.http.request import hints_of, reused_header
 from farm.http.turns import Turns
+from farm.protocols.kserve.dialect import GRPC, OPEN, OpenDialect
 from farm.protocols.kserve.grpc.codec import (
     decode,
-    decode_infer,
     encode,
     encode_infer,
     messages,
     parameters_of,
 )
 from farm.protocols.kserve.grpc.endpoint_stream import InferStream, StreamRequest, read_infer
-from farm.protocols.kserve.metadata import model_config, model_metadata, server_metadata
+from farm.protocols.kserve.metadata import model_config, model_metadata
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
-    call_of,
     config_of,
     hints_of_parameters,
     without_axis,
@@ -73,9 +72,14 @@ class KServeGrpc:
     """The methods by path, as a `farm.grpc.call.Service`. Raises Unavailable without protobuf."""
 
     def __init__(
-        self, backend: Backend, repository: Repository, readers: Reads = READS_HERE
+        self,
+        backend: Backend,
+        repository: Repository,
+        readers: Reads = READS_HERE,
+        dialect: OpenDialect = OPEN,
     ) -> None:
         messages()
+        self._dialect = dialect
         self._backend = backend
         self._readers = readers
         self._repository = repository
@@ -85,7 +89,7 @@ class KServeGrpc:
         known: dict[str, Callable[[Any], Mapping[str, Any]]] = {
             "ServerLive": lambda asked: {"live": True},
             "ServerReady": lambda asked: {"ready": repository.all_ready()},
-            "ServerMetadata": lambda asked: server_metadata(),
+            "ServerMetadata": lambda asked: dialect.server_metadata(),
             "ModelReady": lambda asked: {"ready": repository.is_ready(asked.name, asked.version)},
             "ModelStatistics": self._statistics,
             "RepositoryIndex": lambda asked: {"models": repository.index(ready_only=asked.ready)},
@@ -122,7 +126,7 @@ class KServeGrpc:
     async def _infer(self, body: Body, caller: Caller) -> Answer:
         hints = hints_for(caller)
         request, raw = await read_infer(
-            decode_infer, body, self._readers, self._turns, hints.client
+            self._dialect.decode_grpc, body, self._readers, self._turns, hints.client
         )
         call, hints, wish, lead = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
@@ -141,7 +145,7 @@ class KServeGrpc:
         if len(body) > QUICK_BYTES:
             return None
         hints = hints_for(caller)
-        request, raw = decode_infer(body)
+        request, raw = self._dialect.decode_grpc(body)
         backend = self._backend
         models = backend.models()
         if request.model not in models and (not models or backend.first_worker.incomplete()):
@@ -153,7 +157,7 @@ class KServeGrpc:
             if described is None:
                 return None
             info = described
-        asked = _stream_request(request, hints, info)
+        asked = self._stream_request(request, hints, info)
         run = _Inference(backend, self._readers, asked, raw, answer)
         return lambda: run.cancel()  # which changes when a long answer is encoded
 
@@ -169,12 +173,28 @@ class KServeGrpc:
             info = self._backend.description(info.name, config) or await self._backend.describe(
                 info.name, config
             )
-        return _stream_request(request, hints, info, streaming=streaming)
+        return self._stream_request(request, hints, info, streaming=streaming)
+
+    def _stream_request(
+        self, request: InferRequest, hints: Hints, info: ModelInfo, *, streaming: bool = False
+    ) -> StreamRequest:
+        call, wish = self._dialect.call_of(request, info, streaming=streaming, by=GRPC)
+        if call.rows == 1:
+            return StreamRequest(without_axis(call), hints, wish, (1,))
+        return StreamRequest(call, hints, wish, ())
 
     async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
         # The RPC's deadline ends the whole stream, with all that is running.
         hints = hints_for(caller._replace(remaining_s=None))
-        stream = InferStream(self._backend, self.asked, write, hints, self._readers, self._turns)
+        stream = InferStream(
+            self._backend,
+            self.asked,
+            write,
+            hints,
+            self._readers,
+            self._turns,
+            dialect=self._dialect,
+        )
         await stream.serve(requests, self._ending)
 
     # Methods that run no model
@@ -266,15 +286,6 @@ class _Inference:
 
 def _noted(message: bytes | memoryview, result: Result) -> Answer:
     return Noted(message, reused_header(result)) if result.reused else message
-
-
-def _stream_request(
-    request: InferRequest, hints: Hints, info: ModelInfo, *, streaming: bool = False
-) -> StreamRequest:
-    call, wish = call_of(request, info, streaming=streaming)
-    if call.rows == 1:
-        return StreamRequest(without_axis(call), hints, wish, (1,))
-    return StreamRequest(call, hints, wish, ())
 
 
 def hints_for(caller: Caller) -> Hints:

@@ -21,9 +21,9 @@ from farm.dispatcher.result_stream import ResultStream
 from farm.errors import FarmError, Unavailable
 from farm.grpc.call import Requests, Write
 from farm.http.turns import Turns
+from farm.protocols.kserve.dialect import OPEN, OpenDialect
 from farm.protocols.kserve.grpc.codec import (
     EMPTY_FINAL_RESPONSE,
-    decode_streamed,
     encode_stream_error,
     encode_streamed,
     is_quick,
@@ -106,8 +106,10 @@ class InferStream:
         hints: Hints,
         readers: Reads = READS_HERE,
         turns: Turns | None = None,
+        dialect: OpenDialect = OPEN,
     ) -> None:
         """turns: schedules the decoding of long messages."""
+        self._dialect = dialect
         self._readers = readers
         self._turns = turns
         self._backend = backend
@@ -152,7 +154,7 @@ class InferStream:
         model = request_id = ""
         try:
             model, request_id, request, raw = await read_infer(
-                decode_streamed, body, self._readers, self._turns, self._hints.client
+                self._dialect.decode_streamed, body, self._readers, self._turns, self._hints.client
             )
             if isinstance(request, FarmError):
                 raise request

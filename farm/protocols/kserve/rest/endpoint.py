@@ -19,12 +19,12 @@ from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, UnsupportedFeature
 from farm.http.compression import answer_compressed
 from farm.http.request import JSON, RETRY_SOON, Answer, Request, hints_of, result_headers
-from farm.protocols.kserve.metadata import model_config, model_metadata, server_metadata
+from farm.protocols.kserve.dialect import OPEN, OpenDialect
+from farm.protocols.kserve.metadata import model_config, model_metadata
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
     Wish,
-    call_of,
     config_of,
     hints_of_parameters,
     without_axis,
@@ -32,7 +32,6 @@ from farm.protocols.kserve.request import (
 from farm.protocols.kserve.rest.codec import (
     HEADER_LENGTH,
     decode_index,
-    decode_infer,
     decode_parameters,
     encode_error,
     encode_infer,
@@ -74,14 +73,16 @@ class KServeEndpoint:
         *,
         non_finite: NonFinite,
         readers: Reads = READS_HERE,
+        dialect: OpenDialect = OPEN,
     ) -> None:
         self._backend = backend
+        self._dialect = dialect
         self._readers = readers
         self._repository = repository
         self._non_finite = non_finite
         self._handlers: Mapping[RestEndpoint, Callable[[Route, Request], bytes]] = MappingProxyType(
             {
-                RestEndpoint.SERVER: lambda route, request: orjson.dumps(server_metadata()),
+                RestEndpoint.SERVER: lambda route, request: orjson.dumps(dialect.server_metadata()),
                 RestEndpoint.LIVE: lambda route, request: b'{"live":true}',
                 RestEndpoint.READY: self._ready,
                 RestEndpoint.MODELS: self._models,
@@ -122,7 +123,7 @@ class KServeEndpoint:
 
     def error_body(self, kind: str, message: str) -> bytes:
         """Return the body of an error that is raised before or outside this handler."""
-        return error_body(message)
+        return error_body(self._dialect.refusal(kind, message))
 
     # Paths that run a model
 
@@ -140,9 +141,9 @@ class KServeEndpoint:
         if isinstance(body, HeldBody):
             if body.encoding or not has_short_json(body.view(), length, HEAVY_BYTES):
                 about = (route.model, route.version, body, length)
-                return self._read(request, answer, go, decode_infer, *about)
+                return self._read(request, answer, go, self._dialect.decode_rest, *about)
             body = body.view()
-        return go(decode_infer(route.model, route.version, body, length))
+        return go(self._dialect.decode_rest(route.model, route.version, body, length))
 
     def _generate(self, route: Route, request: Request, answer: Answer) -> CancelCall:
         info = self._repository.model(route.model, route.version)
@@ -186,7 +187,7 @@ class KServeEndpoint:
         run = _KServeRun(self._backend, self._readers, request, answer)
 
         def go(info: ModelInfo) -> None:
-            call, wish = call_of(asked, info)
+            call, wish = self._dialect.call_of(asked, info)
             if call.rows == 1:
                 run.start(without_axis(call), hints, form(wish, (1,)))
             else:

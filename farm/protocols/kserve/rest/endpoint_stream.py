@@ -32,15 +32,15 @@ from farm.http.asgi import (
     while_client_waits,
 )
 from farm.http.request import RETRY_SOON, Request, hints_of, reused_header
+from farm.protocols.kserve.dialect import OPEN, OpenDialect
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
     Wish,
-    call_of,
     config_of,
     hints_of_parameters,
 )
-from farm.protocols.kserve.rest.codec import HEADER_LENGTH, decode_infer, encode_error, error_body
+from farm.protocols.kserve.rest.codec import HEADER_LENGTH, encode_error, error_body
 from farm.protocols.kserve.rest.generate import (
     decode_generate,
     error_event,
@@ -64,8 +64,10 @@ class KServeStreams:
         *,
         non_finite: NonFinite,
         readers: Reads = READS_HERE,
+        dialect: OpenDialect = OPEN,
     ) -> None:
         self._backend = backend
+        self._dialect = dialect
         self._readers = readers
         self._repository = repository
         self._non_finite = non_finite
@@ -88,7 +90,7 @@ class KServeStreams:
 
     def error_body(self, kind: str, message: str) -> bytes:
         """Return the body of an answer to a refused request, in the protocol's form."""
-        return error_body(message)
+        return error_body(self._dialect.refusal(kind, message))
 
     async def _asked(self, scope: Scope, receive: Receive) -> tuple[Call, Hints, Encode]:
         target = scope["raw_path"].decode("latin-1")
@@ -101,7 +103,7 @@ class KServeStreams:
         await self._backend.first_worker.known(route.model)
         info = self._repository.model(route.model, route.version)
         hints = hints_of(headers, peer, user)
-        decode: Callable[..., InferRequest] = decode_infer
+        decode: Callable[..., InferRequest] = self._dialect.decode_rest
         about: tuple[Any, ...] = (body, headers.get(HEADER_LENGTH))
         if route.endpoint is RestEndpoint.GENERATE_STREAM:
             decode, about = decode_generate, (body, info)
@@ -112,7 +114,7 @@ class KServeStreams:
             asked = decode(*about)
         hints = hints_of_parameters(asked.parameters, hints)
         info = await self._backend.describe(info.name, config_of(asked.parameters))
-        call, wish = call_of(asked, info, streaming=True)
+        call, wish = self._dialect.call_of(asked, info, streaming=True)
         return call, hints, self._encoder(route, wish, hints.client)
 
     def _encoder(self, route: Route, wish: Wish, client: str) -> Encode:

@@ -18,6 +18,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Unavailable
 from farm.grpc.call import Caller
 from farm.model import Config, Inputs
+from farm.protocols.kserve.dialect import OpenDialect
 from farm.protocols.kserve.grpc import endpoint_stream as kserve_grpc_stream
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
@@ -206,7 +207,7 @@ async def test_an_error_is_a_message_and_the_stream_goes_on(
         assert client.answers[0].infer_response.id == "a"
         assert "not a valid inference.ModelInferRequest" in client.answers[1].error_message
         with monkeypatch.context() as patched:
-            patched.setattr(kserve_grpc_stream, "decode_streamed", lambda message: 1 / 0)
+            patched.setattr(OpenDialect, "decode_streamed", lambda self, message: 1 / 0)
             client.ask("held", 1, "b")
             await until(lambda: len(client.answers) == 3)
         assert "its log says" in client.answers[2].error_message

@@ -1,0 +1,364 @@
+"""Triton's published clients do against the dialect `triton` what Triton's examples do."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+import tritonclient.http.aio as triton_http_aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor
+
+import farm
+from farm.settings import SettingsError
+from farm.transports.connection import read_connection
+from tests.support import triton_models
+from tests.support.dispatcher_farm import Served, serving
+from tests.support.time_limits import scaled
+
+LIMIT_S = scaled(20.0)
+
+UNKNOWN = "Request for unknown model: 'wrong_model_name' is not found"
+
+A, B = np.arange(16, dtype=np.int32)[None], np.full((1, 16), -1, np.int32)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    specs = [f"{triton_models.__file__}:{name}" for name in ("Simple", "SimpleInt8", "RepeatInt32")]
+    specs.append(f"{triton_models.__file__}:SimpleString")
+    options = ["--kserve-dialect", "triton", "--workers", "2", "--grpc-port", "0"]
+    with serving(tmp_path_factory.mktemp("triton"), *specs, *options) as running:
+        yield running
+
+
+@pytest.fixture
+def over_grpc(served: Served) -> Iterator[triton_grpc.InferenceServerClient]:
+    with triton_grpc.InferenceServerClient(served.connection.grpc) as client:
+        yield client
+
+
+@pytest.fixture
+def over_http(served: Served) -> Iterator[triton_http.InferenceServerClient]:
+    with triton_http.InferenceServerClient(served.connection.url.removeprefix("http://")) as client:
+        yield client
+
+
+@pytest.fixture
+def stub(served: Served) -> Iterator[Any]:
+    with grpc.insecure_channel(served.connection.grpc) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def inputs_of(kind: Any, *, datatype: str = "INT32", shape: tuple[int, ...] = (1, 16)) -> list[Any]:
+    """Return INPUT0 and INPUT1 for the client's module `kind`."""
+    given = []
+    for name, values in (("INPUT0", A), ("INPUT1", B)):
+        tensor = kind.InferInput(name, list(shape), datatype)
+        tensor.set_data_from_numpy(np.resize(values, shape))
+        given.append(tensor)
+    return given
+
+
+def check(result: Any) -> None:
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), A + B)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), A - B)
+
+
+@contextmanager
+def refused(status: str, text: str) -> Iterator[None]:
+    with pytest.raises(InferenceServerException) as caught:
+        yield
+    assert (caught.value.status(), caught.value.message()) == (status, text)
+
+
+# simple_grpc_health_metadata, simple_http_health_metadata
+
+
+def test_health_and_metadata_over_grpc(over_grpc: triton_grpc.InferenceServerClient) -> None:
+    assert over_grpc.is_server_live(headers={"test": "1", "dummy": "2"})
+    assert over_grpc.is_server_ready()
+    assert over_grpc.is_model_ready("simple")
+    assert not over_grpc.is_model_ready("wrong_model_name")
+    assert over_grpc.get_server_metadata().name == "triton"
+    assert over_grpc.get_model_metadata("simple", headers={"test": "1"}).name == "simple"
+    assert over_grpc.get_model_config("simple").config.name == "simple"
+    with refused("StatusCode.INVALID_ARGUMENT", UNKNOWN):
+        over_grpc.get_model_metadata("wrong_model_name")
+    with refused(
+        "StatusCode.NOT_FOUND", "Request for unknown model: 'simple' version 99 is not found"
+    ):
+        over_grpc.get_model_metadata("simple", "99")
+
+
+def test_health_and_metadata_over_http(over_http: triton_http.InferenceServerClient) -> None:
+    assert over_http.is_server_live(query_params={"test_1": 1, "test_2": 2})
+    assert over_http.is_server_ready()
+    assert over_http.is_model_ready("simple")
+    assert not over_http.is_model_ready("wrong_model_name")
+    metadata = over_http.get_server_metadata()
+    assert metadata["name"] == "triton"
+    assert {"statistics", "binary_tensor_data"} <= set(metadata["extensions"])
+    assert over_http.get_model_metadata("simple", query_params={"test_1": 1})["name"] == "simple"
+    with refused("400", UNKNOWN):
+        over_http.get_model_metadata("wrong_model_name")
+    with refused("404", "Request for unknown model: 'simple' version 99 is not found"):
+        over_http.get_model_metadata("simple", "99")
+
+
+# simple_http_infer_client, simple_http_aio_infer_client
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+def test_inference_over_http(
+    over_http: triton_http.InferenceServerClient, compression: str | None
+) -> None:
+    outputs = [
+        triton_http.InferRequestedOutput("OUTPUT0", binary_data=True),
+        triton_http.InferRequestedOutput("OUTPUT1", binary_data=False),
+    ]
+    for wished in (outputs, None):
+        result = over_http.infer(
+            "simple",
+            inputs_of(triton_http),
+            outputs=wished,
+            query_params={"test_1": 1},
+            headers={"test": "1"},
+            request_compression_algorithm=compression,
+            response_compression_algorithm=compression,
+        )
+        check(result)
+    assert len(over_http.get_inference_statistics("simple")["model_stats"]) == 1
+    with refused("400", UNKNOWN):
+        over_http.infer("wrong_model_name", inputs_of(triton_http))
+
+
+def test_inference_over_aio_http(served: Served) -> None:
+    async def ask() -> None:
+        url = served.connection.url.removeprefix("http://")
+        async with triton_http_aio.InferenceServerClient(url) as client:
+            with refused("400", UNKNOWN):
+                await client.infer("wrong_model_name", inputs_of(triton_http_aio))
+            asked = (client.infer("simple", inputs_of(triton_http_aio)) for _ in range(2))
+            for result in await asyncio.gather(*asked):
+                check(result)
+
+    asyncio.run(ask())
+
+
+# simple_grpc_async_infer_client, simple_grpc_keepalive_client, simple_grpc_custom_args_client
+
+
+def test_asynchronous_inference(served: Served) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    keepalive = triton_grpc.KeepAliveOptions(
+        keepalive_time_ms=10_000, keepalive_permit_without_calls=True
+    )
+    with triton_grpc.InferenceServerClient(
+        served.connection.grpc, keepalive_options=keepalive
+    ) as client:
+        for _ in range(8):
+            client.async_infer(
+                "simple",
+                inputs_of(triton_grpc),
+                callback=lambda result, error: answers.put((result, error)),
+                client_timeout=LIMIT_S,
+            )
+        for _ in range(8):
+            result, error = answers.get(timeout=LIMIT_S)
+            assert error is None
+            check(result)
+
+
+# grpc_explicit_int_content_client, grpc_explicit_int8_content_client, grpc_explicit_byte_...
+
+
+def typed(model: str, datatype: str, field: str, values: Any) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, given in zip(("INPUT0", "INPUT1"), values, strict=True):
+        tensor = request.inputs.add(name=name, datatype=datatype, shape=[1, 16])
+        getattr(tensor.contents, field).extend(given)
+    return request
+
+
+@pytest.mark.parametrize(("model", "dtype"), [("simple", "int32"), ("simple_int8", "int8")])
+def test_typed_requests_have_raw_answers(stub: Any, model: str, dtype: str) -> None:
+    given = (range(16), [1] * 16)
+    request = typed(model, dtype.upper(), "int_contents", given)
+    answer = stub.ModelInfer(request, timeout=LIMIT_S)
+    found = [np.frombuffer(raw, dtype) for raw in answer.raw_output_contents]
+    assert found[0].tolist() == list(range(1, 17))
+    assert found[1].tolist() == list(range(-1, 15))
+    assert not any(output.contents.ListFields() for output in answer.outputs)
+
+
+def test_typed_texts_have_raw_answers(stub: Any) -> None:
+    given = [b"%d" % i for i in range(16)], [b"1"] * 16
+    request = typed("simple_string", "BYTES", "bytes_contents", given)
+    raw = stub.ModelInfer(request, timeout=LIMIT_S).raw_output_contents
+    sums, differences = (deserialize_bytes_tensor(part).tolist() for part in raw)
+    assert sums == [b"%d" % (i + 1) for i in range(16)]
+    assert differences == [b"%d" % (i - 1) for i in range(16)]
+
+
+def test_typed_requests_on_a_stream_have_raw_answers(stub: Any) -> None:
+    request = typed("simple", "INT32", "int_contents", (range(16), [1] * 16))
+    (answer,) = stub.ModelStreamInfer(iter([request]), timeout=LIMIT_S)
+    assert len(answer.infer_response.raw_output_contents) == 2
+
+
+def test_errors_that_the_explicit_examples_expect(stub: Any) -> None:
+    request = typed("simple", "INT32", "int_contents", (range(16), [1] * 16))
+    request.model_version = "wrong_specification"
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(request, timeout=LIMIT_S)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    expected = "failed to get model version from specified version string 'wrong_specification'"
+    assert expected in caught.value.details()
+    request.model_version = ""
+    request.raw_input_contents.append(np.arange(8, dtype=np.int32).tobytes())
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(request, timeout=LIMIT_S)
+    expected = "contents field must not be specified when using raw_input_contents for 'INPUT0' for"
+    assert f"{expected} model 'simple'" in caught.value.details()
+
+
+# Errors that Triton's own tests compare
+
+
+def test_wrong_inputs_over_both(
+    over_grpc: triton_grpc.InferenceServerClient, over_http: triton_http.InferenceServerClient
+) -> None:
+    of = "[request id: <id_unknown>] "
+    missing = (
+        f"{of}expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ['INPUT0'], but "
+        "missing required input(s) ['INPUT1']. Please provide all required input(s)."
+    )
+    shape = (
+        f"{of}unexpected shape for input 'INPUT0' for model 'simple'. Expected [-1,16], got [1,15]."
+    )
+    datatype = (
+        f"{of}inference input 'INPUT0' data-type is 'INT32', but model 'simple_int8' expects 'INT8'"
+    )
+    output = "unexpected inference output 'OUTPUT9' for model 'simple'"
+    clients: list[tuple[Any, Any, str]] = [
+        (over_grpc, triton_grpc, "StatusCode.INVALID_ARGUMENT"),
+        (over_http, triton_http, "400"),
+    ]
+    for client, kind, status in clients:
+        with refused(status, missing):
+            client.infer("simple", inputs_of(kind)[:1])
+        with refused(status, shape):
+            client.infer("simple", inputs_of(kind, shape=(1, 15)))
+        with refused(status, datatype):
+            client.infer("simple_int8", inputs_of(kind))
+        with refused(status, output):
+            wished = [kind.InferRequestedOutput("OUTPUT9")]
+            client.infer("simple", inputs_of(kind), outputs=wished)
+
+
+def test_models_that_stream_are_refused_where_there_is_one_answer(
+    over_grpc: triton_grpc.InferenceServerClient, over_http: triton_http.InferenceServerClient
+) -> None:
+    policy = "doesn't support models with decoupled transaction policy"
+    with refused("StatusCode.UNIMPLEMENTED", f"ModelInfer RPC {policy}"):
+        over_grpc.infer("repeat_int32", repeats(triton_grpc, 2))
+    with refused("501", f"HTTP end point {policy}"):
+        over_http.infer("repeat_int32", repeats(triton_http, 2))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("POST", "/v2/health/live", 405, "Method Not Allowed"),
+        ("GET", "/v2/models/simple/infer", 405, "Method Not Allowed"),
+        ("GET", "/v2/models/simple/generate_stream", 405, "Method Not Allowed"),
+        ("GET", "/v2/wrong", 404, "Not Found"),
+    ],
+)
+def test_wrong_paths(served: Served, method: str, path: str, status: int, text: str) -> None:
+    answer = requests.request(method, served.connection.url + path, timeout=LIMIT_S)
+    assert (answer.status_code, answer.json()) == (status, {"error": text})
+
+
+def test_a_long_wrong_body_is_told_in_the_same_words(served: Served) -> None:
+    rows = b",".join([b"1"] * 2_000_000)  # so long that a reader process decodes it
+    shape = b'"shape":[1,16],"datatype":"INT32"'
+    body = b'{"inputs":[{"name":"INPUT0",' + shape + b',"data":[' + rows + b"]}]}"
+    answer = requests.post(
+        f"{served.connection.url}/v2/models/simple/infer", data=body, timeout=LIMIT_S
+    )
+    assert answer.status_code == 400
+    expected = "Unable to parse 'data': shape does not match true shape of 'data' field"
+    assert answer.json() == {"error": expected}
+
+
+# simple_grpc_custom_repeat
+
+
+def repeats(kind: Any, count: int) -> list[Any]:
+    values = {
+        "IN": np.arange(100, 100 + count, dtype=np.int32),
+        "DELAY": np.ones(count, np.uint32),
+        "WAIT": np.array([1], np.uint32),
+    }
+    given = []
+    for name, array in values.items():
+        tensor = kind.InferInput(name, list(array.shape), array.dtype.name.upper())
+        tensor.set_data_from_numpy(array)
+        given.append(tensor)
+    return given
+
+
+def test_a_decoupled_model_answers_as_often_as_it_is_asked_to(served: Served) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton_grpc.InferenceServerClient(served.connection.grpc) as client:
+        client.start_stream(
+            partial(lambda where, result, error: where.put((result, error)), answers)
+        )
+        client.async_stream_infer(
+            "repeat_int32", repeats(triton_grpc, 10), enable_empty_final_response=True
+        )
+        for expected in range(100, 110):
+            result, error = answers.get(timeout=LIMIT_S)
+            assert error is None
+            assert result.as_numpy("OUT").tolist() == [expected]
+            assert not result.get_response().parameters["triton_final_response"].bool_param
+        result, error = answers.get(timeout=LIMIT_S)
+        assert error is None
+        assert result.get_response().parameters["triton_final_response"].bool_param
+        client.async_stream_infer("wrong_model_name", inputs_of(triton_grpc))
+        result, error = answers.get(timeout=LIMIT_S)
+        assert result is None
+        assert error.message() == UNKNOWN
+
+
+# Python, and the default
+
+
+def test_the_dialect_in_python_and_that_the_default_is_the_open_one(tmp_path: Path) -> None:
+    for dialect, name in (("triton", "triton"), (None, "farm")):
+        options: dict[str, Any] = {} if dialect is None else {"kserve_dialect": dialect}
+        with farm.serve(triton_models.Simple(), port=0, dir=tmp_path / name, **options):
+            url = read_connection(tmp_path / name).url
+            assert requests.get(f"{url}/v2", timeout=LIMIT_S).json()["name"] == name
+
+
+def test_an_unknown_dialect_is_refused() -> None:
+    expected = "kserve_dialect is 'oip'; expected one of open, triton"
+    with (
+        pytest.raises(SettingsError, match=expected),
+        farm.serve(triton_models.Simple(), port=0, kserve_dialect="oip"),
+    ):
+        pass

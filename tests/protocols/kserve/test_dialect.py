@@ -1,0 +1,148 @@
+"""The dialects: names, errors by kind, and the option that selects one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from farm.call import ModelInfo, Operation, TensorInfo
+from farm.errors import (
+    FarmError,
+    InvalidInput,
+    ModelNotFound,
+    Unavailable,
+    UnsupportedFeature,
+)
+from farm.protocols.kserve.dialect import DIALECTS, GRPC, OPEN, TritonDialect, read_options
+from farm.protocols.kserve.metadata import EXTENSIONS
+from farm.protocols.kserve.request import InferInput, InferRequest
+from farm.settings import Settings, SettingsError
+from farm.version import __version__
+
+TRITON = DIALECTS["triton"]
+INFO = ModelInfo("twice", (TensorInfo("x", (3,), "float64"),), (TensorInfo("y", (3,), "float64"),))
+
+
+def request(shape: tuple[int, ...] = (1, 3), name: str = "x") -> InferRequest:
+    return InferRequest("twice", [InferInput(name, "FP64", shape, np.zeros(shape))])
+
+
+def test_the_option_names_a_dialect() -> None:
+    assert read_options({"kserve_dialect": "open"}, Settings()) is OPEN
+    assert isinstance(read_options({"kserve_dialect": "triton"}, Settings()), TritonDialect)
+    with pytest.raises(SettingsError, match="'oip'; expected one of open, triton"):
+        read_options({"kserve_dialect": "oip"}, Settings())
+
+
+def test_the_server_has_a_name_a_version_and_the_extensions_that_it_has() -> None:
+    assert OPEN.server_metadata()["name"] == "farm"
+    told = TRITON.server_metadata()
+    assert told["name"] == "triton"
+    assert told["version"].endswith(f"+farm.{__version__}")
+    numbers = told["version"].partition("+")[0].split(".")
+    assert len(numbers) == 3
+    assert all(part.isdigit() for part in numbers), "clients compare versions of three numbers"
+    assert set(told["extensions"]) == set(EXTENSIONS) - {"generate"}, "Triton has no such name"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "text"),
+    [
+        ("2", ModelNotFound, "Request for unknown model: 'twice' version 2 is not found"),
+        (
+            "wrong",
+            InvalidInput,
+            "failed to get model version from specified version string 'wrong'",
+        ),
+        ("-1", InvalidInput, "invalid model version specified '-1'"),
+        ("9" * 30, ModelNotFound, "is not found"),
+    ],
+)
+def test_triton_versions(version: str, kind: type[FarmError], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        TRITON.check_version("twice", version)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize("version", ["", "1", " 1", "01", "1st"])
+def test_triton_takes_what_begins_with_the_number(version: str) -> None:
+    TRITON.check_version("twice", version)
+
+
+@pytest.mark.parametrize(
+    ("tell", "kind", "text"),
+    [
+        (ModelNotFound, InvalidInput, "Request for unknown model: 'no' is not found"),
+        (Unavailable, Unavailable, "Request for unknown model: 'no' is not found"),
+    ],
+)
+def test_triton_unknown_models(
+    tell: Callable[[str], FarmError], kind: type[FarmError], text: str
+) -> None:
+    error = TRITON.unknown_model("no", ["twice"], tell)
+    assert type(error) is kind
+    assert error.message == text
+
+
+def test_triton_unloaded_models() -> None:
+    error = TRITON.unloaded_model("twice")
+    assert type(error) is ModelNotFound
+    assert error.message == "Request for unknown model: 'twice' has no available versions"
+
+
+def test_right_requests_are_the_same_calls_in_both() -> None:
+    (ours, _), (theirs, _) = OPEN.call_of(request(), INFO), TRITON.call_of(request(), INFO)
+    assert ours.rows == theirs.rows == 1
+    assert theirs.inputs[0].shape == (1, 3)
+
+
+def test_wrong_requests_are_told_in_the_words_of_the_dialect() -> None:
+    with pytest.raises(InvalidInput, match="there is no input 'z'"):
+        OPEN.call_of(request(name="z"), INFO)
+    with pytest.raises(InvalidInput, match="unexpected inference input 'z' for model 'twice'"):
+        TRITON.call_of(request(name="z"), INFO)
+
+
+def test_faults_that_triton_does_not_know_keep_their_text() -> None:
+    many = [InferInput(name, "FP64", shape, np.zeros(shape)) for name, shape in MIXED]
+    two = replace(INFO, inputs=(TensorInfo("a", (1,)), TensorInfo("b", (1,))))
+    with pytest.raises(InvalidInput, match="Expected \\[-1,1\\], got \\[1\\]"):
+        TRITON.call_of(InferRequest("twice", many), two)
+    flagged = request()._replace(parameters={"binary_data_output": "yes"})
+    with pytest.raises(InvalidInput, match="expected true or false"):
+        TRITON.call_of(flagged, INFO)
+
+
+MIXED = (("a", (2, 1)), ("b", (1,)))
+
+
+@pytest.mark.parametrize(
+    ("by", "text"),
+    [
+        ("HTTP end point", "HTTP end point doesn't support models with decoupled transaction"),
+        (GRPC, "ModelInfer RPC doesn't support models with decoupled transaction policy"),
+    ],
+)
+def test_models_that_stream(by: str, text: str) -> None:
+    streaming = replace(INFO, operations=frozenset({Operation.STREAM}))
+    with pytest.raises(UnsupportedFeature) as caught:
+        TRITON.call_of(request(), streaming, by=by)
+    assert text in caught.value.message
+    call, _ = TRITON.call_of(request(), streaming, streaming=True)
+    assert call.operation is Operation.STREAM
+
+
+def test_a_model_without_inference_keeps_its_text() -> None:
+    other = replace(INFO, operations=frozenset({Operation.GRADIENT}))
+    with pytest.raises(UnsupportedFeature, match="has no evaluate"):
+        TRITON.call_of(request(), other)
+
+
+def test_refused_paths() -> None:
+    assert TRITON.refusal("NotFound", "nothing is at /v2/x") == "Not Found"
+    assert TRITON.refusal("MethodNotAllowed", "ask with GET") == "Method Not Allowed"
+    assert TRITON.refusal("TooLarge", "too large") == "too large"
+    assert OPEN.refusal("NotFound", "nothing is at /v2/x") == "nothing is at /v2/x"
