@@ -71,6 +71,7 @@ class Endpoints:
     otherwise: answers all remaining paths; only one protocol has it. grpc: creates methods for the
     farm's gRPC port, called if there is one. listener: serves at addresses of its own. waits: from
     method, path and the known models to whether the handler's request waits for more of these.
+    close: releases the protocol's resources when the farm stops.
     """
 
     paths: Mapping[str, Handler] = field(default_factory=dict)
@@ -80,3 +81,4 @@ class Endpoints:
     grpc: Callable[[], Service] | None = None
     listener: ProtocolListener | None = None
     waits: Waits | None = None
+    close: Callable[[], None] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Any
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, carried_out, is_long, is_long_raw
+from farm.bodies.unpacking import Refused
 from farm.call import Hints, ModelInfo, Result
 from farm.dispatcher.backend import Backend, CancelCall
 from farm.encoding.tensors import shown
@@ -39,6 +41,7 @@ from farm.protocols.kserve.grpc.codec import (
     messages,
     parameters_of,
 )
+from farm.protocols.kserve.grpc.endpoint_regions import failure_of, region_methods
 from farm.protocols.kserve.grpc.endpoint_stream import InferStream, StreamRequest, read_infer
 from farm.protocols.kserve.metadata import model_config, model_metadata, server_metadata
 from farm.protocols.kserve.repository import Repository
@@ -47,23 +50,19 @@ from farm.protocols.kserve.request import (
     call_of,
     config_of,
     hints_of_parameters,
+    uses_regions,
     without_axis,
 )
+from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried, Carrier
+from farm.protocols.kserve.shared_memory.regions import Regions
 from farm.protocols.kserve.statistics import statistics_of
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 HEALTH_REQUEST, HEALTH_RESPONSE = f"{HEALTH}CheckRequest", f"{HEALTH}CheckResponse"
 
-NOT_OFFERED = (
-    *("SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
-    *("CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
-    *("TraceSetting", "LogSettings"),
-)
+NOT_OFFERED = (*("TraceSetting", "LogSettings"),)
 """Methods of Triton's service that are answered with UNIMPLEMENTED."""
-
-NO_REGIONS = b""
-"""The answer to SystemSharedMemoryStatus and CudaSharedMemoryStatus: no region."""
 
 WATCH_S = 1.0
 """Seconds between two checks of a watched health."""
@@ -73,9 +72,16 @@ class KServeGrpc:
     """The methods by path, as a `farm.grpc.call.Service`. Raises Unavailable without protobuf."""
 
     def __init__(
-        self, backend: Backend, repository: Repository, readers: Reads = READS_HERE
+        self,
+        backend: Backend,
+        repository: Repository,
+        readers: Reads = READS_HERE,
+        regions: Regions | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         messages()
+        regions = regions or Regions()
+        self._carrier = carrier or Carrier(regions, readers)
         self._backend = backend
         self._readers = readers
         self._repository = repository
@@ -102,7 +108,7 @@ class KServeGrpc:
         }
         unary |= {name: _not_offered(name) for name in NOT_OFFERED}
         unary["ModelInfer"] = self._infer
-        unary["SystemSharedMemoryStatus"] = unary["CudaSharedMemoryStatus"] = _no_regions
+        unary |= region_methods(regions, _short)
         self.unary: Mapping[str, Unary] = MappingProxyType(
             {f"/{SERVICE}/{name}": method for name, method in unary.items()}
             | {f"/{HEALTH}/Check": self._check}
@@ -124,8 +130,22 @@ class KServeGrpc:
         request, raw = await read_infer(
             decode_infer, body, self._readers, self._turns, hints.client
         )
+        if not uses_regions(request):
+            return await self._answer_to(request, raw, hints, None)
+        try:
+            is_owner = caller.is_owner_here()
+            async with self._carrier.carried(request, is_owner, hints.client) as carried:
+                return await self._answer_to(carried.request, raw, hints, carried)
+        except Refused as refused:
+            raise failure_of(refused) from None
+
+    async def _answer_to(
+        self, request: InferRequest, raw: bool, hints: Hints, carried: Carried | None
+    ) -> Answer:
         call, hints, wish, lead = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
+        if carried is not None:
+            wish, result = await carried.put(wish, result, lead)
         about = (wish, result.outputs, raw, lead, result.reused)
         message: bytes | memoryview
         if (is_long_raw if raw else is_long)(result):
@@ -145,6 +165,8 @@ class KServeGrpc:
         backend = self._backend
         models = backend.models()
         if request.model not in models and (not models or backend.first_worker.incomplete()):
+            return None
+        if uses_regions(request):
             return None
         info = self._repository.model(request.model, request.version)
         if request.parameters:
@@ -174,7 +196,13 @@ class KServeGrpc:
     async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
         # The RPC's deadline ends the whole stream, with all that is running.
         hints = hints_for(caller._replace(remaining_s=None))
-        stream = InferStream(self._backend, self.asked, write, hints, self._readers, self._turns)
+
+        def carried(request: InferRequest) -> AbstractAsyncContextManager[Carried]:
+            return self._carrier.carried(request, caller.is_owner_here(), hints.client)
+
+        stream = InferStream(
+            self._backend, self.asked, write, hints, self._readers, self._turns, carried
+        )
         await stream.serve(requests, self._ending)
 
     # Methods that run no model
@@ -318,7 +346,3 @@ def _not_offered(name: str) -> Unary:
         raise UnsupportedFeature(f"{name} is not offered here")
 
     return method
-
-
-async def _no_regions(body: Body, caller: Caller) -> bytes:
-    return NO_REGIONS
