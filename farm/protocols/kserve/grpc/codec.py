@@ -31,7 +31,7 @@ from farm.protocols.kserve.request import (
     RequestedOutput,
     Wish,
 )
-from farm.protocols.kserve.shared_memory.places import BYTE_SIZE, OFFSET, REGION, Place
+from farm.protocols.kserve.shared_memory.places import REGION
 from farm.protocols.kserve.tensors import (
     BYTES,
     bytes_of,
@@ -359,7 +359,10 @@ def _fill(
     raw = raw or not all(w.datatype in FIELDS for w in wish.outputs)
     for wished in wish.outputs:
         if wished.place is not None and wished.place.shape is not None:
-            _fill_place(response, wished.name, wished.datatype, wished.place, raw)
+            shape = wished.place.shape
+            response.outputs.add(name=wished.name, datatype=wished.datatype, shape=shape)
+            if raw:
+                response.raw_output_contents.append(b"")  # clients find the others by position
             continue
         array = outputs[wished.position]
         output = response.outputs.add(
@@ -372,13 +375,3 @@ def _fill(
             if wished.datatype == BYTES:
                 values = [bytes_of(value) for value in values]
             getattr(output.contents, FIELDS[wished.datatype]).extend(values)
-
-
-def _fill_place(response: Any, name: str, datatype: str, place: Place, raw: bool) -> None:
-    """Describe an output that was written into a region; raw outputs are found by position."""
-    output = response.outputs.add(name=name, datatype=datatype, shape=place.shape)
-    output.parameters[REGION].string_param = place.region
-    output.parameters[OFFSET].int64_param = place.offset
-    output.parameters[BYTE_SIZE].int64_param = place.byte_size
-    if raw:
-        response.raw_output_contents.append(b"")

@@ -221,8 +221,8 @@ def encode_infer(
         if i:
             parts.append(b",")
         if output.place is not None and output.place.shape is not None:
-            parts.append(_output_head(output.name, output.datatype, output.place.shape))
-            parts += (b',"parameters":', orjson.dumps(output.place.parameters), b"}")
+            # Without parameters: Triton's client for C++ takes any for those of a raw tensor.
+            parts += (_output_head(output.name, output.datatype, output.place.shape), b"}")
             continue
         array = result.outputs[output.position]
         parts.append(_output_head(output.name, output.datatype, lead + array.shape))

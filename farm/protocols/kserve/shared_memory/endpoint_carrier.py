@@ -211,8 +211,7 @@ class Carried:
         for i, place, data, shape in placed:
             output = outputs[i]
             await self._carrier.write(self._regions[output.name], place, data)
-            written = place._replace(byte_size=len(data), shape=shape)
-            outputs[i] = output._replace(place=written)
+            outputs[i] = output._replace(place=place._replace(shape=shape))
             arrays[output.position] = NO_DATA
         return wish._replace(outputs=outputs), replace(result, outputs=tuple(arrays))
 

@@ -26,11 +26,6 @@ class Place(NamedTuple):
     byte_size: int
     shape: tuple[int, ...] | None = None
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters by which an answer names the place."""
-        return {REGION: self.region, OFFSET: self.offset, BYTE_SIZE: self.byte_size}
-
 
 def place_of(parameters: Mapping[str, Any], where: str) -> Place | None:
     """Return the place that a tensor's parameters name, if they do. Raises InvalidInput."""

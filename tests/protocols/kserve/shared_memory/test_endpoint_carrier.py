@@ -180,7 +180,7 @@ async def test_outputs_are_written_and_left_out(made: SharedObject, regions: Reg
         left, result = await carried.put(wish, Result((y, z), run_time_s=2.0), (1,))
     assert made.read()[8:24] == np.array([3, 2, 1, 0], np.int32).tobytes()
     assert made.read()[24:32] == bytes(8)
-    assert left.outputs[0].place == Place("r", 8, 16, (1, 4))
+    assert left.outputs[0].place == Place("r", 8, 24, (1, 4))
     assert left.outputs[1] == wish.outputs[1]
     assert result.outputs[0] is y
     assert not result.outputs[1].size
