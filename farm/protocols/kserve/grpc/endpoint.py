@@ -166,8 +166,16 @@ class KServeGrpc:
         models = backend.models()
         if request.model not in models and (not models or backend.first_worker.incomplete()):
             return None
+        carried = None
         if uses_regions(request):
-            return None
+            try:
+                is_owner = caller.is_owner_here()
+                carried = self._carrier.carried_now(request, is_owner, hints.client)
+            except Refused as refused:
+                raise failure_of(refused) from None
+            if carried is None:
+                return None
+            request = carried.request
         info = self._repository.model(request.model, request.version)
         if request.parameters:
             hints = hints_of_parameters(request.parameters, hints)
@@ -176,7 +184,7 @@ class KServeGrpc:
                 return None
             info = described
         asked = _stream_request(request, hints, info)
-        run = _Inference(backend, self._readers, asked, raw, answer)
+        run = _Inference(backend, self._readers, asked, raw, answer, carried)
         return lambda: run.cancel()  # which changes when a long answer is encoded
 
     async def asked(
@@ -253,7 +261,7 @@ class KServeGrpc:
 class _Inference:
     """A call that runs without a task, and the encoding of its answer."""
 
-    __slots__ = ("_answer", "_asked", "_raw", "_readers", "cancel")
+    __slots__ = ("_answer", "_asked", "_carried", "_raw", "_readers", "cancel")
 
     def __init__(
         self,
@@ -262,8 +270,10 @@ class _Inference:
         asked: StreamRequest,
         raw: bool,
         answer: Callable[[Answer | Exception], None],
+        carried: Carried | None,
     ) -> None:
         """Start it. Raises FarmError."""
+        self._carried = carried
         self._readers = readers
         self._asked = asked
         self._raw = raw
@@ -277,6 +287,14 @@ class _Inference:
             return
         asked, raw = self._asked, self._raw
         try:
+            if self._carried is not None:
+                now = self._carried.put_now(asked.wish, outcome, asked.lead)
+                if now is None:
+                    self._put(outcome, self._carried)
+                    return
+                self._carried = None
+                self._asked = asked = asked._replace(wish=now[0])
+                outcome = now[1]
             about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
             if (is_long_raw if raw else is_long)(outcome):
                 writing = Reading(
@@ -290,6 +308,22 @@ class _Inference:
             self._answer(error)
         else:
             self._answer(message)
+
+    def _put(self, result: Result, carried: Carried) -> None:
+        """Write long outputs into their regions, then answer."""
+
+        async def put() -> None:
+            try:
+                wish, left = await carried.put(self._asked.wish, result, self._asked.lead)
+            except Exception as error:
+                self._answer(error)
+            else:
+                self._carried = None
+                self._asked = self._asked._replace(wish=wish)
+                self._done(left)
+
+        task = asyncio.get_running_loop().create_task(put())
+        self.cancel = lambda: (task.cancel(), None)[1]
 
 
 def _noted(message: bytes | memoryview, result: Result) -> Answer:

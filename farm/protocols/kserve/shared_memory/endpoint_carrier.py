@@ -8,7 +8,7 @@ texts of BYTES are split and joined in reader processes when there are many.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,14 +16,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from farm.bodies.body import HEAVY_BYTES
+from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
 from farm.bodies.held import FREE_BYTES, HeldBytes, Share
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import carried_out, is_long
 from farm.call import Array, Result
 from farm.encoding.tensors import shown
 from farm.errors import InvalidInput
-from farm.protocols.kserve.request import InferInput, InferRequest, Wish
+from farm.protocols.kserve.request import InferInput, InferRequest, Wish, WishedOutput
 from farm.protocols.kserve.shared_memory.places import Place, place_of
 from farm.protocols.kserve.shared_memory.regions import Region, Regions, check_owner
 from farm.protocols.kserve.tensors import BYTES, Raw, raw_array, raw_bytes, raw_view
@@ -71,6 +71,41 @@ class Carrier:
         is_owner: whether the caller is the farm's user on this machine. client: for taking turns.
         Raises InvalidInput, and Refused if the caller is another or a region is unknown.
         """
+        inputs, outputs, size = self._places(request, is_owner)
+        share = await self._room(size)
+        try:
+            read = [
+                tensor if isinstance(tensor, InferInput) else await self._read(*tensor, client)
+                for tensor in inputs
+            ]
+            yield Carried(self, request._replace(inputs=read), outputs, client)
+        finally:
+            if share is not None:
+                share.release()
+
+    def carried_now(self, request: InferRequest, is_owner: bool, client: str) -> Carried | None:
+        """Read the inputs at once if they are short; None: do so with `carried`.
+
+        Raises as `carried`.
+        """
+        inputs, outputs, size = self._places(request, is_owner)
+        if size > QUICK_BYTES:
+            return None
+        read = [
+            tensor if isinstance(tensor, InferInput) else _input_at(*tensor) for tensor in inputs
+        ]
+        return Carried(self, request._replace(inputs=read), outputs, client)
+
+    def close(self) -> None:
+        """Forget all regions, and wait for copies that run: the farm stops."""
+        self._regions.unregister()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+    def _places(
+        self, request: InferRequest, is_owner: bool
+    ) -> tuple[list[InferInput | _Input], dict[str, Region], int]:
+        """Return the inputs, the regions of outputs, and the bytes of inputs in regions."""
         check_owner(is_owner)
         inputs: list[InferInput | _Input] = []
         size = 0
@@ -92,22 +127,7 @@ class Carrier:
                 f"the inputs in shared memory have {size} bytes; {self._most_bytes} is the limit "
                 "here (max_body_bytes)"
             )
-        share = await self._room(size)
-        try:
-            read = [
-                tensor if isinstance(tensor, InferInput) else await self._read(*tensor, client)
-                for tensor in inputs
-            ]
-            yield Carried(self, request._replace(inputs=read), outputs, client)
-        finally:
-            if share is not None:
-                share.release()
-
-    def close(self) -> None:
-        """Forget all regions, and wait for copies that run: the farm stops."""
-        self._regions.unregister()
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+        return inputs, outputs, size
 
     def _found(self, place: Place) -> Region:
         region = self._regions.find(place.region)
@@ -137,19 +157,14 @@ class Carrier:
         self, tensor: InferInput, place: Place, region: Region, client: str
     ) -> InferInput:
         name, datatype, shape, _, _ = tensor
-        where = f"input {shown(name)}"
         if datatype == BYTES and place.byte_size > HEAVY_BYTES:
             data = await self._elsewhere(place.byte_size, lambda: _bytes_at(place, region))
-            about = (data, datatype, shape, where)
+            about = (data, datatype, shape, f"input {shown(name)}")
             array: Array = await carried_out(self._readers, raw_array, *about, client=client)
-        else:
-            array = await self._elsewhere(
-                place.byte_size,
-                lambda: raw_array(_bytes_at(place, region), datatype, shape, where),
-            )
-        return InferInput(name, datatype, shape, array)
+            return InferInput(name, datatype, shape, array)
+        return await self._elsewhere(place.byte_size, lambda: _input_at(tensor, place, region))
 
-    async def store(self, array: Array, client: str, is_text: bool) -> Raw:
+    async def raw_form(self, array: Array, client: str, is_text: bool) -> Raw:
         """Return the raw form of an output."""
         if is_text and is_long(Result((array,))):
             raw: Raw = await carried_out(self._readers, raw_bytes, array, client=client)
@@ -182,6 +197,24 @@ class Carried:
         self._regions = regions
         self._client = client
 
+    def put_now(
+        self, wish: Wish, result: Result, lead: tuple[int, ...] = ()
+    ) -> tuple[Wish, Result] | None:
+        """Do what `put` does at once if the outputs are short; None: nothing is done."""
+        if is_long(result):
+            return None
+        placed = []
+        for i, output in enumerate(wish.outputs):
+            if output.place is not None and result.outputs:
+                array = result.outputs[output.position]
+                placed.append((i, raw_view(array), lead + array.shape))
+                _check_size(output, len(placed[-1][1]))
+        for i, data, _ in placed:
+            output = wish.outputs[i]
+            assert output.place is not None, "it was placed above"
+            _write(self._regions[output.name], output.place, data)
+        return _left(wish, result, [(i, shape) for i, _, shape in placed])
+
     async def put(
         self, wish: Wish, result: Result, lead: tuple[int, ...] = ()
     ) -> tuple[Wish, Result]:
@@ -190,30 +223,48 @@ class Carried:
         lead: sizes to prepend to each output's shape. All sizes are checked before anything is
         written. Raises InvalidInput.
         """
-        if not self._regions:
-            return wish, result
-        arrays = list(result.outputs)
+        now = self.put_now(wish, result, lead)
+        if now is not None:
+            return now
         placed = []
         for i, output in enumerate(wish.outputs):
-            place = output.place
-            if place is None or not arrays:  # the end of a stream has no outputs
-                continue
-            array = arrays[output.position]
-            data = await self._carrier.store(array, self._client, output.datatype == BYTES)
-            if len(data) > place.byte_size:
-                raise InvalidInput(
-                    f"shared memory size specified with the request for output "
-                    f"{shown(output.name)} ({place.byte_size} bytes) should be at least "
-                    f"{len(data)} bytes to hold the results"
-                )
-            placed.append((i, place, data, lead + array.shape))
-        outputs = list(wish.outputs)
-        for i, place, data, shape in placed:
-            output = outputs[i]
-            await self._carrier.write(self._regions[output.name], place, data)
-            outputs[i] = output._replace(place=place._replace(shape=shape))
-            arrays[output.position] = NO_DATA
-        return wish._replace(outputs=outputs), replace(result, outputs=tuple(arrays))
+            if output.place is not None:
+                array = result.outputs[output.position]
+                is_text = output.datatype == BYTES
+                data = await self._carrier.raw_form(array, self._client, is_text)
+                _check_size(output, len(data))
+                placed.append((i, output.place, data, lead + array.shape))
+        for i, place, data, _ in placed:
+            await self._carrier.write(self._regions[wish.outputs[i].name], place, data)
+        return _left(wish, result, [(i, shape) for i, _, _, shape in placed])
+
+
+def _check_size(output: WishedOutput, size: int) -> None:
+    """Raise InvalidInput unless an output of `size` bytes fits its place."""
+    if output.place is not None and size > output.place.byte_size:
+        raise InvalidInput(
+            f"shared memory size specified with the request for output {shown(output.name)} "
+            f"({output.place.byte_size} bytes) should be at least {size} bytes to hold the results"
+        )
+
+
+def _left(
+    wish: Wish, result: Result, written: Iterable[tuple[int, tuple[int, ...]]]
+) -> tuple[Wish, Result]:
+    """Return what remains of an answer. written: numbers and shapes of the outputs in regions."""
+    outputs, arrays = list(wish.outputs), list(result.outputs)
+    for i, shape in written:
+        output = outputs[i]
+        assert output.place is not None, "it was written there"
+        outputs[i] = output._replace(place=output.place._replace(shape=shape))
+        arrays[output.position] = NO_DATA
+    return wish._replace(outputs=outputs), replace(result, outputs=tuple(arrays))
+
+
+def _input_at(tensor: InferInput, place: Place, region: Region) -> InferInput:
+    name, datatype, shape, _, _ = tensor
+    array = raw_array(_bytes_at(place, region), datatype, shape, f"input {shown(name)}")
+    return InferInput(name, datatype, shape, array)
 
 
 def _bytes_at(place: Place, region: Region) -> memoryview:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import farm
+from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.unpacking import Refused
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidRequest, UnsupportedFeature
@@ -36,6 +38,11 @@ def double(x: Any, config: Config) -> Any:
     return [2 * x, [x.sum()]]
 
 
+@farm.model(inputs={"x": -1}, outputs={"y": -1})
+def grow(x: Any, config: Config) -> Any:
+    return np.arange(x[0])
+
+
 class Count(farm.Model):
     inputs = {"x": 1}
     outputs = {"i": 1}
@@ -47,7 +54,7 @@ class Count(farm.Model):
 
 @asynccontextmanager
 async def methods() -> AsyncIterator[KServeGrpc]:
-    dispatcher = Dispatcher([LocalTransport({"double": double, "count": Count()})])
+    dispatcher = Dispatcher([LocalTransport({"double": double, "grow": grow, "count": Count()})])
     dispatcher.start()
     try:
         await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
@@ -78,14 +85,19 @@ def place(parameters: Any, size: int, offset: int = 0, region: str = "r") -> Non
 
 
 def question(
-    size: int = 16, offset: int = 0, region: str = "r", model: str = "double", **outputs: int
+    size: int = 16,
+    offset: int = 0,
+    region: str = "r",
+    model: str = "double",
+    size_of_y: int = 16,
+    **outputs: int,
 ) -> bytes:
-    """Build a request whose input is at `offset`; outputs: their offsets, with 16 bytes each."""
+    """Build a request whose input is at `offset`; outputs: their offsets."""
     message = messages()["inference.ModelInferRequest"](model_name=model, id="7")
     tensor = message.inputs.add(name="x", datatype="FP64", shape=[size // 8])
     place(tensor.parameters, size, offset, region)
     for name, at in outputs.items():
-        place(message.outputs.add(name=name).parameters, 16, at)
+        place(message.outputs.add(name=name).parameters, size_of_y, at)
     return bytes(message.SerializeToString())
 
 
@@ -166,15 +178,58 @@ async def test_tensors_travel_through_a_region(made: SharedObject) -> None:
     async with methods() as service:
         await tell(service, "Register", name="r", key=made.key, byte_size=64)
         made.write(np.array([1.0, 2.0]).tobytes())
-        body = question(y=16)
-        assert service.direct[f"/{SERVICE}/ModelInfer"](body, OWNER, lambda _: None) is None
-        answer = await infer(service, body)
+        answer = await infer(service, question(y=16))
         (y,) = answer.outputs
         assert (answer.id, y.name, list(y.shape)) == ("7", "y", [2])
         assert list(answer.raw_output_contents) == [b""]
         assert np.frombuffer(made.read()[16:32]).tolist() == [2, 4]
         answer = await infer(service, question())
         assert [np.frombuffer(raw).tolist() for raw in answer.raw_output_contents] == [[2, 4], [3]]
+
+
+async def infer_directly(service: KServeGrpc, body: bytes, caller: Caller = OWNER) -> Any:
+    """Return the answer of an inference that runs without a task; None: it needs one."""
+    came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    if service.direct[f"/{SERVICE}/ModelInfer"](body, caller, came.set_result) is None:
+        return None
+    answer = await came
+    if isinstance(answer, Exception):
+        raise answer
+    return decode("inference.ModelInferResponse", bytes(answer))
+
+
+@on_loop
+async def test_short_tensors_need_no_task(made: SharedObject) -> None:
+    async with methods() as service:
+        await tell(service, "Register", name="r", key=made.key, byte_size=64)
+        made.write(np.array([1.0, 2.0]).tobytes())
+        answer = await infer_directly(service, question(y=16))
+        assert list(answer.raw_output_contents) == [b""]
+        assert np.frombuffer(made.read()[16:32]).tolist() == [2, 4]
+        with pytest.raises(InvalidInput, match="should be at least 16 bytes"):
+            await infer_directly(service, question(y=48, size_of_y=15))
+        with pytest.raises(GrpcFailure, match="Unable to find shared memory region") as caught:
+            await infer_directly(service, question(region="q"))
+        assert caught.value.status == "NOT_FOUND"
+        with pytest.raises(GrpcFailure, match="programs of the user"):
+            await infer_directly(service, question(), OTHER)
+
+
+@on_loop
+async def test_long_tensors_need_one(made: SharedObject) -> None:
+    size = 2 * HEAVY_BYTES
+    made.cut(2 * size)
+    async with methods() as service:
+        await tell(service, "Register", name="r", key=made.key, byte_size=2 * size)
+        assert await infer_directly(service, question(size, model="grow")) is None
+        made.write(np.array([size / 8]).tobytes())
+        body = question(8, model="grow", y=size, size_of_y=size)
+        answer = await infer_directly(service, body)
+        assert list(answer.outputs[0].shape) == [size // 8]
+        assert list(answer.raw_output_contents) == [b""]
+        assert np.array_equal(np.frombuffer(made.read()[size:]), np.arange(size // 8))
+        with pytest.raises(InvalidInput, match=f"at least {size} bytes"):
+            await infer_directly(service, question(8, model="grow", y=size, size_of_y=size - 1))
 
 
 @on_loop
