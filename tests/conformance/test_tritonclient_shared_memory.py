@@ -55,6 +55,14 @@ def echo(name, dtype):
 
 Numbers, Texts = echo("numbers", "float64"), echo("texts", "bytes")
 
+class Both(farm.Model):
+    name = "both"
+    inputs = {"a": 2, "b": -1}
+    outputs = {"c": 2, "d": -1}
+
+    def evaluate(self, inputs, config):
+        return {"c": 2 * inputs["a"], "d": inputs["b"]}
+
 class Count(farm.Model):
     name = "count"
     inputs = {"x": 1}
@@ -75,7 +83,7 @@ def same(x: Any) -> Any:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("triton")
     (folder / "models.py").write_text(MODELS)
-    names = [f"models.py:{name}" for name in ("Numbers", "Texts", "Count")]
+    names = [f"models.py:{name}" for name in ("Numbers", "Texts", "Both", "Count")]
     with serving(folder, *names, "--workers", "2", "--grpc-port", "0") as running:
         yield running
 
@@ -236,6 +244,33 @@ def test_an_output_of_an_input_in_a_region_may_be_sent(client: Any, module: Any)
         asked = tensors(module, [4], 32)
         result = client.infer("numbers", asked["inputs"])
         assert result.as_numpy("y").tolist() == [0, 1, 2, 3]
+
+
+def test_a_message_for_a_reader_process_may_name_places(served: Served) -> None:
+    """The long input and output are JSON, which other processes read and write."""
+    b = np.random.default_rng(6).random(30_000)
+    with (
+        triton_http.InferenceServerClient(address(served, triton_http)) as client,
+        region(client, 32) as handle,
+    ):
+        shared_memory.set_shared_memory_region(handle, [np.array([1.0, 2.0])])
+        inputs = [
+            triton_http.InferInput("a", [2], "FP64"),
+            triton_http.InferInput("b", [30_000], "FP64"),
+        ]
+        inputs[0].set_shared_memory("region", 16)
+        inputs[1].set_data_from_numpy(b, binary_data=False)
+        outputs = [
+            triton_http.InferRequestedOutput("c"),
+            triton_http.InferRequestedOutput("d", binary_data=False),
+        ]
+        outputs[0].set_shared_memory("region", 16, offset=16)
+        result = client.infer("both", inputs, outputs=outputs)
+        assert np.array_equal(result.as_numpy("d"), b)
+        c = shared_memory.get_contents_as_numpy(handle, np.float64, [2], offset=16)
+        assert c.tolist() == [2, 4]
+        del c
+        client.unregister_system_shared_memory()
 
 
 @pytest.mark.parametrize("aio", [triton_http_aio, triton_grpc_aio], ids=["http", "grpc"])
