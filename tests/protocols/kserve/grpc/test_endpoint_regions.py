@@ -90,11 +90,12 @@ def question(
     region: str = "r",
     model: str = "double",
     size_of_y: int = 16,
+    lead: tuple[int, ...] = (),
     **outputs: int,
 ) -> bytes:
     """Build a request whose input is at `offset`; outputs: their offsets."""
     message = messages()["inference.ModelInferRequest"](model_name=model, id="7")
-    tensor = message.inputs.add(name="x", datatype="FP64", shape=[size // 8])
+    tensor = message.inputs.add(name="x", datatype="FP64", shape=[*lead, size // 8])
     place(tensor.parameters, size, offset, region)
     for name, at in outputs.items():
         place(message.outputs.add(name=name).parameters, size_of_y, at)
@@ -206,6 +207,8 @@ async def test_short_tensors_need_no_task(made: SharedObject) -> None:
         answer = await infer_directly(service, question(y=16))
         assert list(answer.raw_output_contents) == [b""]
         assert np.frombuffer(made.read()[16:32]).tolist() == [2, 4]
+        answer = await infer_directly(service, question(y=16, lead=(1,)))
+        assert list(answer.outputs[0].shape) == [1, 2]
         with pytest.raises(InvalidInput, match="should be at least 16 bytes"):
             await infer_directly(service, question(y=48, size_of_y=15))
         with pytest.raises(GrpcFailure, match="Unable to find shared memory region") as caught:

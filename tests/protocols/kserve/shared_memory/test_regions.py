@@ -190,6 +190,7 @@ def test_all_descriptors_are_closed_with_the_record(made: SharedObject) -> None:
     ("offset", "size", "text"),
     [
         (60, 1, "Invalid offset for shared memory region: 'r': it has 60 bytes; .* 1 at 60"),
+        (60, 0, "Invalid offset for shared memory region: 'r'"),
         (2**63 - 1, 1, "Invalid offset for shared memory region"),
         (0, 61, r"Invalid offset \+ byte size for shared memory region: 'r': it has 60 bytes"),
         (59, 2, r"Invalid offset \+ byte size"),
