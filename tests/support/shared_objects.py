@@ -43,7 +43,7 @@ def shared_object(size: int | None) -> Iterator[SharedObject]:
     try:
         yield made
     finally:
-        if not made.path.is_dir():
+        if made.path.is_symlink() or not made.path.is_dir():
             made.path.unlink(missing_ok=True)
 
 
