@@ -355,9 +355,7 @@ def in_shared_memory(server: Http, path: str, values: np.ndarray) -> Ask:
     body = orjson.dumps({"inputs": [x], "outputs": [{"name": "y", "parameters": places[1]}]})
     whole = memory.buf
     assert whole is not None, "it is open"
-    there, back = (
-        np.frombuffer(whole, np.float64, len(values), offset=at) for at in (0, size)
-    )
+    there, back = (np.frombuffer(whole, np.float64, len(values), offset=at) for at in (0, size))
 
     def ask() -> None:
         there[:] = values
