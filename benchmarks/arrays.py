@@ -16,6 +16,7 @@ busy machine say little.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import os
 import socket
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import numpy as np
@@ -334,6 +336,34 @@ def cases(size: int, run: Path, address: tuple[str, int], client: farm.Client) -
     if bytes(ours.ask(path, binary, length)[-len(raw) :]) != raw:
         raise RuntimeError("the numbers have changed on their way")
     yield Case("KServe binary", lambda: ours.ask(path, binary, length).release(), pid)
+    yield Case("KServe in shared memory", in_shared_memory(ours, path, values), pid)
+
+
+def in_shared_memory(server: Http, path: str, values: np.ndarray) -> Ask:
+    """Return a function that puts the numbers into a region and reads them from another one."""
+    size = values.nbytes
+    memory = SharedMemory(create=True, size=2 * size)
+    atexit.register(memory.unlink)
+    name = memory.name.lstrip("/")
+    region = orjson.dumps({"key": f"/{name}", "byte_size": 2 * size})
+    server.ask(f"/v2/systemsharedmemory/region/{name}/register", region).release()
+    places = [
+        {"shared_memory_region": name, "shared_memory_byte_size": size, "shared_memory_offset": at}
+        for at in (0, size)
+    ]
+    x = {"name": "x", "shape": [len(values)], "datatype": "FP64", "parameters": places[0]}
+    body = orjson.dumps({"inputs": [x], "outputs": [{"name": "y", "parameters": places[1]}]})
+    whole = memory.buf
+    assert whole is not None, "it is open"
+    there, back = (np.frombuffer(whole, np.float64, len(values), offset=at) for at in (0, size))
+
+    def ask() -> None:
+        there[:] = values
+        server.ask(path, body).release()
+        if not np.array_equal(back, values):
+            raise RuntimeError("the numbers have changed on their way")
+
+    return ask
 
 
 FRONT_DOOR = [0]
@@ -412,12 +442,13 @@ def main() -> None:
             print(f"\n{size} doubles there and back, median of {calls * given.rounds} calls")
             for case in found:
                 print(f"  {case.told()}")
-            ours, other, native, binary, over_unix, over_tcp, by_file = (
+            ours, other, native, binary, shared, over_unix, over_tcp, by_file = (
                 statistics.median(case.times) for case in found
             )
             print(f"  official / farm over UM-Bridge {other / ours:.2f}")
             print(f"  bare relay / native client {over_unix / native:.2f}")
             print(f"  bare relay / KServe binary {over_tcp / binary:.2f}")
+            print(f"  KServe binary / KServe in shared memory {binary / shared:.2f}")
             print(
                 f"  bare relay / the same with files in memory {over_unix / by_file:.2f}",
                 flush=True,

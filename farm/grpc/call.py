@@ -48,6 +48,7 @@ class Caller(NamedTuple):
     user: str
     headers: Headers
     remaining_s: float | None
+    is_owner_here: Callable[[], bool] = lambda: False
 
 
 class Naming(NamedTuple):

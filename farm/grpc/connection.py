@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from farm.bodies.held import HeldBytes
@@ -251,7 +252,8 @@ class GrpcConnection(Portions):
             user = self._served.access.user(self._peer, headers)
             self.let_in = True
             path = headers[b":path"].decode("latin-1")
-            call.begin(path, Caller(self._peer.host, user, headers, None))
+            is_owner_here = partial(self._served.access.is_owner_here, self._peer, headers)
+            call.begin(path, Caller(self._peer.host, user, headers, None, is_owner_here))
         except Refused as refused:
             status = "PERMISSION_DENIED" if refused.status == 403 else "UNAUTHENTICATED"
             call.fail(status, refused.message)

@@ -118,6 +118,19 @@ class Access:
         password = _credentials(headers.get(b"authorization", b""))[1]
         return self._token is not None and hmac.compare_digest(password, self._token)
 
+    def is_owner_here(self, peer: Peer, headers: Headers) -> bool:
+        """Whether a request comes from a program of the farm's own user on this machine.
+
+        This is stricter than `is_owner`: the token proves who somebody is, not where. It counts
+        only for a local peer whose user the kernel does not report.
+        """
+        if not _is_direct(peer, headers):
+            return False
+        if self._owners.is_own(peer):
+            return True
+        is_unknown = peer.uid is None and (peer.host == UNIX or _is_loopback(peer.host))
+        return is_unknown and self.is_owner(peer, headers)
+
     def trusts(self, peer: Peer) -> bool:
         """Whether the peer needs no token, provided that it does not act for another client."""
         if self.auth == "other-users":

@@ -31,6 +31,9 @@ USER = "farm.user"
 IS_OWNERS = "farm.is_owners"
 """Key in the ASGI scope: a function that returns whether the request comes from the owner."""
 
+IS_OWNER_HERE = "farm.is_owner_here"
+"""The same for the owner's programs on this machine only."""
+
 PATIENCE_S = 0.05
 """Seconds that a call runs before farm starts to watch whether its client disconnects."""
 
@@ -214,6 +217,7 @@ class _Cycle:
             "query_string": query,
             USER: request.user,
             IS_OWNERS: lambda: exchange.is_owners,
+            IS_OWNER_HERE: exchange.is_owner_here,
         }
 
     async def receive(self) -> Message:

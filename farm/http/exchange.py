@@ -46,6 +46,9 @@ class Admits(Protocol):
     def is_owner(self, peer: Peer, headers: Headers) -> bool:
         """Whether a request comes from the owner of the server."""
 
+    def is_owner_here(self, peer: Peer, headers: Headers) -> bool:
+        """Whether it comes from a program of that owner on this machine."""
+
 
 class Routes(Protocol):
     """The access rules, and the endpoint for each path."""
@@ -131,6 +134,11 @@ class Exchange:
         """Whether the request comes from the owner of the server."""
         connection = self._connection
         return connection.served.front.access.is_owner(connection.peer, self.head.headers)
+
+    def is_owner_here(self) -> bool:
+        """Whether the request comes from a program of the server's owner on this machine."""
+        connection = self._connection
+        return connection.served.front.access.is_owner_here(connection.peer, self.head.headers)
 
     @property
     def waits_for_room(self) -> bool:
@@ -241,7 +249,8 @@ class Exchange:
         try:
             body = b"" if gathered is None else gathered.whole(head.headers)
             peer = self._connection.peer.host
-            request = Request(head.method, self._path, head.headers, body, peer, self._user)
+            about = (head.method, self._path, head.headers, body, peer, self._user)
+            request = Request(*about, self.is_owner_here)
             if isinstance(handler, Application):
                 cancel: CancelCall | None = handler.start(self, request)
             else:

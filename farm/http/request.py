@@ -31,6 +31,7 @@ class Request(NamedTuple):
     """A whole request. path: unquoted, except below /v2, where it is as sent, with its query.
 
     body: a HeldBody if it is long. peer: the client's host; user: its Basic name, or "".
+    is_owner_here: whether the client is a program of the server's owner on this machine.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Request(NamedTuple):
     body: Body
     peer: str
     user: str
+    is_owner_here: Callable[[], bool] = lambda: False
 
 
 class Answer(Protocol):

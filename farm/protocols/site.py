@@ -72,6 +72,7 @@ class Endpoints:
     farm's gRPC port, called if there is one; grpc_descriptors: a serialized FileDescriptorSet of
     their services, for server reflection. listener: serves at addresses of its own. waits: from
     method, path and the known models to whether the handler's request waits for more of these.
+    close: releases the protocol's resources when the farm stops.
     """
 
     paths: Mapping[str, Handler] = field(default_factory=dict)
@@ -82,3 +83,4 @@ class Endpoints:
     grpc_descriptors: bytes = b""
     listener: ProtocolListener | None = None
     waits: Waits | None = None
+    close: Callable[[], None] | None = None

@@ -9,7 +9,7 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -128,6 +128,7 @@ class Farm:
         self._http: HttpServer | None = None
         self._grpc: GrpcServer | None = None
         self._listeners: list[ProtocolListener] = []
+        self._closes: list[Callable[[], None]] = []
         self.announced: list[str] = []
         self.experiments: Experiments | None = None
         self._runs: Runs | None = None
@@ -298,6 +299,7 @@ class Farm:
             more_models=self._more_models,
         )
         served = endpoints_of(self._protocols, site, self._options)
+        self._closes = [each.close for each in served.values() if each.close is not None]
         held = HeldBytes(settings.max_held_bytes or usable_memory() // SHARE_OF_MEMORY)
         self._http = HttpServer(
             front_door(site, served.values()),
@@ -365,6 +367,9 @@ class Farm:
         listeners, self._listeners = self._listeners, []
         stops = [door.stop(grace_s) for door in (http, grpc, *listeners) if door is not None]
         await asyncio.gather(*stops)
+        closes, self._closes = self._closes, []
+        for close in closes:
+            close()
         if self._readers is not None:
             self._readers.stop()
             self._readers = None

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from farm.machine.shared_memory import OBJECTS
 from tests.support.dispatcher_farm import serving
+from tests.support.shared_objects import shared_object
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kserve.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -45,7 +47,17 @@ def test_the_lines_for_curl(address: str) -> None:
 
 
 def test_the_lines_for_tritonclient(address: str) -> None:
-    (shown,) = [block for block in PYTHON if "tritonclient.http" in block]
+    shown, _ = [block for block in PYTHON if "tritonclient.http" in block]
     command = [sys.executable, "-c", shown.replace(ADDRESS, address)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert re.findall(r"\d+", done.stdout) == ["2", "4", "6", "8", "10", "12", "14", "77"]
+
+
+@pytest.mark.skipif(not OBJECTS.is_dir(), reason="this system has no /dev/shm")
+def test_the_lines_for_shared_memory(address: str) -> None:
+    (shown,) = [block for block in PYTHON if "shared_memory" in block]
+    with shared_object(None) as free:
+        block = shown.replace(ADDRESS, address).replace("/mine", free.key)
+        command = [sys.executable, "-c", block]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "[2. 4. 6.]\n"

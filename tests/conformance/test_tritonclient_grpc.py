@@ -178,10 +178,6 @@ def test_statistics(client: triton.InferenceServerClient) -> None:
 
 
 def test_what_is_not_offered(client: triton.InferenceServerClient) -> None:
-    assert not client.get_system_shared_memory_status().regions
-    assert not client.get_cuda_shared_memory_status().regions
-    with refused("UNIMPLEMENTED", "SystemSharedMemoryRegister"):
-        client.register_system_shared_memory("region", "/key", 8)
     with refused("UNIMPLEMENTED", "TraceSetting"):
         client.get_trace_settings()
     with refused("UNIMPLEMENTED", "LogSettings"):

@@ -168,8 +168,6 @@ def test_statistics(client: Any) -> None:
 
 def test_what_is_not_offered_says_so(client: Any) -> None:
     for ask in (
-        client.get_system_shared_memory_status,
-        client.get_cuda_shared_memory_status,
         client.get_trace_settings,
         client.get_log_settings,
     ):

@@ -14,7 +14,7 @@ import pytest
 from farm.bodies.unpacking import Refused
 from farm.http.access import Access
 from farm.machine import peer as peers
-from farm.machine.peer import Peer
+from farm.machine.peer import UNIX, Peer
 from farm.settings import Auth
 
 TOKEN = "s3cret-token"
@@ -48,6 +48,33 @@ def test_an_owner_is_the_user_of_the_farm_or_has_the_token() -> None:
         assert not access.is_owner(Peer("127.0.0.1", OWN), {**here, b"x-real-ip": b"10.0.0.9"})
         assert not access.is_owner(Peer("10.0.0.9"), here)
     assert not Access(None).is_owner(Peer("127.0.0.1", OTHER), {**here, **token})
+
+
+def test_an_owner_here_is_a_program_of_the_farms_user_on_this_machine() -> None:
+    here, token = {b"host": b"localhost"}, {b"authorization": b"Bearer " + TOKEN.encode()}
+    for access in (ACCESS, Access(TOKEN, auth="remote"), Access(TOKEN, auth="always")):
+        assert access.is_owner_here(Peer("127.0.0.1", OWN), here)
+        assert access.is_owner_here(Peer(UNIX, OWN), here)
+        for peer in (Peer("127.0.0.1", OTHER), Peer("10.0.0.9"), Peer("10.0.0.9", OTHER)):
+            assert not access.is_owner_here(peer, here)
+            assert not access.is_owner_here(peer, {**here, **token})
+        for more in (
+            {b"x-real-ip": b"10.0.0.9"},
+            {b"forwarded": b"for=10.0.0.9"},
+            {b"host": b"farm.example"},
+        ):
+            assert not access.is_owner_here(Peer("127.0.0.1", OWN), {**here, **token, **more})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", UNIX])
+def test_the_token_makes_a_local_client_the_owner_where_the_kernel_knows_no_users(
+    host: str,
+) -> None:
+    here, token = {b"host": b"localhost"}, {b"authorization": b"Bearer " + TOKEN.encode()}
+    assert ACCESS.is_owner_here(Peer(host), {**here, **token})
+    assert not ACCESS.is_owner_here(Peer(host), here)
+    assert not ACCESS.is_owner_here(Peer(host), {**here, b"authorization": b"Bearer wrong"})
+    assert not Access(None).is_owner_here(Peer(host), {**here, **token})
 
 
 def basic(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from farm.call import ModelInfo, Operation, TensorInfo
 from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS, VERSION
+from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.protocols.kserve.tensors import BYTES, datatype_of
 from farm.version import __version__
 
@@ -23,6 +24,7 @@ EXTENSIONS = (
     "parameters",
     "schedule_policy",
     "statistics",
+    *(("system_shared_memory",) if is_offered() else ()),
 )
 
 

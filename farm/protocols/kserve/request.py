@@ -15,6 +15,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from farm.call import EMPTY_CONFIG, Array, Call, Hints, ModelInfo, Operation, canonical_config
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.encoding.rows import check_rows, rows_of, unlike_rows
@@ -34,6 +36,7 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.protocols.kserve.shared_memory.places import REGION, Place, place_of
 from farm.protocols.kserve.tensors import datatype_of
 
 VERSION = "1"
@@ -62,6 +65,10 @@ ERRORS: Mapping[type[FarmError], int] = MappingProxyType(
     }
 )
 """The HTTP status that answers each error; `farm.grpc.messages.ERRORS` has those of gRPC."""
+
+
+IN_REGION: Array = np.empty(0, np.uint8)
+"""The array of an input that is still in a region of shared memory; a `Carrier` reads it."""
 
 
 class InferInput(NamedTuple):
@@ -100,6 +107,8 @@ class WishedOutput(NamedTuple):
     datatype: str
     binary: bool
     """Over HTTP: sent as raw bytes after the JSON."""
+    place: Place | None = None
+    """The part of a region of shared memory to hold it, instead of the answer."""
 
 
 class Wish(NamedTuple):
@@ -110,7 +119,7 @@ class Wish(NamedTuple):
     outputs: Sequence[WishedOutput]
 
 
-REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, WishedOutput, Wish)
+REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, WishedOutput, Wish, Place)
 """The classes of requests and of requested outputs."""
 
 
@@ -172,6 +181,10 @@ def _arrays(given: Sequence[InferInput], info: ModelInfo) -> tuple[tuple[Array, 
         if got is None:
             raise _wrong_inputs(given, info)
         datatype = datatype_of(tensor.dtype)
+        if got.parameters and REGION in got.parameters:
+            raise UnsupportedFeature(
+                f"input {got.name!r} is in shared memory, which is not offered here; send the data"
+            )
         if got.datatype != datatype:
             raise InvalidInput(
                 f"input {got.name!r} has datatype {got.datatype}; "
@@ -219,13 +232,18 @@ def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:
             )
         if any(name == other.name for other in wished):
             raise InvalidInput(f"output {name!r} is asked for more than once")
-        refuse_shared_memory(parameters)
+        place = place_of(parameters, f"output {name!r}") if parameters else None
+        if place is not None and (
+            parameters.get("binary_data") or parameters.get("classification")
+        ):
+            other = "binary_data" if parameters.get("binary_data") else "classification"
+            raise InvalidInput(f"output {name!r} can't set both '{REGION}' and '{other}'")
         if parameters.get("classification"):
             raise UnsupportedFeature("classification of outputs is not offered here")
         position = names.index(name)
         datatype = datatype_of(info.outputs[position].dtype)
         flag = _flag(parameters, "binary_data", binary)
-        wished.append(WishedOutput(position, name, datatype, flag))
+        wished.append(WishedOutput(position, name, datatype, flag, place))
     return wished
 
 
@@ -242,10 +260,12 @@ def refuse_sequences(parameters: Parameters) -> None:
             )
 
 
-def refuse_shared_memory(parameters: Parameters) -> None:
-    """Raise UnsupportedFeature for a tensor in shared memory."""
-    if "shared_memory_region" in parameters:
-        raise UnsupportedFeature("shared memory is not offered here; send the data itself")
+def uses_regions(request: InferRequest) -> bool:
+    """Whether any tensor of a request is in shared memory, so that it needs a `Carrier`."""
+    for tensor in request.inputs:
+        if tensor.parameters and REGION in tensor.parameters:
+            return True
+    return any(REGION in output.parameters for output in request.outputs)
 
 
 def _flag(parameters: Parameters, name: str, default: bool) -> bool:

@@ -14,6 +14,7 @@ from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeatu
 from farm.model import check_call
 from farm.protocols.kserve.request import (
     ERRORS,
+    IN_REGION,
     InferInput,
     InferRequest,
     RequestedOutput,
@@ -22,9 +23,10 @@ from farm.protocols.kserve.request import (
     check_version,
     config_of,
     hints_of_parameters,
-    refuse_shared_memory,
+    uses_regions,
     without_axis,
 )
+from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.tensors import DATATYPES
 
 TWO = ModelInfo(
@@ -157,7 +159,7 @@ def test_the_outputs_wished_for() -> None:
         (["y", "y"], {}, InvalidInput, "output 'y' is asked for more than once"),
         (["y"], {"binary_data": 1}, InvalidInput, "parameter binary_data is 1; expected true or"),
         (["y"], {"classification": 3}, UnsupportedFeature, "classification"),
-        (["y"], {"shared_memory_region": "r"}, UnsupportedFeature, "shared memory"),
+        (["y"], {"shared_memory_region": "r"}, InvalidInput, "without shared_memory_byte_size"),
     ],
 )
 def test_outputs_that_there_are_none_of(
@@ -239,10 +241,35 @@ def test_priority_and_timeout_are_whole_numbers(key: str, value: Any) -> None:
         hints_of_parameters({key: value}, Hints())
 
 
-def test_shared_memory_is_refused() -> None:
-    refuse_shared_memory({"binary_data_size": 3})
-    with pytest.raises(UnsupportedFeature, match="shared memory is not offered here"):
-        refuse_shared_memory({"shared_memory_region": "r"})
+IN_R = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 24}
+
+
+def test_tensors_in_shared_memory_are_seen() -> None:
+    plain = InferInput("a", "FP64", (3,), np.zeros(3), {"binary_data_size": 24})
+    placed = plain._replace(array=IN_REGION, parameters=IN_R)
+    assert not uses_regions(InferRequest("two", [plain], outputs=[RequestedOutput("y")]))
+    assert uses_regions(InferRequest("two", [plain, placed]))
+    assert uses_regions(InferRequest("two", [plain], outputs=[RequestedOutput("y", IN_R)]))
+
+
+def test_an_input_that_was_not_read_from_its_region_makes_no_call() -> None:
+    a = InferInput("a", "FP64", (3,), IN_REGION, IN_R)
+    b = InferInput("b", "INT32", (2, 2), np.zeros((2, 2), np.int32))
+    with pytest.raises(UnsupportedFeature, match="input 'a' is in shared memory"):
+        call_of(InferRequest("two", [a, b]), TWO)
+
+
+def test_an_output_may_have_a_place() -> None:
+    a = InferInput("a", "FP64", (3,), np.zeros(3))
+    b = InferInput("b", "INT32", (2, 2), np.zeros((2, 2), np.int32))
+    outputs = [RequestedOutput("z"), RequestedOutput("y", IN_R)]
+    _, wish = call_of(InferRequest("two", [a, b], outputs=outputs), TWO)
+    assert [output.place for output in wish.outputs] == [None, Place("r", 8, 24)]
+    both = [RequestedOutput("y", {**IN_R, "binary_data": True})]
+    with pytest.raises(
+        InvalidInput, match="can't set both 'shared_memory_region' and 'binary_data'"
+    ):
+        call_of(InferRequest("two", [a, b], outputs=both), TWO)
 
 
 def test_there_is_one_version() -> None:

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from farm.bodies.unpacking import Refused
 from farm.call import Array
 from farm.encoding.tensors import shaped, shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols.kserve.grpc.descriptors import DESCRIPTORS
 from farm.protocols.kserve.request import (
+    IN_REGION,
     NO_PARAMETERS,
     REQUEST_KINDS,
     VERSION,
@@ -28,8 +30,8 @@ from farm.protocols.kserve.request import (
     Parameters,
     RequestedOutput,
     Wish,
-    refuse_shared_memory,
 )
+from farm.protocols.kserve.shared_memory.places import REGION
 from farm.protocols.kserve.tensors import (
     BYTES,
     bytes_of,
@@ -197,10 +199,17 @@ def infer_request(message: Any) -> tuple[InferRequest, bool]:
     """The same for a message that has been parsed."""
     given, raw = message.inputs, message.raw_input_contents
     if raw and len(raw) != len(given):
-        raise InvalidInput(
-            f"raw_input_contents has {len(raw)} entries; expected {len(given)}, one for each input"
-        )
-    inputs = [_input(tensor, raw[i] if raw else None) for i, tensor in enumerate(given)]
+        _check_count(len(raw), sum(REGION not in tensor.parameters for tensor in given))
+    inputs, sent = [], 0  # sent: inputs whose data is in the message
+    for tensor in given:
+        parameters = parameters_of(tensor.parameters)
+        if parameters and REGION in parameters:
+            inputs.append(_input_in_region(tensor, parameters))
+        else:
+            inputs.append(_input(tensor, raw[sent] if raw else None, parameters))
+            sent += 1
+    if raw:
+        _check_count(len(raw), sent)
     outputs = message.outputs
     request = InferRequest(
         model=message.model_name,
@@ -212,15 +221,28 @@ def infer_request(message: Any) -> tuple[InferRequest, bool]:
         if outputs
         else (),
     )
-    return request, bool(raw) or not given
+    return request, bool(raw) or not sent
 
 
-def _input(tensor: Any, raw: bytes | None) -> InferInput:
+def _check_count(found: int, expected: int) -> None:
+    """Raise InvalidInput unless the message has the data of each input that it should have."""
+    if found != expected:
+        raise InvalidInput(
+            f"raw_input_contents has {found} entries; expected {expected}, one for each input"
+        )
+
+
+def _input_in_region(tensor: Any, parameters: Parameters) -> InferInput:
+    where = f"input {shown(tensor.name)}"
+    if tensor.HasField("contents") and tensor.contents.ListFields():
+        raise InvalidInput(f"{where} has typed contents and {REGION}; expected one of them")
+    shape = checked_shape(tensor.shape, where)
+    return InferInput(tensor.name, tensor.datatype, shape, IN_REGION, parameters)
+
+
+def _input(tensor: Any, raw: bytes | None, parameters: Parameters) -> InferInput:
     name, datatype = tensor.name, tensor.datatype
     where = f"input {shown(name)}"
-    parameters = parameters_of(tensor.parameters)
-    if parameters:
-        refuse_shared_memory(parameters)
     shape = checked_shape(tensor.shape, where)
     if raw is None:
         array = _typed_array(tensor.contents, datatype, shape, where)
@@ -316,7 +338,7 @@ def encode_streamed(
     return bytes(message.SerializeToString())
 
 
-def encode_stream_error(model: str, request_id: str, error: FarmError) -> bytes:
+def encode_stream_error(model: str, request_id: str, error: FarmError | Refused) -> bytes:
     """Encode the error of one request in a stream; the stream continues."""
     message = _infer().streamed()
     message.error_message = error.message.encode("utf-8", "replace").decode() or "it failed"
@@ -336,6 +358,12 @@ def _fill(
     # other.
     raw = raw or not all(w.datatype in FIELDS for w in wish.outputs)
     for wished in wish.outputs:
+        if wished.place is not None and wished.place.shape is not None:
+            shape = wished.place.shape
+            response.outputs.add(name=wished.name, datatype=wished.datatype, shape=shape)
+            if raw:
+                response.raw_output_contents.append(b"")  # clients find the others by position
+            continue
         array = outputs[wished.position]
         output = response.outputs.add(
             name=wished.name, datatype=wished.datatype, shape=lead + array.shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Any
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, carried_out, is_long, is_long_raw
+from farm.bodies.unpacking import Refused
 from farm.call import Hints, ModelInfo, Result
 from farm.dispatcher.backend import Backend, CancelCall
 from farm.encoding.tensors import shown
@@ -39,6 +41,7 @@ from farm.protocols.kserve.grpc.codec import (
     messages,
     parameters_of,
 )
+from farm.protocols.kserve.grpc.endpoint_regions import failure_of, region_methods
 from farm.protocols.kserve.grpc.endpoint_stream import InferStream, StreamRequest, read_infer
 from farm.protocols.kserve.metadata import model_config, model_metadata
 from farm.protocols.kserve.repository import Repository
@@ -46,23 +49,19 @@ from farm.protocols.kserve.request import (
     InferRequest,
     config_of,
     hints_of_parameters,
+    uses_regions,
     without_axis,
 )
+from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried, Carrier
+from farm.protocols.kserve.shared_memory.regions import Regions
 from farm.protocols.kserve.statistics import statistics_of
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 HEALTH_REQUEST, HEALTH_RESPONSE = f"{HEALTH}CheckRequest", f"{HEALTH}CheckResponse"
 
-NOT_OFFERED = (
-    *("SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
-    *("CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
-    *("TraceSetting", "LogSettings"),
-)
+NOT_OFFERED = (*("TraceSetting", "LogSettings"),)
 """Methods of Triton's service that are answered with UNIMPLEMENTED."""
-
-NO_REGIONS = b""
-"""The answer to SystemSharedMemoryStatus and CudaSharedMemoryStatus: no region."""
 
 WATCH_S = 1.0
 """Seconds between two checks of a watched health."""
@@ -77,9 +76,13 @@ class KServeGrpc:
         repository: Repository,
         readers: Reads = READS_HERE,
         dialect: OpenDialect = OPEN,
+        regions: Regions | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         messages()
         self._dialect = dialect
+        regions = regions or Regions()
+        self._carrier = carrier or Carrier(regions, readers)
         self._backend = backend
         self._readers = readers
         self._repository = repository
@@ -106,7 +109,7 @@ class KServeGrpc:
         }
         unary |= {name: _not_offered(name) for name in NOT_OFFERED}
         unary["ModelInfer"] = self._infer
-        unary["SystemSharedMemoryStatus"] = unary["CudaSharedMemoryStatus"] = _no_regions
+        unary |= region_methods(regions, _short)
         self.unary: Mapping[str, Unary] = MappingProxyType(
             {f"/{SERVICE}/{name}": method for name, method in unary.items()}
             | {f"/{HEALTH}/Check": self._check}
@@ -128,8 +131,22 @@ class KServeGrpc:
         request, raw = await read_infer(
             self._dialect.decode_grpc, body, self._readers, self._turns, hints.client
         )
+        if not uses_regions(request):
+            return await self._answer_to(request, raw, hints, None)
+        try:
+            is_owner = caller.is_owner_here()
+            async with self._carrier.carried(request, is_owner, hints.client) as carried:
+                return await self._answer_to(carried.request, raw, hints, carried)
+        except Refused as refused:
+            raise failure_of(refused) from None
+
+    async def _answer_to(
+        self, request: InferRequest, raw: bool, hints: Hints, carried: Carried | None
+    ) -> Answer:
         call, hints, wish, lead = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
+        if carried is not None:
+            wish, result = await carried.put(wish, result, lead)
         about = (wish, result.outputs, raw, lead, result.reused)
         message: bytes | memoryview
         if (is_long_raw if raw else is_long)(result):
@@ -150,6 +167,16 @@ class KServeGrpc:
         models = backend.models()
         if request.model not in models and (not models or backend.first_worker.incomplete()):
             return None
+        carried = None
+        if uses_regions(request):
+            try:
+                is_owner = caller.is_owner_here()
+                carried = self._carrier.carried_now(request, is_owner, hints.client)
+            except Refused as refused:
+                raise failure_of(refused) from None
+            if carried is None:
+                return None
+            request = carried.request
         info = self._repository.model(request.model, request.version)
         if request.parameters:
             hints = hints_of_parameters(request.parameters, hints)
@@ -158,7 +185,7 @@ class KServeGrpc:
                 return None
             info = described
         asked = self._stream_request(request, hints, info)
-        run = _Inference(backend, self._readers, asked, raw, answer)
+        run = _Inference(backend, self._readers, asked, raw, answer, carried)
         return lambda: run.cancel()  # which changes when a long answer is encoded
 
     async def asked(
@@ -186,6 +213,10 @@ class KServeGrpc:
     async def _stream_infer(self, requests: Requests, write: Write, caller: Caller) -> None:
         # The RPC's deadline ends the whole stream, with all that is running.
         hints = hints_for(caller._replace(remaining_s=None))
+
+        def carried(request: InferRequest) -> AbstractAsyncContextManager[Carried]:
+            return self._carrier.carried(request, caller.is_owner_here(), hints.client)
+
         stream = InferStream(
             self._backend,
             self.asked,
@@ -194,6 +225,7 @@ class KServeGrpc:
             self._readers,
             self._turns,
             dialect=self._dialect,
+            carry=carried,
         )
         await stream.serve(requests, self._ending)
 
@@ -245,7 +277,7 @@ class KServeGrpc:
 class _Inference:
     """A call that runs without a task, and the encoding of its answer."""
 
-    __slots__ = ("_answer", "_asked", "_raw", "_readers", "cancel")
+    __slots__ = ("_answer", "_asked", "_carried", "_raw", "_readers", "cancel")
 
     def __init__(
         self,
@@ -254,8 +286,10 @@ class _Inference:
         asked: StreamRequest,
         raw: bool,
         answer: Callable[[Answer | Exception], None],
+        carried: Carried | None,
     ) -> None:
         """Start it. Raises FarmError."""
+        self._carried = carried
         self._readers = readers
         self._asked = asked
         self._raw = raw
@@ -269,6 +303,14 @@ class _Inference:
             return
         asked, raw = self._asked, self._raw
         try:
+            if self._carried is not None:
+                now = self._carried.put_now(asked.wish, outcome, asked.lead)
+                if now is None:
+                    self._put(outcome, self._carried)
+                    return
+                self._carried = None
+                self._asked = asked = asked._replace(wish=now[0])
+                outcome = now[1]
             about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
             if (is_long_raw if raw else is_long)(outcome):
                 writing = Reading(
@@ -282,6 +324,22 @@ class _Inference:
             self._answer(error)
         else:
             self._answer(message)
+
+    def _put(self, result: Result, carried: Carried) -> None:
+        """Write long outputs into their regions, then answer."""
+
+        async def put() -> None:
+            try:
+                wish, left = await carried.put(self._asked.wish, result, self._asked.lead)
+            except Exception as error:
+                self._answer(error)
+            else:
+                self._carried = None
+                self._asked = self._asked._replace(wish=wish)
+                self._done(left)
+
+        task = asyncio.get_running_loop().create_task(put())
+        self.cancel = lambda: (task.cancel(), None)[1]
 
 
 def _noted(message: bytes | memoryview, result: Result) -> Answer:
@@ -329,7 +387,3 @@ def _not_offered(name: str) -> Unary:
         raise UnsupportedFeature(f"{name} is not offered here")
 
     return method
-
-
-async def _no_regions(body: Body, caller: Caller) -> bytes:
-    return NO_REGIONS

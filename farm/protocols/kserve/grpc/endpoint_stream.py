@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from typing import Any, NamedTuple, Protocol
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import carried_out, is_long, is_long_raw
+from farm.bodies.unpacking import Refused
 from farm.call import Call, Hints, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend
 from farm.dispatcher.result_stream import ResultStream
@@ -28,7 +29,8 @@ from farm.protocols.kserve.grpc.codec import (
     encode_streamed,
     is_quick,
 )
-from farm.protocols.kserve.request import InferRequest, Wish
+from farm.protocols.kserve.request import InferRequest, Wish, uses_regions
+from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +109,11 @@ class InferStream:
         readers: Reads = READS_HERE,
         turns: Turns | None = None,
         dialect: OpenDialect = OPEN,
+        carry: Callable[[InferRequest], AbstractAsyncContextManager[Carried]] | None = None,
     ) -> None:
-        """turns: schedules the decoding of long messages."""
+        """turns: schedules the decoding of long messages. carry: for tensors in shared memory."""
         self._dialect = dialect
+        self._carry = carry
         self._readers = readers
         self._turns = turns
         self._backend = backend
@@ -158,8 +162,12 @@ class InferStream:
             )
             if isinstance(request, FarmError):
                 raise request
-            await self._run(request, raw, turn)
-        except FarmError as error:
+            if self._carry is not None and uses_regions(request):
+                async with self._carry(request) as carried:
+                    await self._run(carried.request, raw, turn, carried)
+            else:
+                await self._run(request, raw, turn)
+        except (FarmError, Refused) as error:
             await turn.comes()
             await self._write(encode_stream_error(model, request_id, error))
         except Exception:
@@ -171,16 +179,18 @@ class InferStream:
             turn.pass_on()
             self._room.release()
 
-    async def _run(self, request: InferRequest, raw: bool, turn: _Turn) -> None:
+    async def _run(
+        self, request: InferRequest, raw: bool, turn: _Turn, carried: Carried | None = None
+    ) -> None:
         call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
         if call.operation is not Operation.STREAM:
             result = await self._backend.submit(call, hints)
-            await self._send(turn, wish, result, raw, True, lead)
+            await self._send(turn, wish, result, raw, True, lead, carried)
             return
         turn.pass_on()
         with closing(ResultStream(self._backend, call, hints)) as answers:
             async for answer in answers:
-                await self._send(turn, wish, answer, raw, False, lead)
+                await self._send(turn, wish, answer, raw, False, lead, carried)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
             await self._write(encode_streamed(wish, None, raw=raw, final=True))
 
@@ -192,8 +202,11 @@ class InferStream:
         raw: bool,
         final: bool,
         lead: tuple[int, ...],
+        carried: Carried | None,
     ) -> None:
         """Send an answer when its turn comes; a reader process encodes a long one before."""
+        if carried is not None:
+            wish, result = await carried.put(wish, result, lead)
         about = (wish, result.outputs, raw, final, lead, result.reused)
         if (is_long_raw if raw else is_long)(result):
             client = self._hints.client

@@ -21,6 +21,7 @@ from farm.encoding.tensors import shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest
 from farm.protocols.kserve.request import (
     ERRORS,
+    IN_REGION,
     NO_PARAMETERS,
     REQUEST_KINDS,
     VERSION,
@@ -29,9 +30,9 @@ from farm.protocols.kserve.request import (
     Parameters,
     RequestedOutput,
     Wish,
-    refuse_shared_memory,
 )
 from farm.protocols.kserve.rest.data import array_of_data, data_of_array
+from farm.protocols.kserve.shared_memory.places import REGION
 from farm.protocols.kserve.tensors import Raw, checked_shape, raw_array, raw_view
 
 TRAVELS = REQUEST_KINDS
@@ -171,9 +172,12 @@ def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
         raise InvalidInput(f"datatype of {where} is {what}; expected a string, such as FP64")
     parameters, size = _parameters(item, where), None
     if parameters:
-        refuse_shared_memory(parameters)
         size = parameters.get("binary_data_size")
-    if size is None:
+    if parameters and REGION in parameters:
+        if size is not None or item.get("data") is not None:
+            raise InvalidInput(f"{where} has both {REGION} and data; expected one of them")
+        array = IN_REGION
+    elif size is None:
         if "data" not in item:
             raise InvalidInput(f"{where} has neither data nor the parameter binary_data_size")
         array = array_of_data(item["data"], datatype, shape, where)
@@ -216,6 +220,10 @@ def encode_infer(
     for i, output in enumerate(wish.outputs):
         if i:
             parts.append(b",")
+        if output.place is not None and output.place.shape is not None:
+            # Without parameters: Triton's client for C++ takes any for those of a raw tensor.
+            parts += (_output_head(output.name, output.datatype, output.place.shape), b"}")
+            continue
         array = result.outputs[output.position]
         parts.append(_output_head(output.name, output.datatype, lead + array.shape))
         if output.binary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -11,7 +12,7 @@ import orjson
 
 from farm.bodies.body import HEAVY_BYTES, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import Reading, is_long, is_long_raw
+from farm.bodies.reading import Reading, carried_out, is_long, is_long_raw
 from farm.bodies.unpacking import Headers, Refused, too_large
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
@@ -27,6 +28,7 @@ from farm.protocols.kserve.request import (
     Wish,
     config_of,
     hints_of_parameters,
+    uses_regions,
     without_axis,
 )
 from farm.protocols.kserve.rest.codec import (
@@ -38,8 +40,11 @@ from farm.protocols.kserve.rest.codec import (
     error_body,
     has_short_json,
 )
+from farm.protocols.kserve.rest.endpoint_regions import region_handlers
 from farm.protocols.kserve.rest.generate import decode_generate, encode_generate
 from farm.protocols.kserve.rest.paths import RestEndpoint, Route, check_method, route_of
+from farm.protocols.kserve.shared_memory.endpoint_carrier import Carrier
+from farm.protocols.kserve.shared_memory.regions import Regions
 from farm.protocols.kserve.statistics import statistics_of
 
 logger = logging.getLogger(__name__)
@@ -74,12 +79,17 @@ class KServeEndpoint:
         non_finite: NonFinite,
         readers: Reads = READS_HERE,
         dialect: OpenDialect = OPEN,
+        regions: Regions | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         self._backend = backend
         self._dialect = dialect
         self._readers = readers
         self._repository = repository
         self._non_finite = non_finite
+        regions = regions or Regions()
+        self._carrier = carrier or Carrier(regions, readers)
+        self._carrying: set[asyncio.Task[None]] = set()
         self._handlers: Mapping[RestEndpoint, Callable[[Route, Request], bytes]] = MappingProxyType(
             {
                 RestEndpoint.SERVER: lambda route, request: orjson.dumps(dialect.server_metadata()),
@@ -96,6 +106,7 @@ class KServeEndpoint:
                 RestEndpoint.NOT_OFFERED: self._not_offered,
                 RestEndpoint.GENERATE_STREAM: self._oddly_written,
                 RestEndpoint.INFER_STREAM: self._oddly_written,
+                **region_handlers(regions),
             }
         )
 
@@ -135,6 +146,8 @@ class KServeEndpoint:
             return AnswerForm(encode_infer, wish, (self._non_finite, lead))
 
         def go(asked: InferRequest) -> CancelCall:
+            if uses_regions(asked):
+                return self._run_in_regions(asked, info, request, answer)
             return self._run(asked, info, request, answer, form)
 
         body: bytes | HeldBody | memoryview = request.body
@@ -200,6 +213,40 @@ class KServeEndpoint:
         run.when_described(info.name, config_of(asked.parameters), hints, go)
         return run.cancel
 
+    def _run_in_regions(
+        self, asked: InferRequest, info: ModelInfo, request: Request, answer: Answer
+    ) -> CancelCall:
+        """Run a request with tensors in shared memory."""
+        task = asyncio.get_running_loop().create_task(self._carry(asked, info, request, answer))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+        return lambda: (task.cancel(), None)[1]
+
+    async def _carry(
+        self, asked: InferRequest, info: ModelInfo, request: Request, answer: Answer
+    ) -> None:
+        try:
+            hints = hints_of(request.headers, request.peer, request.user)
+            hints = hints_of_parameters(asked.parameters, hints)
+            is_owner, client = request.is_owner_here(), hints.client
+            async with self._carrier.carried(asked, is_owner, client) as carried:
+                config = config_of(asked.parameters)
+                info = await self._backend.describe(info.name, config)
+                call, wish = self._dialect.call_of(carried.request, info)
+                lead: tuple[int, ...] = ()
+                if call.rows == 1:
+                    call, lead = without_axis(call), (1,)
+                result = await self._backend.submit(call, hints)
+                wish, result = await carried.put(wish, result, lead)
+                about = (wish, result, self._non_finite, lead)
+                if is_long(result):
+                    encoded = await carried_out(self._readers, encode_infer, *about, client=client)
+                else:
+                    encoded = encode_infer(*about)
+                send_encoded(encoded, result, request, answer)
+        except Exception as error:
+            answer_failure(error, request, answer)
+
     # Paths that run no model
 
     def _ready(self, route: Route, request: Request) -> bytes:
@@ -243,7 +290,7 @@ class KServeEndpoint:
 
     def _not_offered(self, route: Route, request: Request) -> bytes:
         raise UnsupportedFeature(
-            f"{request.path[:80]}: shared memory, logging and trace settings are not offered here"
+            f"{request.path[:80]}: logging and trace settings are not offered here"
         )
 
 
@@ -288,13 +335,7 @@ class _KServeRun:
         writing.begin(self._readers, form.function, *arguments, client=client)
 
     def _send(self, encoded: Encoded, result: Result) -> None:
-        body, json_length = encoded if isinstance(encoded, tuple) else (encoded, None)
-        extra = result_headers(result)
-        if json_length is None:
-            answer_compressed(self._request, self._answer, body, extra, JSON)
-        else:
-            extra += ((b"Inference-Header-Content-Length", b"%d" % json_length),)
-            answer_compressed(self._request, self._answer, body, extra, OCTETS)
+        send_encoded(encoded, result, self._request, self._answer)
 
     def when_described(
         self, model: str, config: str, hints: Hints, go: Callable[[ModelInfo], None]
@@ -316,6 +357,17 @@ class _KServeRun:
 
         call = Call(model, Operation.DESCRIBE, config=config)
         self._task_id = self._backend.start_call(call, hints, done)
+
+
+def send_encoded(encoded: Encoded, result: Result, request: Request, answer: Answer) -> None:
+    """Answer with an encoded result."""
+    body, json_length = encoded if isinstance(encoded, tuple) else (encoded, None)
+    extra = result_headers(result)
+    if json_length is None:
+        answer_compressed(request, answer, body, extra, JSON)
+    else:
+        extra += ((b"Inference-Header-Content-Length", b"%d" % json_length),)
+        answer_compressed(request, answer, body, extra, OCTETS)
 
 
 def _short_body(request: Request) -> bytes:

@@ -7,7 +7,7 @@ answer has a status of its own; after it, an event with `error` ends the stream.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -22,6 +22,7 @@ from farm.dispatcher.result_stream import ResultStream
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError
 from farm.http.asgi import (
+    IS_OWNER_HERE,
     USER,
     ClientGone,
     answer_json,
@@ -39,6 +40,7 @@ from farm.protocols.kserve.request import (
     Wish,
     config_of,
     hints_of_parameters,
+    uses_regions,
 )
 from farm.protocols.kserve.rest.codec import HEADER_LENGTH, encode_error, error_body
 from farm.protocols.kserve.rest.generate import (
@@ -48,6 +50,8 @@ from farm.protocols.kserve.rest.generate import (
     infer_event,
 )
 from farm.protocols.kserve.rest.paths import RestEndpoint, Route, check_method, route_of
+from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried, Carrier
+from farm.protocols.kserve.shared_memory.regions import Regions
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
@@ -65,7 +69,9 @@ class KServeStreams:
         non_finite: NonFinite,
         readers: Reads = READS_HERE,
         dialect: OpenDialect = OPEN,
+        carrier: Carrier | None = None,
     ) -> None:
+        self._carrier = carrier or Carrier(Regions(), readers)
         self._backend = backend
         self._dialect = dialect
         self._readers = readers
@@ -75,9 +81,10 @@ class KServeStreams:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         try:
-            call, hints, encode = await self._asked(scope, receive)
-            with closing(ResultStream(self._backend, call, hints)) as answers:
-                await while_client_waits(_send_events(answers, encode, send), receive)
+            async with AsyncExitStack() as until_answered:
+                call, hints, encode = await self._asked(scope, receive, until_answered)
+                with closing(ResultStream(self._backend, call, hints)) as answers:
+                    await while_client_waits(_send_events(answers, encode, send), receive)
         except ClientGone:
             pass
         except Refused as refused:
@@ -92,7 +99,9 @@ class KServeStreams:
         """Return the body of an answer to a refused request, in the protocol's form."""
         return error_body(self._dialect.refusal(kind, message))
 
-    async def _asked(self, scope: Scope, receive: Receive) -> tuple[Call, Hints, Encode]:
+    async def _asked(
+        self, scope: Scope, receive: Receive, until_answered: AsyncExitStack
+    ) -> tuple[Call, Hints, Encode]:
         target = scope["raw_path"].decode("latin-1")
         target = "/" + target.lstrip("/")
         route = route_of(target)
@@ -112,18 +121,27 @@ class KServeStreams:
             asked = await carried_out(self._readers, decode, *about, client=hints.client)
         else:
             asked = decode(*about)
+        carried = None
+        if uses_regions(asked):
+            is_owner, client = scope[IS_OWNER_HERE](), hints.client
+            carrying = self._carrier.carried(asked, is_owner, client)
+            carried = await until_answered.enter_async_context(carrying)
+            asked = carried.request
         hints = hints_of_parameters(asked.parameters, hints)
         info = await self._backend.describe(info.name, config_of(asked.parameters))
         call, wish = self._dialect.call_of(asked, info, streaming=True)
-        return call, hints, self._encoder(route, wish, hints.client)
+        return call, hints, self._encoder(route, wish, hints.client, carried)
 
-    def _encoder(self, route: Route, wish: Wish, client: str) -> Encode:
+    def _encoder(self, route: Route, wish: Wish, client: str, carried: Carried | None) -> Encode:
         write = infer_event
         if route.endpoint is RestEndpoint.GENERATE_STREAM:
             write = generate_event
 
         async def encode(result: Result) -> bytes | memoryview:
-            about = (wish, result, self._non_finite)
+            left = wish
+            if carried is not None:
+                left, result = await carried.put(wish, result)
+            about = (left, result, self._non_finite)
             if not is_long(result):
                 return write(*about)
             data: bytes | memoryview

@@ -33,11 +33,20 @@ class RestEndpoint(Enum):
     INDEX = auto()
     LOAD = auto()
     UNLOAD = auto()
+    REGION_STATUS = auto()
+    REGION_REGISTER = auto()
+    REGION_UNREGISTER = auto()
+    CUDA_STATUS = auto()
+    CUDA_REGISTER = auto()
+    CUDA_UNREGISTER = auto()
     NOT_OFFERED = auto()
 
 
 class Route(NamedTuple):
-    """The endpoint of a path; model and version are "" if the path names none."""
+    """The endpoint of a path; model and version are "" if the path names none.
+
+    model: of the paths of shared memory, the region.
+    """
 
     endpoint: RestEndpoint
     model: str = ""
@@ -66,7 +75,14 @@ OF_MODELS = {
     ("trace", "setting"): RestEndpoint.NOT_OFFERED,
 }
 OF_THE_REPOSITORY = {"load": RestEndpoint.LOAD, "unload": RestEndpoint.UNLOAD}
-SHARED_MEMORY = ("systemsharedmemory", "cudasharedmemory")
+OF_REGIONS = {
+    ("systemsharedmemory", "status"): RestEndpoint.REGION_STATUS,
+    ("systemsharedmemory", "register"): RestEndpoint.REGION_REGISTER,
+    ("systemsharedmemory", "unregister"): RestEndpoint.REGION_UNREGISTER,
+    ("cudasharedmemory", "status"): RestEndpoint.CUDA_STATUS,
+    ("cudasharedmemory", "register"): RestEndpoint.CUDA_REGISTER,
+    ("cudasharedmemory", "unregister"): RestEndpoint.CUDA_UNREGISTER,
+}
 
 POST = frozenset(
     {
@@ -77,6 +93,10 @@ POST = frozenset(
         RestEndpoint.INDEX,
         RestEndpoint.LOAD,
         RestEndpoint.UNLOAD,
+        RestEndpoint.REGION_REGISTER,
+        RestEndpoint.REGION_UNREGISTER,
+        RestEndpoint.CUDA_REGISTER,
+        RestEndpoint.CUDA_UNREGISTER,
     }
 )
 """The endpoints that take POST; all others take GET."""
@@ -132,8 +152,12 @@ def _route_of(target: str) -> Route:
         return _route_to_model(parts[1:])
     if len(parts) > 3 and parts[:2] == ("repository", "models") and parts[-1] in OF_THE_REPOSITORY:
         return Route(OF_THE_REPOSITORY[parts[-1]], "/".join(parts[2:-1]))
-    if parts[0] in SHARED_MEMORY:
-        return Route(RestEndpoint.NOT_OFFERED)
+    if (parts[0], parts[-1]) in OF_REGIONS:
+        of_region = OF_REGIONS[parts[0], parts[-1]]
+        if len(parts) == 2:
+            return Route(of_region)
+        if len(parts) > 3 and parts[1] == "region":
+            return Route(of_region, "/".join(parts[2:-1]))
     raise _nothing_at(path)
 
 

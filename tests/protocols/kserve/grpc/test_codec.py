@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
-from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.protocols.kserve.grpc import codec as kserve_grpc
 from farm.protocols.kserve.grpc.codec import (
     FIELDS,
@@ -25,7 +25,8 @@ from farm.protocols.kserve.grpc.codec import (
     messages,
     parameters_of,
 )
-from farm.protocols.kserve.request import VERSION, Wish, WishedOutput, call_of
+from farm.protocols.kserve.request import IN_REGION, VERSION, Wish, WishedOutput, call_of
+from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.tensors import DATATYPES, raw_bytes
 
 VALUES: dict[str, list[Any]] = {
@@ -208,12 +209,72 @@ def test_what_does_not_fit_is_refused(body: bytes, error: type[FarmError], text:
     assert text in caught.value.message
 
 
-def test_shared_memory_is_refused() -> None:
-    def change(message: Any) -> None:
-        message.inputs[0].parameters["shared_memory_region"].string_param = "r"
+def place(parameters: Any, byte_size: int = 16) -> None:
+    parameters["shared_memory_region"].string_param = "r"
+    parameters["shared_memory_byte_size"].int64_param = byte_size
 
-    with pytest.raises(UnsupportedFeature, match="send the data itself"):
-        decode_infer(asked(change=change))
+
+def two_inputs(*placed: int) -> Any:
+    """A message with two inputs of two numbers; those that are not in a region are raw."""
+    message = messages()["inference.ModelInferRequest"](model_name="m")
+    for i in range(2):
+        tensor = message.inputs.add(name=f"x{i}", datatype="FP64", shape=[2])
+        if i in placed:
+            place(tensor.parameters)
+        else:
+            message.raw_input_contents.append(np.full(2, float(i)).tobytes())
+    return message
+
+
+@pytest.mark.parametrize("placed", [(0,), (1,), (0, 1)])
+def test_raw_contents_are_those_of_the_inputs_that_are_in_no_region(
+    placed: tuple[int, ...],
+) -> None:
+    request, raw = decode_infer(two_inputs(*placed).SerializeToString())
+    assert raw
+    for i, tensor in enumerate(request.inputs):
+        if i in placed:
+            assert tensor.array is IN_REGION
+            assert tensor.parameters["shared_memory_region"] == "r"
+        else:
+            assert tensor.array.tolist() == [i, i]
+
+
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_raw_contents_of_another_number_are_refused(count: int) -> None:
+    message = two_inputs(0)
+    del message.raw_input_contents[:]
+    message.raw_input_contents.extend([bytes(16)] * count)
+    expected = "values in fp64_contents" if not count else f"has {count} entries; expected 1"
+    with pytest.raises(InvalidInput, match=expected):
+        decode_infer(message.SerializeToString())
+
+
+def test_contents_of_an_input_in_a_region_are_refused() -> None:
+    message = two_inputs(0, 1)
+    message.inputs[1].contents.fp64_contents.append(1.0)
+    with pytest.raises(InvalidInput, match="'x1' has typed contents and shared_memory_region"):
+        decode_infer(message.SerializeToString())
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_an_output_in_a_region_has_no_data(raw: bool) -> None:
+    outputs = [
+        WishedOutput(0, "y", "FP64", False, Place("r", 8, 16, (1, 2))),
+        WishedOutput(1, "z", "FP64", False),
+    ]
+    arrays = [np.empty(0, np.uint8), np.array([5.0])]
+    body = encode_infer(Wish("m", None, outputs), arrays, raw)
+    answer = decode("inference.ModelInferResponse", body)
+    y, z = answer.outputs
+    assert (y.name, y.datatype, list(y.shape)) == ("y", "FP64", [1, 2])
+    assert not y.parameters
+    assert not y.HasField("contents")
+    assert list(z.shape) == [1]
+    if raw:  # clients find the bytes of an output by its position
+        assert list(answer.raw_output_contents) == [b"", np.array([5.0]).tobytes()]
+    else:
+        assert list(z.contents.fp64_contents) == [5.0]
 
 
 def test_an_empty_tensor_may_be_typed() -> None:

@@ -16,6 +16,7 @@ from farm.call import Array, ModelInfo, Result, TensorInfo
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest, UnsupportedFeature
 from farm.protocols.kserve.request import (
+    IN_REGION,
     InferInput,
     InferRequest,
     RequestedOutput,
@@ -32,6 +33,7 @@ from farm.protocols.kserve.rest.codec import (
     encode_infer,
     error_body,
 )
+from farm.protocols.kserve.shared_memory.places import Place
 
 X = {"name": "x", "shape": [2, 2], "datatype": "FP64", "data": [1, 2, 3, 4]}
 RAW = {"name": "x", "shape": [2, 2], "datatype": "FP64", "parameters": {"binary_data_size": 32}}
@@ -205,9 +207,31 @@ def test_hostile_requests_are_the_clients_mistakes(
     assert encode_error(caught.value)[0] == 400
 
 
-def test_shared_memory_is_told_apart() -> None:
-    with pytest.raises(UnsupportedFeature, match="shared memory"):
-        decoded({"inputs": [X | {"parameters": {"shared_memory_region": "r"}}]})
+def test_an_input_in_a_region_has_no_data() -> None:
+    placed = {"parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8}}
+    bare = {name: value for name, value in X.items() if name != "data"}
+    (read,) = decoded({"inputs": [bare | placed]}).inputs
+    assert read.array is IN_REGION
+    assert read.parameters == placed["parameters"]
+    raw = {"parameters": placed["parameters"] | {"binary_data_size": 0}}
+    for item in (X | placed, bare | raw):
+        with pytest.raises(InvalidInput, match="both shared_memory_region and data"):
+            decoded({"inputs": [item]})
+
+
+def test_an_output_in_a_region_has_no_data() -> None:
+    """And no parameters: Triton's client for C++ expects `binary_data_size` among any."""
+    outputs = [
+        WishedOutput(0, "y", "FP64", True, Place("r", 8, 16, (1, 2))),
+        WishedOutput(1, "z", "FP64", False),
+    ]
+    result = Result((np.empty(0, np.uint8), np.array([5.0])))
+    body, length = encode_infer(Wish("m", None, outputs), result)
+    assert length is None
+    assert json.loads(body)["outputs"] == [
+        {"name": "y", "datatype": "FP64", "shape": [1, 2]},
+        {"name": "z", "datatype": "FP64", "shape": [1], "data": [5.0]},
+    ]
 
 
 @pytest.mark.parametrize("length", [b"-1", b"1.5", b"x", b"", b"+5", b"1e3", b"9" * 5000, b"0"])

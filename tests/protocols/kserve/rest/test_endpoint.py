@@ -235,7 +235,8 @@ ERRORS: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/v2/repository/models/nope/load", {}, 404, "no model 'nope'"),
     ("POST", "/v2/repository/models/double/load", {"parameters": {"config": "{}"}}, 501, "config"),
     ("GET", "/v2/logging", None, 501, "not offered here"),
-    ("POST", "/v2/systemsharedmemory/region/r/register", {}, 501, "not offered here"),
+    ("POST", "/v2/systemsharedmemory/region/r/register", {}, 400, "no 'key' field"),
+    ("POST", "/v2/cudasharedmemory/region/r/register", {}, 501, "CUDA shared memory is not"),
     ("POST", "/v2/models/double/generate", {"x": "a"}, 400, "data of input 'x'"),
     ("POST", "/v2/models/double/%67enerate_stream", {"x": [1, 2]}, 404, "without %"),
 ]

@@ -56,8 +56,11 @@ def asked(method: str, path: str) -> Request:
         ("/v2/repository/index", Route(RestEndpoint.INDEX)),
         ("/v2/repository/models/a/b/load", Route(RestEndpoint.LOAD, "a/b")),
         ("/v2/repository/models/a%2Fb/unload", Route(RestEndpoint.UNLOAD, "a/b")),
-        ("/v2/systemsharedmemory/region/r/register", Route(RestEndpoint.NOT_OFFERED)),
-        ("/v2/cudasharedmemory/status", Route(RestEndpoint.NOT_OFFERED)),
+        ("/v2/systemsharedmemory/region/r/register", Route(RestEndpoint.REGION_REGISTER, "r")),
+        ("/v2/systemsharedmemory/region/a/b%2F/status", Route(RestEndpoint.REGION_STATUS, "a/b/")),
+        ("/v2/systemsharedmemory/unregister", Route(RestEndpoint.REGION_UNREGISTER)),
+        ("/v2/cudasharedmemory/status", Route(RestEndpoint.CUDA_STATUS)),
+        ("/v2/cudasharedmemory/region/r/register", Route(RestEndpoint.CUDA_REGISTER, "r")),
         ("/v2/logging", Route(RestEndpoint.NOT_OFFERED)),
     ],
 )

@@ -1,0 +1,427 @@
+"""Triton's own Python clients with system shared memory, unchanged, against `farm serve`."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.grpc.aio as triton_grpc_aio
+import tritonclient.http as triton_http
+import tritonclient.http.aio as triton_http_aio
+from tritonclient.utils import (
+    InferenceServerException,
+    serialize_byte_tensor,
+    serialized_byte_size,
+    shared_memory,
+)
+
+import farm
+from farm.bodies.body import HEAVY_BYTES
+from farm.machine.shared_memory import OBJECTS
+from farm.protocols.kserve.shared_memory.regions import MOST_REGIONS
+from farm.server.farm import Farm, running
+from farm.settings import Settings
+from tests.support.coroutines import on_loop, wait_until
+from tests.support.dispatcher_farm import LIMIT_S, Served, serving
+from tests.support.shared_objects import open_of, shared_object
+
+pytestmark = pytest.mark.skipif(not OBJECTS.is_dir(), reason="this system has no /dev/shm")
+
+MODELS = """
+import time
+import farm
+from farm import TensorInfo
+
+def echo(name, dtype):
+    class Echo(farm.Model):
+        inputs = {"x": TensorInfo("x", (-1,), dtype)}
+        outputs = {"y": TensorInfo("y", (-1,), dtype)}
+        max_batch = 8
+
+        def evaluate(self, inputs, config):
+            time.sleep(config.get("sleep", 0))
+            return inputs["x"]
+
+    Echo.name = name
+    return Echo
+
+Numbers, Texts = echo("numbers", "float64"), echo("texts", "bytes")
+
+class Both(farm.Model):
+    name = "both"
+    inputs = {"a": 2, "b": -1}
+    outputs = {"c": 2, "d": -1}
+
+    def evaluate(self, inputs, config):
+        return {"c": 2 * inputs["a"], "d": inputs["b"]}
+
+class Count(farm.Model):
+    name = "count"
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+
+    def stream(self, inputs, config):
+        for i in range(int(inputs["x"][0])):
+            yield [i]
+"""
+
+
+@farm.model(inputs={"x": 2}, outputs={"y": 2})
+def same(x: Any) -> Any:
+    return x
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("triton")
+    (folder / "models.py").write_text(MODELS)
+    names = [f"models.py:{name}" for name in ("Numbers", "Texts", "Both", "Count")]
+    with serving(folder, *names, "--workers", "2", "--grpc-port", "0") as running:
+        yield running
+
+
+def address(served: Served, module: Any) -> str:
+    if module in (triton_grpc, triton_grpc_aio):
+        return str(served.connection.grpc)
+    return urlsplit(served.connection.url).netloc
+
+
+@pytest.fixture(params=[triton_http, triton_grpc], ids=["http", "grpc"])
+def module(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def client(served: Served, module: Any) -> Iterator[Any]:
+    with module.InferenceServerClient(address(served, module)) as found:
+        yield found
+        found.unregister_system_shared_memory()
+
+
+@contextmanager
+def region(client: Any, size: int, name: str = "region") -> Iterator[Any]:
+    """Make and register a region as Triton's examples do."""
+    with shared_object(None) as free:
+        handle = shared_memory.create_shared_memory_region(name, free.key, size)
+        try:
+            client.register_system_shared_memory(name, free.key, size)
+            yield handle
+        finally:
+            shared_memory.destroy_shared_memory_region(handle)
+
+
+def regions(client: Any) -> dict[str, Any]:
+    status = client.get_system_shared_memory_status()
+    if isinstance(status, list):
+        return {found["name"]: found for found in status}
+    return dict(status.regions)
+
+
+def tensors(module: Any, shape: list[int], size: int, datatype: str = "FP64") -> dict[str, Any]:
+    """Build an input at the start of the region and an output behind it."""
+    x = module.InferInput("x", shape, datatype)
+    x.set_shared_memory("region", size)
+    y = module.InferRequestedOutput("y")
+    y.set_shared_memory("region", size, offset=size)
+    return {"inputs": [x], "outputs": [y]}
+
+
+def shape_of(output: Any) -> list[int]:
+    return list(output["shape"] if isinstance(output, dict) else output.shape)
+
+
+def test_the_server_lists_the_extension(client: Any) -> None:
+    metadata = client.get_server_metadata()
+    named = metadata["extensions"] if isinstance(metadata, dict) else metadata.extensions
+    assert "system_shared_memory" in named
+
+
+def test_regions_are_registered_shown_and_unregistered(client: Any) -> None:
+    client.unregister_cuda_shared_memory()  # as Triton's examples begin
+    assert not regions(client)
+    with region(client, 64, "a b/ü"), region(client, 32, "other"):
+        assert set(regions(client)) == {"a b/ü", "other"}
+        client.unregister_system_shared_memory("a b/ü")
+        assert set(regions(client)) == {"other"}
+        client.unregister_system_shared_memory()
+        assert not regions(client)
+
+
+def test_errors_have_tritons_texts(client: Any, module: Any) -> None:
+    is_grpc = module is triton_grpc
+    with region(client, 64), shared_object(8) as other:
+        faults: list[tuple[Callable[[], Any], tuple[str, str, str]]] = [
+            (
+                lambda: client.register_system_shared_memory("region", other.key, 8),
+                ("shared memory region 'region' already in manager", "ALREADY_EXISTS", "400"),
+            ),
+            (
+                lambda: client.get_system_shared_memory_status("nobody"),
+                ("Unable to find system shared memory region: 'nobody'", "NOT_FOUND", "404"),
+            ),
+            (
+                lambda: client.register_system_shared_memory("q", other.key, 9),
+                ("failed to register shared memory region 'q'", "INVALID_ARGUMENT", "400"),
+            ),
+            (
+                lambda: client.register_system_shared_memory("q", other.key + "q", 8),
+                ("Unable to open shared memory region: ", "INVALID_ARGUMENT", "400"),
+            ),
+            (
+                lambda: client.register_cuda_shared_memory("q", b"", 0, 8),
+                ("CUDA shared memory is not offered here", "UNIMPLEMENTED", "501"),
+            ),
+            (
+                lambda: client.infer("numbers", **tensors(module, [8], 64)),
+                ("Invalid offset for shared memory region: 'region'", "INVALID_ARGUMENT", "400"),
+            ),
+        ]
+        for ask, texts in faults:
+            with pytest.raises(InferenceServerException) as caught:
+                ask()
+            text, grpc, http = texts
+            assert text in caught.value.message()
+            assert caught.value.status() == (f"StatusCode.{grpc}" if is_grpc else http)
+        assert set(regions(client)) == {"region"}
+
+
+@pytest.mark.parametrize("count", [4, HEAVY_BYTES])  # 2 MiB
+@pytest.mark.parametrize("lead", [[], [1]])
+def test_numbers(client: Any, module: Any, count: int, lead: list[int]) -> None:
+    x = np.random.default_rng(5).random(count)
+    with region(client, 2 * x.nbytes) as handle:
+        shared_memory.set_shared_memory_region(handle, [x])
+        result = client.infer("numbers", **tensors(module, [*lead, count], x.nbytes))
+        assert shape_of(result.get_output("y")) == [*lead, count]
+        y = shared_memory.get_contents_as_numpy(handle, np.float64, [count], offset=x.nbytes)
+        assert np.array_equal(x, y)
+        del y
+
+
+@pytest.mark.parametrize("count", [4, 20_000])  # in this process; in a reader process
+def test_texts(client: Any, module: Any, count: int) -> None:
+    texts = np.array([b"x" * (i % 40) for i in range(count)], object)
+    raw = serialize_byte_tensor(texts)
+    size = serialized_byte_size(raw)
+    assert (size > HEAVY_BYTES) is (count > 4)
+    with region(client, 2 * size) as handle:
+        shared_memory.set_shared_memory_region(handle, [raw])
+        result = client.infer("texts", **tensors(module, [count], size, "BYTES"))
+        assert shape_of(result.get_output("y")) == [count]
+        got = shared_memory.get_contents_as_numpy(handle, np.object_, [count], offset=size)
+        assert got.tolist() == texts.tolist()
+        del got
+
+
+def test_an_output_of_another_size_than_its_place(client: Any, module: Any) -> None:
+    with region(client, 256) as handle:
+        shared_memory.set_shared_memory_region(handle, [np.arange(4.0)])
+        asked = tensors(module, [4], 32)
+        y = asked["outputs"][0]
+        y.set_shared_memory("region", 31, offset=32)
+        with pytest.raises(
+            InferenceServerException, match=r"\(31 bytes\) should be at least 32 bytes"
+        ):
+            client.infer("numbers", **asked)
+        y.set_shared_memory("region", 100, offset=32)
+        client.infer("numbers", **asked)
+        got = shared_memory.get_contents_as_numpy(handle, np.float64, [5], offset=32)
+        assert got.tolist() == [0, 1, 2, 3, 0]
+        del got
+
+
+def test_an_output_of_an_input_in_a_region_may_be_sent(client: Any, module: Any) -> None:
+    with region(client, 32) as handle:
+        shared_memory.set_shared_memory_region(handle, [np.arange(4.0)])
+        asked = tensors(module, [4], 32)
+        result = client.infer("numbers", asked["inputs"])
+        assert result.as_numpy("y").tolist() == [0, 1, 2, 3]
+
+
+def test_a_message_for_a_reader_process_may_name_places(served: Served) -> None:
+    """The long input and output are JSON, which other processes read and write."""
+    b = np.random.default_rng(6).random(30_000)
+    with (
+        triton_http.InferenceServerClient(address(served, triton_http)) as client,
+        region(client, 32) as handle,
+    ):
+        shared_memory.set_shared_memory_region(handle, [np.array([1.0, 2.0])])
+        inputs = [
+            triton_http.InferInput("a", [2], "FP64"),
+            triton_http.InferInput("b", [30_000], "FP64"),
+        ]
+        inputs[0].set_shared_memory("region", 16)
+        inputs[1].set_data_from_numpy(b, binary_data=False)
+        outputs = [
+            triton_http.InferRequestedOutput("c"),
+            triton_http.InferRequestedOutput("d", binary_data=False),
+        ]
+        outputs[0].set_shared_memory("region", 16, offset=16)
+        result = client.infer("both", inputs, outputs=outputs)
+        assert np.array_equal(result.as_numpy("d"), b)
+        c = shared_memory.get_contents_as_numpy(handle, np.float64, [2], offset=16)
+        assert c.tolist() == [2, 4]
+        del c
+        client.unregister_system_shared_memory()
+
+
+@pytest.mark.parametrize("aio", [triton_http_aio, triton_grpc_aio], ids=["http", "grpc"])
+def test_asyncio_clients(served: Served, aio: Any) -> None:
+    x = np.arange(4.0)
+
+    @on_loop
+    async def go() -> None:
+        async with aio.InferenceServerClient(address(served, aio)) as client:
+            with shared_object(64) as made:
+                made.write(x.tobytes())
+                await client.register_system_shared_memory("region", made.key, 64)
+                await client.infer("numbers", **tensors(aio, [4], 32))
+                assert np.frombuffer(made.read()[32:]).tolist() == x.tolist()
+                await client.unregister_system_shared_memory("region")
+
+    go()
+
+
+def test_streams(served: Served) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with (
+        triton_grpc.InferenceServerClient(address(served, triton_grpc)) as client,
+        region(client, 64) as handle,
+    ):
+        shared_memory.set_shared_memory_region(handle, [np.array([3.0, 5.0])])
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("numbers", **tensors(triton_grpc, [2], 16))
+        result, error = answers.get(timeout=LIMIT_S)
+        assert error is None
+        assert list(result.get_output("y").shape) == [2]
+        got = shared_memory.get_contents_as_numpy(handle, np.float64, [2], offset=16)
+        assert got.tolist() == [3, 5]
+        client.async_stream_infer("count", **tensors(triton_grpc, [1], 8))
+        for _ in range(3):
+            assert answers.get(timeout=LIMIT_S)[1] is None
+        got = shared_memory.get_contents_as_numpy(handle, np.float64, [1], offset=8)
+        assert got.tolist() == [2]
+        client.unregister_system_shared_memory()
+        client.async_stream_infer("numbers", **tensors(triton_grpc, [2], 16))
+        result, error = answers.get(timeout=LIMIT_S)
+        assert "Unable to find shared memory region: 'region'" in str(error)
+        client.stop_stream()
+        del got
+
+
+def error_of(client: Any, **asked: Any) -> str | None:
+    """Return the error of an inference, if it is one."""
+    try:
+        client.infer("numbers", **asked)
+    except InferenceServerException as error:
+        return str(error.message())
+    return None
+
+
+def test_objects_that_are_cut_all_the_time_never_end_the_server(
+    client: Any, module: Any, served: Served
+) -> None:
+    """A mapping would end it by SIGBUS at the first such request."""
+    size = 1 << 20
+    with shared_object(2 * size) as made:
+        client.register_system_shared_memory("region", made.key, 2 * size)
+        stop = threading.Event()
+
+        def cut() -> None:
+            while not stop.is_set():
+                made.cut(0)
+                made.cut(2 * size)
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        try:
+            for _ in range(40):
+                error = error_of(client, **tensors(module, [size // 8], size))
+                assert error is None or "'region' was cut: its object" in error
+        finally:
+            stop.set()
+            cutting.join()
+        client.infer("numbers", **tensors(module, [size // 8], size))
+    assert served.process.poll() is None
+
+
+def test_many_clients_at_a_time(client: Any, module: Any, served: Served) -> None:
+    """Each has a region of its own; all register, infer and unregister."""
+    failures: list[Exception] = []
+
+    def work(number: int) -> None:
+        try:
+            with (
+                module.InferenceServerClient(address(served, module)) as mine,
+                shared_object(128) as made,
+            ):
+                name = f"of {number}"
+                mine.register_system_shared_memory(name, made.key, 128)
+                for i in range(20):
+                    x = np.full(8, float(1000 * number + i))
+                    made.write(x.tobytes())
+                    given, wanted = (
+                        module.InferInput("x", [8], "FP64"),
+                        module.InferRequestedOutput("y"),
+                    )
+                    given.set_shared_memory(name, 64)
+                    wanted.set_shared_memory(name, 64, offset=64)
+                    mine.infer("numbers", [given], outputs=[wanted])
+                    assert np.array_equal(np.frombuffer(made.read()[64:]), x)
+                mine.unregister_system_shared_memory(name)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert not regions(client)
+
+
+def test_descriptors_are_closed_on_unregister(client: Any, served: Served) -> None:
+    pid = served.process.pid
+    with shared_object(64) as made:
+        for i in range(10):
+            client.register_system_shared_memory(f"r{i}", made.key, 64)
+        assert open_of(made.path, pid) == 1
+        client.unregister_system_shared_memory()
+        assert open_of(made.path, pid) == 0
+
+
+def test_a_thousand_regions(client: Any, served: Served) -> None:
+    """The limit is an error of the client that meets it, and leaves nothing open."""
+    with shared_object(64) as made:
+
+        def fill() -> None:
+            for i in range(MOST_REGIONS + 1):
+                client.register_system_shared_memory(f"r{i}", made.key, 64)
+
+        with pytest.raises(InferenceServerException, match="regions are registered or in use"):
+            fill()
+        assert open_of(made.path, served.process.pid) == 1
+        client.unregister_system_shared_memory()
+        wait_until(lambda: open_of(made.path, served.process.pid) == 0)
+        client.register_system_shared_memory("again", made.key, 64)
+
+
+def test_no_region_is_left_open_when_the_farm_stops(tmp_path: Path) -> None:
+    settings = Settings(port=0, dir=tmp_path / "run")
+    with shared_object(16) as made:
+        with (
+            running(Farm([], settings, objects={"same": same})) as connection,
+            triton_http.InferenceServerClient(urlsplit(connection.url).netloc) as client,
+        ):
+            client.register_system_shared_memory("region", made.key, 16)
+            assert open_of(made.path) == 1
+        assert open_of(made.path) == 0
