@@ -64,7 +64,7 @@ def decode_infer(
         inputs,
         version,
         _id(message),
-        _parameters(message, "the request"),
+        parameters_in(message),
         [_output(o, i) for i, o in enumerate(_objects(message, "outputs", needed=False))],
     )
 
@@ -253,12 +253,17 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": valid_text(message)})
 
 
+def parameters_in(message: dict[str, Any]) -> Parameters:
+    """Return the parameters of a request's JSON object. Raises InvalidInput."""
+    return _parameters(message, "the request")
+
+
 def decode_parameters(body: bytes) -> Parameters:
     """Return the parameters of a repository request: the body is empty or has `parameters`.
 
     Raises InvalidRequest, InvalidInput.
     """
-    return _parameters(decode_object(body), "the request")
+    return parameters_in(decode_object(body))
 
 
 def decode_index(body: bytes) -> bool:

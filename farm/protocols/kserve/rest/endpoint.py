@@ -165,8 +165,8 @@ class KServeEndpoint:
         self,
         request: Request,
         answer: Answer,
-        go: Callable[[InferRequest], CancelCall],
-        decode: Callable[..., InferRequest],
+        go: Callable[[Any], CancelCall],
+        decode: Callable[..., Any],
         *about: Any,
     ) -> CancelCall:
         """Decode a long request in a reader process, then call `go` with it."""
