@@ -34,6 +34,14 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.protocols.kserve.content_types import (
+    OF_REQUESTS,
+    PANDAS,
+    check_output,
+    column_shape,
+    content_type_of,
+    names_by_type,
+)
 from farm.protocols.kserve.tensors import datatype_of
 
 VERSION = "1"
@@ -92,6 +100,12 @@ class InferRequest(NamedTuple):
     outputs: Sequence[RequestedOutput] = ()
 
 
+class OutputForm(NamedTuple):
+    """The form of an output that is not sent as the model returns it."""
+
+    content_type: str = ""
+
+
 class WishedOutput(NamedTuple):
     """An output of the answer: its position among the model's outputs, and its name and form."""
 
@@ -100,6 +114,7 @@ class WishedOutput(NamedTuple):
     datatype: str
     binary: bool
     """Over HTTP: sent as raw bytes after the JSON."""
+    form: OutputForm | None = None
 
 
 class Wish(NamedTuple):
@@ -108,9 +123,11 @@ class Wish(NamedTuple):
     model: str
     id: str | None
     outputs: Sequence[WishedOutput]
+    content_type: str = ""
+    """Of the request, which the answer repeats."""
 
 
-REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, WishedOutput, Wish)
+REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, OutputForm, WishedOutput, Wish)
 """The classes of requests and of requested outputs."""
 
 
@@ -132,9 +149,27 @@ def call_of(
     """
     refuse_sequences(request.parameters)
     operation = _operation(info, streaming)
-    arrays, rows = _arrays(request.inputs, info)
+    content_type = content_type_of(request.parameters, "the request", OF_REQUESTS)
+    arrays, rows = _arrays(_contents(request.inputs, content_type, info), info)
     call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows)
-    return call, Wish(info.name, request.id, _outputs(request, info))
+    return call, Wish(info.name, request.id, _outputs(request, info), content_type)
+
+
+def _contents(
+    given: Sequence[InferInput], content_type: str, info: ModelInfo
+) -> Sequence[InferInput]:
+    """Return the inputs as the content types of the request and of each mean them."""
+    if not content_type and not any("content_type" in tensor.parameters for tensor in given):
+        return given
+    names = names_by_type([tensor.name for tensor in given], content_type, info)
+    tensors = {tensor.name: tensor for tensor in info.inputs}
+    inputs = []
+    for name, got in zip(names, given, strict=True):
+        shape, tensor = got.shape, tensors.get(name)
+        if tensor and PANDAS in (content_type, got.parameters.get("content_type")):
+            shape = column_shape(name, shape, tensor)
+        inputs.append(got._replace(name=name, shape=shape, array=got.array.reshape(shape)))
+    return inputs
 
 
 def without_axis(call: Call) -> Call:
@@ -225,8 +260,18 @@ def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:
         position = names.index(name)
         datatype = datatype_of(info.outputs[position].dtype)
         flag = _flag(parameters, "binary_data", binary)
-        wished.append(WishedOutput(position, name, datatype, flag))
+        form = _form(parameters, name, datatype) if parameters else None
+        wished.append(WishedOutput(position, name, datatype, flag, form))
     return wished
+
+
+def _form(parameters: Parameters, name: str, datatype: str) -> OutputForm | None:
+    where = f"output {name!r}"
+    content_type = content_type_of(parameters, where)
+    if not content_type:
+        return None
+    check_output(content_type, datatype, where)
+    return OutputForm(content_type)
 
 
 def refuse_sequences(parameters: Parameters) -> None:

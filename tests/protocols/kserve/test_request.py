@@ -16,6 +16,7 @@ from farm.protocols.kserve.request import (
     ERRORS,
     InferInput,
     InferRequest,
+    OutputForm,
     RequestedOutput,
     WishedOutput,
     call_of,
@@ -237,6 +238,64 @@ def test_urgent_goes_before_less_urgent() -> None:
 def test_priority_and_timeout_are_whole_numbers(key: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=f"parameter {key} is .*; expected a whole number"):
         hints_of_parameters({key: value}, Hints())
+
+
+LONE = ModelInfo("lone", (TensorInfo("x", (3,)),), (TensorInfo("y", (), "bytes"),))
+ROW = ModelInfo("row", (TensorInfo("a", (1,)), TensorInfo("t", (), "bytes")), ())
+
+
+@pytest.mark.parametrize("content_type", ["np", "str"])
+def test_the_only_input_of_mlservers_requests_has_any_name(content_type: str) -> None:
+    request = asked(tensor("input-1", (5, 3)), parameters={"content_type": content_type})
+    call, wish = call_of(request, LONE)
+    assert call.rows == 5
+    assert wish.content_type == content_type
+    with pytest.raises(InvalidInput, match="there is no input 'input-1'"):
+        call_of(asked(tensor("input-1", (5, 3))), LONE)
+    with pytest.raises(InvalidInput, match="input 'b' is missing"):
+        call_of(asked(A, parameters={"content_type": content_type}), TWO)
+
+
+@pytest.mark.parametrize("sizes", [((5,), (5,)), ((5, 1), (5, 1)), ((5,), (5, 1))])
+def test_columns_of_a_table_are_rows(sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    of_a, of_t = sizes
+    texts = InferInput("t", "BYTES", of_t, np.full(of_t, b"a", object))
+    call, wish = call_of(asked(texts, tensor("a", of_a), parameters={"content_type": "pd"}), ROW)
+    assert call.rows == 5
+    assert [x.shape for x in call.inputs] == [(5, 1), (5,)]
+    assert wish.content_type == "pd"
+    each = [t._replace(parameters={"content_type": "pd"}) for t in (tensor("a", of_a), texts)]
+    call, wish = call_of(asked(*each), ROW)
+    assert [x.shape for x in call.inputs] == [(5, 1), (5,)]
+    assert wish.content_type == ""
+
+
+def test_a_column_is_never_one_evaluation() -> None:
+    with pytest.raises(InvalidInput, match=r"'x' has shape \[3\]; expected a column, \[-1, 3\]"):
+        call_of(asked(tensor("x", (3,)), parameters={"content_type": "pd"}), LONE)
+    with pytest.raises(InvalidInput, match="there is no input 'q'"):
+        call_of(asked(tensor("q", (3,)), parameters={"content_type": "pd"}), LONE)
+
+
+def test_content_types_of_outputs() -> None:
+    def wished(content_type: Any) -> WishedOutput:
+        output = RequestedOutput("y", {"content_type": content_type})
+        (found,) = call_of(asked(tensor("x", (3,)), outputs=[output]), LONE)[1].outputs
+        return found
+
+    assert wished("base64").form == OutputForm("base64")
+    assert wished(None).form is None
+    with pytest.raises(InvalidInput, match="content_type of output 'y' is 'b64'; expected one of"):
+        wished("b64")
+    numbers = RequestedOutput("y", {"content_type": "str"})
+    with pytest.raises(InvalidInput, match="which is for BYTES; it is FP64"):
+        call_of(asked(A, B, outputs=[numbers]), TWO)
+
+
+@pytest.mark.parametrize("content_type", ["base64", "csv", 3])
+def test_a_request_of_an_unknown_content_type_lists_the_known_ones(content_type: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"content_type of the request is .*np, pd, str$"):
+        call_of(asked(A, B, parameters={"content_type": content_type}), TWO)
 
 
 def test_shared_memory_is_refused() -> None:

@@ -31,6 +31,7 @@ from farm.grpc.call import (
 from farm.grpc.messages import LONG
 from farm.http.request import hints_of, reused_header
 from farm.http.turns import Turns
+from farm.protocols.kserve.answers import only_copies
 from farm.protocols.kserve.grpc.codec import (
     decode,
     decode_infer,
@@ -128,7 +129,7 @@ class KServeGrpc:
         result = await self._backend.submit(call, hints)
         about = (wish, result.outputs, raw, lead, result.reused)
         message: bytes | memoryview
-        if (is_long_raw if raw else is_long)(result):
+        if (is_long_raw if only_copies(wish, raw) else is_long)(result):
             message = await carried_out(self._readers, encode_infer, *about, client=hints.client)
         else:
             message = encode_infer(*about)
@@ -250,7 +251,7 @@ class _Inference:
         asked, raw = self._asked, self._raw
         try:
             about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
-            if (is_long_raw if raw else is_long)(outcome):
+            if (is_long_raw if only_copies(asked.wish, raw) else is_long)(outcome):
                 writing = Reading(
                     lambda message: self._answer(_noted(message, outcome)), self._answer
                 )

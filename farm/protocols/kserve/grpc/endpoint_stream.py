@@ -21,6 +21,7 @@ from farm.dispatcher.result_stream import ResultStream
 from farm.errors import FarmError, Unavailable
 from farm.grpc.call import Requests, Write
 from farm.http.turns import Turns
+from farm.protocols.kserve.answers import only_copies
 from farm.protocols.kserve.grpc.codec import (
     EMPTY_FINAL_RESPONSE,
     decode_streamed,
@@ -193,7 +194,7 @@ class InferStream:
     ) -> None:
         """Send an answer when its turn comes; a reader process encodes a long one before."""
         about = (wish, result.outputs, raw, final, lead, result.reused)
-        if (is_long_raw if raw else is_long)(result):
+        if (is_long_raw if only_copies(wish, raw) else is_long)(result):
             client = self._hints.client
             message = await carried_out(self._readers, encode_streamed, *about, client=client)
         else:

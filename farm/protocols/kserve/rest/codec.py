@@ -19,6 +19,8 @@ from farm.encoding.errors import valid_text
 from farm.encoding.json_numbers import NonFinite, kind_of, parse
 from farm.encoding.tensors import shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest
+from farm.protocols.kserve.answers import presented
+from farm.protocols.kserve.content_types import CONTENT_TYPE, decoded_content
 from farm.protocols.kserve.request import (
     ERRORS,
     NO_PARAMETERS,
@@ -181,6 +183,8 @@ def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
         raise InvalidInput(f"{where} has both data and binary_data_size; expected one of them")
     else:
         array = raw_array(tail.take(size, where), datatype, shape, where)
+    if CONTENT_TYPE in parameters:
+        array = decoded_content(array, datatype, parameters, where)
     return InferInput(name, datatype, shape, array, parameters)
 
 
@@ -212,17 +216,24 @@ def encode_infer(
     parts, tail = [_head(wish.model)], list[Raw]()
     if wish.id is not None:
         parts += (b'"id":', orjson.dumps(wish.id), b",")
+    if wish.content_type:
+        parts.append(b'"parameters":{%b},' % _content_type(wish.content_type))
     parts.append(b'"outputs":[')
     for i, output in enumerate(wish.outputs):
         if i:
             parts.append(b",")
-        array = result.outputs[output.position]
+        array, content_type = result.outputs[output.position], b""
+        if output.form is not None:
+            array, content_type = presented(array, output), _content_type(output.form.content_type)
         parts.append(_output_head(output.name, output.datatype, lead + array.shape))
         if output.binary:
             raw = raw_view(array)
-            parts.append(b',"parameters":{"binary_data_size":%d}}' % len(raw))
+            size = b'"binary_data_size":%d' % len(raw)
+            parts += (b',"parameters":{', content_type and content_type + b",", size, b"}}")
             tail.append(raw)
         else:
+            if content_type:
+                parts.append(b',"parameters":{%b}' % content_type)
             data = data_of_array(array, output.datatype, f"output {output.name!r}", non_finite)
             parts += (b',"data":', data, b"}")
     parts.append(b"]}")
@@ -241,6 +252,10 @@ def _head(model: str) -> bytes:
 def _output_head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     head = {"name": name, "datatype": datatype, "shape": shape}
     return orjson.dumps(head)[:-1]
+
+
+def _content_type(content_type: str) -> bytes:
+    return b'"content_type":%b' % orjson.dumps(content_type) if content_type else b""
 
 
 def encode_error(error: FarmError) -> tuple[int, bytes]:

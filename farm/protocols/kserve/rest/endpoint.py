@@ -61,7 +61,8 @@ class AnswerForm(NamedTuple):
     @property
     def is_raw(self) -> bool:
         """Whether no tensor is encoded as JSON."""
-        return self.function is encode_infer and all(o.binary for o in self.wish.outputs)
+        outputs = self.wish.outputs
+        return self.function is encode_infer and all(o.binary and o.form is None for o in outputs)
 
 
 class KServeEndpoint:
