@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.call import Array
+from farm.protocols.kserve.classification import classified
 from farm.protocols.kserve.content_types import encoded_content
 from farm.protocols.kserve.request import Wish, WishedOutput
 
@@ -12,6 +13,8 @@ def presented(array: Array, output: WishedOutput) -> Array:
     form = output.form
     if form is None:
         return array
+    if form.classes:
+        array = classified(array, form.rank, form.classes, form.labels)
     return encoded_content(array, form.content_type, f"output {output.name!r}")
 
 

@@ -17,6 +17,7 @@ SERVER_NAME = "farm"
 PLATFORM = "farm_model"
 EXTENSIONS = (
     "binary_tensor_data",
+    "classification",
     "generate",
     "model_configuration",
     "model_repository",

@@ -15,7 +15,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from farm.call import EMPTY_CONFIG, Array, Call, Hints, ModelInfo, Operation, canonical_config
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Call,
+    Hints,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    canonical_config,
+)
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.encoding.rows import check_rows, rows_of, unlike_rows
 from farm.encoding.tensors import shown
@@ -34,6 +43,7 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.protocols.kserve.classification import class_count_of
 from farm.protocols.kserve.content_types import (
     OF_REQUESTS,
     PANDAS,
@@ -42,7 +52,7 @@ from farm.protocols.kserve.content_types import (
     content_type_of,
     names_by_type,
 )
-from farm.protocols.kserve.tensors import datatype_of
+from farm.protocols.kserve.tensors import BYTES, datatype_of
 
 VERSION = "1"
 """The only version of every model."""
@@ -101,9 +111,16 @@ class InferRequest(NamedTuple):
 
 
 class OutputForm(NamedTuple):
-    """The form of an output that is not sent as the model returns it."""
+    """The form of an output that is not sent as the model returns it.
+
+    classes: number of classes to send instead, 0 for the values; rank: of the output of one
+    evaluation; labels: of its entries.
+    """
 
     content_type: str = ""
+    classes: int = 0
+    rank: int = 0
+    labels: tuple[str, ...] = ()
 
 
 class WishedOutput(NamedTuple):
@@ -255,23 +272,25 @@ def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:
         if any(name == other.name for other in wished):
             raise InvalidInput(f"output {name!r} is asked for more than once")
         refuse_shared_memory(parameters)
-        if parameters.get("classification"):
-            raise UnsupportedFeature("classification of outputs is not offered here")
         position = names.index(name)
         datatype = datatype_of(info.outputs[position].dtype)
         flag = _flag(parameters, "binary_data", binary)
-        form = _form(parameters, name, datatype) if parameters else None
+        form = _form(parameters, info.outputs[position], datatype) if parameters else None
+        if form and form.classes:
+            datatype = BYTES
         wished.append(WishedOutput(position, name, datatype, flag, form))
     return wished
 
 
-def _form(parameters: Parameters, name: str, datatype: str) -> OutputForm | None:
-    where = f"output {name!r}"
+def _form(parameters: Parameters, tensor: TensorInfo, datatype: str) -> OutputForm | None:
+    where = f"output {tensor.name!r}"
+    classes = class_count_of(parameters, datatype, where)
     content_type = content_type_of(parameters, where)
-    if not content_type:
+    if not (classes or content_type):
         return None
-    check_output(content_type, datatype, where)
-    return OutputForm(content_type)
+    check_output(content_type, BYTES if classes else datatype, where)
+    labels = tensor.labels if classes else ()
+    return OutputForm(content_type, classes, len(tensor.shape), labels)
 
 
 def refuse_sequences(parameters: Parameters) -> None:

@@ -31,3 +31,11 @@ def test_only_raw_outputs_without_a_form_are_copies() -> None:
     assert only_copies(Wish("m", None, [plain]), True)
     assert not only_copies(Wish("m", None, [plain]), False)
     assert not only_copies(Wish("m", None, [plain, formed]), True)
+
+
+def test_classes_come_before_the_content_type() -> None:
+    form = OutputForm("base64", 1, 1, ("a", "b"))
+    assert presented(np.array([[1, 2], [4, 3]]), output(form)).tolist() == [
+        [b"MjoxOmI="],
+        [b"NDowOmE="],
+    ]

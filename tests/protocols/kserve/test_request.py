@@ -157,7 +157,8 @@ def test_the_outputs_wished_for() -> None:
         (["q"], {}, InvalidInput, "there is no output 'q'; model 'two' has the outputs"),
         (["y", "y"], {}, InvalidInput, "output 'y' is asked for more than once"),
         (["y"], {"binary_data": 1}, InvalidInput, "parameter binary_data is 1; expected true or"),
-        (["y"], {"classification": 3}, UnsupportedFeature, "classification"),
+        (["y"], {"classification": "3"}, InvalidInput, "classification of output 'y' is '3'"),
+        (["z"], {"classification": 3}, InvalidInput, "output 'z' is BOOL: classification is for"),
         (["y"], {"shared_memory_region": "r"}, UnsupportedFeature, "shared memory"),
     ],
 )
@@ -277,13 +278,29 @@ def test_a_column_is_never_one_evaluation() -> None:
         call_of(asked(tensor("q", (3,)), parameters={"content_type": "pd"}), LONE)
 
 
+def test_classes_of_outputs() -> None:
+    labels = ("a", "b", "c")
+    info = replace(LONE, outputs=(TensorInfo("y", (3,), labels=labels),))
+
+    def wished(**parameters: Any) -> WishedOutput:
+        output = RequestedOutput("y", parameters)
+        (found,) = call_of(asked(tensor("x", (3,)), outputs=[output]), info)[1].outputs
+        return found
+
+    found = wished(classification=2, content_type="str")
+    assert (found.datatype, found.form) == ("BYTES", OutputForm("str", 2, 1, labels))
+    found = wished(classification=0)
+    assert (found.datatype, found.form) == ("FP64", None)
+    assert wished(content_type="np").form == OutputForm("np", 0, 1, ())
+
+
 def test_content_types_of_outputs() -> None:
     def wished(content_type: Any) -> WishedOutput:
         output = RequestedOutput("y", {"content_type": content_type})
         (found,) = call_of(asked(tensor("x", (3,)), outputs=[output]), LONE)[1].outputs
         return found
 
-    assert wished("base64").form == OutputForm("base64")
+    assert wished("base64").form == OutputForm("base64", 0, 0, ())
     assert wished(None).form is None
     with pytest.raises(InvalidInput, match="content_type of output 'y' is 'b64'; expected one of"):
         wished("b64")
