@@ -14,7 +14,7 @@ from farm.bodies.unpacking import Refused
 from farm.dispatcher.backend import Backend
 from farm.dispatcher.statistics import ModelStatistics
 from farm.http.request import Answer, Handler, Request
-from farm.protocols.kserve.request import VERSION
+from farm.protocols.kserve.versions import numbered
 from farm.server.families import families
 
 if TYPE_CHECKING:
@@ -100,7 +100,10 @@ class _Collected:
 def _triton(backend: Backend, snapshot: dict[str, Any], counter: str) -> Iterator[str]:
     """Yield the lines of the metrics under Triton's names. counter: the type of counters."""
     models, known = backend.models(), backend.statistics()
-    labels = {name: f'model="{_escaped(name)}",version="{VERSION}"' for name in models}
+    labels = {}
+    for served_as in models:
+        name, version, _ = numbered(served_as, models)
+        labels[served_as] = f'model="{_escaped(name)}",version="{version}"'
     for metric, (help_text, value) in COUNTERS.items():
         yield from _head(metric, help_text, counter)
         reason = ',reason="OTHER"' if metric.endswith("_failure") else ""

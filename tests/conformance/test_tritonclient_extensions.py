@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as of_grpc
 import tritonclient.http as of_http
+from google.protobuf.json_format import MessageToDict
 from tritonclient.utils import InferenceServerException
 
 from tests.support.dispatcher_farm import serving
@@ -32,14 +33,36 @@ class Animals(farm.Model):
         x = inputs["x"]
         text = np.full((len(x), 1), b"\\xff", object)
         return {"score": x, "count": (10 * x).astype(np.int64), "text": text}
+
+class Net(farm.Model):
+    name = "net"
+    factor = 1
+    inputs = {"x": farm.tensor(4, "float32")}
+    outputs = {"y": farm.tensor(4, "float32")}
+
+    def evaluate(self, inputs, config):
+        return self.factor * inputs["x"]
+
+class Net2(Net):
+    name = "net/2"
+    factor = 2
+
+class Net10(Net):
+    name = "net/10"
+    factor = 10
+
+class Slash(Net):
+    name = "a/b"
 """
+
+SPECS = [f"models.py:{name}" for name in ("Animals", "Net", "Net2", "Net10", "Slash")]
 
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("extensions")
     (folder / "models.py").write_text(MODELS)
-    with serving(folder, "models.py:Animals", "--workers", "1", "--grpc-port", "0") as running:
+    with serving(folder, *SPECS, "--workers", "1", "--grpc-port", "0") as running:
         address = urlsplit(running.connection.url).netloc
         yield {"http": address, "grpc": running.connection.grpc}
 
@@ -116,3 +139,99 @@ def test_what_cannot_be_classified(
         classes(triton, client, output, count)
     assert text in caught.value.message()
     assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+
+
+# Versions
+
+
+def data(told: Any) -> Any:
+    """Return an answer of either client in JSON's form."""
+    if isinstance(told, dict | list):
+        return told
+    return MessageToDict(told, preserving_proto_field_name=True)
+
+
+def test_metadata_has_the_versions(triton: Any, client: Any) -> None:
+    for version in ("", "1", "2", "10"):
+        told = data(client.get_model_metadata("net", version))
+        assert (told["name"], list(told["versions"])) == ("net", ["1", "2", "10"])
+        assert client.is_model_ready("net", version)
+    assert not client.is_model_ready("net", "3")
+    for name in ("net/2", "a/b"):
+        told = data(client.get_model_metadata(name))
+        assert (told["name"], list(told["versions"])) == (name, ["1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "factor", "answered"),
+    [
+        ("net", "", 10, "10"),
+        ("net", "1", 1, "1"),
+        ("net", "2", 2, "2"),
+        ("net/2", "", 2, "1"),
+        ("net/2", "1", 2, "1"),
+        ("a/b", "", 1, "1"),
+    ],
+)
+def test_a_version_is_called(
+    triton: Any, client: Any, name: str, version: str, factor: int, answered: str
+) -> None:
+    result = client.infer(name, sent(triton), model_version=version)
+    np.testing.assert_array_equal(result.as_numpy("y"), factor * X)
+    response = data(result.get_response())
+    assert (response["model_name"], response["model_version"]) == (name, answered)
+
+
+def test_a_version_that_is_not_there(triton: Any, client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="has no version '3'") as caught:
+        client.infer("net", sent(triton), model_version="3")
+    assert caught.value.status() in ("404", "StatusCode.NOT_FOUND")
+
+
+def test_index_and_statistics_of_versions(triton: Any, client: Any) -> None:
+    index = data(client.get_model_repository_index())
+    rows = index if triton is of_http else index["models"]
+    assert {(row["name"], row["version"]) for row in rows} >= {
+        ("net", "1"),
+        ("net", "2"),
+        ("net", "10"),
+        ("a/b", "1"),
+    }
+    client.infer("net", sent(triton), model_version="2")
+    told = data(client.get_inference_statistics("net", "2"))["model_stats"]
+    assert [(row["name"], row["version"]) for row in told] == [("net", "2")]
+    assert int(told[0]["inference_count"]) > 0
+    told = data(client.get_inference_statistics("net"))["model_stats"]
+    assert [row["version"] for row in told] == ["1", "2", "10"]
+
+
+# Model control, as the published examples go through it
+
+
+def test_load_and_unload(triton: Any, client: Any) -> None:
+    client.load_model("net")
+    assert client.is_model_ready("net")
+    for changes in (
+        {"config": '{"max_batch_size": "16"}'},
+        {"config": "{", "files": {"file:1/m": b"x"}},
+    ):
+        with pytest.raises(InferenceServerException, match="failed to load 'net': parameter"):
+            client.load_model("net", **changes)
+    client.unload_model("net", unload_dependents=True)
+    try:
+        assert not client.is_model_ready("net")
+        with pytest.raises(InferenceServerException, match="'net' is unloaded"):
+            client.infer("net", sent(triton))
+        index = data(client.get_model_repository_index())
+        rows = index if triton is of_http else index["models"]
+        states = {
+            row["version"]: (row["state"], row["reason"]) for row in rows if row["name"] == "net"
+        }
+        assert states == dict.fromkeys(["1", "2", "10"], ("UNAVAILABLE", "unloaded"))
+        assert client.is_model_ready("a/b")
+    finally:
+        client.load_model("net")
+    assert client.is_model_ready("net", "2")
+    for change in (client.load_model, client.unload_model):
+        with pytest.raises(InferenceServerException, match=r"failed to (un)?load 'wrong_model"):
+            change("wrong_model_name")

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from farm.call import ModelInfo, Operation, TensorInfo
-from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS, VERSION
+from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from farm.protocols.kserve.tensors import BYTES, datatype_of
+from farm.protocols.kserve.versions import VERSION
 from farm.version import __version__
 
 SERVER_NAME = "farm"
@@ -21,6 +22,7 @@ EXTENSIONS = (
     "generate",
     "model_configuration",
     "model_repository",
+    "model_repository(unload_dependents)",
     "parameters",
     "schedule_policy",
     "statistics",
@@ -32,14 +34,17 @@ def server_metadata() -> dict[str, Any]:
     return {"name": SERVER_NAME, "version": __version__, "extensions": list(EXTENSIONS)}
 
 
-def model_metadata(info: ModelInfo) -> dict[str, Any]:
+def model_metadata(
+    info: ModelInfo, name: str = "", versions: Iterable[str] = (VERSION,)
+) -> dict[str, Any]:
     """Return a model's metadata; shapes have the batch axis as a leading -1.
 
-    Raises UnsupportedFeature for tensors of a type that KServe does not have.
+    name: by which the client knows it, if it is not its own; versions: that it has. Raises
+    UnsupportedFeature for tensors of a type that KServe does not have.
     """
     return {
-        "name": info.name,
-        "versions": [VERSION],
+        "name": name or info.name,
+        "versions": list(versions),
         "platform": PLATFORM,
         "inputs": _tensors(info.inputs),
         "outputs": _tensors(info.outputs),
@@ -52,14 +57,14 @@ def _tensors(tensors: Iterable[TensorInfo]) -> list[dict[str, Any]]:
     ]
 
 
-def model_config(info: ModelInfo) -> dict[str, Any]:
+def model_config(info: ModelInfo, name: str = "") -> dict[str, Any]:
     """Return Triton's model configuration; `dims` exclude the batch axis.
 
     max_batch_size: rows that one evaluation takes; a request may bring more. Raises as
     `model_metadata`.
     """
     config: dict[str, Any] = {
-        "name": info.name,
+        "name": name or info.name,
         "platform": PLATFORM,
         "backend": SERVER_NAME,
         "max_batch_size": info.max_batch,

@@ -53,9 +53,7 @@ from farm.protocols.kserve.content_types import (
     names_by_type,
 )
 from farm.protocols.kserve.tensors import BYTES, datatype_of
-
-VERSION = "1"
-"""The only version of every model."""
+from farm.protocols.kserve.versions import VERSION, as_asked
 
 PRIORITY_LEVELS, DEFAULT_PRIORITY = 200, 100
 """Levels of the parameter `priority`, 1 the most urgent, and the default level."""
@@ -142,18 +140,11 @@ class Wish(NamedTuple):
     outputs: Sequence[WishedOutput]
     content_type: str = ""
     """Of the request, which the answer repeats."""
+    version: str = VERSION
 
 
 REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, OutputForm, WishedOutput, Wish)
 """The classes of requests and of requested outputs."""
-
-
-def check_version(model: str, version: str) -> None:
-    """Raise ModelNotFound for a version that does not exist; "" means the newest."""
-    if version not in ("", VERSION):
-        raise ModelNotFound(
-            f"model {shown(model)} has no version {shown(version)}; it has version {VERSION!r}"
-        )
 
 
 def call_of(
@@ -169,7 +160,8 @@ def call_of(
     content_type = content_type_of(request.parameters, "the request", OF_REQUESTS)
     arrays, rows = _arrays(_contents(request.inputs, content_type, info), info)
     call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows)
-    return call, Wish(info.name, request.id, _outputs(request, info), content_type)
+    name, version, _ = as_asked(request.model, info.name)
+    return call, Wish(name, request.id, _outputs(request, info), content_type, version)
 
 
 def _contents(

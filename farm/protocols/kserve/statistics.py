@@ -10,25 +10,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farm.dispatcher.statistics import Duration, ModelStatistics
-from farm.protocols.kserve.request import VERSION
+from farm.protocols.kserve.versions import Numbered
 
 NOTHING = ModelStatistics()
 NEVER = {"count": 0, "ns": 0}
 
 
 def statistics_of(
-    names: Iterable[str], known: Mapping[str, ModelStatistics]
+    models: Iterable[Numbered], known: Mapping[str, ModelStatistics]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the statistics of these models, with zeros for models without calls."""
-    return {"model_stats": [_model(name, known.get(name, NOTHING)) for name in names]}
+    return {"model_stats": [_model(m, known.get(m.served_as, NOTHING)) for m in models]}
 
 
-def _model(name: str, told: ModelStatistics) -> dict[str, Any]:
+def _model(model: Numbered, told: ModelStatistics) -> dict[str, Any]:
     compute = _duration(told.compute)
     idle = {"count": compute["count"], "ns": 0}
     return {
-        "name": name,
-        "version": VERSION,
+        "name": model.name,
+        "version": model.version,
         "last_inference": round(told.last * 1000),
         "inference_count": told.rows,
         "execution_count": round(told.executions),

@@ -20,7 +20,6 @@ from farm.protocols.kserve.request import (
     RequestedOutput,
     WishedOutput,
     call_of,
-    check_version,
     config_of,
     hints_of_parameters,
     refuse_shared_memory,
@@ -321,12 +320,16 @@ def test_shared_memory_is_refused() -> None:
         refuse_shared_memory({"shared_memory_region": "r"})
 
 
-def test_there_is_one_version() -> None:
-    check_version("m", "")
-    check_version("m", "1")
-    for version in ("2", "0", "one", "01"):
-        with pytest.raises(ModelNotFound, match="model 'm' has no version"):
-            check_version("m", version)
+def test_the_answer_has_the_name_and_version_that_were_asked_for() -> None:
+    def wish(asked_for: str, served_as: str) -> tuple[str, str]:
+        request = InferRequest(asked_for, [A, B])
+        call, wish = call_of(request, replace(TWO, name=served_as))
+        assert call.model == served_as
+        return wish.model, wish.version
+
+    assert wish("two", "two") == ("two", "1")
+    assert wish("two", "two/12") == ("two", "12")
+    assert wish("two/12", "two/12") == ("two/12", "1")
 
 
 def test_every_error_has_its_status() -> None:

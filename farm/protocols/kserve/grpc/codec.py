@@ -24,7 +24,6 @@ from farm.protocols.kserve.grpc.descriptors import DESCRIPTORS
 from farm.protocols.kserve.request import (
     NO_PARAMETERS,
     REQUEST_KINDS,
-    VERSION,
     InferInput,
     InferRequest,
     Parameters,
@@ -309,7 +308,7 @@ def encode_streamed(
     message = _infer().streamed()
     response = message.infer_response
     if outputs is None:
-        response.model_name, response.model_version = wish.model, VERSION
+        response.model_name, response.model_version = wish.model, wish.version
         if wish.id is not None:
             response.id = wish.id
     else:
@@ -333,7 +332,7 @@ def encode_stream_error(model: str, request_id: str, error: FarmError) -> bytes:
 def _fill(
     response: Any, wish: Wish, outputs: Sequence[Array], *, raw: bool, lead: tuple[int, ...]
 ) -> None:
-    response.model_name, response.model_version = wish.model, VERSION
+    response.model_name, response.model_version = wish.model, wish.version
     if wish.id is not None:
         response.id = wish.id
     if wish.content_type:

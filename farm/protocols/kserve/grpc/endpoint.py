@@ -95,8 +95,10 @@ class KServeGrpc:
         }
         unary: dict[str, Unary] = {name: _told(name, tell) for name, tell in known.items()}
         of_model: dict[str, Callable[[Any], Mapping[str, Any]]] = {
-            "ModelMetadata": lambda asked: model_metadata(self._named(asked)),
-            "ModelConfig": lambda asked: {"config": model_config(self._named(asked))},
+            "ModelMetadata": lambda asked: model_metadata(
+                self._named(asked), asked.name, repository.versions(asked.name)
+            ),
+            "ModelConfig": lambda asked: {"config": model_config(self._named(asked), asked.name)},
         }
         unary |= {
             name: _told(name, tell, backend.first_worker.known) for name, tell in of_model.items()
@@ -144,8 +146,9 @@ class KServeGrpc:
         hints = hints_for(caller)
         request, raw = decode_infer(body)
         backend = self._backend
-        models = backend.models()
-        if request.model not in models and (not models or backend.first_worker.incomplete()):
+        if not self._repository.knows(request.model) and (
+            not backend.models() or backend.first_worker.incomplete()
+        ):
             return None
         info = self._repository.model(request.model, request.version)
         if request.parameters:
@@ -162,7 +165,7 @@ class KServeGrpc:
         self, request: InferRequest, hints: Hints, *, streaming: bool = False
     ) -> StreamRequest:
         """Return the call of a request, for the model's description for its config."""
-        await self._backend.first_worker.known(request.model)
+        await self._repository.known(request.model)
         info = self._repository.model(request.model, request.version)
         if request.parameters:
             hints = hints_of_parameters(request.parameters, hints)
@@ -184,8 +187,8 @@ class KServeGrpc:
         return self._repository.model(asked.name, asked.version)
 
     def _statistics(self, asked: Any) -> Mapping[str, Any]:
-        names = [self._named(asked).name] if asked.name else list(self._repository.models())
-        rows = statistics_of(names, self._backend.statistics())["model_stats"]
+        models = self._repository.numbered(asked.name, asked.version)
+        rows = statistics_of(models, self._backend.statistics())["model_stats"]
         return {"model_stats": [{k: v for k, v in row.items() if v} for row in rows]}
 
     def _load(self, asked: Any) -> Mapping[str, Any]:
@@ -193,7 +196,7 @@ class KServeGrpc:
         return {}
 
     def _unload(self, asked: Any) -> Mapping[str, Any]:
-        self._repository.unload(asked.model_name)
+        self._repository.unload(asked.model_name, parameters_of(asked.parameters))
         return {}
 
     # grpc.health.v1

@@ -25,7 +25,6 @@ from farm.protocols.kserve.request import (
     ERRORS,
     NO_PARAMETERS,
     REQUEST_KINDS,
-    VERSION,
     InferInput,
     InferRequest,
     Parameters,
@@ -213,7 +212,7 @@ def encode_infer(
     BYTES that are not UTF-8 in a JSON answer, InvalidOutput for a non-finite number if `non_finite`
     is ERROR.
     """
-    parts, tail = [_head(wish.model)], list[Raw]()
+    parts, tail = [_head(wish.model, wish.version)], list[Raw]()
     if wish.id is not None:
         parts += (b'"id":', orjson.dumps(wish.id), b",")
     if wish.content_type:
@@ -244,8 +243,8 @@ def encode_infer(
 
 
 @lru_cache(maxsize=1024)
-def _head(model: str) -> bytes:
-    return b'{"model_name":%b,"model_version":"%b",' % (orjson.dumps(model), VERSION.encode())
+def _head(model: str, version: str) -> bytes:
+    return b'{"model_name":%b,"model_version":"%b",' % (orjson.dumps(model), version.encode())
 
 
 @lru_cache(maxsize=4096)

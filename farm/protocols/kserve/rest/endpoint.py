@@ -208,23 +208,24 @@ class KServeEndpoint:
         return b'{"ready":true}'
 
     def _models(self, route: Route, request: Request) -> bytes:
-        return orjson.dumps({"models": list(self._repository.models())})
+        return orjson.dumps({"models": self._repository.names()})
 
     def _model(self, route: Route, request: Request) -> bytes:
-        return orjson.dumps(model_metadata(self._repository.model(route.model, route.version)))
+        info = self._repository.model(route.model, route.version)
+        versions = self._repository.versions(route.model)
+        return orjson.dumps(model_metadata(info, route.model, versions))
 
     def _model_ready(self, route: Route, request: Request) -> bytes:
-        info = self._repository.model(route.model, route.version)
-        return orjson.dumps({"name": info.name, "ready": True})
+        self._repository.model(route.model, route.version)
+        return orjson.dumps({"name": route.model, "ready": True})
 
     def _config(self, route: Route, request: Request) -> bytes:
-        return orjson.dumps(model_config(self._repository.model(route.model, route.version)))
+        info = self._repository.model(route.model, route.version)
+        return orjson.dumps(model_config(info, route.model))
 
     def _statistics(self, route: Route, request: Request) -> bytes:
-        names = list(self._repository.models())
-        if route.model:
-            names = [self._repository.model(route.model, route.version).name]
-        return orjson.dumps(statistics_of(names, self._backend.statistics()))
+        models = self._repository.numbered(route.model, route.version)
+        return orjson.dumps(statistics_of(models, self._backend.statistics()))
 
     def _index(self, route: Route, request: Request) -> bytes:
         return orjson.dumps(self._repository.index(ready_only=decode_index(_short_body(request))))
@@ -234,8 +235,7 @@ class KServeEndpoint:
         return b""
 
     def _unload(self, route: Route, request: Request) -> bytes:
-        decode_parameters(_short_body(request))
-        self._repository.unload(route.model)
+        self._repository.unload(route.model, decode_parameters(_short_body(request)))
         return b""
 
     def _oddly_written(self, route: Route, request: Request) -> bytes:

@@ -98,7 +98,7 @@ class KServeStreams:
         peer, user = peer_of(scope), scope[USER]
         check_method(route, Request(scope["method"], target, headers, b"", peer, user))
         body = await read_body(receive)
-        await self._backend.first_worker.known(route.model)
+        await self._repository.known(route.model)
         info = self._repository.model(route.model, route.version)
         hints = hints_of(headers, peer, user)
         decode: Callable[..., InferRequest] = decode_infer

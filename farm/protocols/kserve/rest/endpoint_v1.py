@@ -55,14 +55,14 @@ class KServeV1Endpoint(KServeEndpoint):
 
     def _answer_to(self, route: V1Route, request: Request) -> bytes:
         if route.endpoint is V1Endpoint.MODELS:
-            return orjson.dumps({"models": list(self._repository.models())})
+            return orjson.dumps({"models": self._repository.names()})
         if route.endpoint is V1Endpoint.NOT_OFFERED:
             raise UnsupportedFeature(
                 f"{request.path[:80]}: explain, classify and regress are not offered here; "
                 "use predict"
             )
-        info = self._repository.model(route.model, route.version)
+        self._repository.model(route.model, route.version)
         if not self._repository.is_ready(route.model, route.version):
-            message = f"model {info.name!r} is not ready: no worker has it, and none is expected"
+            message = f"model {route.model!r} is not ready: no worker has it, and none is expected"
             raise Refused(503, "NotReady", message, headers=RETRY_SOON)
-        return orjson.dumps({"name": info.name, "ready": True})
+        return orjson.dumps({"name": route.model, "ready": True})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from farm.bodies.unpacking import Refused
+from farm.protocols.kserve.versions import is_known
 
 
 class V1Endpoint(Enum):
@@ -41,7 +42,7 @@ def is_below_v1(target: str) -> bool:
     return target.startswith("/v1") and target[3:4] in ("", "/", "?")
 
 
-def v1_needs_model(method: str, target: str, models: Container[str]) -> bool:
+def v1_needs_model(method: str, target: str, models: Collection[str]) -> bool:
     """Whether a request needs a model beside these; questions about readiness do not wait."""
     if method != "POST" or not is_below_v1(target):
         return False
@@ -49,7 +50,7 @@ def v1_needs_model(method: str, target: str, models: Container[str]) -> bool:
         route = v1_route_of(method, target)
     except Refused:
         return False
-    return route.endpoint is V1Endpoint.PREDICT and route.model not in models
+    return route.endpoint is V1Endpoint.PREDICT and not is_known(route.model, models)
 
 
 def v1_route_of(method: str, target: str) -> V1Route:

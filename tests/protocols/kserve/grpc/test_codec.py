@@ -25,8 +25,9 @@ from farm.protocols.kserve.grpc.codec import (
     messages,
     parameters_of,
 )
-from farm.protocols.kserve.request import VERSION, OutputForm, Wish, WishedOutput, call_of
+from farm.protocols.kserve.request import OutputForm, Wish, WishedOutput, call_of
 from farm.protocols.kserve.tensors import DATATYPES, raw_bytes
+from farm.protocols.kserve.versions import VERSION
 
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False, True],
