@@ -47,6 +47,10 @@ COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
         "Rows answered from the record, or from another call's run",
         lambda m: m.reused,
     ),
+    "nv_cache_num_misses_per_model": (
+        "Rows that the record could have answered, but did not know",
+        lambda m: m.missed,
+    ),
 }
 PENDING = "nv_inference_pending_request_count"
 

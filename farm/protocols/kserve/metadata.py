@@ -57,10 +57,11 @@ def _tensors(tensors: Iterable[TensorInfo]) -> list[dict[str, Any]]:
     ]
 
 
-def model_config(info: ModelInfo, name: str = "") -> dict[str, Any]:
+def model_config(info: ModelInfo, name: str = "", *, reuses: bool = False) -> dict[str, Any]:
     """Return Triton's model configuration; `dims` exclude the batch axis.
 
-    max_batch_size: rows that one evaluation takes; a request may bring more. Raises as
+    max_batch_size: rows that one evaluation takes; a request may bring more. reuses: whether the
+    farm answers from its record, which it does for models with a version. Raises as
     `model_metadata`.
     """
     config: dict[str, Any] = {
@@ -79,6 +80,8 @@ def model_config(info: ModelInfo, name: str = "") -> dict[str, Any]:
             "priority_levels": PRIORITY_LEVELS,
             "default_priority_level": DEFAULT_PRIORITY,
         }
+    if reuses and info.version and info.repeatable:
+        config["response_cache"] = {"enable": True}
     return config
 
 

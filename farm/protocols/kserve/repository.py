@@ -35,10 +35,14 @@ class Serves(Protocol):
 
 
 class Repository:
-    """The models of a farm, except those that a client has unloaded."""
+    """The models of a farm, except those that a client has unloaded.
 
-    def __init__(self, backend: Serves) -> None:
+    reuses: whether the farm answers from its record.
+    """
+
+    def __init__(self, backend: Serves, *, reuses: bool = False) -> None:
         self._backend = backend
+        self.reuses = reuses
         self._unloaded: set[str] = set()
         self._versions = Versions(())
         self._counted = 0

@@ -21,7 +21,10 @@ from farm.protocols.site import Endpoints, Site
 def serve(site: Site) -> Endpoints:
     """Return the endpoints; unloading a model over REST or gRPC unloads it for both."""
     backend, readers = site.backend, site.readers
-    repository, non_finite = Repository(backend), NonFinite(site.settings.non_finite)
+    repository, non_finite = (
+        Repository(backend, reuses=site.settings.reuse),
+        NonFinite(site.settings.non_finite),
+    )
     whole = KServeEndpoint(backend, repository, non_finite=non_finite, readers=readers)
     of_v1 = KServeV1Endpoint(backend, repository, non_finite=non_finite, readers=readers)
     streams = KServeStreams(backend, repository, non_finite=non_finite, readers=readers)

@@ -1,7 +1,8 @@
 """Statistics of the models' calls in KServe's form, for both HTTP and gRPC.
 
 Source: Triton's statistics extension. Its three parts of a computation are one here: decoding
-inputs and encoding outputs is not part of the model's run, and counts as no time.
+inputs and encoding outputs is not part of the model's run, and counts as no time. Its cache is the
+farm's record: hits and misses are counted in rows, without their time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from farm.dispatcher.statistics import Duration, ModelStatistics
 from farm.protocols.kserve.versions import Numbered
 
 NOTHING = ModelStatistics()
-NEVER = {"count": 0, "ns": 0}
 
 
 def statistics_of(
@@ -39,8 +39,8 @@ def _model(model: Numbered, told: ModelStatistics) -> dict[str, Any]:
             "compute_input": idle,
             "compute_infer": compute,
             "compute_output": idle,
-            "cache_hit": NEVER,
-            "cache_miss": NEVER,
+            "cache_hit": {"count": told.reused, "ns": 0},
+            "cache_miss": {"count": told.missed, "ns": 0},
         },
         "response_stats": {},
         "batch_stats": [_batch(rows, told.by_batch[rows]) for rows in sorted(told.by_batch)],

@@ -17,6 +17,8 @@ def test_a_model_that_ran() -> None:
         executions=2.9999999999999996,
         by_batch={5: Duration(1.0, 1.0), 1: Duration(2, 0.5)},
         last=1_700_000_000.1234,
+        reused=3,
+        missed=7,
     )
     (row,) = statistics_of([Numbered("n", "2", "m")], {"m": told, "other": ModelStatistics()})[
         "model_stats"
@@ -30,7 +32,10 @@ def test_a_model_that_ran() -> None:
     assert stats["queue"] == {"count": 4, "ns": 250_000_000}
     assert stats["compute_infer"] == {"count": 4, "ns": 1_500_000_000}
     assert stats["compute_input"] == stats["compute_output"] == {"count": 4, "ns": 0}
-    assert stats["cache_hit"] == stats["cache_miss"] == {"count": 0, "ns": 0}
+    assert (stats["cache_hit"], stats["cache_miss"]) == (
+        {"count": 3, "ns": 0},
+        {"count": 7, "ns": 0},
+    )
     assert [(b["batch_size"], b["compute_infer"]) for b in row["batch_stats"]] == [
         (1, {"count": 2, "ns": 500_000_000}),
         (5, {"count": 1, "ns": 1_000_000_000}),

@@ -98,7 +98,9 @@ class KServeGrpc:
             "ModelMetadata": lambda asked: model_metadata(
                 self._named(asked), asked.name, repository.versions(asked.name)
             ),
-            "ModelConfig": lambda asked: {"config": model_config(self._named(asked), asked.name)},
+            "ModelConfig": lambda asked: {
+                "config": model_config(self._named(asked), asked.name, reuses=repository.reuses)
+            },
         }
         unary |= {
             name: _told(name, tell, backend.first_worker.known) for name, tell in of_model.items()

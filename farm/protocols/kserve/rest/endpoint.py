@@ -221,7 +221,7 @@ class KServeEndpoint:
 
     def _config(self, route: Route, request: Request) -> bytes:
         info = self._repository.model(route.model, route.version)
-        return orjson.dumps(model_config(info, route.model))
+        return orjson.dumps(model_config(info, route.model, reuses=self._repository.reuses))
 
     def _statistics(self, route: Route, request: Request) -> bytes:
         models = self._repository.numbered(route.model, route.version)
