@@ -20,6 +20,10 @@ UNLOAD_DEPENDENTS = "unload_dependents"
 """A parameter of `unload`; it changes nothing, since no model here depends on another."""
 
 
+NOT_POLLED = ", failed to poll from model repository"
+"""Triton's words when it finds no model, or cannot store one."""
+
+
 class Serves(Protocol):
     """Reports the models that are served."""
 
@@ -158,9 +162,10 @@ class Repository:
         """
         for key in parameters:
             if key == "config" or key.startswith("file:"):
-                what = "another configuration" if key == "config" else "files of a model"
+                config = key == "config"
                 raise UnsupportedFeature(
-                    f"failed to load {shown(name)}: parameter {shown(key)} holds {what}, but "
+                    f"failed to load {shown(name)}{'' if config else NOT_POLLED}: parameter "
+                    f"{shown(key)} holds {'another configuration' if config else 'a file'}, but "
                     "models are not changed from outside; start the farm with the model that it "
                     "should serve"
                 )
@@ -182,6 +187,6 @@ class Repository:
         try:
             return self._known(name)
         except FarmError as error:
-            where = ", failed to poll from model repository" if verb == "load" else ""
-            message = f"failed to {verb} {shown(name)}{where}: {error.message}"
+            poll = NOT_POLLED if verb == "load" else ""
+            message = f"failed to {verb} {shown(name)}{poll}: {error.message}"
             raise type(error)(message) from None

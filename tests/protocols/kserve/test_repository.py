@@ -109,8 +109,10 @@ def test_a_farm_without_models_is_not_ready() -> None:
 
 def test_models_are_not_changed_from_outside() -> None:
     repository = Repository(Served("a"))
-    for key, what in (("config", "another configuration"), ("file:1/model.onnx", "files of a mod")):
-        said = f"^failed to load 'a': parameter '{key}' holds {what}.* not changed from outside"
+    for key, what in (("config", "another configuration"), ("file:1/model.onnx", "a file")):
+        said = (
+            rf"^failed to load 'a'.*: parameter '{key}' holds {what}, .* not changed from outside"
+        )
         with pytest.raises(UnsupportedFeature, match=said):
             repository.load("a", {key: "{}"})
 

@@ -79,13 +79,16 @@ def _columns_of_rows(rows: Any, info: ModelInfo) -> Columns:
         )
     if len(names) == 1 and (type(rows[0]) is not dict or _is_binary(rows[0], info.inputs[0])):
         return {names[0]: rows}
+    expected = set(names)
     for i, row in enumerate(rows):
+        if type(row) is dict and row.keys() == expected:
+            continue
         if type(row) is not dict:
             raise InvalidInput(
                 f"instances[{i}] is {kind_of(row)}; model {info.name!r} expects an object with "
                 f"the inputs {names}"
             )
-        _check_names(row, info, f"instances[{i}]")
+        raise _other_names(row, info, f"instances[{i}]")
     return {name: [row[name] for row in rows] for name in names}
 
 
@@ -98,20 +101,19 @@ def _named_columns(given: Any, info: ModelInfo) -> Columns:
             f"inputs is {kind_of(given)}; model {info.name!r} expects an object with the inputs "
             f"{names}"
         )
-    _check_names(given, info, "inputs")
+    if given.keys() != set(names):
+        raise _other_names(given, info, "inputs")
     return given
 
 
-def _check_names(given: Columns, info: ModelInfo, where: str) -> None:
+def _other_names(given: Columns, info: ModelInfo, where: str) -> InvalidInput:
     names = [tensor.name for tensor in info.inputs]
-    if given.keys() != set(names):
-        surplus = next((name for name in given if name not in names), None)
-        wrong = (
-            f"no {next(name for name in names if name not in given)!r}"
-            if surplus is None
-            else f"{shown(surplus)}, which is no input"
-        )
-        raise InvalidInput(f"{where} has {wrong}; model {info.name!r} expects the inputs {names}")
+    surplus = next((name for name in given if name not in names), None)
+    if surplus is None:
+        wrong = f"no {next(name for name in names if name not in given)!r}"
+    else:
+        wrong = f"{shown(surplus)}, which is no input"
+    return InvalidInput(f"{where} has {wrong}; model {info.name!r} expects the inputs {names}")
 
 
 def _is_binary(value: Any, tensor: TensorInfo) -> bool:
@@ -193,16 +195,30 @@ def encode_predict(
         return b'{"%b":%b}' % (key, _text(arrays[0], names[0], non_finite))
     if not by_row:
         return b'{"%b":%b}' % (key, _object(names, arrays, non_finite))
-    rows = [_object(names, row, non_finite) for row in zip(*arrays, strict=True)]
-    return b'{"%b":[%b]}' % (key, b",".join(rows))
+    columns = [_row_texts(a, name, non_finite) for a, name in zip(arrays, names, strict=True)]
+    row = _template(names)
+    return b'{"%b":[%b]}' % (key, b",".join([row % texts for texts in zip(*columns, strict=True)]))
 
 
 def _object(names: Sequence[str], values: Sequence[Any], non_finite: NonFinite) -> bytes:
-    members = [
-        b"%b:%b" % (orjson.dumps(name), _text(value, name, non_finite))
-        for name, value in zip(names, values, strict=True)
-    ]
+    texts = [_text(value, name, non_finite) for name, value in zip(names, values, strict=True)]
+    return _template(names) % tuple(texts)
+
+
+def _template(names: Sequence[str]) -> bytes:
+    """Return the format of an object with these names."""
+    members = [orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in names]
     return b"{%b}" % b",".join(members)
+
+
+def _row_texts(array: Array, name: str, non_finite: NonFinite) -> list[bytes]:
+    """Return the JSON text of each row of an output, with numbers all written at once."""
+    if array.dtype.hasobject or not array.size:
+        return [_text(row, name, non_finite) for row in array]
+    depth = array.ndim - 1
+    opening, closing = b"[" * depth, b"]" * depth
+    inner = array_text(array, non_finite, where=f"output {name!r}")[depth + 1 : -depth - 1]
+    return [opening + row + closing for row in inner.split(closing + b"," + opening)]
 
 
 def _printable(array: Array, name: str, datatype: str, lead: tuple[int, ...]) -> Array:
@@ -230,6 +246,4 @@ def _text(value: Any, name: str, non_finite: NonFinite) -> bytes:
     """Return an array, or an element of one, as JSON text."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return array_text(value, non_finite, where=f"output {name!r}")
-    if isinstance(value, np.generic):
-        return array_text(np.asarray(value), non_finite, where=f"output {name!r}")
     return orjson.dumps(value.tolist() if isinstance(value, np.ndarray) else value)

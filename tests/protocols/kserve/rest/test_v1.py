@@ -184,6 +184,19 @@ def test_answers_of_several_outputs_are_objects() -> None:
     }
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (1, 1), (2, 1, 3), (0,), (2, 0), (0, 2)])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
+def test_rows_of_any_shape(shape: tuple[int, ...], rows: int, dtype: str) -> None:
+    random = np.random.default_rng(3)
+    a = random.uniform(-5, 5, (rows, *shape)).astype(dtype)
+    told = answer(True, (), **{"a%b": ("FP64", a), 'é"': ("INT64", np.arange(rows))})
+    assert [row['é"'] for row in told["predictions"]] == list(range(rows))
+    for got, row in zip(told["predictions"], a, strict=True):
+        np.testing.assert_array_equal(np.array(got["a%b"], dtype).reshape(shape), row)
+        assert np.shape(got["a%b"])[:1] == shape[:1]
+
+
 def test_bytes_that_are_no_text_are_base64() -> None:
     array = np.array([[b"\xff"], [b"a"]], object)
     assert answer(True, t=("BYTES", array)) == {"predictions": [[{"b64": "/w=="}], ["a"]]}
