@@ -12,7 +12,7 @@ from typing import Any
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import Reading, carried_out, is_long, is_long_raw
+from farm.bodies.reading import Reading, carried_out
 from farm.call import Hints, ModelInfo, Result
 from farm.dispatcher.backend import Backend, CancelCall
 from farm.encoding.tensors import shown
@@ -31,7 +31,7 @@ from farm.grpc.call import (
 from farm.grpc.messages import LONG
 from farm.http.request import hints_of, reused_header
 from farm.http.turns import Turns
-from farm.protocols.kserve.answers import only_copies
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.grpc.codec import (
     decode,
     decode_infer,
@@ -133,7 +133,7 @@ class KServeGrpc:
         result = await self._backend.submit(call, hints)
         about = (wish, result.outputs, raw, lead, result.reused)
         message: bytes | memoryview
-        if (is_long_raw if only_copies(wish, raw) else is_long)(result):
+        if takes_long(wish, result, raw=raw):
             message = await carried_out(self._readers, encode_infer, *about, client=hints.client)
         else:
             message = encode_infer(*about)
@@ -256,7 +256,7 @@ class _Inference:
         asked, raw = self._asked, self._raw
         try:
             about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
-            if (is_long_raw if only_copies(asked.wish, raw) else is_long)(outcome):
+            if takes_long(asked.wish, outcome, raw=raw):
                 writing = Reading(
                     lambda message: self._answer(_noted(message, outcome)), self._answer
                 )

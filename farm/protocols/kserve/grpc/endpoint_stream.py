@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, Protocol
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import carried_out, is_long, is_long_raw
+from farm.bodies.reading import carried_out
 from farm.call import Call, Hints, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend
 from farm.dispatcher.result_stream import ResultStream
 from farm.errors import FarmError, Unavailable
 from farm.grpc.call import Requests, Write
 from farm.http.turns import Turns
-from farm.protocols.kserve.answers import only_copies
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.grpc.codec import (
     EMPTY_FINAL_RESPONSE,
     decode_streamed,
@@ -194,7 +194,7 @@ class InferStream:
     ) -> None:
         """Send an answer when its turn comes; a reader process encodes a long one before."""
         about = (wish, result.outputs, raw, final, lead, result.reused)
-        if (is_long_raw if only_copies(wish, raw) else is_long)(result):
+        if takes_long(wish, result, raw=raw):
             client = self._hints.client
             message = await carried_out(self._readers, encode_streamed, *about, client=client)
         else:

@@ -11,7 +11,7 @@ import orjson
 
 from farm.bodies.body import HEAVY_BYTES, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import Reading, is_long, is_long_raw
+from farm.bodies.reading import Reading
 from farm.bodies.unpacking import Headers, Refused, too_large
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
@@ -19,6 +19,7 @@ from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, UnsupportedFeature
 from farm.http.compression import answer_compressed
 from farm.http.request import JSON, RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.metadata import model_config, model_metadata, server_metadata
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
@@ -62,7 +63,7 @@ class AnswerForm(NamedTuple):
     def is_raw(self) -> bool:
         """Whether no tensor is encoded as JSON."""
         outputs = self.wish.outputs
-        return self.function is encode_infer and all(o.binary and o.form is None for o in outputs)
+        return self.function is encode_infer and all(output.binary for output in outputs)
 
 
 class KServeEndpoint:
@@ -269,7 +270,7 @@ class _KServeRun:
             try:
                 if isinstance(outcome, FarmError):
                     raise outcome
-                if is_long(outcome) and (not form.is_raw or is_long_raw(outcome)):
+                if takes_long(form.wish, outcome, raw=form.is_raw):
                     self._write(outcome, form, hints.client)
                 else:
                     self._send(form.function(form.wish, outcome, *form.rest), outcome)

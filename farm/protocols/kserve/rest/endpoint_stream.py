@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from farm.bodies.body import HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import carried_out, is_long
+from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Extra, Refused
 from farm.call import Call, Hints, Result
 from farm.dispatcher.backend import Backend
@@ -32,6 +32,7 @@ from farm.http.asgi import (
     while_client_waits,
 )
 from farm.http.request import RETRY_SOON, Request, hints_of, reused_header
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
@@ -122,7 +123,7 @@ class KServeStreams:
 
         async def encode(result: Result) -> bytes | memoryview:
             about = (wish, result, self._non_finite)
-            if not is_long(result):
+            if not takes_long(wish, result, raw=False):
                 return write(*about)
             data: bytes | memoryview
             data = await carried_out(self._readers, write, *about, client=client)
