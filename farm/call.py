@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farm.errors import FarmError
-from farm.units import check_texts
+from farm.units import check_labels, check_texts
 
 T = TypeVar("T")
 
@@ -111,8 +111,8 @@ class TensorInfo:
 
     A size of -1 in the shape varies from call to call. dtype: see `numpy_dtype`.
     unit: of every entry, for displays and files, best as UDUNITS writes it: "Pa", "m s-2".
-    description: what the tensor is, in one line. Neither changes an answer.
-    Raises as `units.check_texts`.
+    description: what the tensor is, in one line. labels: names of an output's entries, such as the
+    classes of a classifier. None of these changes an answer. Raises as `units.check_texts`.
     """
 
     name: str
@@ -120,9 +120,11 @@ class TensorInfo:
     dtype: str = "float64"
     unit: str = ""
     description: str = ""
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_texts(self.name, self.unit, self.description)
+        check_labels(self.name, self.labels)
 
     @property
     def varies(self) -> bool:
@@ -135,8 +137,8 @@ class TensorInfo:
         return -1 if -1 in self.shape else math.prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tensor as plain JSON data; a unit and a description only if it has them."""
-        texts = {"unit": self.unit, "description": self.description}
+        """Return the tensor as plain JSON data; unit, description and labels if it has them."""
+        texts = {"unit": self.unit, "description": self.description, "labels": self.labels}
         stated = {key: text for key, text in texts.items() if text}
         return {"name": self.name, "shape": self.shape, "dtype": self.dtype, **stated}
 
@@ -149,6 +151,7 @@ class TensorInfo:
             _dtype(data["dtype"]),
             _text(data.get("unit", "")),
             _text(data.get("description", "")),
+            tuple(map(_text, data.get("labels", ()))),
         )
 
 

@@ -74,6 +74,8 @@ class Model:
     free. They may still run on any other worker.
     copies: False means that a call that runs long is never copied to an idle worker: set it if two
     runs of one call disturb each other, for example because they write the same files.
+    labels: names of the entries of outputs, such as {"score": ["cat", "dog"]}, for protocols that
+    name the best ones.
     version: any text; change it whenever the model's answers may change, as those of a new solver.
     A farm with a record then never gives old answers (docs/record.md).
     Optional methods; a model supports those that it defines. `out_wrt` and `in_wrt` are positions
@@ -106,6 +108,7 @@ class Model:
     repeatable: bool = True
     keeps_point: bool = False
     copies: bool = True
+    labels: Mapping[str, Sequence[str]] = {}
     version: str = ""
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
@@ -161,7 +164,7 @@ def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
     return ModelInfo(
         name=name or model.name or type(model).__name__,
         inputs=_tensors(inputs, "input"),
-        outputs=_tensors(outputs, "output"),
+        outputs=_labelled(_tensors(outputs, "output"), model.labels),
         operations=operations_of(model),
         max_batch=int(model.max_batch),
         repeatable=bool(model.repeatable),
@@ -200,6 +203,31 @@ def _tensors(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
             )
         tensors.append(TensorInfo(str(name), sizes, dtype, unit, description))
     return tuple(tensors)
+
+
+def _labelled(
+    outputs: tuple[TensorInfo, ...], labels: Mapping[str, Sequence[str]]
+) -> tuple[TensorInfo, ...]:
+    if not labels:
+        return outputs
+    names = [tensor.name for tensor in outputs]
+    if not isinstance(labels, Mapping) or not set(labels) <= set(names):
+        raise InvalidOutput(
+            f"labels is {labels!r:.80}; expected a dict from some of the outputs {names} to texts"
+        )
+    labelled = []
+    for tensor in outputs:
+        texts = labels.get(tensor.name, ())
+        if texts and (isinstance(texts, str) or tensor.size not in (-1, len(texts))):
+            raise InvalidOutput(
+                f"labels of output {tensor.name!r} are {texts!r:.80}, {len(texts)}; expected "
+                f"{tensor.size} texts, one for each entry"
+            )
+        try:
+            labelled.append(replace(tensor, labels=tuple(texts)))
+        except (TypeError, ValueError) as error:
+            raise InvalidOutput(str(error)) from None
+    return tuple(labelled)
 
 
 def check_call(call: Call, info: ModelInfo) -> None:

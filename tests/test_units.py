@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Annotated, Any
 
 import pytest
@@ -11,7 +13,7 @@ from farm.call import ModelInfo, TensorInfo
 from farm.errors import InvalidOutput
 from farm.functions import served_function
 from farm.model import info_of
-from farm.units import LONGEST_DESCRIPTION, LONGEST_UNIT, check_texts
+from farm.units import LONGEST_DESCRIPTION, LONGEST_LABELS, LONGEST_UNIT, check_texts
 
 
 @pytest.mark.parametrize("unit", ["", "Pa", "m s-2", "µm", "°C", "1", "x" * LONGEST_UNIT])
@@ -120,3 +122,38 @@ def test_a_hostile_peer_sends_no_other_text(key: str, value: Any, error: type[Ex
     data["inputs"][0][key] = value
     with pytest.raises(error):
         ModelInfo.from_json(data)
+
+
+# Labels
+
+
+class Labelled(farm.Model):
+    inputs = {"x": 2}
+    outputs = {"score": (2, 2), "open": (-1,), "other": 1}
+    labels: Any = {"score": list("abcd"), "open": ["e"]}
+
+
+def test_labels_belong_to_outputs() -> None:
+    info = info_of(Labelled(), {})
+    assert [t.labels for t in info.outputs] == [("a", "b", "c", "d"), ("e",), ()]
+    assert info.inputs[0].labels == ()
+    assert ModelInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
+    assert "labels" not in info.outputs[2].to_json()
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ({"score": ["a", "b"]}, "labels of output 'score' are ['a', 'b'], 2; expected 4 texts"),
+        ({"score": "abcd"}, "labels of output 'score' are 'abcd', 4; expected 4 texts"),
+        ({"none": ["a"]}, "expected a dict from some of the outputs ['score', 'open', 'other']"),
+        (["a"], "labels is ['a']; expected a dict"),
+        ({"other": [1]}, "label 0 of 'other' is 1, a int; expected a text"),
+        ({"other": ["x" * (LONGEST_LABELS + 1)]}, "characters; expected at most 524288"),
+    ],
+)
+def test_labels_that_do_not_fit(labels: Any, text: str) -> None:
+    model = Labelled()
+    model.labels = labels
+    with pytest.raises(InvalidOutput, match=re.escape(text)):
+        info_of(model, {})

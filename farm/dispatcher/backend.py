@@ -35,8 +35,13 @@ class FirstModels(Protocol):
         Or when no more models are expected, or the request has waited too long.
         """
 
-    async def known(self, model: str | None = None) -> None:
-        """Return once a model, by default any, is known; or as in `when_known`."""
+    async def known(
+        self, model: str | None = None, is_known: Callable[[], bool] | None = None
+    ) -> None:
+        """Return once a model, by default any, is known; or as in `when_known`.
+
+        is_known: whether it is, if more names than its own count.
+        """
 
     def no_model(self) -> FarmError:
         """Return the error of a request while no model is known."""

@@ -119,12 +119,16 @@ class FirstWorker:
         self._check_soon(waiting.limit, now)
         return lambda: self._forget(waiting)
 
-    async def known(self, model: str | None = None) -> None:
+    async def known(
+        self, model: str | None = None, is_known: Callable[[], bool] | None = None
+    ) -> None:
         """Return once a model is known, or none is expected, or after `limit_s` seconds.
 
-        model: its name; None: any.
+        model: its name; None: any. is_known: whether it is, if other names count, too.
         """
-        known = None if model is None else partial(self._models.__contains__, model)
+        known = is_known
+        if known is None and model is not None:
+            known = partial(self._models.__contains__, model)
         if not self._may_go(known):
             passed = asyncio.Event()
             cancel = self.when_known(passed.set, known)

@@ -209,6 +209,7 @@ class Reuse:
             self._of_task[task] = flight
             for key in keys:
                 self._flights.setdefault(key, flight)
+        self._statistics.count_missed(call, len(keys))
         if reused:
             self._count(call, 0, reused, NO_HINTS)
         return task

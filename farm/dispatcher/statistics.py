@@ -75,7 +75,8 @@ class ModelStatistics:
     of its last part, starts; compute: each call's share of the runs, by rows. rows: rows that ran;
     executions: runs of the model, so that rows / executions is the mean batch size; by_batch: runs
     by number of rows. last: Unix time of the last success, 0 before the first. reused: rows whose
-    answer came from an evaluation for another call.
+    answer came from an evaluation for another call. missed: rows that could have been answered so,
+    but no evaluation of them was known.
     """
 
     success: Duration = field(default_factory=Duration)
@@ -87,6 +88,7 @@ class ModelStatistics:
     by_batch: dict[int, Duration] = field(default_factory=dict)
     last: float = 0.0
     reused: int = 0
+    missed: int = 0
 
     def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> float:
         """Record the run of a task's rows and return its worker-seconds.
@@ -201,6 +203,10 @@ class Statistics:
         of_model.reused += rows
         if calls:
             self._add_caller(hints, calls, 0, now)
+
+    def count_missed(self, call: Call, rows: int) -> None:
+        """Record rows of a call that run because no evaluation of them is known."""
+        self._of(call).missed += rows
 
     def snapshot(self, view: View, now: float) -> dict[str, Any]:
         """Return the rows of chains and of clients."""

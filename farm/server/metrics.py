@@ -14,7 +14,7 @@ from farm.bodies.unpacking import Refused
 from farm.dispatcher.backend import Backend
 from farm.dispatcher.statistics import ModelStatistics
 from farm.http.request import Answer, Handler, Request
-from farm.protocols.kserve.request import VERSION
+from farm.protocols.kserve.versions import numbered
 from farm.server.families import families
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
     "nv_cache_num_hits_per_model": (
         "Rows answered from the record, or from another call's run",
         lambda m: m.reused,
+    ),
+    "nv_cache_num_misses_per_model": (
+        "Rows that the record could have answered, but did not know",
+        lambda m: m.missed,
     ),
 }
 PENDING = "nv_inference_pending_request_count"
@@ -100,7 +104,10 @@ class _Collected:
 def _triton(backend: Backend, snapshot: dict[str, Any], counter: str) -> Iterator[str]:
     """Yield the lines of the metrics under Triton's names. counter: the type of counters."""
     models, known = backend.models(), backend.statistics()
-    labels = {name: f'model="{_escaped(name)}",version="{VERSION}"' for name in models}
+    labels = {}
+    for served_as in models:
+        name, version, _ = numbered(served_as, models)
+        labels[served_as] = f'model="{_escaped(name)}",version="{version}"'
     for metric, (help_text, value) in COUNTERS.items():
         yield from _head(metric, help_text, counter)
         reason = ',reason="OTHER"' if metric.endswith("_failure") else ""

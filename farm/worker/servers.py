@@ -116,6 +116,7 @@ class Replica(Model):
         self.repeatable = model.repeatable
         self.keeps_point = model.keeps_point
         self.copies = model.copies
+        self.labels = model.labels
         self.version = model.version
         self.operations = operations_of(model)
         threading.Thread(target=self._look_after, name="server", daemon=True).start()

@@ -117,6 +117,66 @@ def test_hostile_requests_are_refused_and_cost_nothing(
     assert process.memory_info().rss - before < FEW_BYTES
 
 
+HOSTILE_V1: list[bytes] = [
+    b"",
+    b"{}",
+    b'{"instances": []}',
+    b'{"instances": %b}' % DEEP,
+    b'{"instances": %b1%b}' % (b"[" * 1000, b"]" * 1000),
+    b'{"inputs": {"x": %b}}' % (b"[" * 500 + b"]" * 500),
+    b'{"instances": [[1, 2, 3, 1e400]]}',
+    b'{"instances": [[1, 2, 3, null]]}',
+    b'{"instances": [[1, 2, 3, %d]]}' % 10**400,
+    b'{"instances": [1, 2, 3, 4]}',
+    b'{"instances": [%b]}' % b",".join([b"{}"] * 20_000),
+    b'{"instances": [%b[]]}' % (b"[1,2,3,4]," * 10_000),
+    b'{"instances": [{"b64": "////"}]}',
+    b'{"instances": [[1, 2, 3, 4]], "inputs": [[1, 2, 3, 4]]}',
+    b'{"instances": [[1, 2, 3, 4]], "signature_name": %b}' % (b"[" * 500 + b"]" * 500),
+    b'{"instances": [[1, 2, 3, 4]], "parameters": {"content_type": "\\ud800"}}',
+    b"\xff" * 100,
+]
+
+
+def test_hostile_requests_of_v1_are_refused(
+    served: Served, connections: urllib3.PoolManager
+) -> None:
+    url = f"{served.connection.url}/v1/models/twice:predict"
+    for _ in range(5):
+        for body in HOSTILE_V1:
+            answer = connections.request("POST", url, body=body, timeout=WAIT_S)
+            assert answer.status == 400, body[:200]
+            told = answer.json()
+            assert list(told) == ["error"]
+            assert len(told["error"]) < 1000
+        good(served, connections)
+
+
+def test_hostile_forms_of_the_answer_are_refused(
+    served: Served, connections: urllib3.PoolManager
+) -> None:
+    forms: list[dict[str, Any]] = [
+        {"classification": 10**30},
+        {"classification": -1},
+        {"classification": "1"},
+        {"classification": [[1]]},
+        {"content_type": "x" * 100_000},
+        {"content_type": {"a": []}},
+        {"content_type": "base64"},
+        {"classification": 1, "content_type": ["np"]},
+    ]
+    for form in forms:
+        request = json.loads(x()) | {"outputs": [{"name": "y", "parameters": form}]}
+        status, told = post(served, connections, json.dumps(request).encode())
+        assert status == 400, form
+        assert len(told["error"]) < 1000
+    huge = {"classification": 2**63}
+    request = json.loads(x()) | {"outputs": [{"name": "y", "parameters": huge}]}
+    status, told = post(served, connections, json.dumps(request).encode())
+    assert (status, told["outputs"][0]["shape"]) == (200, [2, 4])
+    good(served, connections)
+
+
 def test_good_requests_among_hostile_ones_get_their_own_numbers(
     served: Served, connections: urllib3.PoolManager
 ) -> None:

@@ -43,7 +43,9 @@ def test_the_lines_for_curl(address: str) -> None:
     assert answers[1]["inputs"] == [{"name": "x", "datatype": "FP64", "shape": [-1, 3]}]
     assert [output["data"] for output in answers[2]["outputs"]] == [[2, 4, 6], [14]]
     assert (answers[3]["height"], answers[3]["energy"]) == ([2, 4, 6], 14)
-    assert len(answers) == 4
+    assert answers[4] == {"name": "Waves", "ready": True}
+    assert answers[5]["predictions"][1] == {"height": [8, 10, 12], "energy": [77]}
+    assert len(answers) == 6
 
 
 def test_the_lines_for_tritonclient(address: str) -> None:

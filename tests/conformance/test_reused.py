@@ -107,6 +107,30 @@ def test_tritonclient_over_http_works_on(served: Served) -> None:
             assert result.as_numpy("y") == [6.0]
 
 
+def test_tritonclient_sees_a_response_cache(served: Served) -> None:
+    url = served.connection.url.removeprefix("http://")
+    with (
+        triton_http.InferenceServerClient(url) as http,
+        triton.InferenceServerClient(served.connection.grpc) as client,
+    ):
+
+        def counts() -> tuple[int, int]:
+            (of_grpc,) = client.get_inference_statistics("total").model_stats
+            (of_http,) = http.get_inference_statistics("total")["model_stats"]
+            stats = of_grpc.inference_stats
+            found = stats.cache_hit.count, stats.cache_miss.count
+            told = of_http["inference_stats"]
+            assert found == (told["cache_hit"]["count"], told["cache_miss"]["count"])
+            return found
+
+        hits, misses = counts()
+        for _ in range(3):
+            client.infer("total", [given(triton.InferInput, 10.0, 2.0)])
+        assert counts() == (hits + 2, misses + 1)
+        assert http.get_model_config("total")["response_cache"] == {"enable": True}
+        assert client.get_model_config("total").config.response_cache.enable
+
+
 def kserve(x: float) -> Any:
     tensor = {"name": "x", "shape": [2], "datatype": "FP64", "data": [x, 2.0]}
     return {"inputs": [tensor]}

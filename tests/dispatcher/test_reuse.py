@@ -98,6 +98,7 @@ async def test_a_known_point_needs_no_worker() -> None:
     assert worker.sent == []
     statistics = dispatcher.statistics()["cube"]
     assert (statistics.reused, statistics.success.count, statistics.rows) == (1, 1, 0)
+    assert statistics.missed == 0
 
 
 @on_loop
@@ -118,6 +119,7 @@ async def test_an_unknown_point_is_evaluated_once_and_kept_before_it_is_answered
     assert order == ["kept", "answered"]
     assert (await dispatcher.submit(cube(2.0))).reused
     assert worker.sent == []
+    assert dispatcher.statistics()["cube"].missed == 1
 
 
 @on_loop
@@ -131,6 +133,7 @@ async def test_twins_share_one_run() -> None:
     assert [result.outputs[0].shape for result in results] == [(1,), (1,), (1, 1)]
     assert {float(result.outputs[0].item()) for result in results} == {8.0}
     assert (worker.sent, dispatcher.statistics()["cube"].reused) == ([], 2)
+    assert dispatcher.statistics()["cube"].missed == 1
 
 
 @on_loop
@@ -268,6 +271,7 @@ async def test_of_a_batch_only_unknown_rows_run_and_each_of_them_once() -> None:
     assert result.outputs[0].tolist() == [[1.0], [8.0], [27.0], [1.0], [64.0]]
     assert result.reused
     assert dispatcher.statistics()["cube"].reused == 3
+    assert dispatcher.statistics()["cube"].missed == 2
     again = await dispatcher.submit(rows(4.0, 3.0, 2.0, 1.0))
     assert again.outputs[0].tolist() == [[64.0], [27.0], [8.0], [1.0]]
     assert worker.sent == []

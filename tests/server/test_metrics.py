@@ -79,7 +79,7 @@ def infer(door: Door, values: list[float]) -> int:
 
 def test_counts_and_times(door: Door, gate: Gate) -> None:
     before = metrics(door)
-    assert len(before) == 22
+    assert len(before) == 24
     assert set(before.values()) == {0}
     assert ("count", r"odd \"name\"\\") in before
     gate.open.set()

@@ -7,7 +7,7 @@ Triton does, for programs that compare its name or its texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.call import Call, ModelInfo, Operation
@@ -17,7 +17,7 @@ from farm.protocols.kserve import triton
 from farm.protocols.kserve.grpc import codec as grpc_codec
 from farm.protocols.kserve.grpc import triton as grpc_triton
 from farm.protocols.kserve.metadata import server_metadata
-from farm.protocols.kserve.request import VERSION, InferRequest, Wish, call_of, check_version
+from farm.protocols.kserve.request import InferRequest, Wish, call_of
 from farm.protocols.kserve.rest import codec as rest_codec
 from farm.protocols.kserve.rest import triton as rest_triton
 from farm.settings import Settings, SettingsError
@@ -52,9 +52,17 @@ class OpenDialect:
             f"{', '.join(map(repr, names[:20]))}{more}"
         )
 
-    def check_version(self, model: str, version: str) -> None:
-        """Raise an error for a version that does not exist; "" means the newest."""
-        check_version(model, version)
+    def version_of(self, text: str) -> str:
+        """Return the version that a request means; "" is the greatest."""
+        return text
+
+    def unknown_version(self, model: str, version: str, every: Sequence[str]) -> FarmError:
+        """Return the error for a version that the model does not have. every: those it has."""
+        return ModelNotFound(
+            f"model {shown(model)} has no version {shown(version)}; "
+            f"it has {'version' if len(every) == 1 else 'the versions'} "
+            f"{', '.join(map(repr, every[:20]))}"
+        )
 
     def unloaded_model(self, name: str) -> FarmError:
         """Return the error for a model that a client has unloaded."""
@@ -94,26 +102,28 @@ class TritonDialect(OpenDialect):
         error = tell(f"{triton.UNKNOWN_MODEL} '{triton.cut(name)}' is not found")
         return InvalidInput(error.message) if isinstance(error, ModelNotFound) else error
 
-    def check_version(self, model: str, version: str) -> None:
-        """Raise InvalidInput for a version that is no whole number, ModelNotFound for others."""
-        if version in ("", VERSION):
-            return
-        number = re.match(r"\s*([+-]?\d{1,18})", version)  # the digits that C++'s stol reads
+    def version_of(self, text: str) -> str:
+        """Return the number that C++'s stol reads. Raises InvalidInput if there is none."""
+        if not text:
+            return text
+        number = re.match(r"\s*([+-]?\d{1,18})", text)
         if number is None:
             raise InvalidInput(
                 "failed to get model version from specified version string "
-                f"'{triton.cut(version)}' (details: stol), version should be an integral value > 0"
+                f"'{triton.cut(text)}' (details: stol), version should be an integral value > 0"
             )
         if int(number[1]) < 0:
             raise InvalidInput(
-                f"invalid model version specified '{triton.cut(version)}' , version should be an "
+                f"invalid model version specified '{triton.cut(text)}' , version should be an "
                 "integral value > 0"
             )
-        if int(number[1]) != int(VERSION):
-            raise ModelNotFound(
-                f"{triton.UNKNOWN_MODEL} '{triton.cut(model)}' version {int(number[1])} is not "
-                "found"
-            )
+        return str(int(number[1]))
+
+    def unknown_version(self, model: str, version: str, every: Sequence[str]) -> FarmError:
+        """Return the error, which does not name the others."""
+        return ModelNotFound(
+            f"{triton.UNKNOWN_MODEL} '{triton.cut(model)}' version {version} is not found"
+        )
 
     def unloaded_model(self, name: str) -> FarmError:
         """Return the error: no version of the model is available."""

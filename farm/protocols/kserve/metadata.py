@@ -9,18 +9,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from farm.call import ModelInfo, Operation, TensorInfo
-from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS, VERSION
+from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.protocols.kserve.tensors import BYTES, datatype_of
+from farm.protocols.kserve.versions import VERSION
 from farm.version import __version__
 
 SERVER_NAME = "farm"
 PLATFORM = "farm_model"
 EXTENSIONS = (
     "binary_tensor_data",
+    "classification",
     "generate",
     "model_configuration",
     "model_repository",
+    "model_repository(unload_dependents)",
     "parameters",
     "schedule_policy",
     "statistics",
@@ -33,14 +36,17 @@ def server_metadata() -> dict[str, Any]:
     return {"name": SERVER_NAME, "version": __version__, "extensions": list(EXTENSIONS)}
 
 
-def model_metadata(info: ModelInfo) -> dict[str, Any]:
+def model_metadata(
+    info: ModelInfo, name: str = "", versions: Iterable[str] = (VERSION,)
+) -> dict[str, Any]:
     """Return a model's metadata; shapes have the batch axis as a leading -1.
 
-    Raises UnsupportedFeature for tensors of a type that KServe does not have.
+    name: by which the client knows it, if it is not its own; versions: that it has. Raises
+    UnsupportedFeature for tensors of a type that KServe does not have.
     """
     return {
-        "name": info.name,
-        "versions": [VERSION],
+        "name": name or info.name,
+        "versions": list(versions),
         "platform": PLATFORM,
         "inputs": _tensors(info.inputs),
         "outputs": _tensors(info.outputs),
@@ -53,14 +59,15 @@ def _tensors(tensors: Iterable[TensorInfo]) -> list[dict[str, Any]]:
     ]
 
 
-def model_config(info: ModelInfo) -> dict[str, Any]:
+def model_config(info: ModelInfo, name: str = "", *, reuses: bool = False) -> dict[str, Any]:
     """Return Triton's model configuration; `dims` exclude the batch axis.
 
-    max_batch_size: rows that one evaluation takes; a request may bring more. Raises as
+    max_batch_size: rows that one evaluation takes; a request may bring more. reuses: whether the
+    farm answers from its record, which it does for models with a version. Raises as
     `model_metadata`.
     """
     config: dict[str, Any] = {
-        "name": info.name,
+        "name": name or info.name,
         "platform": PLATFORM,
         "backend": SERVER_NAME,
         "max_batch_size": info.max_batch,
@@ -75,6 +82,8 @@ def model_config(info: ModelInfo) -> dict[str, Any]:
             "priority_levels": PRIORITY_LEVELS,
             "default_priority_level": DEFAULT_PRIORITY,
         }
+    if reuses and info.version and info.repeatable:
+        config["response_cache"] = {"enable": True}
     return config
 
 

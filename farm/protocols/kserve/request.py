@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farm.call import EMPTY_CONFIG, Array, Call, Hints, ModelInfo, Operation, canonical_config
+from farm.call import (
+    EMPTY_CONFIG,
+    Array,
+    Call,
+    Hints,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    canonical_config,
+)
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.encoding.rows import check_rows, rows_of, unlike_rows
 from farm.encoding.tensors import shown
@@ -36,11 +45,18 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
+from farm.protocols.kserve.classification import class_count_of
+from farm.protocols.kserve.content_types import (
+    OF_REQUESTS,
+    PANDAS,
+    check_output,
+    column_shape,
+    content_type_of,
+    names_by_type,
+)
 from farm.protocols.kserve.shared_memory.places import REGION, Place, place_of
-from farm.protocols.kserve.tensors import datatype_of
-
-VERSION = "1"
-"""The only version of every model."""
+from farm.protocols.kserve.tensors import BYTES, datatype_of
+from farm.protocols.kserve.versions import VERSION, as_asked
 
 PRIORITY_LEVELS, DEFAULT_PRIORITY = 200, 100
 """Levels of the parameter `priority`, 1 the most urgent, and the default level."""
@@ -99,6 +115,19 @@ class InferRequest(NamedTuple):
     outputs: Sequence[RequestedOutput] = ()
 
 
+class OutputForm(NamedTuple):
+    """The form of an output that is not sent as the model returns it.
+
+    classes: number of classes to send instead, 0 for the values; rank: of the output of one
+    evaluation; labels: of its entries.
+    """
+
+    content_type: str = ""
+    classes: int = 0
+    rank: int = 0
+    labels: tuple[str, ...] = ()
+
+
 class WishedOutput(NamedTuple):
     """An output of the answer: its position among the model's outputs, and its name and form."""
 
@@ -109,6 +138,7 @@ class WishedOutput(NamedTuple):
     """Over HTTP: sent as raw bytes after the JSON."""
     place: Place | None = None
     """The part of a region of shared memory to hold it, instead of the answer."""
+    form: OutputForm | None = None
 
 
 class Wish(NamedTuple):
@@ -117,18 +147,21 @@ class Wish(NamedTuple):
     model: str
     id: str | None
     outputs: Sequence[WishedOutput]
+    content_type: str = ""
+    """Of the request, which the answer repeats."""
+    version: str = VERSION
 
 
-REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, WishedOutput, Wish, Place)
+REQUEST_KINDS = (
+    InferInput,
+    RequestedOutput,
+    InferRequest,
+    OutputForm,
+    WishedOutput,
+    Wish,
+    Place,
+)
 """The classes of requests and of requested outputs."""
-
-
-def check_version(model: str, version: str) -> None:
-    """Raise ModelNotFound for a version that does not exist; "" means the newest."""
-    if version not in ("", VERSION):
-        raise ModelNotFound(
-            f"model {shown(model)} has no version {shown(version)}; it has version {VERSION!r}"
-        )
 
 
 def call_of(
@@ -141,9 +174,28 @@ def call_of(
     """
     refuse_sequences(request.parameters)
     operation = _operation(info, streaming)
-    arrays, rows = _arrays(request.inputs, info)
+    content_type = content_type_of(request.parameters, "the request", OF_REQUESTS)
+    arrays, rows = _arrays(_contents(request.inputs, content_type, info), info)
     call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows)
-    return call, Wish(info.name, request.id, _outputs(request, info))
+    name, version, _ = as_asked(request.model, info.name)
+    return call, Wish(name, request.id, _outputs(request, info), content_type, version)
+
+
+def _contents(
+    given: Sequence[InferInput], content_type: str, info: ModelInfo
+) -> Sequence[InferInput]:
+    """Return the inputs as the content types of the request and of each mean them."""
+    if not content_type and not any("content_type" in tensor.parameters for tensor in given):
+        return given
+    names = names_by_type([tensor.name for tensor in given], content_type, info)
+    tensors = {tensor.name: tensor for tensor in info.inputs}
+    inputs = []
+    for name, got in zip(names, given, strict=True):
+        shape, tensor = got.shape, tensors.get(name)
+        if tensor and PANDAS in (content_type, got.parameters.get("content_type")):
+            shape = column_shape(name, shape, tensor)
+        inputs.append(got._replace(name=name, shape=shape, array=got.array.reshape(shape)))
+    return inputs
 
 
 def without_axis(call: Call) -> Call:
@@ -238,13 +290,25 @@ def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:
         ):
             other = "binary_data" if parameters.get("binary_data") else "classification"
             raise InvalidInput(f"output {name!r} can't set both '{REGION}' and '{other}'")
-        if parameters.get("classification"):
-            raise UnsupportedFeature("classification of outputs is not offered here")
         position = names.index(name)
         datatype = datatype_of(info.outputs[position].dtype)
         flag = _flag(parameters, "binary_data", binary)
-        wished.append(WishedOutput(position, name, datatype, flag, place))
+        form = _form(parameters, info.outputs[position], datatype) if parameters else None
+        if form and form.classes:
+            datatype = BYTES
+        wished.append(WishedOutput(position, name, datatype, flag, place, form))
     return wished
+
+
+def _form(parameters: Parameters, tensor: TensorInfo, datatype: str) -> OutputForm | None:
+    where = f"output {tensor.name!r}"
+    classes = class_count_of(parameters, datatype, where)
+    content_type = content_type_of(parameters, where)
+    if not (classes or content_type):
+        return None
+    check_output(content_type, BYTES if classes else datatype, where)
+    labels = tensor.labels if classes else ()
+    return OutputForm(content_type, classes, len(tensor.shape), labels)
 
 
 def refuse_sequences(parameters: Parameters) -> None:

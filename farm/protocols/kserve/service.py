@@ -1,8 +1,11 @@
-"""Serves KServe v2: REST on the HTTP port, and gRPC if the farm has a port for it."""
+"""Serves KServe: REST of V1 and V2 on the HTTP port, and gRPC if the farm has a port for it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from farm.bodies.held import HeldBytes
+from farm.call import ModelInfo
 from farm.encoding.json_numbers import NonFinite
 from farm.http.asgi import Application
 from farm.http.request import Handler
@@ -13,7 +16,9 @@ from farm.protocols.kserve.grpc.endpoint import KServeGrpc
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.rest.endpoint import KServeEndpoint
 from farm.protocols.kserve.rest.endpoint_stream import KServeStreams
+from farm.protocols.kserve.rest.endpoint_v1 import KServeV1Endpoint
 from farm.protocols.kserve.rest.paths import is_below, is_stream, needs_model
+from farm.protocols.kserve.rest.v1_paths import is_below_v1, v1_needs_model
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carrier
 from farm.protocols.kserve.shared_memory.regions import Regions
 from farm.protocols.site import Endpoints, Site
@@ -26,7 +31,8 @@ def serve(site: Site) -> Endpoints:
     """Return the endpoints; unloading a model over REST or gRPC unloads it for both."""
     backend, readers = site.backend, site.readers
     dialect = OPEN if site.options is None else site.options
-    repository, non_finite = Repository(backend, dialect), NonFinite(site.settings.non_finite)
+    repository = Repository(backend, dialect, reuses=site.settings.reuse)
+    non_finite = NonFinite(site.settings.non_finite)
     regions = Regions()
     carrier = Carrier(
         regions,
@@ -51,9 +57,12 @@ def serve(site: Site) -> Endpoints:
         dialect=dialect,
         carrier=carrier,
     )
+    of_v1 = KServeV1Endpoint(backend, repository, non_finite=non_finite, readers=readers)
     streamed = Application(streams, streams.error_body)
 
     def find(path: str) -> Handler | Application | None:
+        if is_below_v1(path):
+            return of_v1
         if not is_below(path):
             return None
         return streamed if is_stream(path) else whole
@@ -61,10 +70,13 @@ def serve(site: Site) -> Endpoints:
     def grpc() -> KServeGrpc:
         return KServeGrpc(backend, repository, readers, dialect, regions, carrier)
 
+    def waits(method: str, path: str, models: Mapping[str, ModelInfo]) -> bool:
+        return needs_model(method, path, models) or v1_needs_model(method, path, models)
+
     return Endpoints(
         find=find,
         grpc=grpc,
         grpc_descriptors=DESCRIPTORS,
-        waits=needs_model,
+        waits=waits,
         close=carrier.close,
     )

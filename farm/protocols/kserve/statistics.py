@@ -1,7 +1,8 @@
 """Statistics of the models' calls in KServe's form, for both HTTP and gRPC.
 
 Source: Triton's statistics extension. Its three parts of a computation are one here: decoding
-inputs and encoding outputs is not part of the model's run, and counts as no time.
+inputs and encoding outputs is not part of the model's run, and counts as no time. Its cache is the
+farm's record: hits and misses are counted in rows, without their time.
 """
 
 from __future__ import annotations
@@ -10,25 +11,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farm.dispatcher.statistics import Duration, ModelStatistics
-from farm.protocols.kserve.request import VERSION
+from farm.protocols.kserve.versions import Numbered
 
 NOTHING = ModelStatistics()
-NEVER = {"count": 0, "ns": 0}
 
 
 def statistics_of(
-    names: Iterable[str], known: Mapping[str, ModelStatistics]
+    models: Iterable[Numbered], known: Mapping[str, ModelStatistics]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the statistics of these models, with zeros for models without calls."""
-    return {"model_stats": [_model(name, known.get(name, NOTHING)) for name in names]}
+    return {"model_stats": [_model(m, known.get(m.served_as, NOTHING)) for m in models]}
 
 
-def _model(name: str, told: ModelStatistics) -> dict[str, Any]:
+def _model(model: Numbered, told: ModelStatistics) -> dict[str, Any]:
     compute = _duration(told.compute)
     idle = {"count": compute["count"], "ns": 0}
     return {
-        "name": name,
-        "version": VERSION,
+        "name": model.name,
+        "version": model.version,
         "last_inference": round(told.last * 1000),
         "inference_count": told.rows,
         "execution_count": round(told.executions),
@@ -39,8 +39,8 @@ def _model(name: str, told: ModelStatistics) -> dict[str, Any]:
             "compute_input": idle,
             "compute_infer": compute,
             "compute_output": idle,
-            "cache_hit": NEVER,
-            "cache_miss": NEVER,
+            "cache_hit": {"count": told.reused, "ns": 0},
+            "cache_miss": {"count": told.missed, "ns": 0},
         },
         "response_stats": {},
         "batch_stats": [_batch(rows, told.by_batch[rows]) for rows in sorted(told.by_batch)],

@@ -334,6 +334,7 @@ class GroupModel(Model):
         self.repeatable = model.repeatable
         self.keeps_point = model.keeps_point
         self.copies = model.copies
+        self.labels = model.labels
         self.version = model.version
         self.operations = operations_of(model) - {Operation.STREAM}
         self._served_as = name

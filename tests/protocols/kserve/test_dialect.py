@@ -63,13 +63,13 @@ def test_the_server_has_a_name_a_version_and_the_extensions_that_it_has() -> Non
 )
 def test_triton_versions(version: str, kind: type[FarmError], text: str) -> None:
     with pytest.raises(kind) as caught:
-        TRITON.check_version("twice", version)
+        raise TRITON.unknown_version("twice", TRITON.version_of(version), ["1"])
     assert text in caught.value.message
 
 
 @pytest.mark.parametrize("version", ["", "1", " 1", "01", "1st"])
 def test_triton_takes_what_begins_with_the_number(version: str) -> None:
-    TRITON.check_version("twice", version)
+    assert TRITON.version_of(version) == (version and "1")
 
 
 @pytest.mark.parametrize(

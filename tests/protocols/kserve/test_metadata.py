@@ -62,6 +62,29 @@ def test_configurations_of_other_models() -> None:
     assert model_config(streams)["model_transaction_policy"] == {"decoupled": True}
 
 
+@pytest.mark.parametrize(
+    ("version", "repeatable", "reuses", "cached"),
+    [
+        ("1", True, True, True),
+        ("1", True, False, False),
+        ("", True, True, False),
+        ("1", False, True, False),
+    ],
+)
+def test_a_model_that_reuses_answers_has_a_cache(
+    version: str, repeatable: bool, reuses: bool, cached: bool
+) -> None:
+    info = ModelInfo("m", (), (), version=version, repeatable=repeatable)
+    config = model_config(info, reuses=reuses)
+    assert config.get("response_cache") == ({"enable": True} if cached else None)
+
+
+def test_names_and_versions_that_clients_know() -> None:
+    told = model_metadata(INFO, "net", ["1", "2"])
+    assert (told["name"], told["versions"]) == ("net", ["1", "2"])
+    assert model_config(INFO, "net")["name"] == "net"
+
+
 def test_types_in_configurations() -> None:
     names = {config_type(dtype) for dtype in DATATYPES.values()}
     assert len(names) == 14

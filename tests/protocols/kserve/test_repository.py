@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from farm.call import ModelInfo
 from farm.dispatcher.first_worker import FirstWorker
-from farm.errors import ModelNotFound, Unavailable, UnsupportedFeature
+from farm.errors import InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.protocols.kserve.repository import Repository
+from farm.protocols.kserve.versions import Numbered
+from tests.support.coroutines import LIMIT_S, on_uvloop, until
 
 
 class Served:
@@ -27,7 +31,7 @@ class Served:
 
 def test_all_is_loaded_at_first() -> None:
     repository = Repository(Served("a", "b"))
-    assert list(repository.models()) == ["a", "b"]
+    assert repository.names() == ["a", "b"]
     assert repository.model("a").name == "a"
     assert repository.model("a", "1").name == "a"
     assert repository.all_ready()
@@ -41,7 +45,7 @@ def test_an_unloaded_model_is_not_found_until_it_is_loaded() -> None:
     repository = Repository(Served("a", "b"))
     repository.unload("a")
     repository.unload("a")
-    assert list(repository.models()) == ["b"]
+    assert repository.names() == ["b"]
     assert not repository.all_ready()
     assert not repository.is_ready("a")
     with pytest.raises(ModelNotFound, match="model 'a' is unloaded"):
@@ -80,6 +84,11 @@ def test_models_and_versions_that_there_are_none_of() -> None:
     for ask in (repository.model, repository.unload, lambda name: repository.load(name, {})):
         with pytest.raises(ModelNotFound, match="no model 'q' is served here; the models are 'a'"):
             ask("q")
+    # Triton's words, which its examples look for
+    with pytest.raises(ModelNotFound, match=r"^failed to load 'q', failed to poll from model re"):
+        repository.load("q", {})
+    with pytest.raises(ModelNotFound, match=r"^failed to unload 'q': no model"):
+        repository.unload("q")
 
 
 def test_a_farm_of_many_models_names_some() -> None:
@@ -100,6 +109,130 @@ def test_a_farm_without_models_is_not_ready() -> None:
 
 def test_models_are_not_changed_from_outside() -> None:
     repository = Repository(Served("a"))
-    for key in ("config", "file:1/model.onnx"):
-        with pytest.raises(UnsupportedFeature, match="models are not changed from outside"):
+    for key, what in (("config", "another configuration"), ("file:1/model.onnx", "a file")):
+        said = (
+            rf"^failed to load 'a'.*: parameter '{key}' holds {what}, .* not changed from outside"
+        )
+        with pytest.raises(UnsupportedFeature, match=said):
             repository.load("a", {key: "{}"})
+
+
+def test_dependents_are_accepted_and_there_are_none() -> None:
+    repository = Repository(Served("a", "b"))
+    for value in (True, False):
+        repository.unload("a", {"unload_dependents": value})
+        assert repository.names() == ["b"]
+    wrong: Any
+    for wrong in ("true", 1, None, []):
+        with pytest.raises(InvalidInput, match=r"parameter unload_dependents is .*; expected true"):
+            repository.unload("b", {"unload_dependents": wrong})
+    assert repository.names() == ["b"]
+
+
+# Versions
+
+
+def versioned() -> tuple[Served, Repository]:
+    served = Served("net", "net/2", "net/10", "other/3", "a/b")
+    return served, Repository(served)
+
+
+def test_a_version_is_called_by_number_and_none_is_the_greatest() -> None:
+    _, repository = versioned()
+    assert repository.names() == ["net", "other", "a/b"]
+    assert repository.versions("net") == ["1", "2", "10"]
+    for version, name in (("", "net/10"), ("1", "net"), ("2", "net/2"), ("10", "net/10")):
+        assert repository.model("net", version).name == name
+    assert repository.model("other").name == repository.model("other", "3").name == "other/3"
+    with pytest.raises(ModelNotFound, match="'net' has no version '3'; it has the versions '1', "):
+        repository.model("net", "3")
+    with pytest.raises(ModelNotFound, match="'other' has no version '1'; it has version '3'"):
+        repository.model("other", "1")
+
+
+def test_every_model_is_called_by_its_whole_name_too() -> None:
+    _, repository = versioned()
+    for name in ("net/2", "net/10", "other/3", "a/b"):
+        assert repository.model(name).name == name
+        assert repository.model(name, "1").name == name
+        assert repository.versions(name) == ["1"]
+        assert repository.numbered(name) == [Numbered(name, "1", name)]
+
+
+def test_the_index_and_the_statistics_have_a_row_for_each_version() -> None:
+    _, repository = versioned()
+    rows = [(row["name"], row["version"]) for row in repository.index()]
+    assert rows == [("net", "1"), ("net", "2"), ("net", "10"), ("other", "3"), ("a/b", "1")]
+    assert repository.numbered("net") == [
+        Numbered("net", "1", "net"),
+        Numbered("net", "2", "net/2"),
+        Numbered("net", "10", "net/10"),
+    ]
+    assert repository.numbered("net", "2") == [Numbered("net", "2", "net/2")]
+    assert len(repository.numbered()) == 5
+
+
+def test_a_model_is_unloaded_with_all_its_versions_or_one() -> None:
+    _, repository = versioned()
+    repository.unload("net/10")
+    assert repository.model("net").name == "net/2"
+    assert repository.versions("net") == ["1", "2"]
+    assert repository.is_ready("net")
+    assert not repository.is_ready("net", "10")
+    with pytest.raises(ModelNotFound, match="model 'net' is unloaded"):
+        repository.model("net", "10")
+    repository.unload("net")
+    assert repository.names() == ["other", "a/b"]
+    assert not repository.is_ready("net")
+    with pytest.raises(ModelNotFound, match="model 'net' is unloaded"):
+        repository.model("net")
+    repository.load("net", {})
+    assert repository.versions("net") == ["1", "2", "10"]
+    assert repository.all_ready()
+
+
+def test_a_version_that_joins_later_is_found() -> None:
+    served, repository = versioned()
+    assert repository.knows("net")
+    assert not repository.knows("late")
+    served.names += ("net/11", "late/2")
+    assert repository.model("net").name == "net/11"
+    assert repository.model("late").name == "late/2"
+
+
+class Growing:
+    """A farm that still expects models."""
+
+    def __init__(self) -> None:
+        self.infos = {"net": ModelInfo("net", (), ())}
+        self.first_worker = FirstWorker(self.infos, {}, lambda task, error: None)
+        self.first_worker.incomplete = lambda: True
+
+    def is_ready(self, model: str) -> bool:
+        return True
+
+    def models(self) -> Mapping[str, ModelInfo]:
+        return self.infos
+
+
+@on_uvloop
+async def test_a_request_waits_for_any_version_of_its_model() -> None:
+    served = Growing()
+    repository = Repository(served)
+    await repository.known("net")
+    waiting = asyncio.ensure_future(repository.known("late"))
+    await until(lambda: served.first_worker.requests)
+    served.infos["late/2"] = ModelInfo("late/2", (), ())
+    served.first_worker.models_known()
+    async with asyncio.timeout(LIMIT_S):
+        await waiting
+    assert repository.model("late").name == "late/2"
+    assert not served.first_worker.requests
+
+
+@on_uvloop
+async def test_nothing_waits_for_a_model_that_is_not_expected() -> None:
+    served = Growing()
+    served.first_worker.incomplete = lambda: False
+    await Repository(served).known("late")
+    assert not served.first_worker.requests

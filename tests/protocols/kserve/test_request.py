@@ -17,10 +17,10 @@ from farm.protocols.kserve.request import (
     IN_REGION,
     InferInput,
     InferRequest,
+    OutputForm,
     RequestedOutput,
     WishedOutput,
     call_of,
-    check_version,
     config_of,
     hints_of_parameters,
     uses_regions,
@@ -158,7 +158,8 @@ def test_the_outputs_wished_for() -> None:
         (["q"], {}, InvalidInput, "there is no output 'q'; model 'two' has the outputs"),
         (["y", "y"], {}, InvalidInput, "output 'y' is asked for more than once"),
         (["y"], {"binary_data": 1}, InvalidInput, "parameter binary_data is 1; expected true or"),
-        (["y"], {"classification": 3}, UnsupportedFeature, "classification"),
+        (["y"], {"classification": "3"}, InvalidInput, "classification of output 'y' is '3'"),
+        (["z"], {"classification": 3}, InvalidInput, "output 'z' is BOOL: classification is for"),
         (["y"], {"shared_memory_region": "r"}, InvalidInput, "without shared_memory_byte_size"),
     ],
 )
@@ -272,12 +273,90 @@ def test_an_output_may_have_a_place() -> None:
         call_of(InferRequest("two", [a, b], outputs=both), TWO)
 
 
-def test_there_is_one_version() -> None:
-    check_version("m", "")
-    check_version("m", "1")
-    for version in ("2", "0", "one", "01"):
-        with pytest.raises(ModelNotFound, match="model 'm' has no version"):
-            check_version("m", version)
+LONE = ModelInfo("lone", (TensorInfo("x", (3,)),), (TensorInfo("y", (), "bytes"),))
+ROW = ModelInfo("row", (TensorInfo("a", (1,)), TensorInfo("t", (), "bytes")), ())
+
+
+@pytest.mark.parametrize("content_type", ["np", "str"])
+def test_the_only_input_of_mlservers_requests_has_any_name(content_type: str) -> None:
+    request = asked(tensor("input-1", (5, 3)), parameters={"content_type": content_type})
+    call, wish = call_of(request, LONE)
+    assert call.rows == 5
+    assert wish.content_type == content_type
+    with pytest.raises(InvalidInput, match="there is no input 'input-1'"):
+        call_of(asked(tensor("input-1", (5, 3))), LONE)
+    with pytest.raises(InvalidInput, match="input 'b' is missing"):
+        call_of(asked(A, parameters={"content_type": content_type}), TWO)
+
+
+@pytest.mark.parametrize("sizes", [((5,), (5,)), ((5, 1), (5, 1)), ((5,), (5, 1))])
+def test_columns_of_a_table_are_rows(sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    of_a, of_t = sizes
+    texts = InferInput("t", "BYTES", of_t, np.full(of_t, b"a", object))
+    call, wish = call_of(asked(texts, tensor("a", of_a), parameters={"content_type": "pd"}), ROW)
+    assert call.rows == 5
+    assert [x.shape for x in call.inputs] == [(5, 1), (5,)]
+    assert wish.content_type == "pd"
+    each = [t._replace(parameters={"content_type": "pd"}) for t in (tensor("a", of_a), texts)]
+    call, wish = call_of(asked(*each), ROW)
+    assert [x.shape for x in call.inputs] == [(5, 1), (5,)]
+    assert wish.content_type == ""
+
+
+def test_a_column_is_never_one_evaluation() -> None:
+    with pytest.raises(InvalidInput, match=r"'x' has shape \[3\]; expected a column, \[-1, 3\]"):
+        call_of(asked(tensor("x", (3,)), parameters={"content_type": "pd"}), LONE)
+    with pytest.raises(InvalidInput, match="there is no input 'q'"):
+        call_of(asked(tensor("q", (3,)), parameters={"content_type": "pd"}), LONE)
+
+
+def test_classes_of_outputs() -> None:
+    labels = ("a", "b", "c")
+    info = replace(LONE, outputs=(TensorInfo("y", (3,), labels=labels),))
+
+    def wished(**parameters: Any) -> WishedOutput:
+        output = RequestedOutput("y", parameters)
+        (found,) = call_of(asked(tensor("x", (3,)), outputs=[output]), info)[1].outputs
+        return found
+
+    found = wished(classification=2, content_type="str")
+    assert (found.datatype, found.form) == ("BYTES", OutputForm("str", 2, 1, labels))
+    found = wished(classification=0)
+    assert (found.datatype, found.form) == ("FP64", None)
+    assert wished(content_type="np").form == OutputForm("np", 0, 1, ())
+
+
+def test_content_types_of_outputs() -> None:
+    def wished(content_type: Any) -> WishedOutput:
+        output = RequestedOutput("y", {"content_type": content_type})
+        (found,) = call_of(asked(tensor("x", (3,)), outputs=[output]), LONE)[1].outputs
+        return found
+
+    assert wished("base64").form == OutputForm("base64", 0, 0, ())
+    assert wished(None).form is None
+    with pytest.raises(InvalidInput, match="content_type of output 'y' is 'b64'; expected one of"):
+        wished("b64")
+    numbers = RequestedOutput("y", {"content_type": "str"})
+    with pytest.raises(InvalidInput, match="which is for BYTES; it is FP64"):
+        call_of(asked(A, B, outputs=[numbers]), TWO)
+
+
+@pytest.mark.parametrize("content_type", ["base64", "csv", 3])
+def test_a_request_of_an_unknown_content_type_lists_the_known_ones(content_type: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"content_type of the request is .*np, pd, str$"):
+        call_of(asked(A, B, parameters={"content_type": content_type}), TWO)
+
+
+def test_the_answer_has_the_name_and_version_that_were_asked_for() -> None:
+    def wish(asked_for: str, served_as: str) -> tuple[str, str]:
+        request = InferRequest(asked_for, [A, B])
+        call, wish = call_of(request, replace(TWO, name=served_as))
+        assert call.model == served_as
+        return wish.model, wish.version
+
+    assert wish("two", "two") == ("two", "1")
+    assert wish("two", "two/12") == ("two", "12")
+    assert wish("two/12", "two/12") == ("two/12", "1")
 
 
 def test_every_error_has_its_status() -> None:

@@ -7,6 +7,7 @@ from farm.http.access import Access
 from farm.http.asgi import Application
 from farm.protocols.kserve.grpc.endpoint import KServeGrpc
 from farm.protocols.kserve.rest.endpoint import KServeEndpoint
+from farm.protocols.kserve.rest.endpoint_v1 import KServeV1Endpoint
 from farm.protocols.kserve.service import serve
 from farm.protocols.site import Site
 from farm.settings import Settings
@@ -23,8 +24,18 @@ def test_streams_are_applications_and_everything_else_below_v2_is_a_door() -> No
     assert find is not None
     assert isinstance(find("/v2/models/double/infer"), KServeEndpoint)
     assert isinstance(find("/v2/models/double/generate_stream?x=1"), Application)
+    assert isinstance(find("/v1/models/double:predict"), KServeV1Endpoint)
     assert find("/v20") is None
+    assert find("/v10") is None
     assert find("/Info") is None
+
+
+def test_inference_of_both_versions_waits_for_its_model() -> None:
+    waits = serve(site()).waits
+    assert waits is not None
+    assert waits("POST", "/v1/models/double:predict", {})
+    assert waits("POST", "/v2/models/double/infer", {})
+    assert not waits("GET", "/v1/models/double", {})
 
 
 @on_uvloop

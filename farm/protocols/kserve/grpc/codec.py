@@ -19,12 +19,13 @@ from farm.bodies.unpacking import Refused
 from farm.call import Array
 from farm.encoding.tensors import shaped, shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
+from farm.protocols.kserve.answers import presented
+from farm.protocols.kserve.content_types import CONTENT_TYPE, decoded_content
 from farm.protocols.kserve.grpc.descriptors import DESCRIPTORS
 from farm.protocols.kserve.request import (
     IN_REGION,
     NO_PARAMETERS,
     REQUEST_KINDS,
-    VERSION,
     InferInput,
     InferRequest,
     Parameters,
@@ -251,6 +252,8 @@ def _input(tensor: Any, raw: bytes | None, parameters: Parameters) -> InferInput
         raise InvalidInput(f"{where} has typed contents and raw_input_contents; expected one")
     else:
         array = raw_array(raw, datatype, shape, where)
+    if CONTENT_TYPE in parameters:
+        array = decoded_content(array, datatype, parameters, where)
     return InferInput(name, datatype, shape, array, parameters)
 
 
@@ -327,7 +330,7 @@ def encode_streamed(
     message = _infer().streamed()
     response = message.infer_response
     if outputs is None:
-        response.model_name, response.model_version = wish.model, VERSION
+        response.model_name, response.model_version = wish.model, wish.version
         if wish.id is not None:
             response.id = wish.id
     else:
@@ -351,9 +354,11 @@ def encode_stream_error(model: str, request_id: str, error: FarmError | Refused)
 def _fill(
     response: Any, wish: Wish, outputs: Sequence[Array], *, raw: bool, lead: tuple[int, ...]
 ) -> None:
-    response.model_name, response.model_version = wish.model, VERSION
+    response.model_name, response.model_version = wish.model, wish.version
     if wish.id is not None:
         response.id = wish.id
+    if wish.content_type:
+        response.parameters[CONTENT_TYPE].string_param = wish.content_type
     # An output without a typed field makes the whole answer raw: clients read one form or the
     # other.
     raw = raw or not all(w.datatype in FIELDS for w in wish.outputs)
@@ -365,9 +370,13 @@ def _fill(
                 response.raw_output_contents.append(b"")  # clients find the others by position
             continue
         array = outputs[wished.position]
+        if wished.form is not None:
+            array = presented(array, wished)
         output = response.outputs.add(
             name=wished.name, datatype=wished.datatype, shape=lead + array.shape
         )
+        if wished.form is not None and wished.form.content_type:
+            output.parameters[CONTENT_TYPE].string_param = wished.form.content_type
         if raw:
             response.raw_output_contents.append(raw_bytes(array))
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import Reading, carried_out, is_long, is_long_raw
+from farm.bodies.reading import Reading, carried_out
 from farm.bodies.unpacking import Refused
 from farm.call import Hints, ModelInfo, Result
 from farm.dispatcher.backend import Backend, CancelCall
@@ -33,6 +33,7 @@ from farm.grpc.call import (
 from farm.grpc.messages import LONG
 from farm.http.request import hints_of, reused_header
 from farm.http.turns import Turns
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import GRPC, OPEN, OpenDialect
 from farm.protocols.kserve.grpc.codec import (
     decode,
@@ -101,8 +102,12 @@ class KServeGrpc:
         }
         unary: dict[str, Unary] = {name: _told(name, tell) for name, tell in known.items()}
         of_model: dict[str, Callable[[Any], Mapping[str, Any]]] = {
-            "ModelMetadata": lambda asked: model_metadata(self._named(asked)),
-            "ModelConfig": lambda asked: {"config": model_config(self._named(asked))},
+            "ModelMetadata": lambda asked: model_metadata(
+                self._named(asked), asked.name, repository.versions(asked.name)
+            ),
+            "ModelConfig": lambda asked: {
+                "config": model_config(self._named(asked), asked.name, reuses=repository.reuses)
+            },
         }
         unary |= {
             name: _told(name, tell, backend.first_worker.known) for name, tell in of_model.items()
@@ -149,7 +154,7 @@ class KServeGrpc:
             wish, result = await carried.put(wish, result, lead)
         about = (wish, result.outputs, raw, lead, result.reused)
         message: bytes | memoryview
-        if (is_long_raw if raw else is_long)(result):
+        if takes_long(wish, result, raw=raw):
             message = await carried_out(self._readers, encode_infer, *about, client=hints.client)
         else:
             message = encode_infer(*about)
@@ -164,8 +169,9 @@ class KServeGrpc:
         hints = hints_for(caller)
         request, raw = self._dialect.decode_grpc(body)
         backend = self._backend
-        models = backend.models()
-        if request.model not in models and (not models or backend.first_worker.incomplete()):
+        if not self._repository.knows(request.model) and (
+            not backend.models() or backend.first_worker.incomplete()
+        ):
             return None
         carried = None
         if uses_regions(request):
@@ -192,7 +198,7 @@ class KServeGrpc:
         self, request: InferRequest, hints: Hints, *, streaming: bool = False
     ) -> StreamRequest:
         """Return the call of a request, for the model's description for its config."""
-        await self._backend.first_worker.known(request.model)
+        await self._repository.known(request.model)
         info = self._repository.model(request.model, request.version)
         if request.parameters:
             hints = hints_of_parameters(request.parameters, hints)
@@ -235,8 +241,8 @@ class KServeGrpc:
         return self._repository.model(asked.name, asked.version)
 
     def _statistics(self, asked: Any) -> Mapping[str, Any]:
-        names = [self._named(asked).name] if asked.name else list(self._repository.models())
-        rows = statistics_of(names, self._backend.statistics())["model_stats"]
+        models = self._repository.numbered(asked.name, asked.version)
+        rows = statistics_of(models, self._backend.statistics())["model_stats"]
         return {"model_stats": [{k: v for k, v in row.items() if v} for row in rows]}
 
     def _load(self, asked: Any) -> Mapping[str, Any]:
@@ -244,7 +250,7 @@ class KServeGrpc:
         return {}
 
     def _unload(self, asked: Any) -> Mapping[str, Any]:
-        self._repository.unload(asked.model_name)
+        self._repository.unload(asked.model_name, parameters_of(asked.parameters))
         return {}
 
     # grpc.health.v1
@@ -312,7 +318,7 @@ class _Inference:
                 self._asked = asked = asked._replace(wish=now[0])
                 outcome = now[1]
             about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
-            if (is_long_raw if raw else is_long)(outcome):
+            if takes_long(asked.wish, outcome, raw=raw):
                 writing = Reading(
                     lambda message: self._answer(_noted(message, outcome)), self._answer
                 )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import carried_out, is_long, is_long_raw
+from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Refused
 from farm.call import Call, Hints, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend
@@ -22,6 +22,7 @@ from farm.dispatcher.result_stream import ResultStream
 from farm.errors import FarmError, Unavailable
 from farm.grpc.call import Requests, Write
 from farm.http.turns import Turns
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import OPEN, OpenDialect
 from farm.protocols.kserve.grpc.codec import (
     EMPTY_FINAL_RESPONSE,
@@ -208,7 +209,7 @@ class InferStream:
         if carried is not None:
             wish, result = await carried.put(wish, result, lead)
         about = (wish, result.outputs, raw, final, lead, result.reused)
-        if (is_long_raw if raw else is_long)(result):
+        if takes_long(wish, result, raw=raw):
             client = self._hints.client
             message = await carried_out(self._readers, encode_streamed, *about, client=client)
         else:

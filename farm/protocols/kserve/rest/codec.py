@@ -19,12 +19,13 @@ from farm.encoding.errors import valid_text
 from farm.encoding.json_numbers import NonFinite, kind_of, parse
 from farm.encoding.tensors import shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest
+from farm.protocols.kserve.answers import presented
+from farm.protocols.kserve.content_types import CONTENT_TYPE, decoded_content
 from farm.protocols.kserve.request import (
     ERRORS,
     IN_REGION,
     NO_PARAMETERS,
     REQUEST_KINDS,
-    VERSION,
     InferInput,
     InferRequest,
     Parameters,
@@ -65,7 +66,7 @@ def decode_infer(
         inputs,
         version,
         _id(message),
-        _parameters(message, "the request"),
+        parameters_in(message),
         [_output(o, i) for i, o in enumerate(_objects(message, "outputs", needed=False))],
     )
 
@@ -185,6 +186,8 @@ def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
         raise InvalidInput(f"{where} has both data and binary_data_size; expected one of them")
     else:
         array = raw_array(tail.take(size, where), datatype, shape, where)
+    if CONTENT_TYPE in parameters:
+        array = decoded_content(array, datatype, parameters, where)
     return InferInput(name, datatype, shape, array, parameters)
 
 
@@ -213,9 +216,11 @@ def encode_infer(
     BYTES that are not UTF-8 in a JSON answer, InvalidOutput for a non-finite number if `non_finite`
     is ERROR.
     """
-    parts, tail = [_head(wish.model)], list[Raw]()
+    parts, tail = [_head(wish.model, wish.version)], list[Raw]()
     if wish.id is not None:
         parts += (b'"id":', orjson.dumps(wish.id), b",")
+    if wish.content_type:
+        parts.append(b'"parameters":{%b},' % _content_type(wish.content_type))
     parts.append(b'"outputs":[')
     for i, output in enumerate(wish.outputs):
         if i:
@@ -224,13 +229,18 @@ def encode_infer(
             # Without parameters: Triton's client for C++ takes any for those of a raw tensor.
             parts += (_output_head(output.name, output.datatype, output.place.shape), b"}")
             continue
-        array = result.outputs[output.position]
+        array, content_type = result.outputs[output.position], b""
+        if output.form is not None:
+            array, content_type = presented(array, output), _content_type(output.form.content_type)
         parts.append(_output_head(output.name, output.datatype, lead + array.shape))
         if output.binary:
             raw = raw_view(array)
-            parts.append(b',"parameters":{"binary_data_size":%d}}' % len(raw))
+            size = b'"binary_data_size":%d' % len(raw)
+            parts += (b',"parameters":{', content_type and content_type + b",", size, b"}}")
             tail.append(raw)
         else:
+            if content_type:
+                parts.append(b',"parameters":{%b}' % content_type)
             data = data_of_array(array, output.datatype, f"output {output.name!r}", non_finite)
             parts += (b',"data":', data, b"}")
     parts.append(b"]}")
@@ -241,14 +251,18 @@ def encode_infer(
 
 
 @lru_cache(maxsize=1024)
-def _head(model: str) -> bytes:
-    return b'{"model_name":%b,"model_version":"%b",' % (orjson.dumps(model), VERSION.encode())
+def _head(model: str, version: str) -> bytes:
+    return b'{"model_name":%b,"model_version":"%b",' % (orjson.dumps(model), version.encode())
 
 
 @lru_cache(maxsize=4096)
 def _output_head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     head = {"name": name, "datatype": datatype, "shape": shape}
     return orjson.dumps(head)[:-1]
+
+
+def _content_type(content_type: str) -> bytes:
+    return b'"content_type":%b' % orjson.dumps(content_type) if content_type else b""
 
 
 def encode_error(error: FarmError) -> tuple[int, bytes]:
@@ -261,12 +275,17 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": valid_text(message)})
 
 
+def parameters_in(message: dict[str, Any]) -> Parameters:
+    """Return the parameters of a request's JSON object. Raises InvalidInput."""
+    return _parameters(message, "the request")
+
+
 def decode_parameters(body: bytes) -> Parameters:
     """Return the parameters of a repository request: the body is empty or has `parameters`.
 
     Raises InvalidRequest, InvalidInput.
     """
-    return _parameters(decode_object(body), "the request")
+    return parameters_in(decode_object(body))
 
 
 def decode_index(body: bytes) -> bool:

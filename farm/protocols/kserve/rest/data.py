@@ -41,7 +41,7 @@ def array_of_data(data: Any, datatype: str, shape: tuple[int, ...], where: str) 
         if shape or data is None or isinstance(data, dict):
             raise InvalidInput(f"data of {where} is {kind_of(data)}; expected a list")
         data = [data]
-    flat = data if len(shape) == 1 or list not in map(type, data) else _flat(data, shape, where)
+    flat = data if len(shape) == 1 or list not in map(type, data) else flat_of(data, shape, where)
     count = math.prod(shape)
     if len(flat) != count:
         raise InvalidInput(
@@ -51,8 +51,8 @@ def array_of_data(data: Any, datatype: str, shape: tuple[int, ...], where: str) 
     return vector.reshape(shape) if count else shaped(vector, shape, where)
 
 
-def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
-    """Return the elements of lists nested like `shape`."""
+def flat_of(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
+    """Return the elements of lists nested like `shape`. Raises InvalidInput."""
     level: Sequence[Any] = [data]
     for depth, size in enumerate(shape):
         for part in level:

@@ -12,7 +12,7 @@ import orjson
 
 from farm.bodies.body import HEAVY_BYTES, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import Reading, carried_out, is_long, is_long_raw
+from farm.bodies.reading import Reading, carried_out
 from farm.bodies.unpacking import Headers, Refused, too_large
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
@@ -20,6 +20,7 @@ from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, UnsupportedFeature
 from farm.http.compression import answer_compressed
 from farm.http.request import JSON, RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import OPEN, OpenDialect
 from farm.protocols.kserve.metadata import model_config, model_metadata
 from farm.protocols.kserve.repository import Repository
@@ -65,7 +66,8 @@ class AnswerForm(NamedTuple):
     @property
     def is_raw(self) -> bool:
         """Whether no tensor is encoded as JSON."""
-        return self.function is encode_infer and all(o.binary for o in self.wish.outputs)
+        outputs = self.wish.outputs
+        return self.function is encode_infer and all(output.binary for output in outputs)
 
 
 class KServeEndpoint:
@@ -179,8 +181,8 @@ class KServeEndpoint:
         self,
         request: Request,
         answer: Answer,
-        go: Callable[[InferRequest], CancelCall],
-        decode: Callable[..., InferRequest],
+        go: Callable[[Any], CancelCall],
+        decode: Callable[..., Any],
         *about: Any,
     ) -> CancelCall:
         """Decode a long request in a reader process, then call `go` with it."""
@@ -239,7 +241,7 @@ class KServeEndpoint:
                 result = await self._backend.submit(call, hints)
                 wish, result = await carried.put(wish, result, lead)
                 about = (wish, result, self._non_finite, lead)
-                if is_long(result):
+                if takes_long(wish, result, raw=False):
                     encoded = await carried_out(self._readers, encode_infer, *about, client=client)
                 else:
                     encoded = encode_infer(*about)
@@ -255,23 +257,24 @@ class KServeEndpoint:
         return b'{"ready":true}'
 
     def _models(self, route: Route, request: Request) -> bytes:
-        return orjson.dumps({"models": list(self._repository.models())})
+        return orjson.dumps({"models": self._repository.names()})
 
     def _model(self, route: Route, request: Request) -> bytes:
-        return orjson.dumps(model_metadata(self._repository.model(route.model, route.version)))
+        info = self._repository.model(route.model, route.version)
+        versions = self._repository.versions(route.model)
+        return orjson.dumps(model_metadata(info, route.model, versions))
 
     def _model_ready(self, route: Route, request: Request) -> bytes:
-        info = self._repository.model(route.model, route.version)
-        return orjson.dumps({"name": info.name, "ready": True})
+        self._repository.model(route.model, route.version)
+        return orjson.dumps({"name": route.model, "ready": True})
 
     def _config(self, route: Route, request: Request) -> bytes:
-        return orjson.dumps(model_config(self._repository.model(route.model, route.version)))
+        info = self._repository.model(route.model, route.version)
+        return orjson.dumps(model_config(info, route.model, reuses=self._repository.reuses))
 
     def _statistics(self, route: Route, request: Request) -> bytes:
-        names = list(self._repository.models())
-        if route.model:
-            names = [self._repository.model(route.model, route.version).name]
-        return orjson.dumps(statistics_of(names, self._backend.statistics()))
+        models = self._repository.numbered(route.model, route.version)
+        return orjson.dumps(statistics_of(models, self._backend.statistics()))
 
     def _index(self, route: Route, request: Request) -> bytes:
         return orjson.dumps(self._repository.index(ready_only=decode_index(_short_body(request))))
@@ -281,8 +284,7 @@ class KServeEndpoint:
         return b""
 
     def _unload(self, route: Route, request: Request) -> bytes:
-        decode_parameters(_short_body(request))
-        self._repository.unload(route.model)
+        self._repository.unload(route.model, decode_parameters(_short_body(request)))
         return b""
 
     def _oddly_written(self, route: Route, request: Request) -> bytes:
@@ -316,7 +318,7 @@ class _KServeRun:
             try:
                 if isinstance(outcome, FarmError):
                     raise outcome
-                if is_long(outcome) and (not form.is_raw or is_long_raw(outcome)):
+                if takes_long(form.wish, outcome, raw=form.is_raw):
                     self._write(outcome, form, hints.client)
                 else:
                     self._send(form.function(form.wish, outcome, *form.rest), outcome)

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from farm.bodies.body import HeldBody
 from farm.bodies.readers import READS_HERE, Reads
-from farm.bodies.reading import carried_out, is_long
+from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Extra, Refused
 from farm.call import Call, Hints, Result
 from farm.dispatcher.backend import Backend
@@ -33,6 +33,7 @@ from farm.http.asgi import (
     while_client_waits,
 )
 from farm.http.request import RETRY_SOON, Request, hints_of, reused_header
+from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import OPEN, OpenDialect
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
@@ -109,7 +110,7 @@ class KServeStreams:
         peer, user = peer_of(scope), scope[USER]
         check_method(route, Request(scope["method"], target, headers, b"", peer, user))
         body = await read_body(receive)
-        await self._backend.first_worker.known(route.model)
+        await self._repository.known(route.model)
         info = self._repository.model(route.model, route.version)
         hints = hints_of(headers, peer, user)
         decode: Callable[..., InferRequest] = self._dialect.decode_rest
@@ -142,7 +143,7 @@ class KServeStreams:
             if carried is not None:
                 left, result = await carried.put(wish, result)
             about = (left, result, self._non_finite)
-            if not is_long(result):
+            if not takes_long(left, result, raw=False):
                 return write(*about)
             data: bytes | memoryview
             data = await carried_out(self._readers, write, *about, client=client)

@@ -13,7 +13,7 @@ import orjson
 from farm.call import ModelInfo, Result, TensorInfo
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, InvalidInput
-from farm.protocols.kserve.request import REQUEST_KINDS, VERSION, InferInput, InferRequest, Wish
+from farm.protocols.kserve.request import REQUEST_KINDS, InferInput, InferRequest, Wish
 from farm.protocols.kserve.rest.codec import decode_object, encode_infer, error_body
 from farm.protocols.kserve.rest.data import array_of_data, data_of_array
 from farm.protocols.kserve.tensors import datatype_of
@@ -72,7 +72,7 @@ def encode_generate(wish: Wish, result: Result, non_finite: NonFinite = NonFinit
     Raises as `encode_infer`.
     """
     members = [
-        b'"model_name":%b,"model_version":"%b"' % (orjson.dumps(wish.model), VERSION.encode())
+        b'"model_name":%b,"model_version":"%b"' % (orjson.dumps(wish.model), wish.version.encode())
     ]
     if wish.id is not None:
         members.append(b'"id":%b' % orjson.dumps(wish.id))

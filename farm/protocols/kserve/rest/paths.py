@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from farm.bodies.unpacking import Refused
 from farm.http.request import Request
+from farm.protocols.kserve.versions import is_known
 
 LONGEST_REMEMBERED = 512
 """Longer paths, in characters, are not cached."""
@@ -120,7 +121,7 @@ def is_below(target: str) -> bool:
     return target.startswith("/v2") and target[3:4] in ("", "/", "?")
 
 
-def needs_model(method: str, target: str, models: Container[str]) -> bool:
+def needs_model(method: str, target: str, models: Collection[str]) -> bool:
     """Whether a request needs a model beside these, and its answer is sent as a whole."""
     if not is_below(target):
         return False
@@ -128,7 +129,7 @@ def needs_model(method: str, target: str, models: Container[str]) -> bool:
         route = route_of(target)
     except Refused:
         return False
-    return (method, route.endpoint) in NEED_MODEL and route.model not in models
+    return (method, route.endpoint) in NEED_MODEL and not is_known(route.model, models)
 
 
 def is_stream(target: str) -> bool:

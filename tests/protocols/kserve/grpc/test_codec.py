@@ -25,9 +25,10 @@ from farm.protocols.kserve.grpc.codec import (
     messages,
     parameters_of,
 )
-from farm.protocols.kserve.request import IN_REGION, VERSION, Wish, WishedOutput, call_of
+from farm.protocols.kserve.request import IN_REGION, OutputForm, Wish, WishedOutput, call_of
 from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.tensors import DATATYPES, raw_bytes
+from farm.protocols.kserve.versions import VERSION
 
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False, True],
@@ -402,3 +403,37 @@ def test_without_protobuf_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
             messages()
     finally:
         kserve_grpc.messages.cache_clear()
+
+
+# Content types
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_base64_both_ways(raw: bool) -> None:
+    def change(message: Any) -> None:
+        message.inputs[0].parameters["content_type"].string_param = "base64"
+
+    sent: dict[str, Any] = {"typed": {"bytes_contents": [b"/w=="]}}
+    if raw:
+        sent = {"raw": [b"\4\0\0\0/w=="]}
+    request, _ = decode_infer(asked("BYTES", (1,), change=change, **sent))
+    assert request.inputs[0].array.tolist() == [b"\xff"]
+    output = WishedOutput(0, "y", "BYTES", False, form=OutputForm("base64"))
+    array = np.array([b"\xff"], object)
+    told = messages()["inference.ModelInferResponse"].FromString(
+        encode_infer(Wish("m", None, [output], "pd"), [array], raw)
+    )
+    assert told.parameters["content_type"].string_param == "pd"
+    assert told.outputs[0].parameters["content_type"].string_param == "base64"
+    if raw:
+        assert list(told.raw_output_contents) == [b"\4\0\0\0/w=="]
+    else:
+        assert list(told.outputs[0].contents.bytes_contents) == [b"/w=="]
+
+
+def test_an_unknown_content_type() -> None:
+    def change(message: Any) -> None:
+        message.inputs[0].parameters["content_type"].string_param = "dates"
+
+    with pytest.raises(InvalidInput, match="content_type of input 'x' is 'dates'; expected one of"):
+        decode_infer(asked(raw=[bytes(24)], change=change))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.errors import FarmError, InvalidInput, InvalidRequest, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, InvalidRequest
 from farm.protocols.kserve.grpc.codec import messages
 from farm.protocols.kserve.grpc.triton import decode_infer, decode_streamed
 
@@ -164,7 +164,7 @@ def in_shared_memory(asked: Any) -> None:
         ("INT8", too_large, InvalidInput, "values beyond INT8"),
         ("INT32", unknown_type, InvalidInput, "'INT128'; expected one of"),
         ("INT32", texts_of_two_rows, InvalidInput, "1 values in bytes_contents"),
-        ("INT32", in_shared_memory, UnsupportedFeature, "shared memory"),
+        ("INT32", in_shared_memory, InvalidInput, "typed contents and shared_memory_region"),
     ],
 )
 def test_faults_that_triton_does_not_name_keep_their_text(

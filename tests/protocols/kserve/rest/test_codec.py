@@ -19,6 +19,7 @@ from farm.protocols.kserve.request import (
     IN_REGION,
     InferInput,
     InferRequest,
+    OutputForm,
     RequestedOutput,
     Wish,
     WishedOutput,
@@ -395,3 +396,42 @@ def test_bodies_for_the_repository() -> None:
         decode_index(b'{"ready":1}')
     with pytest.raises(InvalidInput, match="parameters of the request is a list"):
         decode_parameters(b'{"parameters":[]}')
+
+
+# Content types
+
+
+def test_content_types_of_inputs() -> None:
+    text = X | {"shape": [2], "datatype": "BYTES", "parameters": {"content_type": "base64"}}
+    request = decoded({"inputs": [text | {"data": ["/w==", ""]}]})
+    assert request.inputs[0].array.tolist() == [b"\xff", b""]
+    raw = text | {"shape": [1]}
+    raw["parameters"] = {"content_type": "base64", "binary_data_size": 8}
+    del raw["data"]
+    (got,) = decoded({"inputs": [raw]}, b"\4\0\0\0/w==").inputs
+    assert got.array.tolist() == [b"\xff"]
+    with pytest.raises(InvalidInput, match="input 'x' holds at position 1 b'!': expected base64"):
+        decoded({"inputs": [text | {"data": ["/w==", "!"]}]})
+    with pytest.raises(InvalidInput, match="content_type of input 'x' is 'q'"):
+        decoded({"inputs": [X | {"parameters": {"content_type": "q"}}]})
+    null = X | {"parameters": {"content_type": None}}
+    assert decoded({"inputs": [null]}).inputs[0].array.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_answers_repeat_content_types(binary: bool) -> None:
+    outputs = [
+        WishedOutput(0, "y", "BYTES", binary, form=OutputForm("base64")),
+        WishedOutput(1, "z", "FP64", binary, form=OutputForm("np")),
+    ]
+    result = Result((np.array([b"\xff"], object), np.array([1.5])))
+    body, length = encode_infer(Wish("m", None, outputs, "pd"), result)
+    told = json.loads(body[:length])
+    assert told["parameters"] == {"content_type": "pd"}
+    kinds = [output["parameters"].pop("content_type") for output in told["outputs"]]
+    assert kinds == ["base64", "np"]
+    if binary:
+        assert [o["parameters"]["binary_data_size"] for o in told["outputs"]] == [8, 8]
+        assert body[length:] == b"\4\0\0\0/w==" + np.array([1.5]).tobytes()
+    else:
+        assert [o["data"] for o in told["outputs"]] == [["/w=="], [1.5]]

@@ -1,0 +1,237 @@
+"""Triton's extensions by its published clients, over HTTP and gRPC, against one `farm serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import tritonclient.grpc as of_grpc
+import tritonclient.http as of_http
+from google.protobuf.json_format import MessageToDict
+from tritonclient.utils import InferenceServerException
+
+from tests.support.dispatcher_farm import serving
+
+MODELS = """
+import numpy as np
+import farm
+
+class Animals(farm.Model):
+    name = "animals"
+    inputs = {"x": farm.tensor(4, "float32")}
+    outputs = {
+        "score": farm.tensor(4, "float32"), "count": farm.tensor(4, "int64"),
+        "text": farm.tensor(1, "bytes"),
+    }
+    labels = {"score": ["ant", "bee", "cat", "dog"]}
+    max_batch = 8
+
+    def evaluate(self, inputs, config):
+        x = inputs["x"]
+        text = np.full((len(x), 1), b"\\xff", object)
+        return {"score": x, "count": (10 * x).astype(np.int64), "text": text}
+
+class Net(farm.Model):
+    name = "net"
+    factor = 1
+    inputs = {"x": farm.tensor(4, "float32")}
+    outputs = {"y": farm.tensor(4, "float32")}
+
+    def evaluate(self, inputs, config):
+        return self.factor * inputs["x"]
+
+class Net2(Net):
+    name = "net/2"
+    factor = 2
+
+class Net10(Net):
+    name = "net/10"
+    factor = 10
+
+class Slash(Net):
+    name = "a/b"
+"""
+
+SPECS = [f"models.py:{name}" for name in ("Animals", "Net", "Net2", "Net10", "Slash")]
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("extensions")
+    (folder / "models.py").write_text(MODELS)
+    with serving(folder, *SPECS, "--workers", "1", "--grpc-port", "0") as running:
+        address = urlsplit(running.connection.url).netloc
+        yield {"http": address, "grpc": running.connection.grpc}
+
+
+@pytest.fixture(params=["http", "grpc"])
+def triton(request: pytest.FixtureRequest) -> Any:
+    return of_http if request.param == "http" else of_grpc
+
+
+@pytest.fixture
+def client(triton: Any, addresses: dict[str, str]) -> Iterator[Any]:
+    address = addresses["http" if triton is of_http else "grpc"]
+    with triton.InferenceServerClient(address) as found:
+        yield found
+
+
+X = np.array([[0.1, 0.4, 0.3, 0.2], [4, 1, 3, 2]], np.float32)
+
+
+def sent(triton: Any, values: Any = X) -> Any:
+    given = triton.InferInput("x", list(values.shape), "FP32")
+    given.set_data_from_numpy(values)
+    return [given]
+
+
+def classes(triton: Any, client: Any, output: str, count: Any, values: Any = X, **more: Any) -> Any:
+    wish = triton.InferRequestedOutput(output, class_count=count, **more)
+    array = client.infer("animals", sent(triton, values), outputs=[wish]).as_numpy(output)
+    return np.vectorize(lambda e: e if isinstance(e, str) else e.decode(), otypes=[object])(array)
+
+
+def test_the_extension_is_listed(client: Any, triton: Any) -> None:
+    told = client.get_server_metadata()
+    names = told["extensions"] if triton is of_http else told.extensions
+    assert "classification" in names
+
+
+def test_classes_with_and_without_labels(triton: Any, client: Any) -> None:
+    found = classes(triton, client, "score", 2)
+    assert found.tolist() == [
+        ["0.400000:1:bee", "0.300000:2:cat"],
+        ["4.000000:0:ant", "3.000000:2:cat"],
+    ]
+    assert classes(triton, client, "count", 1).tolist() == [["4:1"], ["40:0"]]
+    assert classes(triton, client, "count", 1, X[0]).tolist() == ["4:1"]
+    assert classes(triton, client, "score", 1, X[:1]).tolist() == [["0.400000:1:bee"]]
+    assert classes(triton, client, "score", 10**9, X[:1]).shape == (1, 4)
+
+
+def test_classes_in_json(client: Any, triton: Any) -> None:
+    if triton is of_http:
+        found = classes(triton, client, "score", 1, binary_data=False)
+        assert found.tolist() == [["0.400000:1:bee"], ["4.000000:0:ant"]]
+
+
+def test_other_outputs_of_the_request_are_as_ever(triton: Any, client: Any) -> None:
+    wishes = [
+        triton.InferRequestedOutput("count"),
+        triton.InferRequestedOutput("score", class_count=1),
+    ]
+    result = client.infer("animals", sent(triton), outputs=wishes)
+    np.testing.assert_array_equal(result.as_numpy("count"), (10 * X).astype(np.int64))
+    assert result.as_numpy("score").shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("output", "count", "text"),
+    [("text", 1, "output 'text' is BYTES: classification is for numbers"), ("score", -1, "is -1;")],
+)
+def test_what_cannot_be_classified(
+    triton: Any, client: Any, output: str, count: int, text: str
+) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        classes(triton, client, output, count)
+    assert text in caught.value.message()
+    assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+
+
+# Versions
+
+
+def data(told: Any) -> Any:
+    """Return an answer of either client in JSON's form."""
+    if isinstance(told, dict | list):
+        return told
+    return MessageToDict(told, preserving_proto_field_name=True)
+
+
+def test_metadata_has_the_versions(triton: Any, client: Any) -> None:
+    for version in ("", "1", "2", "10"):
+        told = data(client.get_model_metadata("net", version))
+        assert (told["name"], list(told["versions"])) == ("net", ["1", "2", "10"])
+        assert client.is_model_ready("net", version)
+    assert not client.is_model_ready("net", "3")
+    for name in ("net/2", "a/b"):
+        told = data(client.get_model_metadata(name))
+        assert (told["name"], list(told["versions"])) == (name, ["1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "factor", "answered"),
+    [
+        ("net", "", 10, "10"),
+        ("net", "1", 1, "1"),
+        ("net", "2", 2, "2"),
+        ("net/2", "", 2, "1"),
+        ("net/2", "1", 2, "1"),
+        ("a/b", "", 1, "1"),
+    ],
+)
+def test_a_version_is_called(
+    triton: Any, client: Any, name: str, version: str, factor: int, answered: str
+) -> None:
+    result = client.infer(name, sent(triton), model_version=version)
+    np.testing.assert_array_equal(result.as_numpy("y"), factor * X)
+    response = data(result.get_response())
+    assert (response["model_name"], response["model_version"]) == (name, answered)
+
+
+def test_a_version_that_is_not_there(triton: Any, client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="has no version '3'") as caught:
+        client.infer("net", sent(triton), model_version="3")
+    assert caught.value.status() in ("404", "StatusCode.NOT_FOUND")
+
+
+def test_index_and_statistics_of_versions(triton: Any, client: Any) -> None:
+    index = data(client.get_model_repository_index())
+    rows = index if triton is of_http else index["models"]
+    assert {(row["name"], row["version"]) for row in rows} >= {
+        ("net", "1"),
+        ("net", "2"),
+        ("net", "10"),
+        ("a/b", "1"),
+    }
+    client.infer("net", sent(triton), model_version="2")
+    told = data(client.get_inference_statistics("net", "2"))["model_stats"]
+    assert [(row["name"], row["version"]) for row in told] == [("net", "2")]
+    assert int(told[0]["inference_count"]) > 0
+    told = data(client.get_inference_statistics("net"))["model_stats"]
+    assert [row["version"] for row in told] == ["1", "2", "10"]
+
+
+# Model control, as the published examples go through it
+
+
+def test_load_and_unload(triton: Any, client: Any) -> None:
+    client.load_model("net")
+    assert client.is_model_ready("net")
+    for changes in (
+        {"config": '{"max_batch_size": "16"}'},
+        {"config": "{", "files": {"file:1/m": b"x"}},
+    ):
+        with pytest.raises(InferenceServerException, match="failed to load 'net'"):
+            client.load_model("net", **changes)
+    client.unload_model("net", unload_dependents=True)
+    try:
+        assert not client.is_model_ready("net")
+        with pytest.raises(InferenceServerException, match="'net' is unloaded"):
+            client.infer("net", sent(triton))
+        index = data(client.get_model_repository_index())
+        rows = index if triton is of_http else index["models"]
+        states = {
+            row["version"]: (row["state"], row["reason"]) for row in rows if row["name"] == "net"
+        }
+        assert states == dict.fromkeys(["1", "2", "10"], ("UNAVAILABLE", "unloaded"))
+        assert client.is_model_ready("a/b")
+    finally:
+        client.load_model("net")
+    assert client.is_model_ready("net", "2")
+    for change in (client.load_model, client.unload_model):
+        with pytest.raises(InferenceServerException, match=r"failed to (un)?load 'wrong_model"):
+            change("wrong_model_name")
