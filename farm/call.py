@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farm.errors import FarmError
-from farm.sequences import SequenceLimits, Step, limits_of
+from farm.sequences import SequenceLimits, SequenceStep, limits_of
 from farm.units import check_texts
 
 T = TypeVar("T")
@@ -297,7 +297,7 @@ class Call:
     derivative: Derivative | None = None
     rows: int | None = None
     origin: Origin | None = None
-    step: Step | None = None
+    step: SequenceStep | None = None
 
 
 @immutable

@@ -18,7 +18,7 @@ LONGEST_ID = 128
 """Longest id that is a text, in bytes of UTF-8."""
 
 
-class Step(NamedTuple):
+class SequenceStep(NamedTuple):
     """The place of a call in a sequence.
 
     start: its first call, for which the model gets a new state; end: its last one, after which the
@@ -70,12 +70,12 @@ def checked_id(value: Any) -> SequenceId:
     return value
 
 
-def step_of_row(row: Items[Any]) -> Step:
+def step_of_row(row: Items[Any]) -> SequenceStep:
     """Read the place of a call from JSON values. Raises TypeError and ValueError if it is none."""
     sequence_id, start, end = row
     if type(start) is not bool or type(end) is not bool:
         raise TypeError(f"the flags {start!r} and {end!r} of a sequence; expected true or false")
-    return Step(checked_id(sequence_id), start, end)
+    return SequenceStep(checked_id(sequence_id), start, end)
 
 
 def limits_of(data: Any) -> SequenceLimits | None:

@@ -1,4 +1,4 @@
-"""What becomes of tasks that wait, come back or end: the state that all facts change.
+"""The ways in which tasks wait, come back and end: the state that all facts change.
 
 `core.Scheduler` takes the facts and returns the actions.
 """

@@ -33,6 +33,7 @@ from farm.scheduler.sequences import Sequences
 from farm.scheduler.snapshot import snapshot, standing_out
 from farm.scheduler.state import Task, TaskId, Worker, WorkerId
 from farm.scheduler.view import View
+from farm.sequences import SequenceLimits
 
 TASK_ANSWERED = TASKS.event("answered")
 TASK_ANSWERED_LATE = TASKS.event("answered late")
@@ -402,8 +403,9 @@ class Scheduler(Completion):
         return None if at == NO_END else at
 
     def end_sequences(self) -> None:
-        """End all idle sequences, because the farm stops."""
+        """End all idle sequences now, and others as soon as they are idle: the farm stops."""
         for sequences in self._sequences.values():
+            sequences.limits = SequenceLimits(sequences.limits.most, 0.0)
             for live in list(sequences.idle):
                 self._end_sequence(live)
 

@@ -16,7 +16,7 @@ from farm.errors import Cancelled, FarmError, InvalidInput, WorkerLost
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import Task, TaskId, Worker
-from farm.sequences import SequenceId, SequenceLimits, Step, needs_start
+from farm.sequences import SequenceId, SequenceLimits, SequenceStep, needs_start
 
 LOOK = 16
 """Idle workers with a place for a sequence of which the one with the fewest sequences gets it."""
@@ -54,7 +54,7 @@ class LiveSequence:
     """A sequence that waits for its first run, or has begun and not ended.
 
     current: its call that waits in a queue or is at a worker; None: it is idle. waiting: its later
-    calls in the order of arrival; one that starts the sequence anew may be among them. closed: the
+    calls in the order of arrival; one that starts the sequence again may be among them. closed: the
     last of all these ends it. queue: that of the worker which has its state; None while none has.
     lost_with: the worker that it was lost with, and why.
     """
@@ -115,7 +115,7 @@ class LiveSequence:
     def followers(self, first: Task | None) -> list[Task]:
         """Return the waiting calls that need the state which `first` leaves; None: the current.
 
-        They are those behind it, up to the next call that starts anew. If no such call is there,
+        They are those behind it, up to the next start. If no such call is there,
         the sequence is closed: whatever comes next has to start it.
         """
         found: list[Task] = []
@@ -153,7 +153,7 @@ class Sequences:
         self.idle: OrderedDict[LiveSequence, float] = OrderedDict()
         self.places_taken = 0
 
-    def check(self, step: Step) -> None:
+    def check(self, step: SequenceStep) -> None:
         """Raise InvalidInput for a call that neither starts a sequence nor belongs to a live one.
 
         Otherwise the call must be added.
@@ -235,7 +235,7 @@ class Sequences:
             yield from live.waiting.values()
 
 
-def step_of(task: Task) -> Step:
+def step_of(task: Task) -> SequenceStep:
     """Return the place of a task in its sequence."""
     step = task.call.step
     assert step is not None, "a task of a sequence has a place in it"

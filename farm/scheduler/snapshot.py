@@ -112,6 +112,7 @@ def snapshot(
                 "phase": words(w.phase),
                 "slots": w.slots,
                 "in_flight": len(w.held) - w.outrun,
+                **({"sequences": len(w.sequences)} if w.sequences else {}),
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
                 **_running(w, now, number),
                 "done": w.done,

@@ -16,7 +16,7 @@ from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import RunTimes, Task, TaskId, Worker, WorkerId
-from farm.sequences import SequenceId, SequenceLimits, Step
+from farm.sequences import SequenceId, SequenceLimits, SequenceStep
 
 ROUND_TRIP_S = 1e-3
 """Round trip of the recorder's workers: time from sending a call to its end, without the run."""
@@ -56,7 +56,7 @@ def stateful(name: str = "s", *, most: int = 2, idle_s: float = 10.0) -> ModelIn
 
 def step(sequence: SequenceId, flags: str = "", *, name: str = "s") -> Call:
     """Return a call of a sequence. flags: "s" for its start, "e" for its end, "se" for both."""
-    where = Step(sequence, "s" in flags, "e" in flags)
+    where = SequenceStep(sequence, "s" in flags, "e" in flags)
     return replace(call(name), step=where)
 
 

@@ -22,6 +22,8 @@ EXTENSIONS = (
     "model_repository",
     "parameters",
     "schedule_policy",
+    "sequence",
+    "sequence(string_id)",
     "statistics",
 )
 
@@ -54,8 +56,8 @@ def _tensors(tensors: Iterable[TensorInfo]) -> list[dict[str, Any]]:
 def model_config(info: ModelInfo) -> dict[str, Any]:
     """Return Triton's model configuration; `dims` exclude the batch axis.
 
-    max_batch_size: rows that one evaluation takes; a request may bring more. Raises as
-    `model_metadata`.
+    max_batch_size: rows that one evaluation takes; a request may bring more. sequence_batching: of
+    a model that keeps a state for each sequence. Raises as `model_metadata`.
     """
     config: dict[str, Any] = {
         "name": info.name,
@@ -72,6 +74,11 @@ def model_config(info: ModelInfo) -> dict[str, Any]:
             "max_queue_delay_microseconds": 0,
             "priority_levels": PRIORITY_LEVELS,
             "default_priority_level": DEFAULT_PRIORITY,
+        }
+    if info.sequences is not None:
+        config["sequence_batching"] = {
+            "max_sequence_idle_microseconds": round(1e6 * info.sequences.idle_s),
+            "oldest": {"max_candidate_sequences": info.sequences.most},
         }
     return config
 
