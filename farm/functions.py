@@ -48,6 +48,11 @@ class FunctionModel(Model):
         self.takes_config = "config" in parameters and "config" not in inputs
         wanted = set(inputs) | ({"config"} if self.takes_config else set())
         if stateful:
+            if "sequence" in inputs:
+                raise TypeError(
+                    f"function {name!r} is stateful and has an input 'sequence', which is the name "
+                    "of the argument for its state; rename the input"
+                )
             wanted.add("sequence")
         kinds = {p.kind for p in parameters.values()}
         required = {
