@@ -22,6 +22,7 @@ from farm.call import NO_HINTS, Call, ModelInfo, Operation, Result, TensorInfo, 
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
+from farm.sequences import SequenceId
 from machine import versions
 
 MODEL = ModelInfo("m", (TensorInfo("x", (4,)),), (TensorInfo("y", (1,)),))
@@ -57,6 +58,9 @@ class Simulated:
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Do nothing: there are no streams here."""
+
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
+        """Do nothing: there are no sequences here."""
 
     def stop_workers(self) -> None:
         pass

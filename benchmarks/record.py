@@ -27,6 +27,7 @@ from farm.record.file import RecordFile
 from farm.record.key import keys_of
 from farm.record.recorder import Recorder
 from farm.scheduler.state import TaskId, WorkerId
+from farm.sequences import SequenceId
 from machine import versions
 
 INFO = ModelInfo("m", (TensorInfo("x", (10,)),), (TensorInfo("y", (1,)),), version="1")
@@ -50,6 +51,9 @@ class Worker:
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Nothing streams here."""
+
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
+        """Do nothing: there are no sequences here."""
 
     def stop_workers(self) -> None:
         self.dispatcher.worker_left(WorkerId("w/1"), "stopped", drained=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
     from farm.protocols.mip.remote import MipModel
+    from farm.sequences import Sequence
     from farm.server.in_process import serve
     from farm.sweep.api import Point, Sweep, sweep
     from farm.sweep.errors import SweepError
@@ -74,6 +75,7 @@ else:
         "RemoteModel": ("farm.client", "RemoteModel"),
         "Result": ("farm.call", "Result"),
         "Sensitivity": ("farm.sweep.sensitivity.ranking", "Sensitivity"),
+        "Sequence": ("farm.sequences", "Sequence"),
         "SkopsModel": ("farm.worker.frameworks.skops", "SkopsModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "SweepError": ("farm.sweep.errors", "SweepError"),
@@ -154,6 +156,7 @@ __all__ = [
     "RemoteModel",
     "Result",
     "Sensitivity",
+    "Sequence",
     "SkopsModel",
     "Sweep",
     "SweepError",

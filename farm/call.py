@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farm.errors import FarmError
+from farm.sequences import SequenceLimits, SequenceStep, limits_of
 from farm.units import check_labels, check_texts
 
 T = TypeVar("T")
@@ -66,7 +67,6 @@ TAKE_VEC = frozenset({Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN})
 
 QUESTIONS = frozenset({Operation.DESCRIBE, Operation.COST})
 """Operations about a model that compute nothing with it: statistics do not count them."""
-
 
 RUN_S = 0.02
 """Time limit of one run of rows, in seconds; other tasks wait that long for their turn."""
@@ -164,6 +164,7 @@ class ModelInfo:
     repeatable: whether a call may run a second time, for example after its worker is lost.
     copies: whether a slow call may run a second time meanwhile, on another worker.
     version: changes whenever the model's answers may change; "": not known.
+    sequences: the limits of a model that keeps a state for each sequence of requests.
     """
 
     name: str
@@ -176,6 +177,7 @@ class ModelInfo:
     keeps_point: bool = False
     copies: bool = True
     version: str = ""
+    sequences: SequenceLimits | None = None
 
     def offers(self, operation: Operation) -> bool:
         """Whether a farm answers this operation of the model.
@@ -199,6 +201,7 @@ class ModelInfo:
             "keeps_point": self.keeps_point,
             "copies": self.copies,
             "version": self.version,
+            **({} if self.sequences is None else {"sequences": list(self.sequences)}),
         }
 
     @staticmethod
@@ -210,15 +213,14 @@ class ModelInfo:
             inputs=tuple(map(TensorInfo.from_json, data["inputs"])),
             outputs=tuple(map(TensorInfo.from_json, data["outputs"])),
             # A later farm may know more operations, which this one cannot request.
-            operations=frozenset(
-                Operation(o) for o in map(_text, data["operations"]) if o in known
-            ),
+            operations=frozenset(map(Operation, known & set(map(_text, data["operations"])))),
             max_batch=_at_least(1, data["max_batch"]),
             repeatable=bool(data["repeatable"]),
             description=_text(data.get("description", "")),
             keeps_point=bool(data.get("keeps_point", False)),
             copies=bool(data.get("copies", True)),
             version=_text(data.get("version", "")),
+            sequences=limits_of(data.get("sequences")),
         )
 
 
@@ -286,7 +288,7 @@ class Call:
     inputs: one array per model input, in the model's order. With `rows` None, input i has the
     tensor's shape or is flat with its size; with `rows` B it has a leading batch axis of length B.
     config: canonical JSON text, see `canonical_config`; text because text is immutable.
-    origin: for logs; None for most calls.
+    origin: for logs; step: of a sequence, to a model that keeps its state. None for most calls.
     """
 
     model: str
@@ -296,6 +298,7 @@ class Call:
     derivative: Derivative | None = None
     rows: int | None = None
     origin: Origin | None = None
+    step: SequenceStep | None = None
 
 
 @immutable

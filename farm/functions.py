@@ -12,7 +12,9 @@ from typing import Annotated, Any, get_args, get_origin
 import numpy as np
 
 from farm.call import TensorInfo
-from farm.model import Config, Inputs, Model, Tensors
+from farm.declared import Tensors
+from farm.model import Config, Inputs, Model
+from farm.sequences import Sequence
 
 Function = Callable[..., Any]
 
@@ -31,6 +33,7 @@ class FunctionModel(Model):
         repeatable: bool,
         copies: bool,
         version: str = "",
+        stateful: bool = False,
     ) -> None:
         self.function = function
         self.inputs = inputs
@@ -40,10 +43,18 @@ class FunctionModel(Model):
         self.repeatable = repeatable
         self.copies = copies
         self.version = version
+        self.stateful = stateful
         self.description = inspect.getdoc(function) or ""
         parameters = inspect.signature(function).parameters
         self.takes_config = "config" in parameters and "config" not in inputs
         wanted = set(inputs) | ({"config"} if self.takes_config else set())
+        if stateful:
+            if "sequence" in inputs:
+                raise TypeError(
+                    f"function {name!r} is stateful and has an input 'sequence', which is the name "
+                    "of the argument for its state; rename the input"
+                )
+            wanted.add("sequence")
         kinds = {p.kind for p in parameters.values()}
         required = {
             p.name
@@ -57,11 +68,17 @@ class FunctionModel(Model):
                 "name its arguments after the inputs"
             )
 
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+    def evaluate(self, inputs: Inputs, config: Config, *sequence: Sequence) -> Any:
         """Return the function's value at `inputs`."""
+        if sequence:
+            return self._evaluate_step(inputs, config, sequence[0])
         if self.takes_config:
             return self.function(**inputs, config=config)
         return self.function(**inputs)
+
+    def _evaluate_step(self, inputs: Inputs, config: Config, sequence: Sequence) -> Any:
+        others = {"config": config} if self.takes_config else {}
+        return self.function(**inputs, **others, sequence=sequence)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -76,10 +93,12 @@ def model(
     repeatable: bool = True,
     copies: bool = True,
     version: str = "",
+    stateful: bool = False,
 ) -> Callable[[Callable[..., Any]], FunctionModel]:
     """Decorator that turns a function into a model; its arguments are the inputs, by name.
 
-    An argument called `config` gets the call's config. Example:
+    An argument called `config` gets the call's config; if the model is stateful, the argument
+    `sequence` gets the `farm.Sequence`. Example:
 
         @farm.model(inputs={"x": 2}, outputs={"y": 1})
         def forward(x): return x.sum()
@@ -95,6 +114,7 @@ def model(
             repeatable=repeatable,
             copies=copies,
             version=version,
+            stateful=stateful,
         )
 
     return decorate

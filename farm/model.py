@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +23,12 @@ from farm.call import (
     TensorInfo,
     numpy_dtype,
 )
+from farm.declared import Tensors, labelled, tensors_of
 from farm.dtypes import bytes_array, casts, unfit
-from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, InvalidOutput, UnsupportedFeature
+from farm.sequences import SequenceLimits, limits_of
 
 Config = dict[str, Any]
-Shape = int | Sequence[int] | TensorInfo
-Tensors = Mapping[str, Shape]
 
 
 def tensor(
@@ -76,6 +77,10 @@ class Model:
     runs of one call disturb each other, for example because they write the same files.
     labels: names of the entries of outputs, such as {"score": ["cat", "dog"]}, for protocols that
     name the best ones.
+    stateful: True means that it keeps a state for each sequence of requests. `evaluate` then has a
+    third argument, the `farm.Sequence`: the requests of one sequence run in order on one worker.
+    max_sequences: how many sequences a worker keeps at a time; sequence_idle_s: seconds without a
+    request after which one ends.
     version: any text; change it whenever the model's answers may change, as those of a new solver.
     A farm with a record then never gives old answers (docs/record.md).
     Optional methods; a model supports those that it defines. `out_wrt` and `in_wrt` are positions
@@ -109,6 +114,9 @@ class Model:
     keeps_point: bool = False
     copies: bool = True
     labels: Mapping[str, Sequence[str]] = {}
+    stateful: bool = False
+    max_sequences: int = 64
+    sequence_idle_s: float = 60.0
     version: str = ""
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
@@ -161,73 +169,45 @@ def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
         ) from None
     if int(model.max_batch) < 1:
         raise InvalidOutput(f"max_batch is {model.max_batch}; expected 1 or more")
+    sequences = _sequences_of(model)
     return ModelInfo(
         name=name or model.name or type(model).__name__,
-        inputs=_tensors(inputs, "input"),
-        outputs=_labelled(_tensors(outputs, "output"), model.labels),
+        inputs=tensors_of(inputs, "input"),
+        outputs=labelled(tensors_of(outputs, "output"), model.labels),
         operations=operations_of(model),
         max_batch=int(model.max_batch),
-        repeatable=bool(model.repeatable),
+        repeatable=bool(model.repeatable) and sequences is None,
         description=model.description,
         keeps_point=bool(model.keeps_point),
-        copies=bool(model.copies),
+        copies=bool(model.copies) and sequences is None,
         version=str(model.version),
+        sequences=sequences,
     )
 
 
-def _tensors(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
-    if not isinstance(declared, Mapping):
+def _sequences_of(model: Model) -> SequenceLimits | None:
+    """Return the limits of a stateful model. Raises InvalidOutput if it cannot be one."""
+    if not model.stateful:
+        return None
+    if operations_of(model) != {Operation.EVALUATE}:
+        offered = ", ".join(sorted(operations_of(model))) or "nothing"
+        raise InvalidOutput(f"it is stateful and offers {offered}; expected evaluate alone")
+    if model.max_batch > 1:
         raise InvalidOutput(
-            f"{what}s are declared as {type(declared).__name__}; expected a dict name -> shape"
+            f"it is stateful and has max_batch = {model.max_batch}; expected 1, as each request "
+            "has a state of its own"
         )
-    tensors = []
-    for name, shape in declared.items():
-        dtype, unit, description = "float64", "", ""
-        if isinstance(shape, TensorInfo):
-            dtype, unit, description = shape.dtype, shape.unit, shape.description
-            shape = shape.shape
-            try:
-                numpy_dtype(dtype)
-            except TypeError as error:
-                raise InvalidOutput(
-                    f"{what} {name!r} is declared with {dtype!r}: {error}"
-                ) from None
-        try:
-            sizes = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
-        except (TypeError, ValueError):
-            sizes = (-2,)
-        if any(n < -1 for n in sizes):
-            raise InvalidOutput(
-                f"{what} {name!r} is declared with shape {shape!r}; expected whole numbers >= 0, "
-                "or -1 for a size that varies"
-            )
-        tensors.append(TensorInfo(str(name), sizes, dtype, unit, description))
-    return tuple(tensors)
-
-
-def _labelled(
-    outputs: tuple[TensorInfo, ...], labels: Mapping[str, Sequence[str]]
-) -> tuple[TensorInfo, ...]:
-    if not labels:
-        return outputs
-    names = [tensor.name for tensor in outputs]
-    if not isinstance(labels, Mapping) or not set(labels) <= set(names):
+    try:
+        inspect.signature(model.evaluate).bind({}, {}, {})
+    except TypeError:
         raise InvalidOutput(
-            f"labels is {labels!r:.80}; expected a dict from some of the outputs {names} to texts"
-        )
-    labelled = []
-    for tensor in outputs:
-        texts = labels.get(tensor.name, ())
-        if texts and (isinstance(texts, str) or tensor.size not in (-1, len(texts))):
-            raise InvalidOutput(
-                f"labels of output {tensor.name!r} are {texts!r:.80}, {len(texts)}; expected "
-                f"{tensor.size} texts, one for each entry"
-            )
-        try:
-            labelled.append(replace(tensor, labels=tuple(texts)))
-        except (TypeError, ValueError) as error:
-            raise InvalidOutput(str(error)) from None
-    return tuple(labelled)
+            "it is stateful, but its evaluate does not take the sequence; expected "
+            "evaluate(self, inputs, config, sequence)"
+        ) from None
+    try:
+        return limits_of((model.max_sequences, model.sequence_idle_s))
+    except ValueError as error:
+        raise InvalidOutput(f"max_sequences and sequence_idle_s: {error}") from None
 
 
 def check_call(call: Call, info: ModelInfo) -> None:
@@ -242,6 +222,8 @@ def check_call(call: Call, info: ModelInfo) -> None:
         raise UnsupportedFeature(
             f"model {name!r} does not offer {call.operation}; it offers {offered}"
         )
+    if (call.step is None) is not (info.sequences is None):
+        raise _wrong_step(call, info)
     if len(call.inputs) != len(info.inputs):
         raise InvalidInput(
             f"model {name!r} expects {len(info.inputs)} input vectors, got {len(call.inputs)}"
@@ -275,6 +257,18 @@ def check_call(call: Call, info: ModelInfo) -> None:
         if call.derivative is None or call.rows is not None:
             raise InvalidInput(f"{call.operation} needs its indices and takes no batch of rows")
         _check_derivative(call.operation, call.derivative, info)
+
+
+def _wrong_step(call: Call, info: ModelInfo) -> FarmError:
+    if call.step is None:
+        return UnsupportedFeature(
+            f"model {info.name!r} keeps a state for each sequence of requests; call it by KServe "
+            "with the parameters sequence_id, sequence_start and sequence_end"
+        )
+    return UnsupportedFeature(
+        f"model {info.name!r} keeps no state for sequences of requests, since any worker may run "
+        f"any request; leave out the sequence {call.step.id}, or declare stateful = True"
+    )
 
 
 def _check_derivative(operation: Operation, wrt: Derivative, info: ModelInfo) -> None:

@@ -45,6 +45,30 @@ def test_a_function_takes_its_inputs_by_name_and_the_config_if_it_asks() -> None
     assert shifted(1, 2, {}) == 3, "the decorated function can be called as before"
 
 
+def test_a_stateful_function_gets_the_sequence() -> None:
+    @farm.model(inputs={"x": 1}, outputs={"y": 1}, stateful=True)
+    def total(x: Any, sequence: Any, config: Any) -> Any:
+        sequence["total"] = sequence.get("total", 0.0) + x * config.get("times", 1)
+        return sequence["total"]
+
+    @farm.model(inputs={"x": 1}, outputs={"y": 1}, stateful=True)
+    def start(x: Any, sequence: Any) -> Any:
+        return sequence.start
+
+    assert info_of(total, {}).sequences is not None
+    inputs, state = farm.Inputs(x=np.array([2.0])), farm.Sequence("a")
+    assert total.evaluate(inputs, {"times": 3}, state) == 6.0
+    assert total.evaluate(inputs, {}, state) == 8.0
+    assert start.evaluate(inputs, {}, state)
+
+
+def test_a_stateful_function_needs_the_argument_for_its_state() -> None:
+    with pytest.raises(TypeError, match="name its arguments after the inputs"):
+        farm.model(inputs={"x": 1}, outputs={"y": 1}, stateful=True)(lambda x: x)
+    with pytest.raises(TypeError, match="has an input 'sequence'"):
+        farm.model(inputs={"sequence": 1}, outputs={"y": 1}, stateful=True)(lambda sequence: 0)
+
+
 @pytest.mark.parametrize("inputs", [{"x": 1}, {"x": 1, "y": 1, "z": 1}, {"x": 1, "other": 1}])
 def test_a_function_whose_arguments_are_not_its_inputs(inputs: dict[str, int]) -> None:
     with pytest.raises(TypeError, match="name its arguments after the inputs"):

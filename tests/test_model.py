@@ -14,6 +14,7 @@ from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo, numpy_
 from farm.dtypes import casts
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
 from farm.model import as_declared, check_call, check_outputs, info_of, inputs_for, operations_of
+from farm.sequences import SequenceLimits
 from tests.test_dtypes import FIT, UNFIT
 
 EVALUATE = Operation.EVALUATE
@@ -455,3 +456,64 @@ def test_a_method_cost_is_an_operation() -> None:
 
     assert operations_of(Priced()) == {Operation.COST}
     assert operations_of(Plain()) == frozenset()
+
+
+# Models with a state
+
+
+class Stateful(farm.Model):
+    inputs, outputs = {"x": 1}, {"y": 1}
+    stateful = True
+
+    def evaluate(  # type: ignore[override]  # a stateful model has a third argument
+        self, inputs: farm.Inputs, config: farm.Config, sequence: farm.Sequence
+    ) -> Any:
+        return inputs["x"]
+
+
+def test_a_stateful_model_runs_no_call_twice() -> None:
+    info = info_of(Stateful(), {})
+    assert info.sequences == SequenceLimits(64, 60.0)
+    assert not info.repeatable
+    assert not info.copies
+    model = Stateful()
+    model.max_sequences, model.sequence_idle_s = 2, 1
+    assert info_of(model, {}).sequences == SequenceLimits(2, 1.0)
+
+
+class Derived(Stateful):
+    def gradient(self, *arguments: Any) -> Any: ...
+
+
+class Batched(Stateful):
+    max_batch = 4
+
+
+class Stateless(farm.Model):
+    inputs, outputs = {"x": 1}, {"y": 1}
+    stateful = True
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any: ...
+
+
+class Crowded(Stateful):
+    max_sequences = 0
+
+
+class Hasty(Stateful):
+    sequence_idle_s = 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (Derived, "it is stateful and offers evaluate, gradient; expected evaluate alone"),
+        (Batched, "it is stateful and has max_batch = 4; expected 1"),
+        (Stateless, "expected evaluate(self, inputs, config, sequence)"),
+        (Crowded, "0 sequences a worker; expected a whole number, 1 or more"),
+        (Hasty, "an idle time of 0.0 s; expected a number above 0"),
+    ],
+)
+def test_models_that_cannot_have_a_state_are_refused(model: type[farm.Model], text: str) -> None:
+    with pytest.raises(InvalidOutput, match=re.escape(text)):
+        info_of(model(), {})

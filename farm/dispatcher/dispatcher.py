@@ -32,11 +32,11 @@ from farm.dispatcher.questions import Questions
 from farm.dispatcher.reuse import Memory, Reuse
 from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls
 from farm.dispatcher.timer import Timer
-from farm.dispatcher.transport import Transport
+from farm.dispatcher.transport import Transport, carry_out
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
 from farm.errors import FarmError, InvalidInput, LossCause, Overloaded, Unavailable
 from farm.model import as_declared, check_call
-from farm.scheduler.actions import Action, Outcome, Recall, Reply, Send
+from farm.scheduler.actions import Action, Outcome, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 
@@ -297,9 +297,9 @@ class Dispatcher(Listeners):
         self._changed.set()
         self._act_soon()
 
-    def worker_resized(self, worker: WorkerId, slots: int) -> None:
-        """Report that a worker now offers this many slots."""
-        self._scheduler.worker_resized(worker, slots)
+    def worker_resized(self, worker: WorkerId, slots: int, last_slots: int = 0) -> None:
+        """Report that a worker now offers this many slots; last_slots: as for the scheduler."""
+        self._scheduler.worker_resized(worker, slots, last_slots)
         self._act_soon()
 
     def worker_full(self, worker: WorkerId, full: bool) -> None:
@@ -393,10 +393,8 @@ class Dispatcher(Listeners):
                 continue  # the worker was lost meanwhile; its tasks are requeued
             elif isinstance(action, Send):
                 carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
-            elif isinstance(action, Recall):
-                carrier.recall(action.worker, action.tasks)
             else:
-                carrier.end_stream(action.worker, action.task)
+                carry_out(carrier, action)
         if replies and self._memory is not None:
             self._memory.keep(replies)
         for reply in replies:
@@ -454,6 +452,8 @@ class Dispatcher(Listeners):
         self.closed = True
         await self._until(lambda: not (self._waiting or self._feeder or self._reuse), grace_s)
         self.give_up()
+        self._scheduler.end_sequences()
+        self._act()
         for transport in self._transports:
             transport.stop_workers()
         in_vain, grace_s = self._scheduler.runs_in_vain, min(grace_s, WORKERS_GRACE_S)

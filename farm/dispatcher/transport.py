@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from farm.call import Call
+from farm.scheduler.actions import EndSequence, EndStream, Recall
 from farm.scheduler.state import TaskId, WorkerId
+from farm.sequences import SequenceId
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
@@ -27,8 +29,21 @@ class Transport(Protocol):
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Tell a worker that no answer to a task is needed: a stream ends, if possible."""
 
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
+        """Tell a worker to drop the state of a sequence that has ended."""
+
     def stop_workers(self) -> None:
         """Ask every worker to drain and exit."""
 
     async def close(self) -> None:
         """Release all resources."""
+
+
+def carry_out(transport: Transport, action: Recall | EndStream | EndSequence) -> None:
+    """Carry out an action that concerns what a worker has already."""
+    if isinstance(action, Recall):
+        transport.recall(action.worker, action.tasks)
+    elif isinstance(action, EndStream):
+        transport.end_stream(action.worker, action.task)
+    else:
+        transport.end_sequence(action.worker, action.model, action.id)

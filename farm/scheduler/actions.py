@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from farm.call import Result
 from farm.errors import FarmError
 from farm.scheduler.state import Task, TaskId, WorkerId
+from farm.sequences import SequenceId
 
 Outcome = Result | FarmError
 
@@ -67,4 +68,13 @@ class EndStream:
     task: TaskId
 
 
-Action = Send | Reply | Recall | EndStream
+@dataclass(slots=True)
+class EndSequence:
+    """Tell this worker that a sequence of a model has ended: its state is not needed any more."""
+
+    worker: WorkerId
+    model: str
+    id: SequenceId
+
+
+Action = Send | Reply | Recall | EndStream | EndSequence

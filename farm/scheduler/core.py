@@ -18,32 +18,30 @@ from farm.scheduler.accounts import BULK, Chain, Clients
 from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.admission import check_room
 from farm.scheduler.batching import batch_key, linger_after
-from farm.scheduler.copies import NEVER, Copies, ending_at, loser_ended, outrun, prefer
+from farm.scheduler.completion import Completion
+from farm.scheduler.copies import NEVER, Copies, ending_at, outrun, prefer
 from farm.scheduler.credit import charge_estimate, charge_run, release, released, unplace
 from farm.scheduler.deadlines import Deadlines, error_for_deadline
 from farm.scheduler.filling import fill
 from farm.scheduler.invariants import check
-from farm.scheduler.losses import error_for_loss, may_be_guilty
-from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS, TaskPhase
-from farm.scheduler.placement import NO_END, Pool, Pools, drop_if_empty, end_at_most, pool_for
+from farm.scheduler.losses import may_be_guilty
+from farm.scheduler.phases import ATTEMPTS, OUTRUN, QUEUED, SENT, TASKS, WORKERS
+from farm.scheduler.placement import NO_END, Pools, drop_if_empty, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
+from farm.scheduler.sequences import Sequences
 from farm.scheduler.snapshot import snapshot, standing_out
-from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
+from farm.scheduler.state import Task, TaskId, Worker, WorkerId
 from farm.scheduler.view import View
-from farm.transitions import PhaseEvent
+from farm.sequences import SequenceLimits
 
 TASK_ANSWERED = TASKS.event("answered")
 TASK_ANSWERED_LATE = TASKS.event("answered late")
-TASK_CAME_BACK = TASKS.event("came back")
-TASK_GIVEN_UP = TASKS.event("given up")
 TASK_CANCELLED = TASKS.event("cancelled")
 ATTEMPT_ANSWERED = ATTEMPTS.event("answered")
-ATTEMPT_RETURNED = ATTEMPTS.event("returned")
-ATTEMPT_LOST = ATTEMPTS.event("lost")
 
 
-class Scheduler:
+class Scheduler(Completion):
     """Decides which call runs where and when.
 
     max_queued, max_queued_per_client: waiting calls from which on `submit` raises Overloaded.
@@ -63,26 +61,19 @@ class Scheduler:
     ) -> None:
         self.max_queued = max_queued
         self.max_queued_per_client = max_queued_per_client
-        self.retries = retries
         self.policies = policies or {}
         # State, changed only by the methods of this class.
+        super().__init__(retries)
         self._ids = cast(Iterator[TaskId], count(first_task))
-        self._tasks: dict[TaskId, Task] = {}
-        self._suspects: dict[TaskId, Task] = {}  # the tasks that were lost before
         self._workers: dict[WorkerId, Worker] = {}
         self._models: dict[str, ModelQueues] = {}
+        self._sequences: dict[str, Sequences] = {}  # by the names of the models that have them
         limits = max_queued, max_queued_per_client
         self.view = View(self._tasks, self._workers, self._models, first_task, limits)
         self._pools = Pools()
-        self._queued = 0
         self._clients = Clients()
         self._deadlines = Deadlines(self._tasks)
         self._copies = Copies(self._pools)
-        # Collected between a fact and the next `actions`.
-        self._replies: list[Action] = []
-        self._ends: list[EndStream] = []
-        self._to_fill: dict[Pool, None] = {}
-        self._to_ask: dict[Worker, None] = {}
 
     # Facts: calls
 
@@ -98,7 +89,9 @@ class Scheduler:
         lost_on: tuple[str, ...] = (),
         now: float,
     ) -> TaskId:
-        """Add a call. Raises ModelNotFound or Overloaded, and then keeps no trace of it.
+        """Add a call. Raises ModelNotFound, Overloaded, or InvalidInput for a sequence.
+
+        Then it keeps no trace of the call.
 
         chain: the caller within the client: see `accounts`.
         lost_on: losses that already count for the call, if it repeats a row of a run that was lost.
@@ -107,6 +100,9 @@ class Scheduler:
         if model is None:
             raise ModelNotFound(f"no worker has served model {call.model!r} yet")
         queue = model.by_operation[call.operation]
+        step, sequences = call.step, model.sequences
+        if step is not None and sequences is not None:
+            sequences.check(step)
         account = model.accounts.entering(client, queue.run_times.mean)
         queued, of_client = self._queued, account.client.queued
         if queued >= self.max_queued or of_client >= self.max_queued_per_client:
@@ -131,7 +127,10 @@ class Scheduler:
             self._deadlines.add(deadline, task.id)
         if start_by is not None:
             self._deadlines.add(start_by, task.id, to_start=True)
-        self._enqueue(task)
+        if step is None or sequences is None:
+            self._enqueue(task)
+        else:
+            self._add_step(task, sequences)
         return task.id
 
     def cancel(self, task_id: TaskId) -> None:
@@ -156,6 +155,8 @@ class Scheduler:
                 policy = self.policies.get(info.name, USUAL)
                 model = self._models[info.name] = ModelQueues(info.name, self._clients, policy)
             model.learn(info)
+            if info.sequences is not None and model.sequences is None:
+                model.sequences = self._sequences[info.name] = Sequences(model, info.sequences)
 
     def worker_joined(
         self,
@@ -214,6 +215,8 @@ class Scheduler:
         guilty = set() if drained else may_be_guilty(worker, running, cause)
         worker.phase = WORKERS.event("left")[worker.phase]
         held, worker.held = worker.held, {}
+        if worker.sequences:
+            self._lose_sequences(worker, reason)
         for task in held.values():
             attempt = ending_at(task, worker)
             unplace(task, attempt)
@@ -225,13 +228,16 @@ class Scheduler:
             else:
                 self._returned(task, attempt, reason, now)
 
-    def worker_resized(self, worker_id: WorkerId, slots: int) -> None:
-        """Set a worker's slots; with 0 it gets no calls and returns those it has not begun."""
+    def worker_resized(self, worker_id: WorkerId, slots: int, last_slots: int = 0) -> None:
+        """Set a worker's slots; with 0 it gets no calls and returns those it has not begun.
+
+        last_slots: with 0, how many calls of the sequences that it has it still runs at once.
+        """
         worker = self._workers.get(worker_id)
         if worker is None:
             return
         worker.pool.slots += slots - worker.slots
-        worker.offer(slots)
+        worker.offer(slots, last_slots)
         void_recall(worker)
         worker.pool.moved(worker)
         self._to_fill[worker.pool] = None
@@ -297,10 +303,10 @@ class Scheduler:
     def _answered_late(self, task: Task, worker_id: WorkerId, outcome: Outcome) -> None:
         """Accept an answer from a worker that was given up or returned the task.
 
-        Streams are excluded: parts of two runs do not join.
+        Streams are excluded: parts of two runs do not join; and sequences: theirs have ended.
         """
         former = [attempt for attempt in task.former if attempt.worker.id == worker_id]
-        if not former or not task.phase.has_caller or task.queue.streams:
+        if not former or not task.phase.has_caller or task.queue.streams or task.sequence:
             return
         attempt = former[-1]
         attempt.phase = ATTEMPT_ANSWERED[attempt.phase]
@@ -348,6 +354,8 @@ class Scheduler:
         """Return everything to carry out now, in order."""
         if self._deadlines.first_at <= now:
             self._expire(now)
+        if self._idle_until <= now:
+            self._end_idle(self._sequences.values(), now)
         if self._pools.recheck_at <= now:
             self._to_fill |= dict.fromkeys(self._pools.due(now))
         out, self._replies, copies = self._replies, [], self._copies
@@ -390,98 +398,21 @@ class Scheduler:
 
     def wakeup(self) -> float | None:
         """Return when to call `actions` next if no fact comes before; None: never."""
-        at = min(self._pools.recheck_at, self._deadlines.earliest(), self._copies.look_at)
+        first = min(self._pools.recheck_at, self._copies.look_at, self._idle_until)
+        at = min(first, self._deadlines.earliest())
         return None if at == NO_END else at
 
-    # Dequeueing, requeueing and completion
-
-    def _enqueue(self, task: Task) -> None:
-        queue = task.queue
-        # Otherwise it waits behind others that find no room.
-        if task.former or not queue.size or 0 < queue.company <= queue.size + 1:
-            for pool in queue.model.pools:
-                self._to_fill[pool] = None
-        queue.add(task)
-        self._queued += 1
-
-    def _returned(self, task: Task, attempt: Attempt, why: str, now: float) -> None:
-        """Requeue a task from a worker that did not answer, without counting a loss."""
-        attempt.end(ATTEMPT_RETURNED, why, now)
-        self._go_back(task, attempt)
-
-    def _go_back(self, task: Task, attempt: Attempt) -> None:
-        """Requeue a task, unless it goes on at another worker; an answer may still come late."""
-        if attempt is not task.attempt:
-            task.former += (attempt,)
-        elif not task.phase.has_caller:
-            self._end(task, TASK_GIVEN_UP)
-        else:
-            task.phase = TASK_CAME_BACK[task.phase]
-            task.former += (attempt,)
-            self._enqueue(task)
-
-    def _let_drop(self, task: Task, on: PhaseEvent[TaskPhase]) -> None:
-        """Drop a task without a caller: it leaves its queue, or may finish where it runs."""
-        if task.phase is QUEUED:
-            task.queue.remove(task)
-            self._queued -= 1
-            self._end(task, on)
-            return
-        task.phase = on[task.phase]
-        worker = task.attempt.worker
-        if task.queue.streams:
-            self._ends.append(EndStream(worker.id, task.id))
-        if worker.behind:  # it may not have begun
-            self._to_ask[worker] = None
-
-    def _end(self, task: Task, on: PhaseEvent[TaskPhase]) -> None:
-        if task.phase is OUTRUN:
-            loser_ended(task)
-        else:
-            task.account.closed(task.chain)
-        task.phase = on[task.phase]
-        del self._tasks[task.id]
-        if task.lost_on:
-            self._suspects.pop(task.id, None)
+    def end_sequences(self) -> None:
+        """End all idle sequences now, and others as soon as they are idle: the farm stops."""
+        for sequences in self._sequences.values():
+            sequences.limits = SequenceLimits(sequences.limits.most, 0.0)
+            for live in list(sequences.idle):
+                self._end_sequence(live)
 
     def _expire(self, now: float) -> None:
         for task in self._deadlines.passed(now):
             if task.phase.has_caller:
                 self.fail(task.id, error_for_deadline(task, now), now=now)
-
-    def _reply(
-        self, task: Task, outcome: Outcome, waited_s: float, worker: WorkerId | None
-    ) -> None:
-        self._replies.append(Reply(task, outcome, waited_s, worker))
-        is_failed = isinstance(outcome, FarmError) or outcome.failed is not None
-        task.queue.failed += is_failed
-        task.queue.done += (not is_failed) if task.rows == 1 else task.ended(outcome)
-
-    def _lost(
-        self,
-        task: Task,
-        attempt: Attempt,
-        reason: str,
-        *,
-        now: float,
-        cause: LossCause = LossCause.UNKNOWN,
-        detail: str = "",
-        row: int | None = None,
-    ) -> None:
-        """Requeue a task that a worker may have run in vain, or end it."""
-        worker = attempt.worker.id
-        attempt.end(ATTEMPT_LOST, reason, now)
-        task.lost_on += (f"{worker} ({reason})",)
-        self._suspects[task.id] = task
-        error = None
-        if attempt is task.attempt and task.phase.has_caller:
-            error = error_for_loss(task, cause, detail, row, self.retries)
-        if error is None:
-            task.batch_key = None  # it runs alone from now on, so that only a faulty call fails
-            self._go_back(task, attempt)
-        else:
-            self._reply(task, error, now - task.submitted_at, worker)
-            self._end(task, TASK_GIVEN_UP)
 
     # Inspection
 

@@ -17,6 +17,7 @@ from farm.scheduler.phases import OPEN, QUEUED, SENT
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ClientTasks, Level, Queue
 from farm.scheduler.reserve import keepers, without_reserves
+from farm.scheduler.sequences import LiveSequence
 from farm.scheduler.state import Task, Worker
 from farm.scheduler.turns import Turn, first_of, turn_of
 from farm.timespan import timespan
@@ -39,12 +40,16 @@ class Reason(NamedTuple):
 def explain(task: Task, now: float) -> list[Reason]:
     """Return why a call has not begun, the decisive reasons first; empty if it runs or has ended.
 
-    Rules: no worker, busy, reserve, too long, batch, same point, config, at worker; and, for calls
-    that go first, priority, workers held, worker-seconds, older, due time.
+    Rules: no worker, busy, reserve, too long, batch, same point, config, sequence, at worker; and,
+    for calls that go first, priority, workers held, worker-seconds, older, due time.
     """
     if task.phase is SENT:
         return _at_worker(task)
-    if task.phase is not QUEUED or task.line is None:
+    if task.phase is not QUEUED:
+        return []
+    if task.sequence is not None and (reason := _sequence(task, task.sequence)) is not None:
+        return [reason]
+    if task.line is None:
         return []
     reasons = [*_workers(task, now), *_moments(task, now)]
     queue, level = task.queue, task.line.level
@@ -65,6 +70,27 @@ def _at_worker(task: Task) -> list[Reason]:
     before = len(first) + waiting.index(task)
     text = f"it waits at worker {worker.id} behind {_calls(before)}; short calls are sent ahead"
     return [Reason("at worker", text, before)]
+
+
+def _sequence(task: Task, live: LiveSequence) -> Reason | None:
+    """Return why the call of a sequence waits; None: the first one, which may run anywhere."""
+    if task.line is None:
+        before = 1 + sum(other < task.id for other in islice(live.waiting, LOOK))
+        text = f"{_calls(before)} of its sequence {live.id} came earlier; they run one by one"
+        return Reason("sequence", text, before)
+    worker = live.worker
+    if worker is not None:
+        busy = _calls_of([worker]) if worker.held else "no call"
+        text = f"it waits for worker {worker.id}, which has its sequence {live.id}, with {busy}"
+        return Reason("sequence", text)
+    of = live.of
+    if of.model.pools and not of.has_place():
+        text = (
+            f"all places for sequences are taken: {of.places_taken} of {of.limits.most} at each "
+            "worker; it waits until one of them ends"
+        )
+        return Reason("sequence", text)
+    return None
 
 
 def _workers(task: Task, now: float) -> Iterator[Reason]:

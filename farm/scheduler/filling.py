@@ -11,6 +11,7 @@ from farm.scheduler.credit import place
 from farm.scheduler.placement import Pool, depth_for, has_room, leave_room, worker_for
 from farm.scheduler.queues import Queue
 from farm.scheduler.reserve import keepers, with_neighbours, without_reserves
+from farm.scheduler.sequences import waits_for_slot, worker_for_step
 from farm.scheduler.state import WorkerId
 from farm.scheduler.turns import next_turn
 
@@ -42,7 +43,9 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
         depth, room = depth_for(head), pools
         if has_reserve and (kept := keepers(queue)):
             depth, room = 1, without_reserves(pools, queue, kept)
-        if (queue.run_times.warm_up_s or queue.model.keeps_point) and matters(queue, head):
+        if head.sequence is not None:
+            worker = worker_for_step(head, queue, room, now)
+        elif (queue.run_times.warm_up_s or queue.model.keeps_point) and matters(queue, head):
             chosen = choose(queue, head, depth, room, limits, now)
             if chosen is None:
                 queues.remove(queue)
@@ -54,16 +57,18 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
             worker = worker_for(queue, depth, room, limits, now)
         if worker is None:
             queues.remove(queue)
-            if queues:
+            if queues and (head.sequence is None or waits_for_slot(head)):
                 leave_room(queue, depth, room, limits, now)
             continue
         batch = take_batch(queue, head)
         place(batch, worker, depth, now)
+        if head.sequence is not None:
+            head.sequence.sent(worker)
         send = sends.get(worker.id)
         if send is None:
             sends[worker.id] = Send(worker.id, batch)
         else:
             send.tasks.extend(batch)
-        if not queue.size or not (queue.needs_no_slot or has_room(queue, pools)):
+        if not queue.size or not (queue.needs_no_slot or head.sequence or has_room(queue, pools)):
             queues.remove(queue)
     return sends.values()

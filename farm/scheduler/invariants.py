@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 
 from farm.scheduler.accounts import Account, Clients, Usage
 from farm.scheduler.phases import ENDED, GONE, OUTRUN, QUEUED, SHUT, SHUT_AND_FULL
 from farm.scheduler.placement import Pools, lots_of, wanted_level
 from farm.scheduler.queues import ClientTasks, ModelQueues
+from farm.scheduler.sequences import LiveSequence, Sequences, step_of
 from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 
 
@@ -24,6 +26,9 @@ def check(
     waiting = [
         task for m in models.values() for q in m.by_operation.values() for task in q.waiting()
     ]
+    for model in models.values():
+        if model.sequences is not None:
+            waiting += check_sequences(model, model.sequences, tasks, workers)
     held = [task for worker in workers.values() for task in worker.held.values()]
     at_workers = Counter(task.id for task in held)
     copied = sum(task.copy is not None for task in tasks.values())
@@ -59,10 +64,76 @@ def check(
         assert all(pool in model.pools for model in pool.queues), "its models know the pool"
 
 
+def check_sequences(
+    model: ModelQueues,
+    sequences: Sequences,
+    tasks: Mapping[TaskId, Task],
+    workers: Mapping[WorkerId, Worker],
+) -> list[Task]:
+    """Check the sequences of a model; return their calls that wait outside its queues."""
+    aside = list(sequences.waiting())
+    main = [queue.aside for queue in model.by_operation.values()]
+    assert sum(main) == len(aside), "a model counts the calls that wait for a sequence or worker"
+    for worker, queue in sequences.bound.items():
+        assert workers.get(worker.id) is worker, "a queue of a worker ends with it"
+        there = [live for live in worker.sequences if live.of is sequences]
+        assert 0 < queue.sequences == len(there), "and with the last sequence there"
+        assert queue.sequences <= sequences.limits.most, "a worker has so many places"
+        assert queue.size == len(list(queue.waiting())), "and knows its size"
+        assert (queue in model.waiting) == (queue.size > 0), "and is known when calls wait in it"
+        for task in queue.waiting():
+            assert task.sequence is not None, "calls of sequences wait there"
+            assert task.sequence.current is task, "each the first of its sequence"
+            assert task.sequence.queue is queue, "which that worker has"
+            assert not step_of(task).start, "and which has begun"
+    taken = [live for worker in workers.values() for live in worker.sequences]
+    taken = [live for live in taken if live.of is sequences]
+    assert sequences.places_taken == len(taken), "the places taken at workers are counted"
+    for sequence_id, live in sequences.live.items():
+        assert live.id == sequence_id, "a sequence is found by its id"
+        _check_live(live, tasks)
+    steps = {task.id for task in tasks.values() if task.sequence is not None}
+    mine = {task.id for live in sequences.live.values() for task in _calls_of(live)}
+    others = {i for i in steps if tasks[i].queue.model is not model}
+    assert mine == steps - others, "each call of a sequence is known to it"
+    ends = list(sequences.idle.values())
+    assert ends == sorted(ends), "the first of the idle sequences ends first"
+    return aside
+
+
+def _calls_of(live: LiveSequence) -> list[Task]:
+    return [*([] if live.current is None else [live.current]), *live.waiting.values()]
+
+
+def _check_live(live: LiveSequence, tasks: Mapping[TaskId, Task]) -> None:
+    idle = live in live.of.idle
+    assert idle == (live.current is None), "a sequence without calls is idle"
+    calls = _calls_of(live)
+    assert all(tasks.get(task.id) is task for task in calls), "its calls are open"
+    assert all(task.sequence is live for task in calls), "and know it"
+    if idle:
+        assert not live.waiting, "nothing waits for nothing"
+        assert live.queue is not None, "and has its state at a worker"
+        assert not live.closed, "and goes on"
+        return
+    current = live.current
+    assert current is not None
+    assert [task.id for task in calls] == sorted(task.id for task in calls), "calls are in order"
+    for before, after in pairwise(calls):
+        assert step_of(after).start or not step_of(before).end, "after its end it begins anew"
+    if current.phase is QUEUED:
+        assert (live.queue is None) == step_of(current).start, "its start may run anywhere"
+    elif live.queue is not None:
+        assert live.queue.worker is current.attempt.worker, "it runs where its state is"
+
+
 def _check_waiting(task: Task) -> None:
     assert task.phase is QUEUED, "a waiting task is queued and has a caller"
     assert all(a.phase.is_over for a in task.former), "a waiting task has no current attempt"
     assert task.copy is None, "nor a copy"
+    if task.sequence is not None and task.id in task.sequence.waiting:
+        assert task.line is None, "a call waits behind its sequence, or in a line"
+        return
     assert task.line is not None, "a waiting task knows its line"
     assert task.line.tasks.get(task.id) is task, "and its line knows the task"
     assert task.line.account is task.account, "which is its client's"
@@ -82,7 +153,7 @@ def _check_worker(worker: Worker) -> None:
     exclusive = sum(lot.exclusive for lot in lots)
     assert exclusive == worker.exclusive_lots, "a worker knows its exclusive lots"
     assert worker.level == wanted_level(worker), "the index knows the worker's level"
-    behind = max(0, worker.lots - worker.slots)
+    behind = max(0, worker.lots - (worker.slots or worker.last_slots))
     assert worker.behind == behind, "a worker counts its waiting lots"
     assert (worker.busy_since is None) == (not worker.held), "a worker is busy while it holds"
     if worker.exclusive_lots:
@@ -122,7 +193,8 @@ def _check_model(
     model: ModelQueues, waiting: list[Task], held: list[Task], tasks: Collection[Task]
 ) -> None:
     for queue in model.by_operation.values():
-        assert queue.size == sum(t.queue is queue for t in waiting), "a queue knows its size"
+        size = queue.size + queue.aside
+        assert size == sum(t.queue is queue for t in waiting), "a queue knows its size"
         mine = [task for task in held if task.queue is queue]
         assert queue.in_flight == len(mine), "and its tasks in flight"
         extra = len(mine) - len({task for task in mine if task.phase is not OUTRUN})

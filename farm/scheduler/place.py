@@ -58,6 +58,10 @@ def _at_worker(task: Task) -> list[Before]:
 
 def _in_queue(task: Task) -> list[Before]:
     line, queue = task.line, task.queue
+    if (live := task.sequence) is not None and (line is None or live.worker is not None):
+        ahead = sum(other < task.id for other in islice(live.waiting, LOOK)) + (line is None)
+        name = task.account.client.name
+        return [Before(name, ahead, "earlier calls of its sequence")] if ahead else []
     if line is None:
         return []
     level = line.level

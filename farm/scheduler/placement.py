@@ -173,6 +173,8 @@ class Pool:
         """Reindex a worker after its lots or slots changed."""
         lots, slots = worker.lots, worker.slots
         behind = lots - slots if lots > slots else 0
+        if behind and worker.last_slots:  # it drains, and runs calls of sequences meanwhile
+            behind = max(0, lots - worker.last_slots)
         if behind != worker.behind:
             self.behind += behind - worker.behind
             self._pools.behind += behind - worker.behind

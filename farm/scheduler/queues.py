@@ -23,6 +23,7 @@ from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
 
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
+    from farm.scheduler.sequences import Sequences
 
 COPIED = frozenset(Operation) - QUESTIONS - {Operation.STREAM}
 """Operations of which slow calls are copied."""
@@ -213,6 +214,7 @@ class Queue:
         self.run_times = RunTimes()
         self.size = 0
         self.to_come = 0  # rows of calls split into parts that are not tasks yet
+        self.aside = 0  # calls of sequences that wait, but not here
         self.in_flight = 0
         self.done = 0
         self.failed = 0
@@ -309,6 +311,7 @@ class ModelQueues:
         self.by_config: dict[str, dict[Worker, None]] = {}
         self.by_point: dict[int, Worker] = {}
         self.by_operation = {operation: Queue(self, operation) for operation in Operation}
+        self.sequences: Sequences | None = None
 
     def slots(self) -> int:
         """Return how many calls its workers run at once."""

@@ -112,6 +112,7 @@ def snapshot(
                 "phase": words(w.phase),
                 "slots": w.slots,
                 "in_flight": len(w.held) - w.outrun,
+                **({"sequences": len(w.sequences)} if w.sequences else {}),
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
                 **_running(w, now, number),
                 "done": w.done,
@@ -124,7 +125,7 @@ def snapshot(
             {
                 "model": model.name,
                 "operation": queue.operation.value,
-                "queued": queue.size + queue.to_come,
+                "queued": queue.size + queue.aside + queue.to_come,
                 "oldest_s": oldest_s(queue, now) if queue.size else None,
                 "in_flight": queue.in_flight - queue.extra,
                 "done": queue.done,
@@ -138,7 +139,12 @@ def snapshot(
             }
             for model in models
             for queue in model.by_operation.values()
-            if queue.size or queue.to_come or queue.in_flight or queue.done or queue.failed
+            if queue.size
+            or queue.aside
+            or queue.to_come
+            or queue.in_flight
+            or queue.done
+            or queue.failed
         ],
         "calls": [
             {

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from farm.scheduler.accounts import Account, Chain
     from farm.scheduler.placement import Pool
     from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
+    from farm.scheduler.sequences import LiveSequence
 
 TaskId = NewType("TaskId", int)
 WorkerId = NewType("WorkerId", str)
@@ -88,6 +89,7 @@ class Task:
         "priority",
         "queue",
         "rows",
+        "sequence",
         "submitted_at",
     )
 
@@ -124,6 +126,7 @@ class Task:
         self.lost_on: tuple[str, ...] = ()
         self.answers = 0  # of a stream that continues
         self.passed_at: float | None = None  # when another went first to find its worker warm
+        self.sequence: LiveSequence | None = None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -238,6 +241,7 @@ class Worker:
         "host",
         "id",
         "last_answer_at",
+        "last_slots",
         "level",
         "lifetime_s",
         "lots",
@@ -248,6 +252,7 @@ class Worker:
         "pool",
         "recall_pending",
         "run_ended_at",
+        "sequences",
         "slots",
     )
 
@@ -285,6 +290,9 @@ class Worker:
         # For each model the config that it was sent last, and the key of the point.
         self.configs: dict[ModelQueues, str] = {}
         self.points: dict[ModelQueues, int] = {}
+        # Those whose state it has, and the slots that it offers to their calls while it drains.
+        self.sequences: dict[LiveSequence, None] = {}
+        self.last_slots = 0
 
     @property
     def runs_in_vain(self) -> bool:
@@ -321,8 +329,12 @@ class Worker:
             self.failed += is_error
             self.done += (not is_error) if task.rows == 1 else task.ended(outcome)
 
-    def offer(self, slots: int) -> None:
-        """Set the number of slots it offers from now on; 0: it gets no calls."""
+    def offer(self, slots: int, last_slots: int = 0) -> None:
+        """Set the number of slots it offers from now on; 0: it gets no calls.
+
+        last_slots: with 0, the slots for calls of sequences that it has.
+        """
+        self.last_slots = last_slots
         if bool(slots) != bool(self.slots):
             self.phase = (WORKER_OPEN if slots else WORKER_SHUT)[self.phase]
         self.slots = slots

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from farm.call import Operation
 from farm.scheduler.accounts import Chain, Usage
+from farm.scheduler.phases import SENT
 from farm.scheduler.queues import ModelQueues
 from farm.scheduler.state import Task, TaskId, Worker, WorkerId
 
@@ -69,11 +70,13 @@ class View:
         """Return the load now, much faster than a whole snapshot."""
         busy = sum(worker.busy_since is not None for worker in self._workers.values())
         queues = (q for model in self._models.values() for q in model.by_operation.values())
-        return Load(len(self._workers), busy, sum(q.size + q.to_come for q in queues))
+        queued = sum(q.size + q.aside + q.to_come for q in queues)
+        return Load(len(self._workers), busy, queued)
 
     def queued(self) -> int:
         """Return how many calls wait."""
-        return sum(queue.size for model in self._models.values() for queue in model.waiting)
+        queues = (q for model in self._models.values() for q in model.by_operation.values())
+        return sum(queue.size + queue.aside for queue in queues)
 
     def rows_in(self, model: str, seconds: float, *, more: int = 0) -> int:
         """Return how many rows of a model run one after another in `seconds`, or 1.
@@ -135,12 +138,15 @@ class View:
             if line.account.client.name == client
         )
         tasks = [task for line in lines for task in line.tasks.values()]
+        of_sequences = (m.sequences for m in self._models.values() if m.sequences is not None)
+        behind = (task for sequences in of_sequences for task in sequences.behind_others())
+        tasks += [task for task in behind if task.account.client.name == client]
         return sorted((t for t in tasks if chain in (None, t.chain)), key=lambda task: task.id)
 
     def sent_of(self, client: str, chain: Chain = None) -> Task | None:
         """Return the oldest call of a client, or of one of its chains, that a worker has."""
         for task in islice(self._tasks.values(), MOST_SEARCHED):
-            is_sent = task.phase.has_caller and task.line is None
+            is_sent = task.phase is SENT
             if is_sent and task.account.client.name == client and chain in (None, task.chain):
                 return task
         return None

@@ -19,6 +19,7 @@ from farm.call import TAKES_ORIGINS, Buffer, Call, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
 from farm.machine.traffic import Traffic, size_of
 from farm.scheduler.state import TaskId, WorkerId
+from farm.sequences import SequenceId
 from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
 from farm.transports.native_clients import NativeClients
@@ -26,6 +27,7 @@ from farm.transports.peer_line import Listener, PeerLine
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Message
+from farm.wire.sequences import encode_ended
 from farm.wire.usage import decode_usage
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class _JoinedWorker:
         "given_up",
         "grace_s",
         "heard",
+        "last_slots",
         "life",
         "line",
         "out",
@@ -77,6 +80,7 @@ class _JoinedWorker:
         self.line = line
         self.life = life
         self.slots = info.slots
+        self.last_slots = 0
         self.ends_at = info.ends_at
         self.takes_origins = TAKES_ORIGINS in info.labels
         self.grace_s = GROUP_GRACE_S if "ranks" in info.labels else SUPERVISOR_GRACE_S
@@ -87,9 +91,9 @@ class _JoinedWorker:
         # Set while it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
 
-    def offered(self) -> int:
-        """Return the number of slots that it may use now."""
-        return 0 if self.given_up is not None else self.slots
+    def offered(self) -> tuple[int, int]:
+        """Return the slots that it offers now, and those for its sequences while it drains."""
+        return (0, 0) if self.given_up is not None else (self.slots, self.last_slots)
 
     def settled(self, ids: Iterable[TaskId]) -> None:
         """Record that the worker answered or returned these tasks."""
@@ -187,6 +191,10 @@ class Peers:
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Tell a worker that the answers to a task are not needed any more."""
         self._workers[worker].line.send(wire.encode(Kind.END_STREAM, [task]))
+
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
+        """Tell a worker that it needs the state of a sequence no more."""
+        self._workers[worker].line.send(encode_ended([(model, sequence)]))
 
     def drain(self, worker: str) -> bool:
         """Ask a worker to leave after its running calls; its supervisor starts no other one.
@@ -296,10 +304,8 @@ class Peers:
             if ids:
                 self._dispatcher.went_missing(worker, ids)
         elif kind is Kind.RESIZE:
-            if type(message.data) is not int or message.data < 0:
-                raise InvalidRequest(f"RESIZE expects a number of slots, got {message.data!r}")
-            peer.slots = message.data
-            self._dispatcher.worker_resized(worker, peer.offered())
+            peer.slots, peer.last_slots = _slots_of(message)
+            self._dispatcher.worker_resized(worker, *peer.offered())
         elif kind is Kind.PROBE and message.data is not None:
             used = decode_usage(message.data)
             for tell in self._dispatcher.on_used:
@@ -442,7 +448,7 @@ class Peers:
         assert peer.given_up is not None
         peer.given_up.cancel()
         peer.given_up = None
-        self._dispatcher.worker_resized(worker, peer.offered())
+        self._dispatcher.worker_resized(worker, *peer.offered())
 
     def _give_up(self, worker: WorkerId, peer: _JoinedWorker) -> None:
         wait_s = self._patient_until - self._loop.time()
@@ -466,6 +472,15 @@ class Peers:
 
 
 _PROBE = wire.encode(Kind.PROBE)
+
+
+def _slots_of(message: Message) -> tuple[int, int]:
+    """Return the slots that a worker offers, and those for its sequences. Raises InvalidRequest."""
+    found = message.data if isinstance(message.data, list) else [message.data, 0]
+    if [type(each) for each in found] != [int, int] or min(found) < 0:
+        raise InvalidRequest(f"RESIZE expects a number of slots, got {str(message.data)[:100]}")
+    slots, last_slots = found
+    return slots, last_slots
 
 
 def _goodbye(message: Message) -> tuple[str, int]:

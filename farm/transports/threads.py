@@ -20,6 +20,7 @@ from farm.call import Call, Result, WorkerInfo
 from farm.model import Model
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId, needs_no_slot
+from farm.sequences import SequenceId
 from farm.worker.runner import Runner, timed
 
 if TYPE_CHECKING:
@@ -153,6 +154,10 @@ class LocalTransport:
                 of.unwanted.add(task)
         if waited:
             self._loop.call_soon(self._dispatcher.recalled, worker, [task])
+
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
+        """Drop the state of a sequence that has ended."""
+        self._workers[worker].runner.end_sequence(model, sequence)
 
     def stop_workers(self) -> None:
         """Ask every thread to end; running calls finish, the others are handed back."""

@@ -28,6 +28,7 @@ from farm.transports.line_wait import LineWait
 from farm.transports.reach import Reach, accepts
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
+from farm.wire.sequences import decode_ended
 from farm.wire.usage import Used, encode_usage
 from farm.worker.runner import OnStart, Runner, timed
 
@@ -53,6 +54,9 @@ REPORT_EVERY_S = 5.0
 
 REPORT_IDLE_S = 60.0
 """Longest interval of the same while it is idle: hundreds of idle workers cost next to nothing."""
+
+MARGIN_S = 10.0
+"""Time in which the word that a sequence has ended arrives, if it was not lost."""
 
 LAST_WORDS_S = 2.0
 """Maximum time that a worker waits at its end until its last messages have left."""
@@ -87,6 +91,9 @@ class WorkerHost:
         self._runner = runner
         self._info = replace(info, labels={**info.labels, TAKES_ORIGINS: "yes"})
         self._connection = connection
+        kept_s = [m.sequences.idle_s for m in info.models if m.sequences is not None]
+        # After so long without a call, a state that is still here is not needed; 0: there is none.
+        self._forget_after_s = 2 * max(kept_s) + MARGIN_S if kept_s else 0.0
         self._on_start = on_start
         self._leave = leave
         self._reach = Reach(lambda: accepts(connection), lost_after_s)
@@ -163,7 +170,7 @@ class WorkerHost:
         while True:
             with self._lock:
                 self._attend()
-                if self._draining:
+                if self._draining and not (self._waiting or self._keeps_sequences()):
                     self._put(Kind.LEAVE, ["drained", self._told])
                     return
                 batch = list(self._waiting.items())
@@ -192,7 +199,7 @@ class WorkerHost:
 
         def claim(positions: Sequence[int]) -> Sequence[int]:
             with self._lock:
-                if self._drain_asked:
+                if self._drain_asked and not _goes_on(calls[positions[0]]):
                     return []
                 if len(positions) == 1:  # the usual case
                     first = ids[positions[0]]
@@ -271,10 +278,10 @@ class WorkerHost:
         self._looked_at = now
         if self._drain_asked and not self._draining:
             self._draining = True
-            self._put(Kind.RESIZE, 0)
+            self._put(Kind.RESIZE, [0, self._info.slots] if self._forget_after_s else 0)
         if self._draining:
-            if self._waiting:
-                self._hand_back(list(self._waiting))
+            if back := [i for i, (call, _) in self._waiting.items() if not _goes_on(call)]:
+                self._hand_back(back)
         elif not self._joined and not self._busy:
             self._join(now)
         if self._silent_s > ASK_AFTER_SILENCE_S and now - self._asked_at > ASK_AFTER_SILENCE_S:
@@ -304,6 +311,7 @@ class WorkerHost:
         self._life = secrets.token_hex(8)
         self._join_sent_at = None
         self._waiting.clear()
+        self._runner.end_sequences()
         self._unwanted.update(self._running)
 
     def _join(self, now: float) -> None:
@@ -323,6 +331,9 @@ class WorkerHost:
             self._hand_back(wire.decode_ids(message))
         elif kind is Kind.END_STREAM:
             self._drop(wire.decode_ids(message))
+        elif kind is Kind.END_SEQUENCES:
+            for model, sequence in decode_ended(message):
+                self._runner.end_sequence(model, sequence)
         elif kind is Kind.CHECK:
             self._send_answers()
             held = self._waiting.keys() | self._running
@@ -425,7 +436,18 @@ class WorkerHost:
 
     def _may_leave(self) -> bool:
         """Whether this worker drains, and all that it still runs, it runs in vain."""
-        return self._draining and bool(self._running) and self._running <= self._in_vain
+        if not self._draining or self._runner.keeps_sequences():
+            return False
+        return bool(self._running) and self._running <= self._in_vain
+
+    def _keeps_sequences(self) -> bool:
+        """Whether this worker, which drains and runs nothing, has to wait for its sequences.
+
+        Each of them ends or goes on in time, unless the word that it has ended was lost.
+        """
+        if not self._runner.keeps_sequences():
+            return False
+        return time.perf_counter() - self._began_at < self._forget_after_s
 
     def _turn_s(self, longest_s: float) -> float:
         """Return how long to sleep: not long after the line has ended, to dial again soon."""
@@ -471,3 +493,8 @@ class WorkerHost:
             f"no word from the dispatcher at {self._connection.address()} "
             f"for {self._silent_s:.0f} s; is it running, and is the connection file current?"
         )
+
+
+def _goes_on(call: Call) -> bool:
+    """Whether a call needs the state of a sequence that this worker has."""
+    return call.step is not None and not call.step.start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints, Origin, checked_call_id
+from farm.call import LONGEST_NAME, MAX_PRIORITY, Call, Hints, Origin, checked_call_id
 
 LONGEST_S = 1e9
 """Maximum of times in a message; thirty years, so that sums and timers stay finite."""
@@ -30,6 +30,12 @@ def hints_of_row(row: Sequence[Any]) -> Hints:
     client, chain = client[:LONGEST_NAME], None if chain is None else chain[:LONGEST_NAME]
     shown_as = (client, chain) if client or chain else None
     return Hints(client, priority, deadline_s, chain=chain, shown_as=shown_as)
+
+
+def last_fields(call: Call) -> list[Any]:
+    """Return the last fields of a call's row: its origin, and its place in a sequence if any."""
+    origin = None if call.origin is None else [call.origin.call_id, call.origin.client]
+    return [origin] if call.step is None else [origin, list(call.step)]
 
 
 def origin_of(row: Sequence[Any]) -> Origin:

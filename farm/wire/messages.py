@@ -35,10 +35,11 @@ from farm.call import (
     WorkerInfo,
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, error_named
+from farm.sequences import step_of_row
 from farm.wire.arrays import ArrayWriter, array_at, column_at
 from farm.wire.derivatives import calls_of
 from farm.wire.groups import CallGroup, call_group, result_group, rows_group
-from farm.wire.hints import LONGEST_S, hints_of_row, hints_row, origin_of
+from farm.wire.hints import LONGEST_S, hints_of_row, hints_row, last_fields, origin_of
 from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
 VERSION = 2
@@ -78,6 +79,7 @@ class Kind(IntEnum):
     REFUSED = 19  # D to W, S, C: your message is refused, and why
     END_STREAM = 20  # D to W: answers to these are no longer needed
     RESTART = 21  # D to S: kill these workers of yours and start others
+    END_SEQUENCES = 22  # D to W: forget the states of these sequences
 
 
 class Message(NamedTuple):
@@ -185,13 +187,13 @@ def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
     put = writer.put
     row: list[Any] = [task_id, call.model, call.operation, [put(a) for a in call.inputs]]
     wrt, origin = call.derivative, call.origin
-    if call.config is not EMPTY_CONFIG or call.rows is not None or wrt or origin:
+    if call.config is not EMPTY_CONFIG or call.rows is not None or wrt or origin or call.step:
         row += [call.config, call.rows]
         if wrt is not None:
             vectors = [None if vector is None else put(vector) for vector in (wrt.sens, wrt.vec)]
             row += [wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, *vectors]
-        if origin is not None:
-            row.append([origin.call_id, origin.client])
+        if origin is not None or call.step is not None:
+            row += last_fields(call)
     return row
 
 
@@ -259,7 +261,9 @@ def _call(message: Message, row: list[Any]) -> Call:
     if len(row) == 4:
         return Call(model, operation, inputs)
     config, rows = row[4], None if row[5] is None else _rows(row[5])
-    origin = origin_of(row.pop()) if len(row) in (7, 12) else None
+    step = step_of_row(row.pop()) if len(row) == 8 else None
+    said = row.pop() if len(row) in (7, 12) else None
+    origin = None if said is None else origin_of(said)
     derivative = None
     if len(row) > 6:
         out_wrt, in_wrt, in_wrt2, sens, vec = row[6:]
@@ -270,7 +274,7 @@ def _call(message: Message, row: list[Any]) -> Call:
             None if sens is None else array_at(message.frames, message.inline_at, sens),
             None if vec is None else array_at(message.frames, message.inline_at, vec),
         )
-    return Call(model, operation, inputs, _text(config), derivative, rows, origin)
+    return Call(model, operation, inputs, _text(config), derivative, rows, origin, step)
 
 
 _OPERATIONS = {operation.value: operation for operation in Operation}

@@ -31,6 +31,7 @@ def runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int,
             and form is not None
             and call.rows is None
             and call.origin is None
+            and call.step is None
             and call.operation is first.operation
             and call.model == first.model
             and call.config == first.config
@@ -42,7 +43,8 @@ def runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int,
         if run:
             yield run
         run, first = [task], call
-        form = form_of(arrays_of(call)) if call.rows is None and call.origin is None else None
+        alone = call.rows is not None or call.origin is not None or call.step is not None
+        form = None if alone else form_of(arrays_of(call))
     if run:
         yield run
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from farm.call import Array
+from farm.declared import Tensors
 from farm.errors import InvalidInput, ModelFailed, TimeLimitExceeded, error_named
 from farm.machine.lifeline import Lifeline
-from farm.model import Config, Inputs, Model, Tensors
+from farm.model import Config, Inputs, Model
 from farm.worker.runner import named
 
 Reader = Callable[[Path], Any]

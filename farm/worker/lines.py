@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from farm.call import BYTES, Array, Operation, TensorInfo
+from farm.declared import Tensors
 from farm.errors import InvalidOutput
-from farm.model import Config, Inputs, Model, Tensors, info_of
+from farm.model import Config, Inputs, Model, info_of
 from farm.worker.line_program import LineProgram
 
 START_S = 300.0

@@ -70,6 +70,11 @@ def load_models(specs: Sequence[str], *, comm: Any = None) -> dict[str, Model]:
     models: dict[str, Model] = {}
     for spec in specs:
         for name, model in _load(spec, comm).items():
+            if comm is not None and model.stateful:
+                raise LoadError(
+                    f"{spec}: model {name!r} is stateful, which one on several MPI ranks cannot "
+                    "be; serve it without --mpi"
+                )
             if name in models:
                 raise LoadError(
                     f"two models are called {name!r}, the second comes from {spec!r}; "

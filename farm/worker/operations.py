@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -32,11 +33,16 @@ from farm.model import (
     inputs_for,
     shape_of,
 )
+from farm.sequences import Sequence
 
 
-def evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
-    """Evaluate a model without a batch axis; a call of one row keeps that row's axis."""
-    found, run_time = run(model, info, inputs_for(_single_row(call, info), info), call)
+def evaluate(model: Model, info: ModelInfo, call: Call, *sequence: Sequence) -> Result:
+    """Evaluate a model without a batch axis; a call of one row keeps that row's axis.
+
+    sequence: the state of a stateful model.
+    """
+    inputs = inputs_for(_single_row(call, info), info)
+    found, run_time = run(model, info, inputs, call, *sequence)
     outputs = [output.copy() for output in found]
     if call.rows is not None:
         outputs = [output[None] for output in outputs]
@@ -44,12 +50,12 @@ def evaluate(model: Model, info: ModelInfo, call: Call) -> Result:
 
 
 def run(
-    model: Model, info: ModelInfo, inputs: Inputs, call: Call
+    model: Model, info: ModelInfo, inputs: Inputs, call: Call, *sequence: Sequence
 ) -> tuple[tuple[Array, ...], float]:
     """Return the checked outputs of one evaluation, which may be the model's own, and its time."""
     config = config_of(call)
     start = perf_counter()
-    value = model.evaluate(inputs, config)
+    value = model.evaluate(inputs, config, *sequence)
     run_time = perf_counter() - start
     return check_outputs(value, info), run_time
 
@@ -72,7 +78,7 @@ def inputs_of_rows(call: Call, info: ModelInfo) -> Callable[[int], Inputs]:
     return copied if all(plain) else converted
 
 
-def evaluate_rows(model: Model, info: ModelInfo, calls: Sequence[Call]) -> list[Result]:
+def evaluate_rows(model: Model, info: ModelInfo, calls: Items[Call]) -> list[Result]:
     """Evaluate the rows of all calls, which share one config, in one evaluation."""
     counts = [call.rows or 1 for call in calls]
     rows = sum(counts)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from farm import functions
+from farm import functions, sequences
 from farm.call import (
     RUN_BYTES,
     RUN_S,
@@ -26,12 +26,14 @@ from farm.call import (
 )
 from farm.errors import (
     FarmError,
+    InvalidInput,
     InvalidOutput,
     ModelFailed,
     ModelNotFound,
     error_named,
 )
 from farm.model import Model, check_call, info_of
+from farm.sequences import SequenceId, SequenceStep
 from farm.worker import operations
 from farm.worker.running import now_running
 
@@ -81,6 +83,7 @@ class Runner:
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = dict(models)
         self._descriptions: dict[tuple[str, str], ModelInfo] = {}
+        self._kept: dict[tuple[str, SequenceId], sequences.Sequence] = {}
 
     def models(self) -> tuple[ModelInfo, ...]:
         """The models' descriptions for the empty config. Raises FarmError."""
@@ -96,6 +99,33 @@ class Runner:
             assert outcome.info is not None
             infos.append(outcome.info)
         return tuple(infos)
+
+    # The states of sequences
+
+    def keeps_sequences(self) -> bool:
+        """Whether it has the state of any sequence."""
+        return bool(self._kept)
+
+    def end_sequence(self, model: str, sequence: SequenceId) -> None:
+        """Drop the state of a sequence that has ended; it may be unknown."""
+        self._kept.pop((model, sequence), None)
+
+    def end_sequences(self) -> None:
+        """Drop all states."""
+        self._kept.clear()
+
+    def _state_for(self, step: SequenceStep, call: Call) -> sequences.Sequence:
+        """Return the state for a call of a sequence. Raises InvalidInput if it has none."""
+        key = call.model, step.id
+        if step.start:
+            self._kept[key] = sequences.Sequence(step.id)
+        state = self._kept.get(key)
+        if state is None:
+            raise InvalidInput(sequences.needs_start(step.id, call.model))
+        state.start, state.end = step.start, step.end
+        if step.end:
+            del self._kept[key]
+        return state
 
     def execute(self, calls: Sequence[Call], on_start: OnStart | None = None) -> list[Outcome]:
         """Return the outcome of each call, in their order; see `run`."""
@@ -193,6 +223,9 @@ class Runner:
     def _answer(self, call: Call, run: _Run | None = None) -> Outcome:
         """Return the outcome of one call that runs alone."""
         try:
+            kept: tuple[sequences.Sequence, ...] = ()
+            if call.step is not None and self._is_stateful(call.model):
+                kept = (self._state_for(call.step, call),)
             model, info = self._described(call)
             if call.operation is Operation.DESCRIBE:
                 return Result((), info=info)
@@ -207,9 +240,13 @@ class Runner:
                 return operations.evaluate_rows(model, info, [call])[0]
             if run is not None and call.rows is not None and call.rows > 1 and info.repeatable:
                 return run.evaluate(model, info, call)
-            return operations.evaluate(model, info, call)
+            return operations.evaluate(model, info, call, *kept)
         except BaseException as error:  # a model may raise SystemExit: only its call fails
             return _logged(named(error), call)
+
+    def _is_stateful(self, name: str) -> bool:
+        model = self._models.get(name)
+        return model is not None and bool(model.stateful)
 
     def _answers(self, call: Call) -> Generator[Outcome]:
         """Yield the outcomes of a stream: its answers, and its end or its error."""

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from farm.declared import Tensors
 from farm.descriptors import Remote, built_in, installed, resolve
 from farm.errors import Unavailable
 from farm.machine.listener import CONNECT_TIMEOUT_S
 from farm.machine.programs import EXIT_SERVER_GONE
-from farm.model import Config, Model, Tensors, operations_of
+from farm.model import Config, Model, operations_of
 from farm.worker.kinds import CONTAINERS
 
 SEAT = "FARM_REPLICA"

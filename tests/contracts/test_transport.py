@@ -20,9 +20,10 @@ from distributed import LocalCluster
 
 import farm
 from farm.call import Call, Derivative, Operation, Result, WorkerInfo, canonical_config
+from farm.declared import Tensors
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidOutput, ModelFailed
-from farm.model import Config, Inputs, Model, Tensors
+from farm.model import Config, Inputs, Model
 from farm.transports.connection import Connection
 from farm.transports.dask import worker as dask_worker
 from farm.transports.dask.transport import DaskTransport

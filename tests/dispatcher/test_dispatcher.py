@@ -43,6 +43,7 @@ from farm.errors import (
 from farm.scheduler.actions import Action
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
+from farm.sequences import SequenceId
 from tests.support.coroutines import on_loop, until
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
@@ -74,6 +75,9 @@ class Recorder:
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         self.ended.append((worker, task))
+
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
+        """Do nothing: there are no sequences here."""
 
     def stop_workers(self) -> None:
         self.life.append("stop workers")

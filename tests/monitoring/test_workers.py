@@ -16,6 +16,7 @@ from farm.monitoring import workers
 from farm.monitoring.workers import WorkerFacts
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
+from farm.sequences import SequenceId
 from farm.wire.usage import Used
 from tests.support.coroutines import on_loop, until
 
@@ -37,6 +38,8 @@ class Played:
     def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None: ...
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None: ...
+
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None: ...
 
     def stop_workers(self) -> None: ...
 

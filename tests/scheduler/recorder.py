@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,11 +11,12 @@ from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError, LossCause
 from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Account, Chain
-from farm.scheduler.actions import Action, EndStream, Reply, Send
+from farm.scheduler.actions import Action, EndSequence, EndStream, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import RunTimes, Task, TaskId, Worker, WorkerId
+from farm.sequences import SequenceId, SequenceLimits, SequenceStep
 
 ROUND_TRIP_S = 1e-3
 """Round trip of the recorder's workers: time from sending a call to its end, without the run."""
@@ -32,6 +34,7 @@ def model(
     repeatable: bool = True,
     keeps_point: bool = False,
     copies: bool = True,
+    sequences: SequenceLimits | None = None,
 ) -> ModelInfo:
     return ModelInfo(
         name,
@@ -42,7 +45,19 @@ def model(
         repeatable=repeatable,
         keeps_point=keeps_point,
         copies=copies,
+        sequences=sequences,
     )
+
+
+def stateful(name: str = "s", *, most: int = 2, idle_s: float = 10.0) -> ModelInfo:
+    """Return a model whose workers keep `most` sequences each."""
+    return model(name, repeatable=False, copies=False, sequences=SequenceLimits(most, idle_s))
+
+
+def step(sequence: SequenceId, flags: str = "", *, name: str = "s") -> Call:
+    """Return a call of a sequence. flags: "s" for its start, "e" for its end, "se" for both."""
+    where = SequenceStep(sequence, "s" in flags, "e" in flags)
+    return replace(call(name), step=where)
 
 
 def call(
@@ -82,6 +97,10 @@ def ended(worker: str, task: TaskId) -> Expected:
     return "end stream", worker, task
 
 
+def forgotten(worker: str, sequence: SequenceId) -> Expected:
+    return "end sequence", worker, sequence
+
+
 def _plain(action: Action) -> Expected:
     if isinstance(action, Send):
         return sent(action.worker, *(task.id for task in action.tasks))
@@ -91,6 +110,8 @@ def _plain(action: Action) -> Expected:
         return replied(action.task.id, mark, action.worker)
     if isinstance(action, EndStream):
         return ended(action.worker, action.task)
+    if isinstance(action, EndSequence):
+        return forgotten(action.worker, action.id)
     return asked_back(action.worker, *action.tasks)
 
 
@@ -177,8 +198,8 @@ class Recorder:
             now=self.now,
         )
 
-    def resize(self, name: str, slots: int) -> None:
-        self.scheduler.worker_resized(WorkerId(name), slots)
+    def resize(self, name: str, slots: int, last_slots: int = 0) -> None:
+        self.scheduler.worker_resized(WorkerId(name), slots, last_slots)
 
     def fill(self, name: str, full: bool) -> None:
         self.scheduler.worker_full(WorkerId(name), full)

@@ -13,8 +13,10 @@ from farm.scheduler.accounts import SLOT, Account, ClientUsage, Usage
 from farm.scheduler.phases import ABANDONED, ENDED, LOST, QUEUED, SENT, WorkerPhase
 from farm.scheduler.placement import FULL
 from farm.scheduler.queues import ClientTasks, Level
+from farm.scheduler.sequences import BoundQueue, LiveSequence, Sequences
 from farm.scheduler.state import Attempt, Lot, Task
-from tests.scheduler.recorder import Recorder, call
+from farm.sequences import SequenceLimits, SequenceStep
+from tests.scheduler.recorder import Recorder, call, stateful, step
 
 
 class Scene(Recorder):
@@ -212,6 +214,94 @@ COPY_CORRUPTIONS: list[tuple[str, Callable[[CopiedScene], object]]] = [
     ("of its own", share_lot),
     ("with those beyond one for each call", lambda s: setattr(s.queue(), "extra", 0)),
 ]
+
+
+class SequenceScene(Recorder):
+    """On "w" sequence 1 is idle, 2 runs with a call behind it, and 3 waits for the worker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.join("w", stateful(most=3))
+        for each in (1, 2, 3):
+            task = self.submit(step(each, "s"))
+            self.forget_actions()
+            self.finish("w", task)
+            self.forget_actions()
+        running, behind, waiting = (self.submit(step(each)) for each in (2, 2, 3))
+        self.forget_actions()
+        self.running, self.behind = self.task(running), self.task(behind)
+        self.waiting = self.task(waiting)
+
+    def live(self, each: int) -> LiveSequence:
+        return self.sequences().live[each]
+
+    def sequences(self) -> Sequences:
+        found = self.queue("s").model.sequences
+        assert found is not None
+        return found
+
+    def bound(self) -> BoundQueue:
+        return self.sequences().bound[self.worker("w")]
+
+
+def start_there(scene: SequenceScene) -> None:
+    scene.waiting.call.step = SequenceStep(3, start=True)  # type: ignore[misc]  # see `immutable`
+
+
+def end_before(scene: SequenceScene) -> None:
+    scene.running.call.step = SequenceStep(2, end=True)  # type: ignore[misc]  # see `immutable`
+
+
+def take_places_away(scene: SequenceScene) -> None:
+    scene.sequences().limits = SequenceLimits(2, 1.0)
+
+
+def turn_round(scene: SequenceScene) -> None:
+    """Let the later call of a sequence be its current one."""
+    live = scene.live(2)
+    live.current = scene.behind
+    live.waiting = OrderedDict({scene.running.id: scene.running})
+
+
+SEQUENCE_CORRUPTIONS: list[tuple[str, Callable[[SequenceScene], object]]] = [
+    ("a model counts the calls that wait", lambda s: setattr(s.queue("s"), "aside", 3)),
+    ("a queue of a worker ends with it", lambda s: s.scheduler._workers.clear()),
+    ("and with the last sequence there", lambda s: setattr(s.bound(), "sequences", 2)),
+    (
+        "a worker has so many places",
+        lambda s: setattr(s.sequences(), "limits", SequenceLimits(2, 1.0)),
+    ),
+    ("and knows its size", lambda s: setattr(s.bound(), "size", 2)),
+    ("and is known when calls wait in it", lambda s: s.queue("s").model.waiting.clear()),
+    ("calls of sequences wait there", lambda s: setattr(s.waiting, "sequence", None)),
+    ("each the first of its sequence", lambda s: setattr(s.live(3), "current", s.running)),
+    ("which that worker has", lambda s: setattr(s.live(3), "queue", None)),
+    ("and which has begun", start_there),
+    ("the places taken at workers", lambda s: setattr(s.sequences(), "places_taken", 2)),
+    ("a sequence is found by its id", lambda s: setattr(s.live(1), "id", 9)),
+    ("each call of a sequence is known to it", lambda s: s.sequences().live.pop(3)),
+    ("a sequence without calls is idle", lambda s: s.sequences().idle.clear()),
+    ("and goes on", lambda s: setattr(s.live(1), "closed", True)),
+    ("and has its state at a worker", lambda s: setattr(s.live(1), "queue", None)),
+    ("calls are in order", turn_round),
+    ("after its end it begins anew", end_before),
+    ("a call waits behind its sequence", lambda s: setattr(s.behind, "line", s.waiting.line)),
+]
+
+
+@pytest.mark.parametrize(
+    ("complaint", "corrupt"),
+    SEQUENCE_CORRUPTIONS,
+    ids=[f"{i} {complaint}" for i, (complaint, _) in enumerate(SEQUENCE_CORRUPTIONS)],
+)
+def test_every_corruption_of_sequences_is_seen(
+    complaint: str, corrupt: Callable[[SequenceScene], object]
+) -> None:
+    scene = SequenceScene()
+    scene.scheduler.check()
+    corrupt(scene)
+    with pytest.raises(AssertionError, match=re.escape(complaint)):
+        scene.scheduler.check()
 
 
 @pytest.mark.parametrize(

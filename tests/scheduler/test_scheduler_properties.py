@@ -13,6 +13,9 @@ scheduler's own invariants hold after every step, and so do these, seen from out
 - No worker idles while a call waits that it could take, except while a batch waits for more calls,
   or for a reserve that other long calls leave only just free.
 - A long call takes none of the slots that are reserved for another model.
+- The calls of a sequence begin in the order of their arrival, one at a time, on the worker that has
+  its state, and none that was skipped lies between two of them. A worker has no more states than
+  its model allows, and drops those of sequences that have ended.
 - Each change of a phase is a row of its table.
 - In the end every call is answered.
 """
@@ -31,8 +34,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from farm.call import ModelInfo, Operation
 from farm.errors import (
+    Cancelled,
     DeadlineExceeded,
     FarmError,
+    InvalidInput,
     LossCause,
     ModelFailed,
     TimeLimitExceeded,
@@ -40,7 +45,7 @@ from farm.errors import (
 )
 from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
-from farm.scheduler.actions import EndStream, Recall, Reply, Send
+from farm.scheduler.actions import EndSequence, EndStream, Recall, Reply, Send
 from farm.scheduler.affinity import waits_until
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
@@ -48,14 +53,16 @@ from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS
 from farm.scheduler.placement import FULL
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import Attempt, Lot, Task, TaskId, Worker, WorkerId
+from farm.sequences import SequenceId
 from farm.transitions import TransitionTable
-from tests.scheduler.recorder import call, model, result
+from tests.scheduler.recorder import call, model, result, stateful, step
 
 MODELS = {
     "plain": model("plain", keeps_point=True),
     "batched": model("batched", max_batch=3),
     "once": model("once", repeatable=False),
     "once batched": model("once batched", max_batch=3, repeatable=False),
+    "once kept": stateful("once kept", most=2, idle_s=20.0),
 }
 SETS = (
     ("plain",),
@@ -64,6 +71,8 @@ SETS = (
     ("once",),
     ("once", "once batched"),
     ("plain", "once batched"),
+    ("plain", "once kept"),
+    ("once kept",),
 )
 OPERATIONS = (Operation.EVALUATE, Operation.EVALUATE, Operation.GRADIENT, Operation.DESCRIBE)
 CONFIGS = ("{}", "{}", '{"mesh":1}', '{"mesh":2}')
@@ -86,6 +95,7 @@ class ModelWorker:
     slots: int
     most_slots: int
     inbox: list[Task] = field(default_factory=list)
+    states: dict[SequenceId, TaskId] = field(default_factory=dict)  # with the last call of each
     lots: dict[TaskId, Lot | None] = field(default_factory=dict)
     questions: list[list[TaskId]] = field(default_factory=list)
     asked: bool = False
@@ -131,6 +141,8 @@ class Histories(RuleBasedStateMachine):
         self.copied: set[TaskId] = set()
         self.sent_at: dict[TaskId, float] = {}
         self.settled = True
+        self.steps: dict[SequenceId, list[TaskId]] = {}  # all calls of an id, as they arrived
+        self.ran: set[TaskId] = set()
 
     @staticmethod
     def farm_with(policies: dict[str, ModelPolicy]) -> Scheduler:
@@ -141,7 +153,7 @@ class Histories(RuleBasedStateMachine):
     @initialize(known=st.booleans(), reserve=st.sampled_from(RESERVES))
     def start(self, known: bool, reserve: dict[str, ModelPolicy]) -> None:
         self.scheduler = self.farm_with(reserve)
-        for names in (*SETS[:3], SETS[4]):
+        for names in (*SETS[:3], SETS[4], SETS[6]):
             self.join(names, 1, None)
         for name in ("plain", "batched"):  # in half of the histories calls are soon slow
             queue = self.scheduler.queue(name, Operation.EVALUATE)
@@ -174,7 +186,7 @@ class Histories(RuleBasedStateMachine):
                 straggler = min(tasks, default=None)
             for worker, task in begun:
                 if task != straggler:
-                    worker.remove({task})
+                    self._ran(worker, task)
                     self.scheduler.finished(worker.name, task, result(1e-3), now=self.now)
             if len(tasks) < 2:
                 break
@@ -217,6 +229,42 @@ class Histories(RuleBasedStateMachine):
             assert task not in self.asked
             self.asked[task] = name
             self.open.add(task)
+        self.settled = False
+
+    @rule(
+        sequence=st.sampled_from((1, 2, 3, "x")),
+        flags=st.sampled_from(("", "", "", "", "s", "e", "se")),
+        client=st.sampled_from("abc"),
+        deadline_s=st.sampled_from((None, None, None, 0.5, 20.0)),
+        count=st.sampled_from((1, 1, 3)),
+    )
+    def submit_step(
+        self,
+        sequence: SequenceId,
+        flags: str,
+        client: str,
+        deadline_s: float | None,
+        count: int,
+    ) -> None:
+        """A call that neither starts a sequence nor belongs to one is refused, and starts one."""
+        for _ in range(count):
+            if self.scheduler._queued >= 39:
+                break
+            for tried in (flags, "s" + flags):
+                try:
+                    task = self.scheduler.submit(
+                        step(sequence, tried, name="once kept"),
+                        client=client,
+                        deadline=None if deadline_s is None else self.now + deadline_s,
+                        now=self.now,
+                    )
+                except InvalidInput:
+                    assert "s" not in tried, "a start is never refused"
+                    continue
+                self.asked[task] = "once kept"
+                self.open.add(task)
+                self.steps.setdefault(sequence, []).append(task)
+                break
         self.settled = False
 
     @precondition(lambda self: self.open)
@@ -295,10 +343,11 @@ class Histories(RuleBasedStateMachine):
         """Answer delivered tasks that must not run twice before their worker leaves."""
         for task in list(worker.inbox):
             if _only_once(task):
-                worker.remove({task.id})
                 if task.id % 2:
+                    self._ran(worker, task.id)
                     self.scheduler.finished(worker.name, task.id, result(), now=self.now)
                 else:
+                    worker.remove({task.id})
                     self.may_have_run.discard(task.id)
 
     def _lose(self, worker: ModelWorker) -> None:
@@ -313,6 +362,16 @@ class Histories(RuleBasedStateMachine):
         worker.most_slots = max(worker.most_slots, slots)
         worker.asked = False  # the recall may have been lost with its connection
         self.scheduler.worker_resized(worker.name, slots)
+        self.settled = False
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def drain(self, data: st.DataObject) -> None:
+        """Offer slots to nothing but the calls of sequences that are there."""
+        worker = self._draw(data)
+        worker.slots = 0
+        worker.asked = False
+        self.scheduler.worker_resized(worker.name, 0, worker.most_slots)
         self.settled = False
 
     @precondition(lambda self: self.workers)
@@ -334,7 +393,7 @@ class Histories(RuleBasedStateMachine):
         busy = [worker for worker in self.workers.values() if worker.inbox]
         worker = data.draw(st.sampled_from(busy))
         task = data.draw(st.sampled_from(sorted(worker.begun())))
-        worker.remove({task})
+        self._ran(worker, task)
         self.now += run_time_s
         outcome = ModelFailed("it raised") if fails else result(run_time_s)
         self.scheduler.finished(worker.name, task, outcome, now=self.now)
@@ -389,6 +448,24 @@ class Histories(RuleBasedStateMachine):
         self.scheduler.went_missing(worker.name, [task], now=self.now)
         self.settled = False
 
+    def _ran(self, worker: ModelWorker, task_id: TaskId) -> None:
+        """Let a worker run a call: of a sequence with the state that the call before it left."""
+        (task,) = [each for each in worker.inbox if each.id == task_id]
+        worker.remove({task_id})
+        self.ran.add(task_id)
+        if (step := task.call.step) is None:
+            return
+        event("a call of a sequence runs" if step.start else "a later call of a sequence runs")
+        before = worker.states.pop(step.id, None)
+        if not step.start:
+            assert before is not None, "its worker has no state"
+            assert before < task_id, "it runs before an earlier call"
+            calls = self.steps[step.id]
+            between = calls[calls.index(before) + 1 : calls.index(task_id)]
+            assert not between, "a call of its sequence was skipped"
+        if not step.end:
+            worker.states[step.id] = task_id
+
     def _draw(self, data: st.DataObject) -> ModelWorker:
         return self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
 
@@ -411,6 +488,8 @@ class Histories(RuleBasedStateMachine):
                     self._sent(action)
                 elif isinstance(action, EndStream):
                     self._outrun(action)
+                elif isinstance(action, EndSequence):
+                    self.workers[action.worker].states.pop(action.id, None)
                 else:
                     assert isinstance(action, Recall)
                     worker = self.workers[action.worker]
@@ -436,19 +515,23 @@ class Histories(RuleBasedStateMachine):
         self.answered.add(task.id)
         error = reply.outcome
         if isinstance(error, WorkerLost):
-            once = self.asked[task.id] in ("once", "once batched")
+            once = self.asked[task.id].startswith("once")
             losses = len(task.lost_on)
-            crashed = task.lost_on[-1].endswith("(crash)")
+            crashed = bool(losses) and task.lost_on[-1].endswith("(crash)")
             assert once or losses == 3 or (crashed and losses == 2), "it may be retried"
         elif isinstance(error, DeadlineExceeded):
             assert task.deadline is not None
             assert task.deadline <= self.now
+        elif isinstance(error, Cancelled):
+            assert task.call.step is not None
+            assert not task.call.step.start, "a start needs nothing before it"
         elif isinstance(error, FarmError):
             assert isinstance(error, ModelFailed | TimeLimitExceeded)
 
     def _sent(self, send: Send) -> None:
         worker = self.workers[send.worker]
-        assert worker.slots > 0, "a worker without slots gets nothing"
+        goes_on = all(task.call.step and not task.call.step.start for task in send.tasks)
+        assert worker.slots > 0 or goes_on, "a worker without slots gets nothing"
         questions = all(task.queue.needs_no_slot for task in send.tasks)
         assert questions or not worker.full, "nor does one that does not read"
         for task in send.tasks:
@@ -471,9 +554,12 @@ class Histories(RuleBasedStateMachine):
             lots = {worker.lots[each.id] for each in worker.inbox} - {None}
             if lot is not None:
                 credit = worker.slots * (1 + task.queue.run_times.prefetch)
+                if goes_on and not worker.slots:
+                    credit = worker.most_slots
                 assert len(lots) <= credit <= worker.slots * FULL, "above its credit"
                 if any(lot is not None and lot.exclusive for lot in lots):
-                    assert len(lots) <= worker.slots, "it waits behind a long call"
+                    slots = worker.slots or worker.most_slots
+                    assert len(lots) <= slots, "it waits behind a long call"
         for lot in lots:
             rows = [task for task in worker.inbox if worker.lots[task.id] is lot]
             assert len(rows) <= rows[0].queue.max_batch
@@ -550,8 +636,11 @@ class Histories(RuleBasedStateMachine):
                         for w in self.workers.values()
                         if len({w.lots[t.id] for t in w.inbox} - {None}) < w.slots and not w.full
                     ]
+                head = queue.head()
                 for worker in free:
                     if queues.name not in worker.models:
+                        continue
+                    if head.call.step is not None and self._may_not_begin(head, worker):
                         continue
                     if queue.company and queue.lingers_until > self.now:
                         # After a batch of several calls, the next one waits a moment for more.
@@ -578,6 +667,22 @@ class Histories(RuleBasedStateMachine):
                         f"{worker.name} idles while a call of {queues.name} waits"
                     )
 
+    def _may_not_begin(self, task: Task, worker: ModelWorker) -> bool:
+        """Whether a call of a sequence has to wait although a worker idles."""
+        assert task.sequence is not None
+        there = self.scheduler._workers[worker.name].sequences
+        if task.sequence.worker is not None:
+            return task.sequence not in there
+        return len(there) >= 2
+
+    @invariant()
+    def states_are_few(self) -> None:
+        if self.settled:
+            for worker in self.workers.values():
+                known = self.scheduler._workers[worker.name].sequences
+                assert len(known) <= 2, "a worker has more sequences than its places"
+                assert set(worker.states) <= {live.id for live in known}, "a state is left behind"
+
     def teardown(self) -> None:
         """Check that every call is answered once workers are reliable."""
         for name in list(self.workers):
@@ -597,11 +702,14 @@ class Histories(RuleBasedStateMachine):
                 worker.questions.clear()
                 worker.asked = False
                 for task in sorted(worker.begun()):
-                    worker.remove({task})
+                    self._ran(worker, task)
                     self.scheduler.finished(worker.name, task, result(0.1), now=self.now)
             self.act()
             if not self.open and not len(self.scheduler):
                 break
+        self.now += 100.0
+        self.act()
+        assert not any(worker.states for worker in self.workers.values()), "a state is left"
         assert not self.open, "everything is answered"
         assert len(self.scheduler) == 0, "no state is left"
         assert set(self.asked) == self.answered | self.cancelled

@@ -8,7 +8,7 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,17 @@ import pytest
 
 import farm
 from farm.call import Call, Operation, Result, WorkerInfo
-from farm.errors import InvalidRequest, ModelFailed, Unavailable
-from farm.model import Config, Inputs, Tensors
+from farm.declared import Tensors
+from farm.errors import InvalidInput, InvalidRequest, ModelFailed, Unavailable
+from farm.model import Config, Inputs
+from farm.sequences import SequenceStep
 from farm.transports import worker_host
 from farm.transports.connection import Connection
 from farm.transports.identity import name_in
 from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
+from farm.wire.sequences import encode_ended
 from farm.wire.usage import decode_usage
 from farm.worker.runner import Runner
 from tests.support.coroutines import LIMIT_S, wait_until
@@ -63,10 +66,11 @@ class Gate(farm.Model):
 class Running:
     """A WorkerHost in a thread, and how it ended."""
 
-    def __init__(self, connection: Connection, **options: Any) -> None:
+    def __init__(self, connection: Connection, *, stateful: bool = False, **options: Any) -> None:
         self.gate = Gate()
         self.noted: list[list[int]] = []
-        runner = Runner({"gate": self.gate})
+        models: dict[str, farm.Model] = {"gate": self.gate}
+        runner = Runner(models | {"counter": Counter(self.gate)} if stateful else models)
         self.host = WorkerHost(
             runner,
             connection,
@@ -390,6 +394,93 @@ def test_drain_before_it_runs(desk: Desk) -> None:
     desk.hear(Kind.LEAVE, skip=True)
     assert running.ended()
     assert running.error is None
+
+
+# Sequences
+
+
+class Counter(farm.Model):
+    """Counts the calls of each sequence; one of x <= 0 waits until the gate is opened."""
+
+    inputs, outputs = {"x": 1}, {"y": 1}
+    stateful = True
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def evaluate(  # type: ignore[override]  # a stateful model has a third argument
+        self, inputs: Inputs, config: Config, sequence: farm.Sequence
+    ) -> Any:
+        self.gate.evaluate(inputs, config)
+        sequence["count"] = sequence.get("count", 0) + 1
+        return [sequence["count"]]
+
+
+def count(sequence: int, flags: str = "", x: float = 1.0) -> Call:
+    step = SequenceStep(sequence, "s" in flags, "e" in flags)
+    return Call("counter", Operation.EVALUATE, (np.array([x]),), step=step)
+
+
+def counted(answers: Mapping[int, Any]) -> dict[int, Any]:
+    return {
+        i: outcome.outputs[0].item() if isinstance(outcome, Result) else type(outcome)
+        for i, outcome in answers.items()
+    }
+
+
+def test_a_draining_worker_stays_until_its_sequences_have_ended(desk: Desk, start: Start) -> None:
+    running = start(stateful=True)
+    desk.call((1, count(7, "s")))
+    assert counted(desk.answers()) == {1: 1}
+    running.host.drain()
+    assert desk.hear(Kind.RESIZE).data == [0, 1]
+    desk.call((2, count(8, "s")), (3, cube(2.0)))  # sent before the dispatcher knew
+    assert wire.decode_ids(desk.hear(Kind.TAKEN_BACK)) == [2, 3]
+    desk.call((4, count(7)))
+    assert counted(desk.answers()) == {4: 2}
+    desk.call((5, count(7, "e")))
+    assert counted(desk.answers()) == {5: 3}
+    assert desk.hear(Kind.LEAVE).data == ["drained", 4]
+    assert running.ended()
+
+
+def test_a_draining_worker_leaves_when_its_last_sequence_is_ended(desk: Desk, start: Start) -> None:
+    running = start(stateful=True)
+    desk.call((1, count(7, "s")))
+    desk.answers()
+    running.host.drain()
+    desk.hear(Kind.RESIZE)
+    desk.send(encode_ended([("counter", 7), ("counter", 8)]))
+    desk.hear(Kind.LEAVE)
+    assert running.ended()
+
+
+def test_a_worker_that_drains_during_a_call_runs_the_next_ones_of_its_sequence(
+    desk: Desk, start: Start
+) -> None:
+    running = start(stateful=True)
+    desk.call((1, count(7, "s", 0.0)))
+    assert running.gate.waits.wait(LIMIT_S)
+    running.host.drain()
+    assert desk.hear(Kind.RESIZE).data == [0, 1]
+    running.gate.open.set()
+    assert counted(desk.answers()) == {1: 1}
+    desk.call((2, count(7, "e")))
+    assert counted(desk.answers()) == {2: 2}
+    desk.hear(Kind.LEAVE)
+    assert running.ended()
+
+
+def test_an_ended_sequence_is_forgotten(desk: Desk, start: Start) -> None:
+    start(stateful=True)
+    desk.call((1, count(7, "s")), (2, count(7)))
+    answers = counted(desk.answers())
+    while len(answers) < 2:
+        answers |= counted(desk.answers())
+    assert answers == {1: 1, 2: 2}
+    desk.send(encode_ended([("counter", 7)]))
+    desk.call((3, count(7)))
+    assert counted(desk.answers()) == {3: InvalidInput}
 
 
 # Unusable messages

@@ -308,3 +308,16 @@ def test_what_is_not_a_file_has_no_version() -> None:
     assert source_of("package.module:Beam") == "package.module"
     for spec in ("http://127.0.0.1:9", "a=beam@http://127.0.0.1:9,http://127.0.0.1:8"):
         assert source_of(spec) == ""
+
+
+def test_a_stateful_model_does_not_run_on_several_ranks(tmp_path: Path) -> None:
+    (tmp_path / "kept.py").write_text(
+        "import farm\n"
+        "@farm.model(inputs={'x': 1}, outputs={'y': 1}, stateful=True)\n"
+        "def kept(x, sequence):\n"
+        "    return x\n"
+    )
+    spec = str(tmp_path / "kept.py")
+    assert load_models([spec])["kept"].stateful
+    with pytest.raises(LoadError, match="model 'kept' is stateful, which one on several MPI ranks"):
+        load_models([spec], comm=object())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from farm.errors import (
     UnsupportedFeature,
 )
 from farm.model import Config, Inputs, Model
+from farm.sequences import Sequence, SequenceStep
 from farm.worker import runner as run
 from farm.worker.runner import Outcome, Runner, timed
 
@@ -251,7 +252,7 @@ def test_a_run_of_rows_is_evaluated_row_by_row() -> None:
     model = Fails()
     begun: list[tuple[tuple[int, ...], int]] = []
 
-    def started(positions: Sequence[int], row: int = 0) -> None:
+    def started(positions: Items[int], row: int = 0) -> None:
         begun.append((tuple(positions), row))
 
     calls = [run_of(1, 2, 3), run_of(4)]
@@ -428,7 +429,7 @@ def test_on_start_tells_what_runs_before_each_model_call() -> None:
             events.append(("runs", len(inputs["x"])))
             return super().evaluate(inputs, config)
 
-    def on_start(positions: Sequence[int], row: int = 0) -> None:
+    def on_start(positions: Items[int], row: int = 0) -> None:
         events.append(("start", list(positions)))
 
     runner = Runner({"b": Telling()})
@@ -457,7 +458,7 @@ def test_what_is_not_claimed_does_not_run() -> None:
     model = Batched()
     planned: list[list[int]] = []
 
-    def claim(positions: Sequence[int]) -> list[int]:
+    def claim(positions: Items[int]) -> list[int]:
         planned.append(list(positions))
         return [i for i in positions if i not in (1, 4, 5)]
 
@@ -849,3 +850,91 @@ def test_a_cost_that_fails() -> None:
         Runner({"m": Square()}).execute([Call("m", Operation.COST, (np.zeros(3),))])[0],
         UnsupportedFeature,
     )
+
+
+# Sequences
+
+
+class Mean(Model):
+    """The mean of x over a sequence, and what it knows about its request; -1 raises."""
+
+    inputs = {"x": 1}
+    outputs = {"mean": 1}
+    stateful = True
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int | str, bool, bool]] = []
+
+    def evaluate(  # type: ignore[override]  # a stateful model has a third argument
+        self, inputs: Inputs, config: Config, sequence: Sequence
+    ) -> Any:
+        self.seen.append((sequence.id, sequence.start, sequence.end))
+        if inputs["x"] == -1:
+            raise ValueError("minus one")
+        sequence.setdefault("all", []).append(float(inputs["x"][0]))
+        return np.mean(sequence["all"])
+
+
+def kept(x: float, sequence: int | str, flags: str = "", **options: Any) -> Call:
+    step = SequenceStep(sequence, "s" in flags, "e" in flags)
+    return Call("mean", Operation.EVALUATE, (np.array([x]),), step=step, **options)
+
+
+def means(runner: Runner, *calls: Call) -> list[Any]:
+    outcomes = runner.execute(calls)
+    return [o.outputs[0].item() if isinstance(o, Result) else type(o) for o in outcomes]
+
+
+def test_calls_of_a_sequence_share_a_state() -> None:
+    model = Mean()
+    runner = Runner({"mean": model})
+    calls = kept(1.0, 7, "s"), kept(4.0, "7", "s"), kept(3.0, 7), kept(6.0, "7"), kept(5.0, 7, "e")
+    assert means(runner, *calls) == [1.0, 4.0, 2.0, 5.0, 3.0]
+    assert model.seen[0] == (7, True, False)
+    assert model.seen[-1] == (7, False, True)
+    assert runner.keeps_sequences()  # "7" goes on
+    assert means(runner, kept(1.0, 7)) == [InvalidInput]
+
+
+def test_ended_sequences_leave_no_state() -> None:
+    runner = Runner({"mean": Mean()})
+    assert means(runner, kept(1.0, 7, "se"), kept(1.0, 8, "s"), kept(1.0, 9, "s")) == [1.0] * 3
+    runner.end_sequence("mean", 8)
+    runner.end_sequence("mean", 8)  # unknown ones are ignored
+    runner.end_sequence("other", 9)
+    assert means(runner, kept(1.0, 8), kept(3.0, 9)) == [InvalidInput, 2.0]
+    runner.end_sequences()
+    assert not runner.keeps_sequences()
+
+
+def test_a_start_begins_with_an_empty_state() -> None:
+    runner = Runner({"mean": Mean()})
+    assert means(runner, kept(1.0, 7, "s"), kept(5.0, 7, "s")) == [1.0, 5.0]
+
+
+def test_an_error_of_the_model_keeps_the_state_unless_it_was_the_last_call() -> None:
+    runner = Runner({"mean": Mean()})
+    calls = kept(-1.0, 7, "s"), kept(2.0, 7), kept(-1.0, 7, "e")
+    assert means(runner, *calls) == [ModelFailed, 2.0, ModelFailed]
+    assert not runner.keeps_sequences()
+
+
+def test_a_call_of_one_row_keeps_its_axis_in_a_sequence() -> None:
+    runner = Runner({"mean": Mean()})
+    step = SequenceStep(7, start=True)
+    call = Call("mean", Operation.EVALUATE, (np.array([[2.0]]),), rows=1, step=step)
+    (outcome,) = runner.execute([call])
+    assert isinstance(outcome, Result)
+    assert outcome.outputs[0].shape == (1, 1)
+
+
+def test_steps_fit_only_models_with_a_state() -> None:
+    runner = Runner({"mean": Mean(), "square": Square()})
+    plain = Call("mean", Operation.EVALUATE, (np.ones(1),))
+    step = Call("square", Operation.EVALUATE, (np.ones(3),), step=SequenceStep(7, start=True))
+    unknown = Call("nobody", Operation.EVALUATE, (np.ones(3),), step=SequenceStep(7, start=True))
+    outcomes = runner.execute([plain, step, unknown])
+    assert [type(o) for o in outcomes] == [UnsupportedFeature, UnsupportedFeature, ModelNotFound]
+    assert "keeps a state for each sequence of requests" in str(outcomes[0])
+    assert "leave out the sequence 7, or declare stateful = True" in str(outcomes[1])
+    assert not runner.keeps_sequences()

@@ -26,6 +26,8 @@ EXTENSIONS = (
     "model_repository(unload_dependents)",
     "parameters",
     "schedule_policy",
+    "sequence",
+    "sequence(string_id)",
     "statistics",
     *(("system_shared_memory",) if is_offered() else ()),
 )
@@ -62,9 +64,9 @@ def _tensors(tensors: Iterable[TensorInfo]) -> list[dict[str, Any]]:
 def model_config(info: ModelInfo, name: str = "", *, reuses: bool = False) -> dict[str, Any]:
     """Return Triton's model configuration; `dims` exclude the batch axis.
 
-    max_batch_size: rows that one evaluation takes; a request may bring more. reuses: whether the
-    farm answers from its record, which it does for models with a version. Raises as
-    `model_metadata`.
+    max_batch_size: rows that one evaluation takes; a request may bring more. sequence_batching: of
+    a model that keeps a state for each sequence. reuses: whether the farm answers from its record,
+    which it does for models with a version. Raises as `model_metadata`.
     """
     config: dict[str, Any] = {
         "name": name or info.name,
@@ -84,6 +86,11 @@ def model_config(info: ModelInfo, name: str = "", *, reuses: bool = False) -> di
         }
     if reuses and info.version and info.repeatable:
         config["response_cache"] = {"enable": True}
+    if info.sequences is not None:
+        config["sequence_batching"] = {
+            "max_sequence_idle_microseconds": round(1e6 * info.sequences.idle_s),
+            "oldest": {"max_candidate_sequences": info.sequences.most},
+        }
     return config
 
 

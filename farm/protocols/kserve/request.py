@@ -57,6 +57,7 @@ from farm.protocols.kserve.content_types import (
 from farm.protocols.kserve.shared_memory.places import REGION, Place, place_of
 from farm.protocols.kserve.tensors import BYTES, datatype_of
 from farm.protocols.kserve.versions import VERSION, as_asked
+from farm.sequences import SequenceStep, checked_id
 
 PRIORITY_LEVELS, DEFAULT_PRIORITY = 200, 100
 """Levels of the parameter `priority`, 1 the most urgent, and the default level."""
@@ -172,11 +173,16 @@ def call_of(
     info: the description for the config of `config_of`; streaming: several answers can be sent, so
     a model with a stream is asked for its stream. Raises InvalidInput, UnsupportedFeature.
     """
-    refuse_sequences(request.parameters)
+    step = _step(request.parameters, info)
     operation = _operation(info, streaming)
     content_type = content_type_of(request.parameters, "the request", OF_REQUESTS)
     arrays, rows = _arrays(_contents(request.inputs, content_type, info), info)
-    call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows)
+    if step is not None and rows is not None and rows > 1:
+        raise InvalidInput(
+            f"inference request to model {info.name!r} must specify batch-size 1 due to "
+            f"requirements of sequence batcher; it has {rows} rows"
+        )
+    call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows, step=step)
     name, version, _ = as_asked(request.model, info.name)
     return call, Wish(name, request.id, _outputs(request, info), content_type, version)
 
@@ -204,7 +210,7 @@ def without_axis(call: Call) -> Call:
     That is less work all the way to the model; the answer has to be shown as one row then.
     """
     row = [array.reshape(array.shape[1:]) for array in call.inputs]
-    return Call(call.model, call.operation, tuple(row), call.config)
+    return Call(call.model, call.operation, tuple(row), call.config, step=call.step)
 
 
 def _operation(info: ModelInfo, streaming: bool) -> Operation:
@@ -311,6 +317,28 @@ def _form(parameters: Parameters, tensor: TensorInfo, datatype: str) -> OutputFo
     return OutputForm(content_type, classes, len(tensor.shape), labels)
 
 
+def _step(parameters: Parameters, info: ModelInfo) -> SequenceStep | None:
+    """Return the place of a request in a sequence, which a model with a state needs.
+
+    Raises InvalidInput, and UnsupportedFeature for a model without a state.
+    """
+    if info.sequences is None:
+        refuse_sequences(parameters)
+        return None
+    sequence_id = parameters.get("sequence_id")
+    if not sequence_id:
+        raise InvalidInput(
+            f"inference request to model {info.name!r} must specify a non-zero or non-empty "
+            "correlation ID: the parameter sequence_id"
+        )
+    try:
+        checked = checked_id(sequence_id)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"parameter sequence_id is {error}") from None
+    start = _flag(parameters, "sequence_start", False)
+    return SequenceStep(checked, start, _flag(parameters, "sequence_end", False))
+
+
 def refuse_sequences(parameters: Parameters) -> None:
     """Raise UnsupportedFeature for a request that belongs to a sequence.
 
@@ -319,8 +347,8 @@ def refuse_sequences(parameters: Parameters) -> None:
     for name in ("sequence_id", "sequence_start", "sequence_end"):
         if parameters.get(name):
             raise UnsupportedFeature(
-                f"parameter {name} is {shown(parameters[name])}: sequences of requests are not "
-                "offered here, since any worker may run any request; leave it out"
+                f"parameter {name} is {shown(parameters[name])}: this model keeps no state for "
+                "sequences of requests, since any worker may run any request; leave it out"
             )
 
 

@@ -9,9 +9,10 @@ import time
 from typing import Any
 
 from farm.call import BYTES, Call, Operation, TensorInfo
+from farm.declared import Tensors
 from farm.errors import FarmError, InvalidInput, InvalidOutput, Unavailable
 from farm.machine.listener import CONNECT_RETRIES, CONNECT_TIMEOUT_S, SOCKET_OPTIONS
-from farm.model import Config, Inputs, Model, Tensors, info_of
+from farm.model import Config, Inputs, Model, info_of
 from farm.protocols.mip.calls import decode_result, encode_call
 from farm.protocols.mip.packets import HEAD, PING, PacketHead, PacketKind, decode_head, error_of
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array, Call, Derivative, Operation, canonical_config
+from farm.declared import Tensors
 from farm.errors import ModelNotFound
 from farm.http.client import HttpClient
-from farm.model import Config, Inputs, Model, Tensors
+from farm.model import Config, Inputs, Model
 from farm.protocols.umbridge.client import (
     decode_info,
     decode_model_info,

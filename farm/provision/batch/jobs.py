@@ -337,7 +337,8 @@ class Jobs:
                 job.evidence.heard()
             done = sum(row["done"] + row["failed"] for row in rows)
             job.in_flight = sum(row["in_flight"] for row in rows)
-            if not rows or job.in_flight or done != job.done or len(rows) != job.workers:
+            kept = any(row.get("sequences") for row in rows)  # they wait for their next requests
+            if not rows or job.in_flight or kept or done != job.done or len(rows) != job.workers:
                 job.idle_since = None
             elif job.idle_since is None:
                 job.idle_since = now

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from farm.call import TensorInfo
+from farm.declared import Tensors
 from farm.functions import Function, PlainFunction, plain_function
-from farm.model import Inputs, Tensors, info_of
+from farm.model import Inputs, info_of
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import ONE_ENTRY, is_whole

@@ -187,6 +187,12 @@ class Membership:
                 f"Dask's workers have modelfarm {said.version}, this is {__version__}; "
                 "install the same version"
             )
+        for info in said.infos:
+            if info.sequences is not None:
+                raise Unavailable(
+                    f"model {info.name!r} is stateful, and Dask decides itself which of its "
+                    "processes runs a call; serve it without Dask"
+                )
         self._infos = {info.name: info for info in said.infos}
         scheduler = self._client.scheduler.address
         self._joined(WorkerInfo(self.name, said.infos, slots=self._slots(), host=scheduler))

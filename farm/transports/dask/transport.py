@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from farm.call import WorkerInfo
 from farm.errors import FarmError, Unavailable
 from farm.scheduler.state import TaskId, WorkerId
+from farm.sequences import SequenceId
 from farm.transports.dask.cluster import ANSWER_S, Membership, Tasks, one_line
 from farm.worker.specs import located
 
@@ -91,6 +92,9 @@ class DaskTransport:
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Take a call back that has not begun; Dask tasks have no streams."""
         self.recall(worker, [task])
+
+    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
+        """Do nothing: stateful models do not run over Dask."""
 
     def stop_workers(self) -> None:
         """Finish the running tasks, hand back the others and leave; the cluster stays up."""

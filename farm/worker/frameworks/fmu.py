@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from farm.declared import Shape, Tensors
 from farm.errors import InvalidInput, ModelFailed
-from farm.model import Config, Inputs, Model, Shape, Tensors
+from farm.model import Config, Inputs, Model
 
 WHOLE = frozenset({"Integer", "Enumeration"}) | {
     f"{u}Int{n}" for u in ("", "U") for n in (8, 16, 32, 64)

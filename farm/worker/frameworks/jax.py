@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from farm.call import EMPTY_CONFIG, Array, Operation, TensorInfo, canonical_config
+from farm.declared import Tensors
 from farm.errors import InvalidOutput, UnsupportedFeature
 from farm.functions import FunctionModel, model
-from farm.model import Config, Inputs, Model, Tensors, info_of
+from farm.model import Config, Inputs, Model, info_of
 
 PROGRAMS_KEPT = 256
 """Maximum number of compiled programs per model: one for each config, row count and index pair."""

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from farm.call import BFLOAT16, Array, Operation, TensorInfo, numpy_dtype
+from farm.declared import Tensors
 from farm.errors import InvalidOutput, UnsupportedFeature
-from farm.model import Config, Inputs, Tensors, info_of
+from farm.model import Config, Inputs, info_of
 from farm.worker.frameworks.graph import GraphModel, Port, made_up
 
 BATCH = "batch"

@@ -28,10 +28,11 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from farm.call import Array, Operation
+from farm.declared import Tensors
 from farm.errors import FarmError, ModelFailed, TimeLimitExceeded, error_named
 from farm.machine.open_files import allow_many_open_files
 from farm.machine.private import short_folder
-from farm.model import Config, Inputs, Model, Tensors, operations_of
+from farm.model import Config, Inputs, Model, operations_of
 from farm.wire.arrays import ArrayWriter, array_at
 from farm.worker.runner import named
 from farm.worker.running import context, fields, runs_for

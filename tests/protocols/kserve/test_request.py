@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from farm.call import Hints, ModelInfo, Operation, TensorInfo
+from farm.call import Call, Hints, ModelInfo, Operation, TensorInfo
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
 from farm.model import check_call
@@ -28,6 +29,7 @@ from farm.protocols.kserve.request import (
 )
 from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.tensors import DATATYPES
+from farm.sequences import SequenceLimits, SequenceStep
 
 TWO = ModelInfo(
     "two",
@@ -370,3 +372,52 @@ def test_a_config_may_have_a_million_characters() -> None:
     assert config_of({"farm_config": longest}) == longest
     with pytest.raises(InvalidInput, match=f"expected {MOST_CONFIG} at most"):
         config_of({"farm_config": longest + " "})
+
+
+# Sequences
+
+
+STATEFUL = replace(TWO, max_batch=1, sequences=SequenceLimits(2, 3.0))
+
+
+@pytest.mark.parametrize("sequence", [7, "7", 2**64 - 1])
+@pytest.mark.parametrize("flags", [{}, {"sequence_start": True}, {"sequence_end": True}])
+def test_requests_of_a_sequence_have_a_step(sequence: int | str, flags: dict[str, bool]) -> None:
+    parameters = {"sequence_id": sequence, **flags}
+    found, _ = call_of(asked(A, B, parameters=parameters), STATEFUL)
+    start, end = flags.get("sequence_start", False), flags.get("sequence_end", False)
+    assert found.step == SequenceStep(sequence, start, end)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"sequence_id": 0}, {"sequence_id": ""}])
+def test_a_stateful_model_needs_an_id(parameters: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="must specify a non-zero or non-empty correlation ID"):
+        call_of(asked(A, B, parameters=parameters), STATEFUL)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"sequence_id": -1}, "parameter sequence_id is -1; expected a whole number from 1"),
+        ({"sequence_id": 2**64}, "parameter sequence_id is 18446744073709551616; expected"),
+        ({"sequence_id": 1.5}, "parameter sequence_id is a float; expected a whole number"),
+        ({"sequence_id": True}, "parameter sequence_id is a bool"),
+        ({"sequence_id": "x" * 129}, "parameter sequence_id is a text of 129 bytes"),
+        ({"sequence_id": 1, "sequence_start": 1}, "parameter sequence_start is 1; expected true"),
+        ({"sequence_id": 1, "sequence_end": "x"}, "parameter sequence_end is 'x'; expected true"),
+    ],
+)
+def test_other_ids_and_flags_are_refused(parameters: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(text)):
+        call_of(asked(A, B, parameters=parameters), STATEFUL)
+
+
+def test_several_rows_are_no_step() -> None:
+    text = "model 'two' must specify batch-size 1 due to requirements of sequence batcher; it has 5"
+    with pytest.raises(InvalidInput, match=text):
+        call_of(asked(AS, BS, parameters={"sequence_id": 7}), STATEFUL)
+
+
+def test_a_single_row_keeps_its_step() -> None:
+    call = Call("m", Operation.EVALUATE, (np.ones((1, 3)),), rows=1, step=SequenceStep(7))
+    assert without_axis(call).step == SequenceStep(7)

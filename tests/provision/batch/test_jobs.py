@@ -392,6 +392,15 @@ def test_a_job_is_idle_while_none_of_its_workers_has_done_anything() -> None:
     assert idle_s(11.0, worker("1", done=2)) == 0.0
 
 
+def test_a_job_whose_workers_have_sequences_is_not_idle() -> None:
+    jobs = Jobs("ab")
+    submitted(jobs, "1", 0.0)
+    for now, sequences in ((1.0, 2), (50.0, 1), (60.0, 0), (70.0, 0)):
+        jobs.hear([{**worker("1"), **({"sequences": sequences} if sequences else {})}], now)
+    (job,) = jobs.for_policy("small", 70.0)
+    assert job.idle_s == 10.0
+
+
 def test_the_first_end_of_its_workers_is_the_end_of_a_job() -> None:
     jobs = Jobs("ab")
     submitted(jobs, "1", 0.0)

@@ -15,8 +15,9 @@ import pytest
 
 import farm
 from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
+from farm.declared import Tensors
 from farm.errors import FarmError, UnsupportedFeature
-from farm.model import Model, Tensors
+from farm.model import Model
 from farm.worker.frameworks.jax import JaxModel
 from farm.worker.runner import Runner
 

@@ -16,8 +16,9 @@ import torch
 import torch.export
 
 from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
+from farm.declared import Tensors
 from farm.errors import FarmError, UnsupportedFeature
-from farm.model import Model, Tensors, info_of, operations_of, tensor
+from farm.model import Model, info_of, operations_of, tensor
 from farm.worker.frameworks.torch import TorchModel
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner

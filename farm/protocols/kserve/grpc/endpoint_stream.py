@@ -122,6 +122,9 @@ class InferStream:
         self._write = write
         self._hints = hints
         self._room = asyncio.Semaphore(IN_FLIGHT)
+        # Requests of sequences begin in the order of the stream; others need no such turn.
+        models = backend.models().values()
+        self._has_sequences = not models or any(model.sequences is not None for model in models)
         self._answering: set[asyncio.Task[None]] = set()
 
     async def serve(self, requests: Requests, ending: asyncio.Event) -> None:
@@ -148,14 +151,17 @@ class InferStream:
 
     async def _read(self, requests: Requests) -> None:
         turn: _Turn | None = None
+        start: _Turn | None = None
         async for body in requests:
             await self._room.acquire()
             turn = _Turn(turn)
-            task = asyncio.create_task(self._answer(body, turn))
+            if self._has_sequences:
+                start = _Turn(start)
+            task = asyncio.create_task(self._answer(body, turn, start))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, body: Body, turn: _Turn) -> None:
+    async def _answer(self, body: Body, turn: _Turn, start: _Turn | None) -> None:
         model = request_id = ""
         try:
             model, request_id, request, raw = await read_infer(
@@ -165,9 +171,9 @@ class InferStream:
                 raise request
             if self._carry is not None and uses_regions(request):
                 async with self._carry(request) as carried:
-                    await self._run(carried.request, raw, turn, carried)
+                    await self._run(carried.request, raw, turn, start, carried)
             else:
-                await self._run(request, raw, turn)
+                await self._run(request, raw, turn, start)
         except (FarmError, Refused) as error:
             await turn.comes()
             await self._write(encode_stream_error(model, request_id, error))
@@ -178,12 +184,23 @@ class InferStream:
             await self._write(encode_stream_error(model, request_id, mistake))
         finally:
             turn.pass_on()
+            if start is not None:
+                start.pass_on()
             self._room.release()
 
     async def _run(
-        self, request: InferRequest, raw: bool, turn: _Turn, carried: Carried | None = None
+        self,
+        request: InferRequest,
+        raw: bool,
+        turn: _Turn,
+        start: _Turn | None,
+        carried: Carried | None = None,
     ) -> None:
         call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
+        if start is not None:
+            if call.step is not None:
+                await start.comes()
+            start.pass_on()  # the next one goes on after this one is submitted, below
         if call.operation is not Operation.STREAM:
             result = await self._backend.submit(call, hints)
             await self._send(turn, wish, result, raw, True, lead, carried)

@@ -15,12 +15,13 @@ import farm
 from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
 from farm.bodies.readers import Outcome, ReadsHere
 from farm.call import Hints
+from farm.declared import Tensors
 from farm.dispatcher.backend import CancelCall
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, InvalidInput, InvalidRequest, ModelNotFound, UnsupportedFeature
 from farm.grpc.call import Caller, Noted
 from farm.grpc.messages import LONG
-from farm.model import Config, Inputs, Tensors
+from farm.model import Config, Inputs
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc, hints_for
 from farm.protocols.kserve.repository import Repository

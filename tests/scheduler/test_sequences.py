@@ -1,0 +1,515 @@
+"""Directed tests of sequences: one for each rule. The random histories have them, too."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.call import Operation
+from farm.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelFailed,
+    Overloaded,
+    WorkerLost,
+)
+from farm.scheduler.explanation import explain
+from farm.scheduler.place import place
+from farm.scheduler.sequences import LOOK
+from tests.scheduler.recorder import (
+    Recorder,
+    forgotten,
+    model,
+    replied,
+    sent,
+    stateful,
+    step,
+)
+
+
+def begun(farm: Recorder, *ids: int | str, worker: str = "w") -> None:
+    """Run the first call of each sequence on a worker that is the only free one."""
+    for each in ids:
+        task = farm.submit(step(each, "s"))
+        farm.expect(sent(worker, task))
+        farm.finish(worker, task)
+        farm.expect(replied(task, 1.0, worker))
+
+
+def rules(farm: Recorder, task: int) -> list[str]:
+    return [reason.rule for reason in explain(farm.task(task), farm.now)]  # type: ignore[arg-type]
+
+
+def test_calls_of_a_sequence_run_one_by_one_where_it_began(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    first, second, third = farm.submit(step(7, "s")), farm.submit(step(7)), farm.submit(step(7))
+    farm.expect(sent("w", first))
+    farm.join("idle", stateful())
+    farm.expect()  # although another worker is free
+    farm.finish("w", first)
+    farm.expect(replied(first, 1.0, "w"), sent("w", second))
+    farm.finish("w", second)
+    farm.expect(replied(second, 1.0, "w"), sent("w", third))
+    farm.finish("w", third)
+    farm.expect(replied(third, 1.0, "w"))
+
+
+def test_end_frees_the_id_and_the_place(farm: Recorder) -> None:
+    farm.join("w", stateful(most=1))
+    begun(farm, 7)
+    last, other = farm.submit(step(7, "e")), farm.submit(step(8, "s"))
+    farm.expect(sent("w", last))
+    with pytest.raises(InvalidInput, match="sequence 7 to model 's' must specify the START flag"):
+        farm.submit(step(7))
+    farm.finish("w", last)
+    farm.expect(replied(last, 1.0, "w"), sent("w", other))  # the worker drops the state by itself
+    farm.finish("w", other)
+    farm.expect(replied(other, 1.0, "w"))
+
+
+def test_a_sequence_of_one_call_leaves_nothing(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    only = farm.submit(step(7, "se"))
+    farm.expect(sent("w", only))
+    farm.finish("w", only)
+    farm.expect(replied(only, 1.0, "w"))
+    assert not farm.worker("w").sequences
+
+
+@pytest.mark.parametrize("flags", ["", "e"])
+def test_first_call_must_start(farm: Recorder, flags: str) -> None:
+    farm.join("w", stateful())
+    text = "inference request for sequence x to model 's' must specify the START flag on the first"
+    with pytest.raises(InvalidInput, match=text):
+        farm.submit(step("x", flags))
+    assert len(farm.scheduler) == 0
+
+
+def test_ids_that_look_alike_differ(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    with pytest.raises(InvalidInput, match="START"):
+        farm.submit(step("7"))
+
+
+def test_models_have_sequences_of_their_own(farm: Recorder) -> None:
+    farm.join("w", stateful(), stateful("t"))
+    begun(farm, 7)
+    with pytest.raises(InvalidInput, match="to model 't'"):
+        farm.submit(step(7, name="t"))
+
+
+def test_places_bound_the_sequences_of_a_worker(farm: Recorder) -> None:
+    farm.join("w", stateful(most=2))
+    begun(farm, 1, 2)
+    third = farm.submit(step(3, "s"))
+    farm.expect()  # although the worker idles
+    assert rules(farm, third) == ["sequence"]
+    assert "2 of 2 at each worker" in explain(farm.task(third), farm.now)[0].text
+    goes_on = farm.submit(step(1))
+    farm.expect(sent("w", goes_on))
+    farm.finish("w", goes_on)
+    farm.expect(replied(goes_on, 1.0, "w"))
+    farm.join("v", stateful(most=2))
+    farm.expect(sent("v", third))
+    farm.finish("v", third)
+    farm.expect(replied(third, 1.0, "v"))
+
+
+def test_new_sequences_go_where_the_fewest_are(farm: Recorder) -> None:
+    farm.join("w", stateful(most=9))
+    begun(farm, 1, 2)
+    farm.join("v", stateful(most=9))
+    farm.expect()
+    begun(farm, 3, 4, worker="v")
+
+
+def test_search_for_a_place_is_bounded(farm: Recorder) -> None:
+    for i in range(2 * LOOK):
+        farm.join(f"w{i}", stateful())
+    task = farm.submit(step(7, "s"))
+    farm.forget_actions()
+    assert farm.task(task).attempt.worker.id in {f"w{i}" for i in range(2 * LOOK)}
+
+
+def test_model_error_does_not_end_a_sequence(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    bad, good = farm.submit(step(7)), farm.submit(step(7))
+    farm.expect(sent("w", bad))
+    farm.finish("w", bad, ModelFailed("it raised"))
+    farm.expect(replied(bad, ModelFailed, "w"), sent("w", good))
+    farm.finish("w", good)
+    farm.expect(replied(good, 1.0, "w"))
+
+
+def test_start_of_a_live_sequence_begins_it_anew_after_its_calls(farm: Recorder) -> None:
+    """Triton does so, too: the calls before the start are still answered."""
+    farm.join("w", stateful())
+    begun(farm, 7)
+    old, anew = farm.submit(step(7)), farm.submit(step(7, "s"))
+    farm.expect(sent("w", old))
+    farm.join("v", stateful())
+    farm.expect()
+    farm.finish("w", old)
+    farm.expect(replied(old, 1.0, "w"), forgotten("w", 7), sent("w", anew))
+    farm.finish("w", anew)
+    farm.expect(replied(anew, 1.0, "w"))
+
+
+def test_an_ended_id_may_start_while_its_last_call_runs(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    last, anew = farm.submit(step(7, "e")), farm.submit(step(7, "s"))
+    farm.expect(sent("w", last))
+    farm.join("v", stateful())
+    farm.expect()  # two sequences of one id are never at workers at once
+    farm.finish("w", last)
+    farm.expect(replied(last, 1.0, "w"), sent("w", anew))
+    farm.finish("w", anew)
+    farm.expect(replied(anew, 1.0, "w"))
+
+
+def test_idle_sequence_ends_in_time(farm: Recorder) -> None:
+    farm.join("w", stateful(idle_s=10.0))
+    begun(farm, 7)
+    assert farm.scheduler.wakeup() == 10.0
+    farm.after(9.0).expect()
+    goes_on = farm.submit(step(7))
+    farm.expect(sent("w", goes_on))
+    assert farm.scheduler.wakeup() == 10.0  # a lower bound
+    farm.after(30.0).expect()  # it runs: that is not idle
+    farm.finish("w", goes_on)
+    farm.expect(replied(goes_on, 1.0, "w"))
+    farm.after(9.0).expect()
+    farm.after(1.0).expect(forgotten("w", 7))
+    with pytest.raises(InvalidInput, match="START"):
+        farm.submit(step(7))
+    assert farm.scheduler.wakeup() is None
+
+
+def test_place_of_an_idle_sequence_goes_to_one_that_waits(farm: Recorder) -> None:
+    farm.join("w", stateful(most=1, idle_s=10.0))
+    begun(farm, 7)
+    waits = farm.submit(step(8, "s"))
+    farm.expect()
+    farm.after(10.0).expect(forgotten("w", 7), sent("w", waits))
+    farm.finish("w", waits)
+    farm.expect(replied(waits, 1.0, "w"))
+
+
+def test_lost_worker_breaks_off_its_sequences(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7, 8)
+    runs, waits = farm.submit(step(7)), farm.submit(step(7))
+    farm.expect(sent("w", runs))
+    farm.join("v", stateful())
+    behind = farm.submit(step(8))
+    farm.expect()
+    farm.leave("w", "signal SIGKILL", running=[runs])
+    farm.expect(
+        replied(behind, WorkerLost, None),
+        replied(runs, WorkerLost, "w"),
+        replied(waits, WorkerLost, None),
+    )
+    assert farm.last_error() == (
+        "sequence 7 of model 's' was lost with worker w (signal SIGKILL); "
+        "begin it again with the START flag"
+    )
+    for each in (7, 8):
+        with pytest.raises(InvalidInput, match="must specify the START flag"):
+            farm.submit(step(each))
+    begun(farm, 7, worker="v")
+
+
+def test_start_behind_a_lost_call_runs_elsewhere(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    runs, lost = farm.submit(step(7)), farm.submit(step(7))
+    anew, follows = farm.submit(step(7, "s")), farm.submit(step(7))
+    farm.expect(sent("w", runs))
+    farm.leave("w")
+    farm.expect(replied(runs, WorkerLost, "w"), replied(lost, WorkerLost, None))
+    farm.join("v", stateful())
+    farm.expect(sent("v", anew))
+    farm.finish("v", anew)
+    farm.expect(replied(anew, 1.0, "v"), sent("v", follows))
+    farm.finish("v", follows)
+    farm.expect(replied(follows, 1.0, "v"))
+
+
+def test_start_whose_worker_is_lost_may_have_run(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    first, second = farm.submit(step(7, "s")), farm.submit(step(7))
+    farm.expect(sent("w", first))
+    farm.leave("w", running=[])
+    farm.expect(replied(first, WorkerLost, "w"), replied(second, WorkerLost, None))
+
+
+def test_start_that_has_not_begun_comes_back(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    first, second = farm.submit(step(7, "s")), farm.submit(step(7))
+    farm.expect(sent("w", first))
+    farm.resize("w", 0)
+    farm.hand_back("w", first)
+    farm.expect(forgotten("w", 7))
+    farm.leave("w", drained=True)
+    farm.join("v", stateful())
+    farm.expect(sent("v", first))
+    farm.finish("v", first)
+    farm.expect(replied(first, 1.0, "v"), sent("v", second))
+    farm.finish("v", second)
+    farm.expect(replied(second, 1.0, "v"))
+
+
+def test_later_call_that_comes_back_waits_for_its_worker(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    task = farm.submit(step(7))
+    farm.expect(sent("w", task))
+    farm.hand_back("w", task)
+    farm.expect(sent("w", task))
+    farm.resize("w", 0)
+    farm.hand_back("w", task)
+    farm.expect()
+    farm.leave("w", "drained", drained=True)
+    farm.expect(replied(task, WorkerLost, None))
+
+
+def test_call_lost_on_the_way_breaks_off_its_sequence(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    lost, behind = farm.submit(step(7)), farm.submit(step(7))
+    farm.expect(sent("w", lost))
+    farm.miss("w", lost)
+    farm.expect(replied(lost, WorkerLost, "w"), replied(behind, Cancelled, None), forgotten("w", 7))
+    assert "an earlier request of sequence 7 of model 's' did not run" in farm.last_error()
+
+
+def test_cancelled_call_that_waits_breaks_off_what_follows(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    runs, fine, gone, follows = (farm.submit(step(7)) for _ in range(4))
+    farm.expect(sent("w", runs))
+    farm.scheduler.cancel(gone)
+    farm.expect(replied(follows, Cancelled, None))
+    with pytest.raises(InvalidInput, match="START"):
+        farm.submit(step(7))
+    farm.finish("w", runs)
+    farm.expect(replied(runs, 1.0, "w"), sent("w", fine))
+    farm.finish("w", fine)
+    farm.expect(replied(fine, 1.0, "w"), forgotten("w", 7))
+
+
+def test_cancelled_start_takes_its_sequence_along(farm: Recorder) -> None:
+    farm.join("w", "s")  # without a place: it does not know sequences
+    farm.scheduler.expect([stateful()])
+    farm.resize("w", 0)
+    first, second = farm.submit(step(7, "s")), farm.submit(step(7))
+    farm.scheduler.cancel(first)
+    farm.expect(replied(second, Cancelled, None))
+    assert len(farm.scheduler) == 0
+
+
+def test_running_call_that_is_cancelled_still_counts(farm: Recorder) -> None:
+    """Its client may have left, and an idle sequence ends; or it goes on."""
+    farm.join("w", stateful())
+    begun(farm, 7)
+    runs, follows = farm.submit(step(7)), farm.submit(step(7))
+    farm.expect(sent("w", runs))
+    farm.scheduler.cancel(runs)
+    farm.expect()
+    farm.finish("w", runs)
+    farm.expect(sent("w", follows))
+    farm.finish("w", follows)
+    farm.expect(replied(follows, 1.0, "w"))
+
+
+def test_deadline_of_a_call_behind_others_breaks_off_the_rest(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    runs = farm.submit(step(7))
+    late, follows = farm.submit(step(7), deadline=5.0), farm.submit(step(7), deadline=5.0)
+    farm.expect(sent("w", runs))
+    farm.after(5.0).expect(replied(late, DeadlineExceeded, None), replied(follows, Cancelled, None))
+    farm.finish("w", runs)
+    farm.expect(replied(runs, 1.0, "w"), forgotten("w", 7))
+
+
+def test_draining_worker_runs_its_sequences_to_their_end(farm: Recorder) -> None:
+    farm.join("w", stateful(), "m")
+    begun(farm, 7)
+    farm.resize("w", 0, last_slots=1)
+    goes_on, other, new = farm.submit(step(7)), farm.submit("m"), farm.submit(step(8, "s"))
+    farm.expect(sent("w", goes_on))
+    last = farm.submit(step(7, "e"))
+    farm.finish("w", goes_on)
+    farm.expect(replied(goes_on, 1.0, "w"), sent("w", last))
+    farm.finish("w", last)
+    farm.expect(replied(last, 1.0, "w"))
+    farm.leave("w", drained=True)
+    for task in (other, new):
+        farm.scheduler.cancel(task)
+
+
+def test_unreachable_worker_gets_no_call_of_its_sequences(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    farm.resize("w", 0)
+    task = farm.submit(step(7))
+    farm.expect()
+    assert rules(farm, task) == ["sequence"]
+    assert (
+        "it waits for worker w, which has its sequence 7" in explain(farm.task(task), 0.0)[0].text
+    )
+    farm.resize("w", 1)
+    farm.expect(sent("w", task))
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
+
+
+def test_worker_that_does_not_read_gets_no_call_of_its_sequences(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    farm.fill("w", True)
+    task = farm.submit(step(7))
+    farm.expect()
+    farm.fill("w", False)
+    farm.expect(sent("w", task))
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
+
+
+def test_sequences_and_other_models_take_turns(farm: Recorder) -> None:
+    farm.join("w", stateful(), "m")
+    begun(farm, 7)
+    before = farm.submit("m", client="b")
+    mine = farm.submit(step(7), client="a")
+    after = farm.submit("m", client="b")
+    farm.expect(sent("w", before))
+    farm.finish("w", before)
+    farm.expect(replied(before, 1.0, "w"), sent("w", mine))
+    farm.finish("w", mine)
+    farm.expect(replied(mine, 1.0, "w"), sent("w", after))
+    farm.finish("w", after)
+    farm.expect(replied(after, 1.0, "w"))
+
+
+def test_a_call_of_a_sequence_is_never_sent_ahead(farm: Recorder) -> None:
+    """Short calls of another model fill the worker; the sequence waits for a free slot."""
+    farm.join("w", stateful(), "m")
+    begun(farm, 7)
+    for _ in range(20):
+        farm.run_times().add(1e-4)
+    short = farm.submit_many(3)
+    farm.forget_actions()
+    task = farm.submit(step(7))
+    farm.expect()
+    for each in short:
+        farm.finish("w", each, 1e-4)
+    farm.forget_actions()
+    assert farm.task(task).attempt.worker.id == "w"
+    farm.finish("w", task)
+    farm.forget_actions()
+
+
+def test_slow_call_of_a_sequence_is_not_copied(farm: Recorder) -> None:
+    farm.join("w", stateful(), host="one")
+    begun(farm, 7)
+    for _ in range(200):
+        farm.run_times("s").add(0.01)
+    farm.queue("s").done = 200
+    task = farm.submit(step(7))
+    farm.expect(sent("w", task))
+    farm.join("v", stateful(), host="two")
+    farm.after(100.0).expect()
+    farm.after(100.0).expect()
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
+
+
+def test_waiting_calls_count_towards_the_limits() -> None:
+    farm = Recorder(max_queued=3, max_queued_per_client=2)
+    farm.join("w", stateful())
+    runs = farm.submit(step(7, "s"), client="a")
+    farm.expect(sent("w", runs))
+    for _ in range(2):
+        farm.submit(step(7), client="a")
+    with pytest.raises(Overloaded, match="2 calls of client 'a' are waiting"):
+        farm.submit(step(7), client="a")
+    farm.submit(step(8, "s"), client="b")  # further sequences wait, too
+    with pytest.raises(Overloaded, match="3 calls are waiting"):
+        [farm.submit(step(each, "s"), client="b") for each in range(9, 1000)]
+    assert len(farm.scheduler._sequences["s"].live) < 10
+    for task in reversed(list(farm.scheduler._tasks)):
+        farm.scheduler.cancel(task)
+    farm.expect()
+
+
+def test_calls_behind_others_are_explained_counted_and_placed(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7)
+    runs, second, third = (farm.submit(step(7), client="a") for _ in range(3))
+    farm.expect(sent("w", runs))
+    assert rules(farm, third) == ["sequence"]
+    assert "2 calls of its sequence 7 came earlier" in explain(farm.task(third), 0.0)[0].text
+    assert place(farm.task(third))[0] == 3
+    assert place(farm.task(second))[0] == 2
+    assert farm.scheduler.view.queued() == 2
+    assert farm.scheduler.view.load().queued == 2
+    assert [task.id for task in farm.scheduler.view.waiting("a")] == [second, third]
+    (row,) = [r for r in farm.scheduler.snapshot(0.0)["queues"] if r["model"] == "s"]
+    assert row["queued"] == 2
+    for task in (third, second, runs):
+        farm.scheduler.cancel(task)
+    farm.finish("w", runs)
+    farm.expect(forgotten("w", 7))
+
+
+def test_idle_sequences_end_when_the_farm_stops(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    begun(farm, 7, 8)
+    farm.scheduler.end_sequences()
+    farm.expect(forgotten("w", 7), forgotten("w", 8))
+
+
+def test_late_answers_to_calls_of_sequences_are_ignored(farm: Recorder) -> None:
+    farm.join("w", stateful())
+    first = farm.submit(step(7, "s"))
+    farm.expect(sent("w", first))
+    farm.resize("w", 0)
+    farm.hand_back("w", first)
+    farm.expect(forgotten("w", 7))
+    farm.finish("w", first)
+    farm.expect()
+    farm.scheduler.cancel(first)
+
+
+def test_nothing_of_a_sequence_is_recalled(farm: Recorder) -> None:
+    farm.join("w", stateful(), slots=2)
+    begun(farm, 7)
+    task = farm.submit(step(7))
+    farm.expect(sent("w", task))
+    farm.join("v", stateful())
+    farm.resize("w", 1)
+    farm.expect()
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
+
+
+def test_calls_without_a_step_are_like_those_of_any_model(farm: Recorder) -> None:
+    """The worker refuses them; questions about the model need no sequence."""
+    farm.join("w", stateful())
+    plain = farm.submit("s")
+    farm.expect(sent("w", plain))
+    farm.finish("w", plain)
+    farm.expect(replied(plain, 1.0, "w"))
+    assert farm.queue("s", Operation.DESCRIBE).needs_no_slot
+
+
+def test_steps_to_a_model_without_sequences_are_ignored(farm: Recorder) -> None:
+    farm.join("w", model("m"))
+    task = farm.submit(step(7, name="m"))
+    farm.expect(sent("w", task))
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
