@@ -66,6 +66,7 @@ class _Forker:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._told = control.makefile("rb", buffering=0)
+        self._words = len(sys.argv) - 1
         self._name = _COMM.read_text().strip()
         _COMM.write_text(NAME)
         # A handler, not SIG_IGN, which programs that a model starts would inherit.
@@ -138,8 +139,10 @@ class _Forker:
             numpy_random.seed()  # Python renews the numbers of `random` itself
         importlib.invalidate_caches()  # files may be newer than this process's parent
         options = [word for name in PASSED for word in (f"--{name}", str(descriptors[name]))]
-        sys.argv[1:] = [*options, *words]
-        return sys.argv[1:]
+        given = [*options, *words]
+        for shown in (sys.orig_argv, sys.argv):
+            shown[len(shown) - self._words :] = given
+        return given
 
 
 def load_the_rest(connect: str) -> None:

@@ -20,8 +20,8 @@ from farm.machine.orphans import adopting_orphans
 from farm.machine.programs import in_words, python
 from farm.provision.local.warm import DESCRIPTORS, LENGTH
 
-LOAD_S = 60.0
-"""Time to load in; a process that takes longer is killed, and the others start one by one."""
+LOAD_S = 300.0
+"""Time to load in, from a slow file system too. If it takes longer, others start without it."""
 
 FORK_S = 10.0
 """Time to fork in, milliseconds on an idle machine; one that takes longer may have been stopped."""
