@@ -4,8 +4,8 @@
 
 A real `farm serve` starts the processes, each with a trivial model. Prints the time until all have
 joined beside the processor time of as many imports of numpy, the memory of each with its share of
-what several have in common, and the processor time of all processes over a minute without calls.
-With --no-fork each imports numpy itself and has about 30 MiB of its own: 400 need 12 GiB.
+common pages, and the processor time of all processes over a minute without calls.
+With --no-fork each imports numpy itself and has 19 MiB of its own: 400 need 8 GiB.
 """
 
 from __future__ import annotations

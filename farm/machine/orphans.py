@@ -21,7 +21,7 @@ def adopting_orphans() -> Iterator[None]:
 
     Otherwise the first process of the machine adopts them. Blocks of several threads may overlap.
     Keep the block short: a process that a model has left behind may become an orphan meanwhile, and
-    nobody waits for it here. Raises OSError if the system does not allow it.
+    this process would have to wait for it. Raises OSError if the system does not allow it.
     """
     global _blocks, _before
     with _lock:

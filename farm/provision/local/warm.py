@@ -1,13 +1,13 @@
 """A process that has loaded what every model process needs, and forks model processes.
 
 `process.py` runs it with `--forks`; `warm_parent.py` is its supervisor's side. Forked processes
-share the memory of what it has loaded and start without the half second that loading takes. It
+share the memory of the loaded modules and start without the half second that loading takes. It
 never loads a model, whose import may start threads or use a GPU, and never computes. It has one
 thread: a fork copies no other one, and a lock that such a thread holds would stay locked.
 
 Each request on the socket of the option is its length, u32 little-endian, and a JSON object of the
 new process's words and environment; with it come descriptors, in the order of `DESCRIPTORS`. The
-answer is a line with the process id, or why there is no process.
+answer is a line with the process id or the error.
 
 The new process is a grandchild whose parent has ended, so that it becomes a child of the
 supervisor, which sees its stops and its end whatever becomes of this process. Until the supervisor
@@ -36,7 +36,7 @@ from farm.transports.connection import read_worker_connection
 LENGTH = struct.Struct("<I")
 
 DESCRIPTORS = ("output", "go", "lifeline", "status", "record")
-"""Of a new process: its log, a pipe on which it is told to begin, and those of `process.py`."""
+"""Of a new process: its log, a pipe that lets it begin, and the options of `process.py`."""
 
 PASSED = DESCRIPTORS[2:]
 
@@ -172,7 +172,7 @@ def why_unsafe() -> str:
 
 
 def _orphan(control: int) -> int:
-    """Fork a process that is no child of this one; return its id, in itself 0. Raises OSError.
+    """Fork a process, a child of another one; return its id, in itself 0. Raises OSError.
 
     control: the socket, which is closed in it.
     """

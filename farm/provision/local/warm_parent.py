@@ -149,7 +149,7 @@ class WarmParent:
             self._control.sendall(body)
             told = self._answer()
         except (OSError, ParentLost) as error:
-            # What it has forked is in its group, and a child of this process by now or soon.
+            # A process that it has just forked is in its group still.
             self._end_group()
             if isinstance(error, ParentLost):
                 raise
