@@ -5,13 +5,15 @@
 Each is compared with what it cannot do without: Python alone, the import of numpy, the help of a
 program of click. All run in turn, each in a process of its own, so that other work on the machine
 affects all of them alike. Times are user plus system time: the median, and the median of the
-differences.
+differences. The last two rows are elapsed time, from the start of a worker until it is ready.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
+import select
 import signal
 import statistics
 import subprocess
@@ -19,9 +21,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from farm.provision.local.child import Child
+from farm.provision.local.warm_parent import WarmParent
 from machine import versions
 
 PYTHON = [sys.executable, "-P"]
@@ -43,6 +47,40 @@ import farm
 def double(x):
     return 2 * x
 """
+
+
+def ready_after(parent: WarmParent | None, model: Path, run: Path) -> float:
+    """Return how many milliseconds after its start a worker process is ready."""
+    arguments = [str(model), "--connect", str(run / "workers.json")]
+    began = time.monotonic()
+    child = Child(arguments, log=run / "log", environment=os.environ, parent=parent)
+    try:
+        while child.talks and child.ready_at is None:
+            select.select([child.status], [], [])
+            child.listen()
+        if child.ready_at is None:
+            raise SystemExit(f"the worker did not start: {child.last_lines()}")
+        return 1000 * (child.ready_at - began)
+    finally:
+        child.close()
+
+
+def used_by_forked(parent: WarmParent, model: Path, run: Path) -> float:
+    """Return the processor time of a forked worker process and its killing, in milliseconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ready_after(parent, model, run)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1000 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+
+@contextmanager
+def warm_parent(model: Path, run: Path) -> Iterator[WarmParent]:
+    """Start the process that workers are forked from."""
+    words = [str(model), "--connect", str(run / "workers.json")]
+    with closing(WarmParent(words, os.environ)) as parent:
+        while not parent.look(time.monotonic()):
+            select.select([parent], [], [])
+        yield parent
 
 
 def spent(process: subprocess.Popen[bytes]) -> float:
@@ -111,8 +149,13 @@ def main() -> None:
             "farm --help": lambda: of_code(HELP_OF_FARM),
             "worker ready": lambda: of_worker(model, run),
         }
-        times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        with farm_without_workers(model, run):
+        with farm_without_workers(model, run), warm_parent(model, run) as parent:
+            kinds |= {
+                "forked worker": lambda: used_by_forked(parent, model, run),
+                "wait, worker": lambda: ready_after(None, model, run),
+                "wait, forked": lambda: ready_after(parent, model, run),
+            }
+            times: dict[str, list[float]] = {kind: [] for kind in kinds}
             for turn in range(runs + 1):
                 for kind, measure in kinds.items():
                     used = measure()
@@ -128,12 +171,15 @@ def main() -> None:
         ("farm.Model", "import numpy", 40),
         ("farm --help", "click's --help", 60),
         ("worker ready", "import numpy", 150),
+        ("forked worker", "", 100),
+        ("wait, worker", "", 0),
+        ("wait, forked", "wait, worker", 100),
     ):
         more = statistics.median(
             a - b for a, b in zip(times[kind], times[base or kind], strict=True)
         )
-        by = f"{base:>18}{more:8.1f}" if base else ""
-        print(f"{kind:16}{medians[kind]:8.1f}{by}{most or '':>9}")
+        by = f"{base:>18}{more:8.1f}" if base else " " * 26
+        print(f"{kind:16}{medians[kind]:8.1f}{by}{most or '':>9}".rstrip())
 
 
 if __name__ == "__main__":

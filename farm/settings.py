@@ -54,6 +54,7 @@ class Settings:
     dask: a Dask cluster that also runs the models: its scheduler's address, or scheduler file.
     dask_slots: minimum number of calls sent to that cluster at once, even if it has fewer threads.
     dask_resources: Dask's resources that each call holds there while it runs: `GPU=1`.
+    fork: fork workers on this machine from one process that has loaded numpy, if there are several.
     time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
     retries: how often a call is requeued after a worker died while running it.
     max_queued, max_queued_per_client: number of queued calls from which new ones are refused with
@@ -94,6 +95,7 @@ class Settings:
     dask: str | None = None
     dask_slots: int = 0
     dask_resources: tuple[str, ...] = ()
+    fork: bool = True
     time_limit_s: float | None = None
     retries: int = 3
     max_queued: int = 100_000

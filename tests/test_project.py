@@ -64,6 +64,10 @@ FOREIGN_PRIVATE_NAMES = {
     ): "documented; `threading` takes a lock that its caller may hold",
     ("farm/provision/local/process.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/provision/local/rank.py", "os._exit"): ENDS_AT_ONCE,
+    (
+        "farm/provision/local/warm.py",
+        "os._exit",
+    ): "documented; ends a forked process without running what its parent has to run",
     ("farm/transports/worker_host.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/worker/mpi/group.py", "os._exit"): ENDS_AT_ONCE,
     ("farm/worker/line_program.py", "os._exit"): ENDS_AT_ONCE,

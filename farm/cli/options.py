@@ -65,6 +65,14 @@ time_limit_option = click.option(
 )
 
 
+fork_option = click.option(
+    "--fork/--no-fork",
+    default=True,
+    help="Fork model processes from one that has loaded numpy, if there are several; or start each "
+    "as a fresh interpreter.  [default: fork]",
+)
+
+
 def mpi_options(command: Command) -> Command:
     """Add `--mpi` and `--mpi-launch` to a command, which receives `mpi` and `mpi_launch`."""
     for option in (

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from farm.cli.log_format import log_format_option, logged
-from farm.cli.options import mpi_options, record_options, time_limit_option
+from farm.cli.options import fork_option, mpi_options, record_options, time_limit_option
 from farm.descriptors import Option, every
 from farm.machine.keeper_line import keeper, start_under_keeper
 from farm.provision.batch.plan import ClusterPlan, read_plan
@@ -184,6 +184,7 @@ def _click_option(option: Option) -> click.Option:
     show_default=True,
     help="Run folder, which holds the connection file farm.json and the models' logs.",
 )
+@fork_option
 @time_limit_option
 @click.option(
     "--start-timeout",

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from farm.cli.log_format import log_format_option, logged
-from farm.cli.options import Renamed, mpi_options, time_limit_option
+from farm.cli.options import Renamed, fork_option, mpi_options, time_limit_option
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
 from farm.machine.json_log import LOG_FORMAT
@@ -76,6 +76,7 @@ Examples:
     metavar="auto|per-node|0,1",
     help="Start one process for each GPU, or for each listed GPU; a process sees only its own.",
 )
+@fork_option
 @time_limit_option
 @click.option(
     "--ends-at",
@@ -112,6 +113,7 @@ def worker(
     mpi_launch: str | None,
     cpus: int | None,
     gpus: str | None,
+    fork: bool,
     time_limit_s: float | None,
     ends_at: float | None,
     time_left: float | None,
@@ -161,6 +163,7 @@ def worker(
             count=count,
             cpus=cpus,
             devices=its_devices,
+            fork=fork,
             connect=file,
             logs=logs or file.parent / "logs",
             time_limit_s=time_limit_s,

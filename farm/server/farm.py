@@ -254,6 +254,7 @@ class Farm:
                 connect=self.connection_file,
                 logs=settings.dir / "logs",
                 launch=launch_of(settings.mpi, settings.mpi_launch),
+                fork=settings.fork,
                 time_limit_s=settings.time_limit_s,
                 # They end with this process (machine/lifeline.py), even when its event loop is
                 # blocked.

@@ -7,11 +7,13 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import farm
@@ -27,6 +29,7 @@ from tests.support.dispatcher_farm import (
     serving,
 )
 from tests.support.running_farm import wait_until
+from tests.support.warm_parents import parents_among
 
 
 @contextlib.contextmanager
@@ -112,6 +115,17 @@ def test_a_signal_drains_the_running_call_is_finished(
     assert json.loads(answer)["outputs"] == {"bent": [8.0, 4.0, 2.0]}
     assert worker.wait(LIMIT_S) == 0
     assert workers(served) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere none is forked")
+@pytest.mark.parametrize(("option", "count"), [("--fork", 1), ("--no-fork", 0)])
+def test_processes_are_forked_unless_that_is_turned_off(
+    served: Served, option: str, count: int
+) -> None:
+    with worker_of(served, "-n", "2", option) as worker:
+        assert worker.stderr is not None
+        assert "2 workers ready" in worker.stderr.readline()
+        assert len(parents_among(psutil.Process(worker.pid).children())) == count
 
 
 def test_its_models_log_goes_to_the_run_folder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import traceback
 import urllib.request
 from pathlib import Path
@@ -17,6 +18,7 @@ import farm
 from farm.errors import Unavailable
 from farm.settings import SettingsError
 from tests.support.dask_cluster import MODELS, dask_cluster
+from tests.support.warm_parents import parents_among
 
 DOUBLER = """
 import farm, os
@@ -41,6 +43,16 @@ def test_a_file_runs_in_processes_that_are_gone_afterwards(tmp_path: Path) -> No
     pids = {int(o["pid"][0]) for o in outputs}
     assert os.getpid() not in pids
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere none is forked")
+def test_processes_are_forked_unless_that_is_turned_off(tmp_path: Path) -> None:
+    path = tmp_path / "doubler.py"
+    path.write_text(DOUBLER)
+    for fork in (True, False):
+        with farm.serve(path, workers=2, fork=fork) as client:
+            assert client.model("doubler")([1.0, 2.0])["y"].tolist() == [2.0, 4.0]
+            assert len(parents_among(psutil.Process().children())) == fork
 
 
 def test_an_object_runs_in_this_process() -> None:

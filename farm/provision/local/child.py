@@ -18,6 +18,7 @@ from farm.machine.private import private_opener
 from farm.machine.programs import in_words, python
 from farm.provision.local.record import Running, RunRecord
 from farm.provision.local.stops import ChildStops
+from farm.provision.local.warm_parent import ForkedProcess, WarmParent
 
 LAST_LINES = 30
 LAST_BYTES = 8192
@@ -36,9 +37,17 @@ class Child:
     """
 
     def __init__(
-        self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]
+        self,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        parent: WarmParent | None = None,
     ) -> None:
-        """Start the program with `arguments`. Raises OSError."""
+        """Start the program with `arguments`. Raises OSError.
+
+        parent: where it is forked from; None: it is a fresh interpreter. Raises ParentLost, too.
+        """
         self.worker = ""
         self.error = ""
         self.done = False
@@ -48,6 +57,7 @@ class Child:
         self.told_to_drain = False
         self.ready_at: float | None = None
         self.log = log
+        self._parent = parent
         self._lifeline = Lifeline()
         try:
             with open(log, "ab", opener=private_opener) as output:
@@ -58,26 +68,35 @@ class Child:
             raise
         self.pid = self._process.pid
         self._stops = ChildStops(self.pid)
-        self._lifeline.tie(self.pid)
+        if parent is None:
+            self._lifeline.tie(self.pid)
 
     def _started(
         self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
+    ) -> subprocess.Popen[bytes] | ForkedProcess:
         """Open the pipes to the process, and start it."""
         self._unread = b""
         self._record = RunRecord.create()
         self.status, status_write = os.pipe()
         os.set_blocking(self.status, False)
         passed = {
-            "--lifeline": self._lifeline.read_end,
-            "--status": status_write,
-            "--record": self._record.descriptor,
+            "lifeline": self._lifeline.read_end,
+            "status": status_write,
+            "record": self._record.descriptor,
         }
-        words = [word for name, fd in passed.items() for word in (name, str(fd))]
+        words = [word for name, fd in passed.items() for word in (f"--{name}", str(fd))]
         command = [*python("farm.provision.local.process"), *words, *arguments]
         try:
-            return self._popen(command, output, environment, tuple(passed.values()))
-        except OSError:
+            if self._parent is None:
+                return self._popen(command, output, environment, tuple(passed.values()))
+            return self._parent.fork(
+                arguments,
+                environment,
+                output=output.fileno(),
+                passed=passed,
+                tie=self._lifeline.tie,
+            )
+        except BaseException:
             os.close(self.status)
             raise
         finally:

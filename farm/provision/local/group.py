@@ -193,7 +193,7 @@ class Group(Child):
         if self.code() is None and self._kill_launcher_at is None:
             self._cut()
             self._kill_launcher_at = time.monotonic() + NOTICE_WITHIN_S
-            self._process.terminate()
+            self._process.send_signal(signal.SIGTERM)
 
     def code(self) -> int | None:
         """Return the exit status reported by rank 0, else the launcher's; None while that lives."""

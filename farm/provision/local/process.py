@@ -1,5 +1,7 @@
 """One model process: loads its models, connects, runs calls. `supervisor.py` starts it.
 
+With `--forks` it is the process that others are forked from, see `warm.py`.
+
 Besides the main thread, which runs the models, a thread watches for SIGTERM and SIGUSR1, which
 drain, and for the end of the supervisor, which ends this process too.
 """
@@ -26,6 +28,7 @@ from farm.errors import FarmError, Unavailable
 from farm.machine.freed_memory import keep_freed_memory
 from farm.model import Model
 from farm.provision.batch import allocation
+from farm.provision.local import warm
 from farm.provision.local.record import RunRecord
 from farm.provision.local.worker_log import log_to_stderr
 from farm.transports.connection import read_worker_connection
@@ -224,7 +227,7 @@ def parser_of(program: str) -> argparse.ArgumentParser:
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; the descriptors are those passed on by the supervisor."""
     parser = parser_of("farm.provision.local.process")
-    for name in ("lifeline", "status", "record"):
+    for name in ("lifeline", "status", "record", "forks"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="DESCRIPTOR")
     return parser.parse_args(argv)
 
@@ -232,6 +235,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one model process; return the exit status."""
     arguments = parsed(argv)
+    if arguments.forks is not None:
+        arguments = parsed(
+            warm.forked(arguments.forks, arguments.connect)
+        )  # in each process that is forked
     for descriptor in (arguments.lifeline, arguments.status, arguments.record):
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # not for programs that a model starts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,14 @@ def arguments_of(settings: WorkerSettings, number: int) -> list[str]:
     if settings.ends_at is not None:
         arguments += ["--ends-at", str(settings.ends_at)]
     return arguments
+
+
+def shared_environment(settings: WorkerSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of `environment_of` that is the same for all places and restarts."""
+    own = {SEAT, STARTED_BY, SUPERVISOR, RESTARTS, LOG}
+    if settings.devices:
+        own.add("CUDA_VISIBLE_DEVICES")
+    return {name: value for name, value in environment.items() if name not in own}
 
 
 def environment_of(

@@ -18,13 +18,11 @@ from typing import Protocol
 
 from farm.errors import LossCause, Unavailable
 from farm.machine.open_files import allow_many_open_files
-from farm.machine.private import private_opener
 from farm.provision.local.child import Child, OutOfMemory
 from farm.provision.local.deaths import Deaths
-from farm.provision.local.group import Group, Launch
-from farm.provision.local.starting import arguments_of, environment_of
+from farm.provision.local.group import Launch
+from farm.provision.local.starter import Starter
 from farm.provision.local.stops import child_events
-from farm.provision.local.worker_log import first_line
 from farm.transports.connection import Connection, read_worker_connection
 from farm.transports.reporter import Reporter
 from farm.transports.worker_host import EXIT_ORPHANED
@@ -98,7 +96,8 @@ class WorkerSettings:
     each process finds out itself. lost_after_s: silence of the dispatcher after which a process
     ends itself; if its replacement hears nothing either, the supervisor ends too. frozen_after_s: a
     process that has been stopped this long, as by SIGSTOP, is killed and replaced. started_by: a
-    label of the workers, by which a farm recognizes those of its own supervisor. first_s,
+    label of the workers, by which a farm recognizes those of its own supervisor. fork: fork the
+    processes from one that has loaded numpy, if there are several or one is replaced. first_s,
     longest_s, good_while_s: see `restart_delay_s`.
     """
 
@@ -114,6 +113,7 @@ class WorkerSettings:
     lost_after_s: float = 60.0
     frozen_after_s: float = 5.0
     started_by: str = ""
+    fork: bool = True
     first_s: float = 0.25
     longest_s: float = 30.0
     good_while_s: float = 10.0
@@ -188,6 +188,7 @@ class Workers:
         ]
         self._spoke: set[int] = set()  # the status pipes with something to read
         self._failure: WorkersFailed | None = None
+        self._starter = Starter(settings, self._name)
         self._out_of_memory = OutOfMemory()
         self._deaths = Deaths(log)
 
@@ -260,6 +261,7 @@ class Workers:
                 if self._reports.stop_asked():  # only set, never cleared here: others set it, too
                     self._draining = True
                 self._restart(self._reports.to_restart())
+                self._starter.look(now)
                 all_quiet = self._all_quiet()
                 for seat in self._seats:
                     if not (all_quiet and seat.child is not None and self._is_quiet(seat.child)):
@@ -277,6 +279,7 @@ class Workers:
                 if seat.child is not None:
                     seat.child.close()
                     seat.child = None
+            self._starter.close()
             self._deaths.report()
             self._reports.close()
             self._finish()
@@ -315,7 +318,9 @@ class Workers:
                     poll.register(seat.child.status, select.POLLIN)
                 due.append(self._next_look(seat.child, now))
             elif not seat.over:
-                due.append(seat.start_at)
+                due.append(max(seat.start_at, self._starter.loads_until()))
+        if self._starter.parent is not None:
+            poll.register(self._starter.parent, select.POLLIN)
         # Add a millisecond: poll rounds down, and would busy-wait for the last one.
         ready = poll.poll(1 + 1000 * max(0.0, min(due) - now))
         self._spoke = {descriptor for descriptor, _ in ready}
@@ -405,27 +410,18 @@ class Workers:
             )
 
     def _start(self, seat: _Seat, now: float) -> None:
-        settings = self.settings
-        arguments = arguments_of(settings, seat.number)
-        environment = environment_of(
-            settings, seat.number, log=seat.log, supervisor=self._name, restarts=seat.starts
-        )
-        seat.starts += 1
         try:
-            with open(seat.log, "a", opener=private_opener) as output:
-                output.write(first_line(environment))
-            if settings.launch is None:
-                seat.child = Child(arguments, log=seat.log, environment=environment)
-            else:
-                seat.child = Group(
-                    settings.launch,
-                    arguments,
-                    log=seat.log,
-                    environment=environment,
-                    loopback=self._connection.on_loopback(),
-                )
+            seat.child = self._starter.start(
+                seat.number,
+                log=seat.log,
+                restarts=seat.starts,
+                loopback=self._connection.on_loopback(),
+            )
         except (OSError, WorldError) as error:
+            seat.starts += 1
             self._crashed(seat, f"it cannot be started: {error}", now, None, "")
+        else:
+            seat.starts += seat.child is not None
 
     # Deaths
 

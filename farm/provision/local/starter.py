@@ -1,0 +1,136 @@
+"""Starts a supervisor's model processes: forks them where that is safe.
+
+A lone process starts as a fresh interpreter. From the second one on, they are forked from a parent
+(`warm_parent.py`), with which each of them spares the time and the memory of importing numpy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.machine.private import private_opener
+from farm.provision.local.child import Child
+from farm.provision.local.group import Group
+from farm.provision.local.starting import arguments_of, environment_of, shared_environment
+from farm.provision.local.warm_parent import ParentLost, WarmParent
+from farm.provision.local.worker_log import first_line
+
+if TYPE_CHECKING:
+    from farm.provision.local.supervisor import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+FORK, NO = "FARM_FORK", ("0", "false", "f", "no", "n", "off")
+"""An environment variable that turns forking off in all of farm's commands, and its values."""
+
+
+class Starter:
+    """Starts processes, from one thread. Groups of MPI ranks are started by their launcher."""
+
+    def __init__(self, settings: WorkerSettings, supervisor: str) -> None:
+        """supervisor: the name under which the farm reaches this one."""
+        self._settings = settings
+        self._supervisor = supervisor
+        # Elsewhere than on Linux, libraries of the system may not be used after a fork.
+        may_fork = os.environ.get(FORK, "").lower() not in NO
+        self._forks = (
+            settings.fork and may_fork and settings.launch is None and sys.platform == "linux"
+        )
+        self._starts = 0
+        self._parent: WarmParent | None = None
+
+    @property
+    def parent(self) -> WarmParent | None:
+        """The process that others are forked from, if there is one."""
+        return self._parent
+
+    def start(self, number: int, *, log: Path, restarts: int, loopback: bool) -> Child | None:
+        """Start the process in place `number`; None: its parent still loads, try again later.
+
+        log, restarts: as for `environment_of`; loopback: as for `Group`. Raises OSError, and
+        WorldError for groups.
+        """
+        settings = self._settings
+        arguments = arguments_of(settings, number)
+        environment = environment_of(
+            settings, number, log=log, supervisor=self._supervisor, restarts=restarts
+        )
+        if self._wants_parent():
+            self._choose_parent(shared_environment(settings, environment))
+            if self._parent is not None and not self._parent.ready:
+                return None
+        self._starts += 1
+        with open(log, "a", opener=private_opener) as output:
+            output.write(first_line(environment))
+        if settings.launch is not None:
+            return Group(
+                settings.launch, arguments, log=log, environment=environment, loopback=loopback
+            )
+        if self._parent is not None:
+            try:
+                return Child(arguments, log=log, environment=environment, parent=self._parent)
+            except ParentLost as error:
+                self._lost(error)
+        return Child(arguments, log=log, environment=environment)
+
+    def look(self, now: float) -> None:
+        """Notice that the parent has loaded or ended. Call it before `start`, at each look."""
+        if self._parent is not None:
+            try:
+                self._parent.look(now)
+            except ParentLost as error:
+                self._lost(error)
+
+    def loads_until(self) -> float:
+        """Return until when `start` may have to wait; 0.0 if it does not."""
+        parent = self._parent
+        return 0.0 if parent is None or parent.ready else parent.load_until
+
+    def close(self) -> None:
+        """End the parent."""
+        if self._parent is not None:
+            self._parent.close()
+            self._parent = None
+
+    def _wants_parent(self) -> bool:
+        return self._forks and (self._settings.count > 1 or self._starts > 0)
+
+    def _choose_parent(self, environment: Mapping[str, str]) -> None:
+        """Start a parent, if there is none with this environment and this folder."""
+        parent = self._parent
+        if parent is not None and (parent.environment, parent.folder) != (environment, _folder()):
+            self.close()
+        if self._parent is None:
+            words = arguments_of(replace(self._settings, devices=()), 0)
+            self._parent = WarmParent(words, environment, folder=_folder())
+
+    def _lost(self, error: ParentLost) -> None:
+        parent = self._parent
+        assert parent is not None
+        self.close()
+        if parent.forks:
+            log.warning(
+                "the process that worker processes are forked from has ended, another one is "
+                "started when it is needed: %s",
+                error,
+            )
+        else:
+            self._forks = False
+            log.warning(
+                "worker processes are not forked but each started as a fresh interpreter: the "
+                "process to fork them from cannot: %s",
+                error,
+            )
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return ""
