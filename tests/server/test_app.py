@@ -68,7 +68,7 @@ def test_each_path_has_its_door(
         ("GET", "/info", 404, "NotFound"),
         ("GET", "/Info/", 404, "NotFound"),
         ("POST", "/Evaluate/", 404, "NotFound"),
-        ("GET", "/v1/models", 404, "NotFound"),
+        ("GET", "/v3/models", 404, "NotFound"),
         ("GET", "/farm/nothing", 404, "NotFound"),
         ("GET", "/%2e%2e/etc/passwd", 404, "NotFound"),
         ("PUT", "/", 405, "MethodNotAllowed"),
