@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from farm import Model, TensorInfo
+from farm import Model, Sequence, TensorInfo
 from farm.model import Config, Inputs
 
 
@@ -95,6 +95,38 @@ class RepeatInt32(Model):
         for value, delay_ms in zip(inputs["IN"], inputs["DELAY"], strict=True):
             time.sleep(int(delay_ms) / 1000)
             yield {"OUT": np.array([value], np.int32)}
+
+
+class SimpleSequence(Model):
+    """Returns its number, one more at the start of a sequence."""
+
+    name = "simple_sequence"
+    inputs = {"INPUT": TensorInfo("INPUT", (1,), "int32")}
+    outputs = {"OUTPUT": TensorInfo("OUTPUT", (1,), "int32")}
+    stateful = True
+
+    def evaluate(  # type: ignore[override]
+        self, inputs: Inputs, config: Config, sequence: Sequence
+    ) -> Any:
+        return {"OUTPUT": inputs["INPUT"] + np.int32(sequence.start)}
+
+
+class SimpleDynaSequence(SimpleSequence):
+    """Returns its number, one more at the start of a sequence, and the sequence's id at its end."""
+
+    name = "simple_dyna_sequence"
+
+    def evaluate(  # type: ignore[override]
+        self, inputs: Inputs, config: Config, sequence: Sequence
+    ) -> Any:
+        (output,) = super().evaluate(inputs, config, sequence).values()
+        return {"OUTPUT": output + np.int32(int(sequence.id) if sequence.end else 0)}
+
+
+class SimpleStringDynaSequence(SimpleDynaSequence):
+    """The same, for ids that are texts."""
+
+    name = "simple_string_dyna_sequence"
 
 
 class Densenet(Model):
