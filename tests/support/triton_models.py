@@ -123,10 +123,16 @@ class SimpleDynaSequence(SimpleSequence):
         return {"OUTPUT": output + np.int32(int(sequence.id) if sequence.end else 0)}
 
 
-class SimpleStringDynaSequence(SimpleDynaSequence):
-    """The same, for ids that are texts."""
+class SimpleStringDynaSequence(SimpleSequence):
+    """Returns the sum of the sequence's numbers, and adds its id, a number as text, at its end."""
 
     name = "simple_string_dyna_sequence"
+
+    def evaluate(  # type: ignore[override]
+        self, inputs: Inputs, config: Config, sequence: Sequence
+    ) -> Any:
+        total = sequence["total"] = sequence.get("total", 0) + inputs["INPUT"]
+        return {"OUTPUT": total + np.int32(int(sequence.id) if sequence.end else 0)}
 
 
 class Densenet(Model):
