@@ -489,7 +489,8 @@ class Histories(RuleBasedStateMachine):
                 elif isinstance(action, EndStream):
                     self._outrun(action)
                 elif isinstance(action, EndSequence):
-                    self.workers[action.worker].states.pop(action.id, None)
+                    if action.worker in self.workers:  # it may have left since
+                        self.workers[action.worker].states.pop(action.id, None)
                 else:
                     assert isinstance(action, Recall)
                     worker = self.workers[action.worker]
