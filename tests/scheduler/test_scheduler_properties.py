@@ -570,6 +570,8 @@ class Histories(RuleBasedStateMachine):
 
     def _leaves_the_reserve_free(self, task: Task, worker: ModelWorker) -> None:
         """Call it before the worker holds a lot's first task."""
+        if not worker.slots:
+            return  # it drains, and finishes its sequences: its slots count for no reserve
         for name in self.scheduler.policies:
             if name in worker.models and self._is_long(task.queue, name):
                 event("a long call runs beside a reserve")
