@@ -131,7 +131,7 @@ class Level:
                 line.is_mixed = True
             if line.index is not None:
                 line.add_to_index(task)
-            if task.former:
+            if task.former or task.sequence is not None:  # it may be older than others here
                 line.back = line.back or []
                 heapq.heappush(line.back, task.id)
                 self.earlier(line)

@@ -8,8 +8,10 @@ import socket
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,8 +24,9 @@ import farm
 from farm.call import Call, Derivative, Operation, Result, WorkerInfo, canonical_config
 from farm.declared import Tensors
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.errors import InvalidInput, InvalidOutput, ModelFailed
+from farm.errors import InvalidInput, InvalidOutput, ModelFailed, Unavailable
 from farm.model import Config, Inputs, Model
+from farm.sequences import Sequence, SequenceStep
 from farm.transports.connection import Connection
 from farm.transports.dask import worker as dask_worker
 from farm.transports.dask.transport import DaskTransport
@@ -401,3 +404,47 @@ async def test_alone_calls_one_after_another(start: Start) -> None:
         for i in range(50 if start is dask else 1000):
             result = await asyncio.wait_for(dispatcher.submit(cube(float(i))), LIMIT_S)
             assert result.outputs[0][0] == float(i) ** 3
+
+
+class Kept(Model):
+    """The sum of a sequence; refs: to the states that it was given."""
+
+    inputs, outputs = {"x": 1}, {"y": 1}
+    stateful = True
+    sequence_idle_s = 0.1
+
+    def __init__(self) -> None:
+        self.refs: list[weakref.ref[Sequence]] = []
+
+    def evaluate(  # type: ignore[override]  # a stateful model has a third argument
+        self, inputs: Inputs, config: Config, sequence: Sequence
+    ) -> Any:
+        self.refs.append(weakref.ref(sequence))
+        sequence["sum"] = sequence.get("sum", 0.0) + inputs["x"]
+        return sequence["sum"]
+
+
+@contract
+async def test_states_of_sequences_stay_until_these_end(start: Start) -> None:
+    model = Kept()
+    if start is dask:
+        with pytest.raises(Unavailable, match="model 'kept' is stateful, and Dask decides itself"):
+            async with start({"kept": model}, 1):
+                pass
+        return
+
+    def step(x: float, sequence: int, *, begins: bool = False, ends: bool = False) -> Call:
+        where = SequenceStep(sequence, begins, ends)
+        return replace(cube(x, "kept"), step=where)
+
+    async with start({"kept": model}, 2) as dispatcher:
+        submit = dispatcher.submit
+        calls = step(1.0, 7, begins=True), step(2.0, 7), step(1.0, 8, begins=True)
+        first, second, other = await asyncio.gather(*map(submit, calls))
+        assert [r.outputs[0].item() for r in (first, second, other)] == [1.0, 3.0, 1.0]
+        assert first.worker == second.worker
+        await until(lambda: all(ref() is None for ref in model.refs))  # both were idle
+        with pytest.raises(InvalidInput, match="must specify the START flag"):
+            await submit(step(1.0, 7))
+        await submit(step(1.0, 7, begins=True, ends=True))
+        await submit(step(1.0, 8, begins=True))  # which the end of the farm ends

@@ -489,7 +489,8 @@ class Histories(RuleBasedStateMachine):
                 elif isinstance(action, EndStream):
                     self._outrun(action)
                 elif isinstance(action, EndSequence):
-                    self.workers[action.worker].states.pop(action.id, None)
+                    if action.worker in self.workers:  # it may have left since
+                        self.workers[action.worker].states.pop(action.id, None)
                 else:
                     assert isinstance(action, Recall)
                     worker = self.workers[action.worker]
@@ -569,6 +570,8 @@ class Histories(RuleBasedStateMachine):
 
     def _leaves_the_reserve_free(self, task: Task, worker: ModelWorker) -> None:
         """Call it before the worker holds a lot's first task."""
+        if not worker.slots:
+            return  # it drains, and finishes its sequences: its slots count for no reserve
         for name in self.scheduler.policies:
             if name in worker.models and self._is_long(task.queue, name):
                 event("a long call runs beside a reserve")

@@ -393,6 +393,31 @@ async def test_answer_on_its_way_is_not_missing() -> None:
 
 
 @on_loop
+async def test_draining_worker_may_go_on_with_its_sequences() -> None:
+    """It offers slots to nothing else, and none while it cannot be reached."""
+    async with Farm.up() as farm:
+        worker = await farm.worker(W1)
+        worker.say(Kind.RESIZE, [0, 2])
+
+        def slots() -> list[tuple[int, int]]:
+            workers = farm.dispatcher._scheduler._workers.values()
+            return [(each.slots, each.last_slots) for each in workers]
+
+        await until(lambda: slots() == [(0, 2)])
+        worker.say(Kind.RESIZE, 1)
+        await until(lambda: slots() == [(1, 0)])
+
+
+@pytest.mark.parametrize("data", [[0], [0, -1], [0, "x"], [1, 2, 3], "x", None, -1, 1.5])
+@on_loop
+async def test_other_numbers_of_slots_are_refused(data: object) -> None:
+    async with Farm.up() as farm:
+        worker = await farm.worker(W1)
+        worker.say(Kind.RESIZE, data)
+        assert "RESIZE expects a number of slots" in (await worker.hear(Kind.REFUSED)).data
+
+
+@on_loop
 async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> None:
     async with Farm.up() as farm:
         draining = await farm.worker(W1)
