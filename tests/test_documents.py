@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 import farm
 from farm.call import Array, Call, Derivative, Operation, Result
+from farm.sequences import SequenceStep
 from farm.worker.loader import load_models
 from farm.worker.mpi.world import launcher_path
 from farm.worker.runner import Runner
@@ -25,9 +26,9 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "models.md").read_text()
 SHOWN = dict(enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
 ELSEWHERE = {
-    9: "tests/worker/frameworks/test_torch.py",
     10: "tests/worker/frameworks/test_torch.py",
-    11: "examples/surrogate/surrogate.py",
+    11: "tests/worker/frameworks/test_torch.py",
+    12: "examples/surrogate/surrogate.py",
 }
 """Blocks that are tested where their libraries are loaded anyway."""
 SPRING = """
@@ -65,12 +66,12 @@ def outputs(runner: Runner, call: Call) -> list[float]:
         (0, [[3, 1]], [10]),
         (1, [[0], [5]], [5] * 10),
         (2, [[0] * 21], [0.005 * k * (21 - k) for k in range(1, 21)]),
-        (3, [[1, 2, 3]], [6 * k / 10 for k in range(11)]),
-        (4, [[3, 1]], [10]),
-        (12, [[0], [5]], [5] * 50),
-        (14, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
-        (15, [[4]], [0.25]),
-        (16, [[1, 1, 1], [3]], [(k / 30) ** 2 for k in range(31)]),
+        (4, [[1, 2, 3]], [6 * k / 10 for k in range(11)]),
+        (5, [[3, 1]], [10]),
+        (13, [[0], [5]], [5] * 50),
+        (15, [[2], [1, 2, 3]], [0.5, 1, 1.5]),
+        (16, [[4]], [0.25]),
+        (17, [[1, 1, 1], [3]], [(k / 30) ** 2 for k in range(31)]),
     ],
 )
 def test_models_of_the_models_page(
@@ -121,14 +122,23 @@ def test_the_shown_adjoint_is_right(tmp_path: Path) -> None:
         assert np.array_equal(u, at(m, Operation.EVALUATE)[0])
 
 
+def test_the_shown_state_of_a_sequence(tmp_path: Path) -> None:
+    run, name = runner(3, tmp_path)
+    means = []
+    for x, sequence_id, start in ((2.0, 7, True), (10.0, 8, True), (3.0, 7, False)):
+        step = SequenceStep(sequence_id, start)
+        means += outputs(run, Call(name, Operation.EVALUATE, (np.array([x]),), step=step))
+    assert means == [2, 10, 2.5]
+
+
 def test_the_shown_texts(tmp_path: Path) -> None:
-    run, name = runner(5, tmp_path)
+    run, name = runner(6, tmp_path)
     texts = np.array([b"", "ä".encode(), b"abc"], object)
     assert outputs(run, Call(name, Operation.EVALUATE, (texts,))) == [0, 1, 3]
 
 
 def test_the_shown_stream(tmp_path: Path) -> None:
-    run, name = runner(6, tmp_path)
+    run, name = runner(7, tmp_path)
     call = Call(name, Operation.STREAM, (np.array([0.5]),), '{"steps":3}')
     answers = [outcome for [(_, outcome)] in run.run([call]) if isinstance(outcome, Result)]
     assert [float(a.outputs[0][0]) for a in answers if a.more] == [0.5, 0.25, 0.125]
@@ -137,7 +147,7 @@ def test_the_shown_stream(tmp_path: Path) -> None:
 
 def test_the_shown_program_with_a_farm() -> None:
     names: dict[str, Any] = {}
-    exec(compile(SHOWN[7], "docs/models.md, block 7", "exec"), names)
+    exec(compile(SHOWN[8], "docs/models.md, block 8", "exec"), names)
     expected = [np.exp(-r * np.arange(3.0)) for r in (0.1, 0.2)]
     np.testing.assert_allclose(names["values"], expected)
 
@@ -148,7 +158,7 @@ def test_the_shown_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "g", *[[t] for t in tensors])
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), "net.onnx")
-    run, name = runner(8, tmp_path)
+    run, name = runner(9, tmp_path)
     assert name == "net"
     assert run.models()[0].max_batch == 128
     assert outputs(run, Call(name, Operation.EVALUATE, (np.zeros(2),))) == [1, 1]
@@ -157,8 +167,8 @@ def test_the_shown_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_shown_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = farm.model(inputs={"x": 2}, outputs={"y": 2})(lambda x: 2 * x)
     with front_door({"net": twice}) as door:
-        monkeypatch.setitem(SHOWN, 13, SHOWN[13].replace("http://host:8000", door.url))
-        run, name = runner(13, tmp_path)
+        monkeypatch.setitem(SHOWN, 14, SHOWN[14].replace("http://host:8000", door.url))
+        run, name = runner(14, tmp_path)
         assert run.models()[0].max_batch == 64
         assert outputs(run, Call(name, Operation.EVALUATE, (np.ones(2),))) == [2, 2]
 
@@ -195,5 +205,5 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    assert len(SHOWN) == 17
+    assert len(SHOWN) == 18
     assert [file for file in ELSEWHERE.values() if not (ROOT / file).exists()] == []
