@@ -627,8 +627,9 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def no_worker_idles_while_a_call_waits_for_it(self) -> None:
-        if not self.settled:
-            return
+        due = self.scheduler.wakeup()
+        if not self.settled or (due is not None and due <= self.now):
+            return  # it has not been asked since
         for queues in self.scheduler._models.values():
             for queue in queues.waiting:
                 if queue.operation is Operation.DESCRIBE:
