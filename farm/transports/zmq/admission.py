@@ -38,7 +38,7 @@ class Admission:
     """Answers libzmq's questions in one context.
 
     keys: the public key of each domain in Z85 (ZMQ RFC 32). Exists before the sockets of its
-    context are bound and until they are closed: libzmq admits everybody if nobody answers.
+    context are bound and until they are closed: libzmq admits every peer if there is no answer.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Mapping[str, str]) -> None:

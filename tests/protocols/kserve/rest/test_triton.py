@@ -1,4 +1,4 @@
-"""HTTP requests in Triton's dialect: what is wrong with their data is told in Triton's texts."""
+"""HTTP requests in Triton's dialect: faults of their data have Triton's texts."""
 
 from __future__ import annotations
 

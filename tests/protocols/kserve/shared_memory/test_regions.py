@@ -144,7 +144,7 @@ def test_the_number_of_regions_is_bounded(made: SharedObject) -> None:
 
 
 def test_objects_of_unregistered_regions_count_while_they_are_used() -> None:
-    """Else a client that unregisters while its requests run could open any number."""
+    """Otherwise, a client that unregisters while its requests run could open any number."""
     regions = Regions(most=2)
     used = []
     with shared_object(1) as a, shared_object(1) as b, shared_object(1) as c:
