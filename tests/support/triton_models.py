@@ -146,3 +146,18 @@ class Densenet(Model):
         classes = np.zeros(1000, np.float32)
         classes[:3] = inputs["data_0"].mean(axis=(1, 2))
         return {"fc6_1": classes}
+
+
+class PreprocessInceptionEnsemble(Model):
+    """Takes files of images, and returns how often each byte occurs in them as its classes."""
+
+    name = "preprocess_inception_ensemble"
+    inputs = {"INPUT": TensorInfo("INPUT", (1,), "bytes")}
+    outputs = {"OUTPUT": TensorInfo("OUTPUT", (256,), "float32")}
+    labels = {"OUTPUT": [f"byte {value}" for value in range(256)]}
+    max_batch = 8
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        files = [np.frombuffer(row[0], np.uint8) for row in inputs["INPUT"]]
+        counts = [np.bincount(file, minlength=256) for file in files]
+        return {"OUTPUT": np.array(counts, np.float32)}
