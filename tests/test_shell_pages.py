@@ -120,6 +120,8 @@ def test_kserve(tmp_path: Path) -> None:
         page.replace("--grpc-port 8001", "--grpc-port 0")
         page.type_next("pip install")
         assert page.connection.grpc
+        page.replace("http://127.0.0.1:4242", page.connection.url)
+        assert '"predictions":[{"height":[2.0,4.0,6.0],"energy":[14.0]}' in page.type_next("curl")
 
 
 def test_mip(tmp_path: Path) -> None:
