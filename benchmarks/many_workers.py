@@ -60,7 +60,7 @@ class Simulated:
         """Do nothing: there are no streams here."""
 
     def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
-        """Do nothing: there are no sequences here."""
+        """Do nothing: none of the calls belongs to a sequence."""
 
     def stop_workers(self) -> None:
         pass

@@ -53,7 +53,7 @@ class Worker:
         """Nothing streams here."""
 
     def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
-        """Do nothing: there are no sequences here."""
+        """Do nothing: none of the calls belongs to a sequence."""
 
     def stop_workers(self) -> None:
         self.dispatcher.worker_left(WorkerId("w/1"), "stopped", drained=True)

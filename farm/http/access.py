@@ -121,7 +121,7 @@ class Access:
     def is_owner_here(self, peer: Peer, headers: Headers) -> bool:
         """Whether a request comes from a program of the farm's own user on this machine.
 
-        This is stricter than `is_owner`: the token proves who somebody is, not where. It counts
+        This is stricter than `is_owner`: the token proves who a client is, not where. It counts
         only for a local peer whose user the kernel does not report.
         """
         if not _is_direct(peer, headers):

@@ -77,7 +77,7 @@ class Recorder:
         self.ended.append((worker, task))
 
     def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None:
-        """Do nothing: there are no sequences here."""
+        """Do nothing: none of the calls belongs to a sequence."""
 
     def stop_workers(self) -> None:
         self.life.append("stop workers")

@@ -154,7 +154,7 @@ def load_the_rest(connect: str) -> None:
     with contextlib.suppress(FarmError):  # each process reports it
         there = read_worker_connection(connect)
         if not there.local or there.host != socket.gethostname():
-            import farm.transports.zmq.line  # noqa: F401
+            import farm.transports.zmq.line  # noqa: F401  # so that it is loaded before forks
 
 
 def why_unsafe() -> str:

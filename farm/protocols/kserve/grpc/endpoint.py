@@ -61,7 +61,7 @@ SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 HEALTH_REQUEST, HEALTH_RESPONSE = f"{HEALTH}CheckRequest", f"{HEALTH}CheckResponse"
 
-NOT_OFFERED = (*("TraceSetting", "LogSettings"),)
+NOT_OFFERED = ("TraceSetting", "LogSettings")
 """Methods of Triton's service that are answered with UNIMPLEMENTED."""
 
 WATCH_S = 1.0

@@ -74,7 +74,7 @@ async def read_infer(
 
 
 class _Turn:
-    """Orders the answers of a stream: a request is answered after those before it."""
+    """Orders the requests of a stream: one has its turn after those before it."""
 
     def __init__(self, before: _Turn | None) -> None:
         loop = asyncio.get_running_loop()
@@ -122,9 +122,6 @@ class InferStream:
         self._write = write
         self._hints = hints
         self._room = asyncio.Semaphore(IN_FLIGHT)
-        # Requests of sequences begin in the order of the stream; others need no such turn.
-        models = backend.models().values()
-        self._has_sequences = not models or any(model.sequences is not None for model in models)
         self._answering: set[asyncio.Task[None]] = set()
 
     async def serve(self, requests: Requests, ending: asyncio.Event) -> None:
@@ -154,14 +151,13 @@ class InferStream:
         start: _Turn | None = None
         async for body in requests:
             await self._room.acquire()
-            turn = _Turn(turn)
-            if self._has_sequences:
-                start = _Turn(start)
+            turn, start = _Turn(turn), _Turn(start)
             task = asyncio.create_task(self._answer(body, turn, start))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, body: Body, turn: _Turn, start: _Turn | None) -> None:
+    async def _answer(self, body: Body, turn: _Turn, start: _Turn) -> None:
+        """turn: in the order of answers; start: in that in which requests begin."""
         model = request_id = ""
         try:
             model, request_id, request, raw = await read_infer(
@@ -184,8 +180,7 @@ class InferStream:
             await self._write(encode_stream_error(model, request_id, mistake))
         finally:
             turn.pass_on()
-            if start is not None:
-                start.pass_on()
+            start.pass_on()
             self._room.release()
 
     async def _run(
@@ -193,14 +188,13 @@ class InferStream:
         request: InferRequest,
         raw: bool,
         turn: _Turn,
-        start: _Turn | None,
+        start: _Turn,
         carried: Carried | None = None,
     ) -> None:
         call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
-        if start is not None:
-            if call.step is not None:
-                await start.comes()
-            start.pass_on()  # the next one goes on after this one is submitted, below
+        if call.step is not None:  # requests of a sequence begin in the order of the stream
+            await start.comes()
+        start.pass_on()  # the next one goes on after this one is submitted, below
         if call.operation is not Operation.STREAM:
             result = await self._backend.submit(call, hints)
             await self._send(turn, wish, result, raw, True, lead, carried)
