@@ -210,7 +210,7 @@ class _Cycle:
             "client": (request.peer, 0),
             "scheme": "http",
             "root_path": "",
-            "headers": head.fields,
+            "headers": list(head.fields),
             "method": head.method,
             "path": request.path,
             "raw_path": raw_path,

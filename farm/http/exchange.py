@@ -246,6 +246,7 @@ class Exchange:
         make_id = self._connection.served.make_id
         if make_id is not None or not NAMING.isdisjoint(head.headers):
             self._name(make_id)
+            head = self.head
         try:
             body = b"" if gathered is None else gathered.whole(head.headers)
             peer = self._connection.peer.host
@@ -265,10 +266,11 @@ class Exchange:
 
     def _name(self, make_id: Callable[[], bytes] | None) -> None:
         """Note the call's id; if the request has none, give it a new one."""
-        headers = self.head.headers
-        self._call_id = call_id_of(headers)
+        head = self.head
+        self._call_id = call_id_of(head.headers)
         if not self._call_id and make_id is not None:
-            made = headers[REQUEST_ID] = make_id()
+            made = make_id()
+            self.head = head._replace(headers={**head.headers, REQUEST_ID: made})
             self._call_id = made.decode()
 
     # The answer

@@ -10,6 +10,7 @@ Every limit on a request is in this file, with its reason, and is checked before
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 import httptools
@@ -38,6 +39,9 @@ MOST_EXTENSIONS = 16 * 1024
 LONGEST_TRAILER = 8 * 1024
 """Bytes of all trailers, which are read and discarded."""
 
+KNOWN_HEADS, LONGEST_KNOWN = 512, 1024
+"""Heads that are remembered, and the bytes of the longest: half a MiB."""
+
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ \S+ HTTP/1\.[01]\r\n")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})((?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?[ \t]*)\r\n")
@@ -65,7 +69,7 @@ class RequestHead(NamedTuple):
 
     target: path and query; fields: all headers in order, names in lower case; headers: the same as
     a mapping, with the last value of a repeated header. length: bytes of the body; None: it is
-    chunked.
+    chunked. Other requests may have the same head: change nothing in it.
     """
 
     method: str
@@ -95,11 +99,6 @@ class Reader:
         # The body that is being read.
         self._left = 0  # bytes left of the body, or of its chunk
         self._chunks: _Chunks | None = None
-        # The parser, if it has seen all bytes up to here, and the values that its callbacks stored.
-        self._parser: httptools.HttpRequestParser | None = None
-        self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._keep_alive = False
 
     @property
     def waiting(self) -> int:
@@ -126,8 +125,7 @@ class Reader:
         self._at = 0
 
     def close(self) -> None:
-        """Free all buffers; read nothing more. The parser refers back to its reader."""
-        self._parser = None
+        """Free all buffers; read nothing more."""
         self._data, self._at = b"", 0
 
     # Heads
@@ -148,8 +146,11 @@ class Reader:
             self._check_beginning()
             self._searched = max(self._at, len(data) - 3)
             return None
-        _check_head(data, self._at, end)
-        head = self._parsed(data if end - self._at == len(data) else data[self._at : end])
+        raw = data if end - self._at == len(data) else data[self._at : end]
+        head = _known_head(raw) if len(raw) <= LONGEST_KNOWN else _head_of(raw)
+        self.whole = head.length == 0
+        self._left = head.length or 0
+        self._chunks = None if head.length is not None else _Chunks()
         self._at, self._searched, self._blank_lines = end, 0, 0
         return head
 
@@ -160,67 +161,6 @@ class Reader:
             raise _bad("no method")
         _check_lines(data, at, max(at, self._searched), len(data))
         _check_size(data, at, len(data))
-
-    def _parsed(self, head: bytes) -> RequestHead:
-        fields: list[tuple[bytes, bytes]] = []
-        self._fields = fields
-        if self._parser is None:
-            self._parser = httptools.HttpRequestParser(self)
-        parser = self._parser
-        upgrades = False
-        try:
-            parser.feed_data(head)
-        except httptools.HttpParserInvalidMethodError:
-            if not _REQUEST_LINE.match(head):
-                raise _bad("no request line") from None
-            raise HttpFault(501, "MethodNotAllowed", "an unknown method") from None
-        except httptools.HttpParserError as error:
-            raise _bad(str(error)) from None
-        except httptools.HttpParserUpgrade:
-            upgrades = True  # a server may ignore it (RFC 9110 7.8)
-        method = parser.get_method().decode("ascii")
-        version = parser.get_http_version()
-        if method == "CONNECT":
-            raise HttpFault(
-                405, "MethodNotAllowed", "CONNECT is for proxies; this server is not one"
-            )
-        if version not in ("1.1", "1.0"):
-            if version == "0.9":
-                raise _bad("no version")
-            raise HttpFault(505, "InvalidInput", f"HTTP {version} is not supported; use 1.1")
-        headers = dict(fields)
-        if len(headers) != len(fields):
-            _check_repeated(fields)
-        target = self._target
-        if not target.startswith(b"/") and target != b"*":
-            target = _relative(target, headers)
-        length = _length(version, headers)
-        self.whole = length == 0
-        self._left = length or 0
-        self._chunks = None if length is not None else _Chunks()
-        keep_alive = version == "1.1" and self._keep_alive
-        if self._chunks is not None or upgrades or not keep_alive:
-            self._parser = None
-        return RequestHead(method, target, version, fields, headers, length, keep_alive)
-
-    # Called by httptools
-
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        self._target = b""
-
-    def on_url(self, part: bytes) -> None:
-        """Add a part of the target."""
-        self._target += part
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header."""
-        self._fields.append((name.lower(), value.rstrip(b" \t")))
-
-    def on_headers_complete(self) -> None:
-        """The head is complete. Without a body, the parser may forget it after this."""
-        assert self._parser is not None, "it calls"
-        self._keep_alive = self._parser.should_keep_alive()
 
     # Bodies
 
@@ -242,8 +182,6 @@ class Reader:
         self._left -= size
         if self._chunks is None:
             self.whole = not self._left
-            if self._parser is not None:
-                self._parser.feed_data(part)  # the parser skips it
         elif not self._left:
             self._chunks.between = True
         return part
@@ -316,6 +254,76 @@ class _Chunks:
 
 def _bad(what: str) -> HttpFault:
     return HttpFault(400, "InvalidInput", f"this is not an HTTP/1.1 request: {what}")
+
+
+class _Fields:
+    """Receives the parts of a head from httptools."""
+
+    __slots__ = ("all", "keep_alive", "parser", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.all: list[tuple[bytes, bytes]] = []
+        self.keep_alive = False
+        self.parser = httptools.HttpRequestParser(self)
+
+    def on_url(self, part: bytes) -> None:
+        """Add a part of the target."""
+        self.target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header."""
+        self.all.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """The head is complete. Without a body, the parser may forget it after this."""
+        self.keep_alive = self.parser.should_keep_alive()
+
+
+def _head_of(raw: bytes) -> RequestHead:
+    """Return the head in these bytes, from the method to the empty line. Raises Fault."""
+    _check_head(raw, 0, len(raw))
+    found = _Fields()
+    parser = found.parser
+    try:
+        return _checked_head(raw, parser, found)
+    finally:
+        del found.parser  # which refers back to it
+
+
+def _checked_head(raw: bytes, parser: httptools.HttpRequestParser, found: _Fields) -> RequestHead:
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserInvalidMethodError:
+        if not _REQUEST_LINE.match(raw):
+            raise _bad("no request line") from None
+        raise HttpFault(501, "MethodNotAllowed", "an unknown method") from None
+    except httptools.HttpParserUpgrade:
+        pass  # a server may ignore it (RFC 9110 7.8)
+    except httptools.HttpParserError as error:
+        raise _bad(str(error)) from None
+    method = parser.get_method().decode("ascii")
+    version = parser.get_http_version()
+    if method == "CONNECT":
+        raise HttpFault(405, "MethodNotAllowed", "CONNECT is for proxies; this server is not one")
+    if version not in ("1.1", "1.0"):
+        if version == "0.9":
+            raise _bad("no version")
+        raise HttpFault(505, "InvalidInput", f"HTTP {version} is not supported; use 1.1")
+    fields = found.all
+    headers = dict(fields)
+    if len(headers) != len(fields):
+        _check_repeated(fields)
+    target = found.target
+    if not target.startswith(b"/") and target != b"*":
+        target = _relative(target, headers)
+    length = _length(version, headers)
+    keep_alive = version == "1.1" and found.keep_alive
+    return RequestHead(method, target, version, fields, headers, length, keep_alive)
+
+
+_known_head = lru_cache(KNOWN_HEADS)(_head_of)
+"""A client's requests mostly have equal heads; to look one up takes a sixth of parsing it."""
 
 
 def _check_head(data: bytes, at: int, end: int) -> None:

@@ -114,6 +114,20 @@ def test_requests_sent_ahead_are_answered_in_their_order() -> None:
         assert positions == sorted(positions)
 
 
+def test_requests_with_equal_heads_are_requests_of_their_own() -> None:
+    ids: list[bytes] = []
+
+    def note(request: Request, answer: Answer) -> None:
+        ids.append(request.headers[b"x-request-id"])
+        answer(200, body_of(request))
+
+    with bare_server.serving({"/note": note}, names_requests=True) as server:
+        for body in (b"1", b"2"):  # on two connections, two each
+            received = server.ask(post("/note", body) + post("/note", body, LAST))
+            assert received.count(b"\r\n\r\n" + body) == 2
+    assert len(set(ids)) == 4, "each gets an id, and no other sees it"
+
+
 def test_a_head_is_asked_for_without_its_body() -> None:
     with serving(echo=echo) as server:
         received = server.ask(b"HEAD /echo HTTP/1.1\r\nConnection: close\r\n\r\n")

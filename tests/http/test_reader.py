@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from farm.http.reader import (
     LONGEST_CHUNK_LINE,
     LONGEST_HEAD,
+    LONGEST_KNOWN,
     LONGEST_LINE,
     LONGEST_TRAILER,
     MOST_BLANK_LINES,
@@ -21,6 +22,7 @@ from farm.http.reader import (
     HttpFault,
     Reader,
     RequestHead,
+    _known_head,
 )
 
 
@@ -93,6 +95,24 @@ def test_a_request_with_a_length() -> None:
         True,
     )
     assert body == b"hello"
+
+
+def test_equal_heads_are_parsed_once_and_bodies_are_their_own() -> None:
+    first, second = only(POST), only(POST[:-5] + b"world")
+    assert first.head is second.head
+    assert (first.body, second.body) == (b"hello", b"world")
+    once, again = requests_in(POST + POST)
+    assert isinstance(once, Found)
+    assert isinstance(again, Found)
+    assert once.head is again.head is first.head
+
+
+def test_long_heads_and_faults_are_not_kept() -> None:
+    padded = GET[:-2] + b"X-Long: " + b"a" * LONGEST_KNOWN + b"\r\n\r\n"
+    _known_head.cache_clear()
+    assert only(padded).head is not only(padded).head
+    assert [fault_of(GET.replace(b"GET", b"BREW")) for _ in range(2)] == [501, 501]
+    assert _known_head.cache_info().currsize == 0
 
 
 def test_a_request_in_chunks() -> None:
