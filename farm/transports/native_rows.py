@@ -44,7 +44,7 @@ class NativeRows:
     some were cancelled.
     """
 
-    is_one_call = False
+    is_one_call = are_callers = False
     rows_a_step = 1 << 60  # a part is made of views
 
     def __init__(self, group: CallGroup, client: OpenRows, most_a_run: Callable[[], int]) -> None:
