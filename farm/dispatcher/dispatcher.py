@@ -84,8 +84,8 @@ class Dispatcher(Listeners):
         if memory is not None and memory.reuses:
             run = self._begin, self._drop, self._start_parts, self._feeder.new_id, self._act_soon
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
-        by, reuses = (self._scheduler.queue, self._start, self.cancel), self._reuse is not None
-        self._gathering = CallGathering(self, self._feeder, self.view, *by, reuses=reuses)
+        by = self._feeder, self._scheduler, self._waiting, self._start, self.cancel
+        self._gathering = CallGathering(self, *by, reuses=self._reuse is not None)
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
         self.first_worker = FirstWorker(self._models, self._waiting, self._fail, self.on_failed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from functools import partial
 
 import numpy as np
@@ -22,10 +22,9 @@ from farm.dispatcher.feeder import QUICK_RUN_S, Feeder
 from farm.dispatcher.listeners import Listeners
 from farm.errors import Cancelled, FarmError, InvalidOutput
 from farm.scheduler.actions import Outcome
+from farm.scheduler.core import Scheduler
 from farm.scheduler.phases import SENT
-from farm.scheduler.queues import Queue
 from farm.scheduler.state import TaskId
-from farm.scheduler.view import View
 from farm.wire.groups import row_results
 
 LATE_S = 0.2
@@ -160,29 +159,31 @@ def _stacked(arrays: Sequence[Array]) -> Array:
 class CallGathering:
     """The calls that arrived in this turn of the event loop, and those of earlier ones.
 
-    start, cancel: of the dispatcher, for a call that is alone and for any task. queue: gives the
-    queue of a model's calls. listeners: those of the dispatcher. reuses: whether calls may share
-    one run, or an earlier answer.
+    listeners, start, cancel: of the dispatcher, to start a call that is alone and to cancel any.
+    open_tasks: those without an outcome. reuses: whether calls may share one run, or an earlier
+    answer.
     """
 
     def __init__(
         self,
         listeners: Listeners,
         feeder: Feeder,
-        view: View,
-        queue: Callable[[str, Operation], Queue],
+        scheduler: Scheduler,
+        open_tasks: Sized,
         start: Start,
         cancel: Callable[[TaskId], None],
         *,
         reuses: bool,
     ) -> None:
-        self._listeners = listeners
         self._feeder = feeder
-        self._view = view
-        self._queue = queue
+        self._view = scheduler.view
+        self._queue = scheduler.queue
+        self._open_tasks = open_tasks
         self._start = start
         self._cancel = cancel
         self._reuses = reuses
+        self._listeners = listeners
+        self._were_several = False  # calls were open at the last start
         self._by_client: dict[tuple[object, ...], GatheredCalls] = {}
         self._new: list[GatheredCalls] = []
         self._group_of: dict[TaskId, GatheredCalls] = {}
@@ -199,6 +200,8 @@ class CallGathering:
 
     def add(self, call: Call, hints: Hints, info: ModelInfo, on_done: OnDone) -> TaskId | None:
         """Keep a call for `start_all` and return its id, below 0; None: it cannot be a row."""
+        if not self._were_several and not self._open_tasks:
+            return None  # a lone caller pays nothing for the chance of company
         if call.rows is not None or hints.chain is not None or hints.call_id:
             return None  # it is many rows, or concerns a chain or somebody who follows it
         key = call.model, call.operation, hints.client
@@ -234,6 +237,7 @@ class CallGathering:
         """Start the new calls; one that cannot be accepted gets its error."""
         groups, self._new = self._new, []
         self._by_client.clear()
+        self._were_several = len(self._group_of) + len(self._open_tasks) > 1
         now = time.monotonic()
         for group in groups:
             if not group.is_wanted(0, len(group)):

@@ -72,7 +72,7 @@ def work(transport: Recorder) -> list[int]:
 
 @asynccontextmanager
 async def known(*models: ModelInfo, **limits: Any) -> AsyncIterator[tuple[Dispatcher, Recorder]]:
-    """A dispatcher and its worker, after a call of each model that was quick."""
+    """A dispatcher and its worker, after quick calls of each model, of which two came together."""
     dispatcher, transport = up(**limits)
     transport.join(W1, models or (CUBE,))
     for model in models or (CUBE,):
@@ -80,6 +80,10 @@ async def known(*models: ModelInfo, **limits: Any) -> AsyncIterator[tuple[Dispat
         await until(lambda: transport.sent)
         work(transport)
         await first
+    both = Asked(dispatcher, [cube(model=model.name)] * 2)
+    while not all(both.outcomes.values()):
+        await turns(1)
+        work(transport)
     yield dispatcher, transport
 
 
@@ -110,6 +114,16 @@ async def test_a_call_that_is_alone_is_sent_as_it_came() -> None:
         assert transport.sent[0][2] is call
         work(transport)
         assert await asked.all() == [[27.0]]
+
+
+@on_loop
+async def test_after_a_lone_caller_the_first_of_several_is_started_by_itself() -> None:
+    async with known() as (dispatcher, transport):
+        for count, rows in ((1, [1]), (1, [1]), (4, [1, 3]), (4, [4]), (1, [1])):
+            asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
+            assert await sent(transport) == rows
+            work(transport)
+            assert await asked.all() == [[n**3.0] for n in range(count)]
 
 
 @on_loop
@@ -391,9 +405,9 @@ async def test_each_is_counted_as_a_call_and_as_a_caller() -> None:
         await asked.all()
         assert "me" not in dispatcher.view.clients(0.0)
         counts = dispatcher.statistics()["cube"]
-        assert (counts.success.count, counts.rows, counts.executions) == (17, 17, 17)
+        assert (counts.success.count, counts.rows, counts.executions) == (19, 19, 19)
         (row,) = [r for r in dispatcher.snapshot()["clients"] if r["client"] == "me"]
-        assert row["done"] == 16
+        assert row["done"] == 18
 
 
 # Not accepted after all
