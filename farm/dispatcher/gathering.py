@@ -20,7 +20,8 @@ from farm.call import Array, Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.failing import tell_refused
 from farm.dispatcher.feeder import QUICK_RUN_S, Feeder
 from farm.dispatcher.listeners import Listeners
-from farm.errors import Cancelled, FarmError, InvalidOutput
+from farm.dispatcher.rows import check_answer
+from farm.errors import Cancelled, FarmError
 from farm.scheduler.actions import Outcome
 from farm.scheduler.core import Scheduler
 from farm.scheduler.phases import SENT
@@ -116,10 +117,7 @@ class GatheredCalls:
     def done(self, first: int, end: int, result: Result) -> None:
         """Answer these calls. Raises InvalidOutput."""
         count = end - first
-        for array in result.outputs:
-            if array.ndim < 1 or len(array) != count:
-                shape = list(array.shape)
-                raise InvalidOutput(f"the worker's answer to {count} rows has the shape {shape}")
+        check_answer(result, count)
         for row, one in enumerate(row_results(result, count), first):
             self.answer(row, one)
 
@@ -141,7 +139,7 @@ class GatheredCalls:
         """Do nothing: each call has its own answer."""
 
     def is_wanted(self, first: int, end: int) -> bool:
-        """Whether somebody waits for one of these calls."""
+        """Whether one of these calls is still open."""
         return any(on_done is not None for on_done in self.waiting[first:end])
 
 
@@ -203,7 +201,7 @@ class CallGathering:
         if not self._were_several and not self._open_tasks:
             return None  # a lone caller pays nothing for the chance of company
         if call.rows is not None or hints.chain is not None or hints.call_id:
-            return None  # it is many rows, or concerns a chain or somebody who follows it
+            return None  # it has many rows, belongs to a chain, or is followed in logs
         key = call.model, call.operation, hints.client
         group = self._by_client.get(key)
         if group is None or not group.takes(call, hints):

@@ -55,7 +55,7 @@ def shown(outcome: Outcome) -> Any:
 
 
 def answer(call: Call) -> Result:
-    """What a worker answers to a call, or to all of its rows."""
+    """The answer of a worker to a call, or to all of its rows."""
     rows = call.rows or 1
     times = () if call.rows is None else (ROW_S,) * rows
     return Result((call.inputs[0] ** 3,), rows * ROW_S, row_times_s=times)
