@@ -24,14 +24,13 @@ from farm.dispatcher.failing import tell_failed, tell_refused
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
-from farm.dispatcher.gathering import CallGathering
 from farm.dispatcher.listeners import Listeners
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.outcome import outcome_of
 from farm.dispatcher.partition import Rows, WholeCall
 from farm.dispatcher.questions import Questions
 from farm.dispatcher.reuse import Memory, Reuse
-from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls, fails_of
+from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport, carry_out
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
@@ -71,11 +70,13 @@ class Dispatcher(Listeners):
         self.calls_taken = 0
         self._flush_policy = FlushPolicy(self)
         self._acts_soon = self.closed = False
+        self._after_acting: list[Callable[[], None]] = []
         self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
         self._events = Events()
         self.note, self.drop_rows = self._events.note, self._feeder.drop
         self.questions = Questions()
         self.offer = self.questions.offer
+        self.parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
         self.chains = self._statistics.chains
         self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)
@@ -84,8 +85,6 @@ class Dispatcher(Listeners):
         if memory is not None and memory.reuses:
             run = self._begin, self._drop, self._start_parts, self._feeder.new_id, self._act_soon
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
-        by = self._feeder, self._scheduler, self._waiting, self._start, self.cancel
-        self._gathering = CallGathering(self, *by, reuses=self._reuse is not None)
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
         self.first_worker = FirstWorker(self._models, self._waiting, self._fail, self.on_failed)
@@ -129,10 +128,6 @@ class Dispatcher(Listeners):
             return self._start_parts(call, hints, on_done)
         if most > 1 and info is not None:
             call = as_declared(call, info)
-        elif info is not None and (row := self._gathering.add(call, hints, info, on_done)):
-            self.calls_taken += 1
-            self._act_soon()
-            return row
         return self._start(call, hints, on_done, time.monotonic())
 
     def _served(self, model: str) -> ModelInfo:
@@ -204,9 +199,7 @@ class Dispatcher(Listeners):
         """Cancel a call: its `on_done` will not be called."""
         if self._reuse is not None and self._reuse.cancel(task_id):
             return
-        if self._drop(task_id) or task_id >= 0:
-            return
-        if not (self._pairs.cancel(task_id) or self._gathering.cancel(task_id)):
+        if not self._drop(task_id) and task_id < 0 and not self._pairs.cancel(task_id):
             self._feeder.cancel(task_id)
 
     def _drop(self, task_id: TaskId) -> bool:
@@ -252,8 +245,8 @@ class Dispatcher(Listeners):
         return model in self._models and self.first_worker.may_have(model)
 
     def calls_open(self) -> int:
-        """Return how many calls, or tasks, have no outcome: many of one may be one of the other."""
-        return max(len(self._waiting), len(self._gathering))
+        """Return the number of calls without an outcome."""
+        return len(self._waiting)
 
     # For transports: facts
 
@@ -355,6 +348,10 @@ class Dispatcher(Listeners):
         finally:
             self._act()
 
+    def after_acting(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time after actions, which may include outcomes, are carried out."""
+        self._after_acting.append(callback)
+
     def _act_soon(self) -> None:
         # Calls that arrive in one iteration of the event loop are sent together in one message.
         if not self._acts_soon:
@@ -372,9 +369,7 @@ class Dispatcher(Listeners):
 
     def _act(self) -> None:
         self._acts_soon = True  # no new callback: parts fed here are acted on below
-        if self._gathering.has_new:
-            self._gathering.start_all()
-        more_to_feed, self._acts_soon = self._feeder.feed() or self._gathering.has_new, False
+        more_to_feed, self._acts_soon = self._feeder.feed(), False
         if self._reuse is not None:
             self._reuse.answer()
         while actions := self._scheduler.actions(now := time.monotonic()):
@@ -417,13 +412,13 @@ class Dispatcher(Listeners):
                     on_done(outcome)
                 return
         self._waiting.pop(task.id, None)
-        calls = ended_calls(on_done, task.rows, outcome, fails := fails_of(on_done, outcome))
+        calls = ended_calls(on_done, task.rows, outcome)
         for tell in self.on_answered:
             tell(task, outcome, now)
-        tell_failed(self.on_failed, reply, fails)
+        tell_failed(self.on_failed, reply, on_done)
         if on_done is not None:  # before the statistics, which a lone caller need not wait for
             on_done(outcome)
-        self.measures.add(task, outcome, fails, now)
+        self.measures.add(task, outcome, now)
         self._statistics.add_answer(task, outcome, calls, now, time.time())
         for tell in self.on_recorded:
             tell(task, outcome, now)
@@ -455,7 +450,7 @@ class Dispatcher(Listeners):
         Calls that have not finished after `grace_s` seconds are answered with Unavailable.
         """
         self.closed = True
-        await self._until(lambda: not (self.calls_open() or self._feeder or self._reuse), grace_s)
+        await self._until(lambda: not (self._waiting or self._feeder or self._reuse), grace_s)
         self.give_up()
         self._scheduler.end_sequences()
         self._act()
@@ -472,13 +467,18 @@ class Dispatcher(Listeners):
         """Refuse new calls, and answer the open ones with Unavailable now."""
         self.closed = True
         error = Unavailable("the farm shut down before the call finished")
-        self._gathering.close(error)
         self._feeder.fail_all(error)
         self.first_worker.close()
         for task_id, on_done in list(self._waiting.items()):
             self._drop(task_id)
             on_done(error)
         self._changed.set()
+
+    # For the parts that start workers
+
+    def add_part(self, name: str, give: Callable[[], object]) -> None:
+        """Add the JSON data that `give` returns to `snapshot`, under this name."""
+        self.parts[name] = give
 
     def snapshot(self) -> dict[str, Any]:
         """Return workers, queues, rates, percentiles and recent events as JSON data."""

@@ -23,10 +23,6 @@ from farm.scheduler.state import TaskId
 RUNS_A_WORKER = 4
 """Least number of runs of a call per worker, so that all workers finish at about the same time."""
 
-QUICK_RUN_S = 1e-4
-"""Rows that take no longer than this together run on one worker, even if others are idle: to
-schedule and send another run takes about as long."""
-
 MOST_ALIVE = 4096
 """Most parts of one call in the scheduler at once, in addition to two for each slot."""
 
@@ -49,9 +45,8 @@ def part_rows(queue: Queue, rows: int, left: int, row_bytes: int) -> int:
     if not queue.repeatable or not times.count or queue.operation is not Operation.EVALUATE:
         return 1
     share = max(rows, queue.to_come) // (RUNS_A_WORKER * max(1, queue.model.slots()))
-    row_s = times.of_rows(1)
-    share = max(share, int(QUICK_RUN_S / row_s))
-    return max(1, min(left, share, int(RUN_S / row_s), RUN_BYTES // max(1, row_bytes)))
+    in_time = int(RUN_S / times.of_rows(1))
+    return max(1, min(left, share, in_time, RUN_BYTES // max(1, row_bytes)))
 
 
 def most_alive(queue: Queue, rows: int) -> int:
@@ -114,9 +109,8 @@ class PartitionedRows:
     def __init__(self, feeder: Feeder, rows: Rows, queue: Queue, hints: Hints, now: float) -> None:
         self.id = feeder.new_id()
         self.since = now
-        if hints.chain is None and not rows.are_callers:  # one, however many parts are open
-            hints = replace(hints, chain=f"rows {self.id}")
-        self.hints = hints
+        # Its parts are one caller, however many of them are open.
+        self.hints = hints if hints.chain is not None else replace(hints, chain=f"rows {self.id}")
         self.alive: dict[Part, None] = {}
         self._feeder = feeder
         self._rows = rows
@@ -273,17 +267,6 @@ class PartitionedRows:
         for part in list(self.alive):
             if not is_wanted(part.span.first, part.span.end):
                 self._forget(part)
-
-    def take_back(self, is_late: Callable[[TaskId], bool]) -> list[Span]:
-        """Cancel the parts of several rows whose tasks are late; return their rows."""
-        late = [
-            part
-            for part in self.alive
-            if part.span.end - part.span.first > 1 and part.task is not None and is_late(part.task)
-        ]
-        for part in late:
-            self._forget(part)
-        return [part.span for part in late]
 
     def _forget(self, part: Part) -> None:
         if self.alive.pop(part, part) is None:  # not if the whole call was given up
@@ -445,11 +428,6 @@ class Feeder:
         parts = self._open.get(call_id)
         if parts is not None:
             parts.drop(is_wanted)
-
-    def take_back(self, call_id: TaskId, is_late: Callable[[TaskId], bool]) -> list[Span]:
-        """Cancel the parts of a call whose tasks are late; return the rows that these had."""
-        parts = self._open.get(call_id)
-        return [] if parts is None else parts.take_back(is_late)
 
     def open_of(self, client: str, chain: str | None) -> list[PartitionedRows]:
         """Return the open calls of a client, or of one of its chains."""

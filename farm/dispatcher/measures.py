@@ -30,16 +30,13 @@ class Measures:
         self.failed = 0
         self.run_time_s = 0.0
 
-    def add(self, task: Task, outcome: Result | FarmError, fails: int, now: float) -> None:
-        """Record one answered task; each row of a run counts.
-
-        fails: how many calls fail for good with it.
-        """
-        self.failed += fails
+    def add(self, task: Task, outcome: Result | FarmError, now: float) -> None:
+        """Record one answered task; each row of a run counts."""
         if isinstance(outcome, FarmError):
             self._done_at.append(now)
+            self.failed += 1
             return
-        if task.is_run:
+        if task.rows > 1 and task.queue.max_batch == 1:
             done = outcome.rows_done(task.rows)
             self._done_at.extend([now] * min(done, SAMPLES))
             self.done += done

@@ -36,21 +36,22 @@ def calls_of(on_done: object, rows: int) -> int:
     return on_done.calls(rows) if isinstance(on_done, Counted) else 1
 
 
-def ended_calls(on_done: object, rows: int, outcome: Outcome, fails: int) -> int:
+def ended_calls(on_done: object, rows: int, outcome: Outcome) -> int:
     """Return how many calls a task of `rows` rows counts as with this outcome.
 
     These are its calls, without those that fail but run again, as the rows of a lost run do.
-    fails: how many fail for good.
     """
     calls = calls_of(on_done, rows)
-    return min(calls, fails) if isinstance(outcome, FarmError) else calls
+    return min(calls, fails_of(on_done, outcome)) if isinstance(outcome, FarmError) else calls
 
 
 def fails_of(on_done: object, outcome: Outcome) -> int:
     """Return how many calls fail for good when this receiver gets an outcome; None: cancelled."""
-    if on_done is None or (isinstance(outcome, Result) and outcome.failed is None):
+    if on_done is None:
         return 0
-    return on_done.fails(outcome) if isinstance(on_done, Counted) else 1
+    if isinstance(on_done, Counted):
+        return on_done.fails(outcome)
+    return int(isinstance(outcome, FarmError) or outcome.failed is not None)
 
 
 @dataclass(slots=True)
@@ -175,7 +176,8 @@ class Statistics:
         """Record the run of a task, a call or a part of one, and return its worker-seconds."""
         if not isinstance(outcome, Result) or task.call.operation in QUESTIONS:
             return 0.0
-        worker_s = self._of(task.call).add_run(task.rows, outcome, one_by_one=task.is_run)
+        one_by_one = task.rows > 1 and task.queue.max_batch == 1
+        worker_s = self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
         self.chains.of_all_s += worker_s
         return worker_s
 

@@ -84,7 +84,7 @@ class WorkerFacts:
             if facts is None:
                 return
         seconds = outcome.run_time_s
-        if task.is_run:
+        if task.rows > 1 and task.queue.max_batch == 1:
             seconds /= max(1, outcome.rows_done(task.rows))
         facts.run_times.add(seconds)
 

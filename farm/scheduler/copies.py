@@ -240,7 +240,7 @@ def outrun(task: Task) -> Worker:
     task.phase = TASK_OUTRUN[task.phase]
     task.former += (task.attempt,)
     task.attempt, task.copy = loser, None
-    task.account.closed(task.chain, task.callers)
+    task.account.closed(task.chain)
     loser.worker.outrun += 1
     return loser.worker
 

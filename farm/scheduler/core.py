@@ -122,7 +122,7 @@ class Scheduler(Completion):
         if lost_on:
             task.lost_on = lost_on
             self._suspects[task.id] = task
-        account.opened(chain, task.callers)
+        account.opened(chain)
         if deadline is not None:
             self._deadlines.add(deadline, task.id)
         if start_by is not None:

@@ -139,7 +139,7 @@ def charge_run(task: Task, attempt: Attempt, result: Result, now: float) -> None
         times.add(run_time_s)
     elif not lot.timed:  # the calls of a batch all report the same run
         lot.timed = True
-        if task.is_run:
+        if task.rows > 1 and task.queue.max_batch == 1:  # evaluated one by one
             run_time_s /= max(1, result.rows_done(task.rows))
         times.add(run_time_s)
         if lot.cold or times.count < FEW_RUNS or times.count % SAMPLED == 0:

@@ -195,7 +195,6 @@ def _check_model(
     for queue in model.by_operation.values():
         size = queue.size + queue.aside
         assert size == sum(t.queue is queue for t in waiting), "a queue knows its size"
-        assert queue.calls == sum(task.calls for task in queue.waiting()), "and its calls"
         mine = [task for task in held if task.queue is queue]
         assert queue.in_flight == len(mine), "and its tasks in flight"
         extra = len(mine) - len({task for task in mine if task.phase is not OUTRUN})
@@ -224,8 +223,7 @@ def _check_usage(usage: Usage, mine: list[Task]) -> None:
     assert usage.held == sum(t.attempt.held for t in mine if t.phase is not QUEUED), (
         "so are the slots it holds"
     )
-    alone = [task.callers for task in mine if task.chain is None]
-    assert usage.single == sum(alone), "and its callers"
+    assert usage.single == sum(task.chain is None for task in mine), "and its callers"
     assert usage.chains == Counter(task.chain for task in mine if task.chain is not None)
     lines = {task.line for task in waiting if task.line is not None}
     rivals = {line for line in lines if len(line.level.lines) > 1}

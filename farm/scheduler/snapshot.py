@@ -125,7 +125,7 @@ def snapshot(
             {
                 "model": model.name,
                 "operation": queue.operation.value,
-                "queued": queue.calls + queue.aside + queue.to_come,
+                "queued": queue.size + queue.aside + queue.to_come,
                 "oldest_s": oldest_s(queue, now) if queue.size else None,
                 "in_flight": queue.in_flight - queue.extra,
                 "done": queue.done,

@@ -82,7 +82,6 @@ class Task:
         "deadline",
         "former",
         "id",
-        "is_run",
         "line",
         "lost_on",
         "passed_at",
@@ -116,7 +115,6 @@ class Task:
         self.deadline = deadline
         self.submitted_at = now
         self.rows = call.rows or 1
-        self.is_run = self.rows > 1 and queue.max_batch == 1  # its rows run one after another
         # The state; `line` is None while it does not wait.
         self.phase: TaskPhase = QUEUED
         self.line: ClientTasks | None = None
@@ -131,16 +129,6 @@ class Task:
         self.sequence: LiveSequence | None = None
 
     @property
-    def calls(self) -> int:
-        """How many calls wait for the task: one for each row of a run."""
-        return self.rows if self.is_run else 1
-
-    @property
-    def callers(self) -> int:
-        """How many callers wait for it: each call that is of no chain has its own."""
-        return self.rows if self.is_run and self.chain is None else 1
-
-    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """Return all attempts of an open task; first those that are over, in the order of ends."""
         if self.phase is QUEUED:
@@ -151,7 +139,7 @@ class Task:
         """Return how many evaluations succeeded with this outcome; each row of a run counts."""
         if isinstance(outcome, FarmError):
             return 0
-        if self.is_run:
+        if self.rows > 1 and self.queue.max_batch == 1:
             return outcome.rows_done(self.rows)
         return int(outcome.failed is None)
 

@@ -70,13 +70,13 @@ class View:
         """Return the load now, much faster than a whole snapshot."""
         busy = sum(worker.busy_since is not None for worker in self._workers.values())
         queues = (q for model in self._models.values() for q in model.by_operation.values())
-        queued = sum(q.calls + q.aside + q.to_come for q in queues)
+        queued = sum(q.size + q.aside + q.to_come for q in queues)
         return Load(len(self._workers), busy, queued)
 
     def queued(self) -> int:
         """Return how many calls wait."""
         queues = (q for model in self._models.values() for q in model.by_operation.values())
-        return sum(queue.calls + queue.aside for queue in queues)
+        return sum(queue.size + queue.aside for queue in queues)
 
     def rows_in(self, model: str, seconds: float, *, more: int = 0) -> int:
         """Return how many rows of a model run one after another in `seconds`, or 1.
@@ -90,7 +90,7 @@ class View:
         queue = queues.by_operation[Operation.EVALUATE]
         if queue.max_batch > 1 or not queue.repeatable or not queue.run_times.count:
             return 1
-        if more and queue.calls + queue.to_come + more > min(self.limits):
+        if more and queue.size + queue.to_come + more > min(self.limits):
             return 1
         return max(1, int(seconds / queue.run_times.of_rows(1)))
 

@@ -304,7 +304,7 @@ async def test_a_long_call_of_rows_runs_only_what_is_unknown() -> None:
 class Points:
     """Rows that are calls of their own, as those of a request to /farm."""
 
-    is_one_call = are_callers = False
+    is_one_call = False
     rows_a_step = 1 << 60
     row_bytes = 8
 

@@ -74,7 +74,7 @@ class PointRows:
     and when no more follow (is_over).
     """
 
-    is_one_call = are_callers = False
+    is_one_call = False
     rows_a_step = POINTS_A_STEP
 
     def __init__(self, points: AnyPoints, info: ModelInfo, *, in_flight: int) -> None:
