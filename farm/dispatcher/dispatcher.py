@@ -30,7 +30,7 @@ from farm.dispatcher.outcome import outcome_of
 from farm.dispatcher.partition import Rows, WholeCall
 from farm.dispatcher.questions import Questions
 from farm.dispatcher.reuse import Memory, Reuse
-from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls
+from farm.dispatcher.statistics import ModelStatistics, Statistics, ended_calls, fails_of
 from farm.dispatcher.timer import Timer
 from farm.dispatcher.transport import Transport, carry_out
 from farm.dispatcher.value_and_gradient import Pairs, runs_as
@@ -412,13 +412,13 @@ class Dispatcher(Listeners):
                     on_done(outcome)
                 return
         self._waiting.pop(task.id, None)
-        calls = ended_calls(on_done, task.rows, outcome)
+        calls = ended_calls(on_done, task.rows, outcome, fails := fails_of(on_done, outcome))
         for tell in self.on_answered:
             tell(task, outcome, now)
-        tell_failed(self.on_failed, reply, on_done)
+        tell_failed(self.on_failed, reply, fails)
         if on_done is not None:  # before the statistics, which a lone caller need not wait for
             on_done(outcome)
-        self.measures.add(task, outcome, now)
+        self.measures.add(task, outcome, fails, now)
         self._statistics.add_answer(task, outcome, calls, now, time.time())
         for tell in self.on_recorded:
             tell(task, outcome, now)

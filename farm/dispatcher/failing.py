@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from farm.call import QUESTIONS, Call, Hints
-from farm.dispatcher.statistics import fails_of
 from farm.errors import FarmError, Unavailable
 from farm.scheduler.actions import Reply
 
@@ -41,11 +40,13 @@ def tell_refused(tell: Iterable[OnFailed], call: Call, hints: Hints, error: Farm
         each(Failure(error, 1, call, None, "", hints.client))
 
 
-def tell_failed(tell: Iterable[OnFailed], reply: Reply, on_done: object) -> None:
-    """Report the calls that fail with a reply, if there are some, each call once.
+def tell_failed(tell: Iterable[OnFailed], reply: Reply, fails: int) -> None:
+    """Report the calls that fail for good with a reply, if there are some, each call once.
 
-    on_done: the receiver of the reply, None if it was cancelled meanwhile.
+    fails: how many these are.
     """
+    if not fails:
+        return
     outcome, task = reply.outcome, reply.task
     if isinstance(outcome, FarmError):
         error, row, worker = outcome, outcome.row, reply.worker or ""
@@ -54,8 +55,6 @@ def tell_failed(tell: Iterable[OnFailed], reply: Reply, on_done: object) -> None
         worker = outcome.worker or reply.worker or ""
     else:
         return
-    if calls := fails_of(on_done, outcome):
-        client = task.account.client.name
-        failure = Failure(error, calls, task.call, row, worker, client)
-        for each in tell:
-            each(failure)
+    failure = Failure(error, fails, task.call, row, worker, task.account.client.name)
+    for each in tell:
+        each(failure)

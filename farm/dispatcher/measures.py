@@ -30,11 +30,14 @@ class Measures:
         self.failed = 0
         self.run_time_s = 0.0
 
-    def add(self, task: Task, outcome: Result | FarmError, now: float) -> None:
-        """Record one answered task; each row of a run counts."""
+    def add(self, task: Task, outcome: Result | FarmError, fails: int, now: float) -> None:
+        """Record one answered task; each row of a run counts.
+
+        fails: how many calls fail for good with it.
+        """
+        self.failed += fails
         if isinstance(outcome, FarmError):
             self._done_at.append(now)
-            self.failed += 1
             return
         if task.rows > 1 and task.queue.max_batch == 1:
             done = outcome.rows_done(task.rows)

@@ -36,22 +36,21 @@ def calls_of(on_done: object, rows: int) -> int:
     return on_done.calls(rows) if isinstance(on_done, Counted) else 1
 
 
-def ended_calls(on_done: object, rows: int, outcome: Outcome) -> int:
+def ended_calls(on_done: object, rows: int, outcome: Outcome, fails: int) -> int:
     """Return how many calls a task of `rows` rows counts as with this outcome.
 
     These are its calls, without those that fail but run again, as the rows of a lost run do.
+    fails: how many fail for good.
     """
     calls = calls_of(on_done, rows)
-    return min(calls, fails_of(on_done, outcome)) if isinstance(outcome, FarmError) else calls
+    return min(calls, fails) if isinstance(outcome, FarmError) else calls
 
 
 def fails_of(on_done: object, outcome: Outcome) -> int:
     """Return how many calls fail for good when this receiver gets an outcome; None: cancelled."""
-    if on_done is None:
+    if on_done is None or (isinstance(outcome, Result) and outcome.failed is None):
         return 0
-    if isinstance(on_done, Counted):
-        return on_done.fails(outcome)
-    return int(isinstance(outcome, FarmError) or outcome.failed is not None)
+    return on_done.fails(outcome) if isinstance(on_done, Counted) else 1
 
 
 @dataclass(slots=True)

@@ -39,8 +39,9 @@ MOST_EXTENSIONS = 16 * 1024
 LONGEST_TRAILER = 8 * 1024
 """Bytes of all trailers, which are read and discarded."""
 
-KNOWN_HEADS, LONGEST_KNOWN = 512, 1024
-"""Heads that are remembered, and the bytes of the longest: half a MiB."""
+KNOWN_HEADS, LONGEST_KNOWN = 256, 1024
+"""Heads that are remembered, and the bytes of the longest. They take half a MiB of memory, or 4 MiB
+if each consists of very many headers."""
 
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ \S+ HTTP/1\.[01]\r\n")
@@ -284,14 +285,14 @@ def _head_of(raw: bytes) -> RequestHead:
     """Return the head in these bytes, from the method to the empty line. Raises Fault."""
     _check_head(raw, 0, len(raw))
     found = _Fields()
-    parser = found.parser
     try:
-        return _checked_head(raw, parser, found)
+        return _checked_head(raw, found)
     finally:
         del found.parser  # which refers back to it
 
 
-def _checked_head(raw: bytes, parser: httptools.HttpRequestParser, found: _Fields) -> RequestHead:
+def _checked_head(raw: bytes, found: _Fields) -> RequestHead:
+    parser = found.parser
     try:
         parser.feed_data(raw)
     except httptools.HttpParserInvalidMethodError:
@@ -323,7 +324,7 @@ def _checked_head(raw: bytes, parser: httptools.HttpRequestParser, found: _Field
 
 
 _known_head = lru_cache(KNOWN_HEADS)(_head_of)
-"""A client's requests mostly have equal heads; to look one up takes a sixth of parsing it."""
+"""A client's requests mostly have equal heads; to look one up takes 0.3 us, to parse it 3.8."""
 
 
 def _check_head(data: bytes, at: int, end: int) -> None:

@@ -138,6 +138,7 @@ async def test_a_row_that_fails_in_a_run_is_one_call() -> None:
     await fail_next(transport, outcome)
     assert heard == [Failure(BAD, 1, call, 2, W1, "me")]
     assert each.outcomes[2] == "diverged"
+    assert dispatcher.snapshot()["failed"] == 1
 
 
 @on_loop
@@ -160,6 +161,7 @@ async def test_the_rows_of_a_lost_run_fail_only_when_they_are_given_up() -> None
             dispatcher.finished(worker, [(task, Result((call.inputs[0],), 0.001))])
     assert [(type(x.error), x.calls, x.worker) for x in heard] == [(WorkerLost, 1, W2)]
     assert "the call was lost 2 times" in each.outcomes[1]
+    assert dispatcher.snapshot()["failed"] == 1, "and not the run that was repeated"
     assert dispatcher.statistics()["m"].fail.count == 1
 
 

@@ -34,9 +34,9 @@ def test_nothing_is_measured_at_first() -> None:
 
 def test_calls_are_counted_and_timed() -> None:
     measures = Measures()
-    measures.add(task_of(), Result((), 2.0), 10.0)
-    measures.add(task_of(), Result((), 3.0), 11.0)
-    measures.add(task_of(), ModelFailed("it raised"), 12.0)
+    measures.add(task_of(), Result((), 2.0), 0, 10.0)
+    measures.add(task_of(), Result((), 3.0), 0, 11.0)
+    measures.add(task_of(), ModelFailed("it raised"), 1, 12.0)
     state = measures.snapshot(12.0)
     assert (state["done"], state["failed"], state["run_time_s"]) == (2, 1, 5.0)
     assert state["calls_per_s"] == pytest.approx(0.3)
@@ -48,15 +48,15 @@ def test_rate_of_more_calls_than_are_kept_is_over_the_time_they_span() -> None:
     measures = Measures()
     task = task_of()
     for i in range(2 * SAMPLES):
-        measures.add(task, Result((), 0.0), i * 1e-3)
+        measures.add(task, Result((), 0.0), 0, i * 1e-3)
     now = (2 * SAMPLES - 1) * 1e-3
     assert measures.snapshot(now)["calls_per_s"] == pytest.approx(1000.0, rel=1e-3)
 
 
 def test_overhead_is_of_calls_that_found_a_worker_idle() -> None:
     measures = Measures()
-    measures.add(task_of(submitted_at=1.0, alone=True), Result((), 2.0), 3.5)
-    measures.add(task_of(submitted_at=1.0), Result((), 2.0), 99.0)
+    measures.add(task_of(submitted_at=1.0, alone=True), Result((), 2.0), 0, 3.5)
+    measures.add(task_of(submitted_at=1.0), Result((), 2.0), 0, 99.0)
     overhead = measures.snapshot(100.0)["overhead_s"]
     assert overhead == pytest.approx({"p50": 0.5, "p95": 0.5, "p99": 0.5, "samples": 1})
 
@@ -66,8 +66,8 @@ def test_idle_gap_is_of_calls_that_waited_for_the_worker_here_or_there(alone: bo
     measures = Measures()
     for idle_s in (0.1, 0.2, 0.3, -1.0):  # below 0: the worker does not report it
         task = task_of(alone=alone, refill=alone)
-        measures.add(task, Result((), 2.0, idle_s=idle_s), 9.0)
-    measures.add(task_of(alone=True), Result((), 2.0, idle_s=5.0), 9.0)
+        measures.add(task, Result((), 2.0, idle_s=idle_s), 0, 9.0)
+    measures.add(task_of(alone=True), Result((), 2.0, idle_s=5.0), 0, 9.0)
     gap = measures.snapshot(9.0)["idle_gap_s"]
     assert gap is not None
     assert gap["samples"] == 3
@@ -84,9 +84,10 @@ def test_each_row_of_a_run_counts() -> None:
     task = farm.task(farm.submit(call(rows=6)))
     task.attempt = Attempt(farm.worker("w"), None, 0, 0.0, 1, False, False, 0.0)
     measures = Measures()
-    measures.add(task, Result((np.ones((4, 1)),), 2.0), 1.0)
-    measures.add(task, Result((), 0.0, failed=ModelFailed("row 4")), 1.0)
+    measures.add(task, Result((np.ones((4, 1)),), 2.0), 0, 1.0)
+    measures.add(task, Result((), 0.0, failed=ModelFailed("row 4")), 1, 1.0)
     state = measures.snapshot(1.0)
-    assert (state["done"], state["calls_per_s"]) == (4, pytest.approx(0.4))
+    assert (state["done"], state["failed"]) == (4, 1)
+    assert state["calls_per_s"] == pytest.approx(0.4)
     assert task.ended(Result((np.ones((4, 1)),))) == 4
     assert task.ended(ModelFailed("all")) == 0
