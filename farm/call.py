@@ -264,10 +264,6 @@ def checked_call_id(text: str) -> str:
     return text if _CALL_ID.fullmatch(text) else ""
 
 
-TAKES_ORIGINS = "origins"
-"""Label of workers that take calls with an origin; it means nothing to earlier front doors."""
-
-
 class Origin(NamedTuple):
     """The request that a call came with, for logs.
 

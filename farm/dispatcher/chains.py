@@ -72,7 +72,7 @@ class Chains:
             self._by_name.move_to_end(name)
         return chain
 
-    def closed(
+    def task_answered(
         self,
         task_id: TaskId,
         outcome: Result | FarmError,
@@ -80,9 +80,11 @@ class Chains:
         worker_s: float,
         now: float,
     ) -> None:
-        """Record the outcome of an open task, which counts as `calls` calls and took `worker_s`."""
-        chain = self.open.pop(task_id)
-        chain.open -= 1
+        """Record an answer to an open task, which counts as `calls` calls and took `worker_s`."""
+        chain = self.open[task_id]
+        if not (isinstance(outcome, Result) and outcome.more):
+            del self.open[task_id]
+            chain.open -= 1
         chain.answered(*counted(outcome, calls), now, worker_s)
 
     def answered(self, name: CallerName, done: int, failed: int, now: float) -> None:

@@ -7,7 +7,6 @@ timer. Everything here runs on one asyncio event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import secrets
@@ -18,12 +17,14 @@ from typing import Any
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.cancelling import Cancelling
+from farm.dispatcher.changes import Changes
 from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.events import Departure, Events
 from farm.dispatcher.failing import tell_failed, tell_refused
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import FirstWorker
 from farm.dispatcher.flush_policy import FlushPolicy
+from farm.dispatcher.gathering import CallGathering
 from farm.dispatcher.listeners import Listeners
 from farm.dispatcher.measures import Measures
 from farm.dispatcher.outcome import outcome_of
@@ -70,13 +71,11 @@ class Dispatcher(Listeners):
         self.calls_taken = 0
         self._flush_policy = FlushPolicy(self)
         self._acts_soon = self.closed = False
-        self._after_acting: list[Callable[[], None]] = []
-        self._changed = asyncio.Event()  # a worker joined or left, or a call ended while closing
+        self._changes = Changes()  # a worker joined or left, or a call ended while closing
         self._events = Events()
         self.note, self.drop_rows = self._events.note, self._feeder.drop
         self.questions = Questions()
         self.offer = self.questions.offer
-        self.parts: dict[str, Callable[[], object]] = {}
         self.measures, self._statistics = Measures(), Statistics()
         self.chains = self._statistics.chains
         self._pairs = Pairs(self._start, self.cancel, self._feeder.new_id, self._statistics)
@@ -85,6 +84,9 @@ class Dispatcher(Listeners):
         if memory is not None and memory.reuses:
             run = self._begin, self._drop, self._start_parts, self._feeder.new_id, self._act_soon
             self._reuse = Reuse(memory, *run, self._statistics, time.monotonic)
+            self._scheduler.splits_runs = False  # those who wait for rows expect one answer
+        by = self._feeder, self._scheduler, self._waiting, self._start, self.cancel
+        self._gathering = CallGathering(self, *by, reuses=self._reuse is not None)
         own = self._waiting, self.cancel, self._feeder, lambda: self._reuse, self.note
         self.offer("cancel", Cancelling(self.view, *own).answer, changes=True)
         self.first_worker = FirstWorker(self._models, self._waiting, self._fail, self.on_failed)
@@ -128,6 +130,10 @@ class Dispatcher(Listeners):
             return self._start_parts(call, hints, on_done)
         if most > 1 and info is not None:
             call = as_declared(call, info)
+        if info is not None and (row := self._gathering.add(call, hints, info, on_done)):
+            self.calls_taken += 1
+            self._act_soon()
+            return row
         return self._start(call, hints, on_done, time.monotonic())
 
     def _served(self, model: str) -> ModelInfo:
@@ -186,6 +192,7 @@ class Dispatcher(Listeners):
             deadline=None if hints.deadline_s is None else now + hints.deadline_s,
             start_by=None if hints.start_within_s is None else now + hints.start_within_s,
             lost_on=lost_on,
+            gathered=isinstance(on_done, Part) and on_done.parts.are_callers,
             now=now,
         )
         self._waiting[task_id] = on_done
@@ -199,7 +206,9 @@ class Dispatcher(Listeners):
         """Cancel a call: its `on_done` will not be called."""
         if self._reuse is not None and self._reuse.cancel(task_id):
             return
-        if not self._drop(task_id) and task_id < 0 and not self._pairs.cancel(task_id):
+        if self._drop(task_id) or task_id >= 0:
+            return
+        if not (self._pairs.cancel(task_id) or self._gathering.cancel(task_id)):
             self._feeder.cancel(task_id)
 
     def _drop(self, task_id: TaskId) -> bool:
@@ -209,7 +218,7 @@ class Dispatcher(Listeners):
         self._scheduler.cancel(task_id)
         self._statistics.chains.cancelled(task_id)
         self._act_soon()
-        self._changed.set()
+        self._changes.tell()
         return True
 
     def _fail(self, task_id: TaskId, error: FarmError) -> None:
@@ -245,8 +254,8 @@ class Dispatcher(Listeners):
         return model in self._models and self.first_worker.may_have(model)
 
     def calls_open(self) -> int:
-        """Return the number of calls without an outcome."""
-        return len(self._waiting)
+        """Return how many calls, or tasks, have no outcome: many of one may be one of the other."""
+        return max(len(self._waiting), len(self._gathering))
 
     # For transports: facts
 
@@ -263,7 +272,7 @@ class Dispatcher(Listeners):
         before, self._workers[worker] = self._workers.get(worker), info
         for tell in self.on_joined:
             tell(info, before)
-        self._changed.set()
+        self._changes.tell()
         self._act_soon()
 
     def worker_left(
@@ -294,7 +303,7 @@ class Dispatcher(Listeners):
         departure = Departure(reason, cause, detail, drained)
         for tell in self.on_left:
             tell(info, departure)
-        self._changed.set()
+        self._changes.tell()
         self._act_soon()
 
     def worker_resized(self, worker: WorkerId, slots: int, last_slots: int = 0) -> None:
@@ -348,10 +357,6 @@ class Dispatcher(Listeners):
         finally:
             self._act()
 
-    def after_acting(self, callback: Callable[[], None]) -> None:
-        """Call `callback` each time after actions, which may include outcomes, are carried out."""
-        self._after_acting.append(callback)
-
     def _act_soon(self) -> None:
         # Calls that arrive in one iteration of the event loop are sent together in one message.
         if not self._acts_soon:
@@ -369,7 +374,9 @@ class Dispatcher(Listeners):
 
     def _act(self) -> None:
         self._acts_soon = True  # no new callback: parts fed here are acted on below
-        more_to_feed, self._acts_soon = self._feeder.feed(), False
+        if self._gathering.has_new:
+            self._gathering.start_all()
+        more_to_feed, self._acts_soon = self._feeder.feed() or self._gathering.has_new, False
         if self._reuse is not None:
             self._reuse.answer()
         while actions := self._scheduler.actions(now := time.monotonic()):
@@ -377,7 +384,7 @@ class Dispatcher(Listeners):
             if not self._acts_soon:  # no fact was reported meanwhile
                 break
         if self.closed:
-            self._changed.set()
+            self._changes.tell()
         for callback in self._after_acting:
             callback()
         if more_to_feed:
@@ -407,11 +414,12 @@ class Dispatcher(Listeners):
             if outcome.info is not None and task.call.operation is Operation.DESCRIBE:
                 self._descriptions.keep(task.call.model, task.call.config, outcome.info)
             outcome = reply.result(outcome)
-            if outcome.more:
+            if outcome.more and not outcome.row_times_s:
                 if on_done is not None:
                     on_done(outcome)
                 return
-        self._waiting.pop(task.id, None)
+        if not (isinstance(outcome, Result) and outcome.more):  # else a row of the run goes on
+            self._waiting.pop(task.id, None)
         calls = ended_calls(on_done, task.rows, outcome, fails := fails_of(on_done, outcome))
         for tell in self.on_answered:
             tell(task, outcome, now)
@@ -432,17 +440,9 @@ class Dispatcher(Listeners):
 
     async def wait_for_workers(self, count: int, *, timeout_s: float) -> None:
         """Wait until `count` workers have joined. Raises Unavailable after `timeout_s`."""
-        if not await self._until(lambda: len(self._workers) >= count, timeout_s):
+        if not await self._changes.until(lambda: len(self._workers) >= count, timeout_s):
             there = len(self._workers)
             raise Unavailable(f"{there} of {count} workers joined within {timeout_s:g} s")
-
-    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
-        return condition()
 
     async def close(self, *, grace_s: float = 30.0) -> None:
         """Shut down: refuse new calls, let open calls finish, stop workers, close transports.
@@ -450,14 +450,16 @@ class Dispatcher(Listeners):
         Calls that have not finished after `grace_s` seconds are answered with Unavailable.
         """
         self.closed = True
-        await self._until(lambda: not (self._waiting or self._feeder or self._reuse), grace_s)
+        await self._changes.until(
+            lambda: not (self.calls_open() or self._feeder or self._reuse), grace_s
+        )
         self.give_up()
         self._scheduler.end_sequences()
         self._act()
         for transport in self._transports:
             transport.stop_workers()
         in_vain, grace_s = self._scheduler.runs_in_vain, min(grace_s, WORKERS_GRACE_S)
-        await self._until(lambda: all(map(in_vain, self._workers)), grace_s)
+        await self._changes.until(lambda: all(map(in_vain, self._workers)), grace_s)
         self._carrier.clear()
         for transport in self._transports:
             await transport.close()
@@ -467,18 +469,13 @@ class Dispatcher(Listeners):
         """Refuse new calls, and answer the open ones with Unavailable now."""
         self.closed = True
         error = Unavailable("the farm shut down before the call finished")
+        self._gathering.close(error)
         self._feeder.fail_all(error)
         self.first_worker.close()
         for task_id, on_done in list(self._waiting.items()):
             self._drop(task_id)
             on_done(error)
-        self._changed.set()
-
-    # For the parts that start workers
-
-    def add_part(self, name: str, give: Callable[[], object]) -> None:
-        """Add the JSON data that `give` returns to `snapshot`, under this name."""
-        self.parts[name] = give
+        self._changes.tell()
 
     def snapshot(self) -> dict[str, Any]:
         """Return workers, queues, rates, percentiles and recent events as JSON data."""

@@ -12,19 +12,14 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
-from farm.call import RUN_BYTES, RUN_S, Call, Hints, Operation, Result
+from farm.call import Call, Hints, Result
+from farm.dispatcher.part_size import most_alive, part_rows
 from farm.dispatcher.partition import Rows
 from farm.dispatcher.statistics import Counted
-from farm.errors import FarmError, InvalidOutput, Overloaded, WorkerLost
+from farm.errors import FarmError, InvalidInput, InvalidOutput, ModelFailed, Overloaded, WorkerLost
 from farm.scheduler.actions import Outcome
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import TaskId
-
-RUNS_A_WORKER = 4
-"""Least number of runs of a call per worker, so that all workers finish at about the same time."""
-
-MOST_ALIVE = 4096
-"""Most parts of one call in the scheduler at once, in addition to two for each slot."""
 
 PARTS_A_TURN = 128
 """Most parts to make per event-loop iteration; they take some milliseconds."""
@@ -32,45 +27,21 @@ PARTS_A_TURN = 128
 PARTS_IN_A_ROW = 8
 """Most parts of one call to make before the next call gets its turn."""
 
-
-def part_rows(queue: Queue, rows: int, left: int, row_bytes: int) -> int:
-    """Return how many of the next `left` rows of a call of `rows` rows become one task of `queue`.
-
-    For a model with batches: at most a batch, in parts of about equal size. For one without: a run
-    of rows that takes about `RUN_S`, or one row while the run time is unknown.
-    """
-    if queue.max_batch > 1:
-        return -(-left // -(-left // queue.max_batch))
-    times = queue.run_times
-    if not queue.repeatable or not times.count or queue.operation is not Operation.EVALUATE:
-        return 1
-    share = max(rows, queue.to_come) // (RUNS_A_WORKER * max(1, queue.model.slots()))
-    in_time = int(RUN_S / times.of_rows(1))
-    return max(1, min(left, share, in_time, RUN_BYTES // max(1, row_bytes)))
-
-
-def most_alive(queue: Queue, rows: int) -> int:
-    """Return how many parts of `rows` rows the workers can use, plus one per slot in reserve."""
-    times = queue.run_times
-    slots = max(1, queue.model.slots())
-    if not times.count:
-        lots = 2 * slots
-    elif queue.max_batch == 1:
-        lots = slots * (2 + times.prefetch_for(times.of_rows(rows)))
-    else:
-        lots = slots * (2 + times.prefetch) * max(1, queue.max_batch // rows)
-    return min(lots, MOST_ALIVE + 2 * slots)
+MAY_BE_OF_ONE = (InvalidInput, InvalidOutput, ModelFailed, WorkerLost)
+"""Errors of a batch that one of its rows may cause; the others may succeed by themselves."""
 
 
 class Span(NamedTuple):
     """The rows from `first` up to, but not including, `end`.
 
-    lost_on: messages of the worker losses that these rows were part of.
+    lost_on: messages of the worker losses that these rows were part of. one_by_one: each is to run
+    by itself, as they did not run well together.
     """
 
     first: int
     end: int
     lost_on: tuple[str, ...] = ()
+    one_by_one: bool = False
 
 
 class Part(Counted):
@@ -109,14 +80,15 @@ class PartitionedRows:
     def __init__(self, feeder: Feeder, rows: Rows, queue: Queue, hints: Hints, now: float) -> None:
         self.id = feeder.new_id()
         self.since = now
-        # Its parts are one caller, however many of them are open.
-        self.hints = hints if hints.chain is not None else replace(hints, chain=f"rows {self.id}")
+        if hints.chain is None and not rows.are_callers:  # one, however many parts are open
+            hints = replace(hints, chain=f"rows {self.id}")
+        self.hints = hints
         self.alive: dict[Part, None] = {}
         self._feeder = feeder
         self._rows = rows
         self._queue = queue
         self._to_make: deque[Span] = deque()
-        self._put_back(0, len(rows))
+        self._put_back(Span(0, len(rows)))
         self._open = 0  # rows in the scheduler
         self._over = False
 
@@ -124,6 +96,11 @@ class PartitionedRows:
     def is_one_call(self) -> bool:
         """Whether the statistics count all rows as one call."""
         return self._rows.is_one_call
+
+    @property
+    def are_callers(self) -> bool:
+        """Whether each row is a call of its own caller."""
+        return self._rows.are_callers
 
     def wants_more(self) -> bool:
         """Whether another part should be in the scheduler now."""
@@ -134,7 +111,7 @@ class PartitionedRows:
     def _next_rows(self) -> int:
         """Return the number of rows for the next part."""
         rows, span = self._rows, self._to_make[0]
-        if span.lost_on:  # run each row alone, so that only the row that kills workers fails
+        if span.lost_on or span.one_by_one:  # so that only the row fails that is at fault
             return 1
         return part_rows(self._queue, len(rows), span.end - span.first, rows.row_bytes)
 
@@ -151,39 +128,40 @@ class PartitionedRows:
         Raises FarmError if the scheduler does not accept it.
         """
         most = min(self._next_rows(), max(1, self._rows.most_open() - self._open))
-        first, end, lost_on = self._to_make.popleft()
+        span = self._to_make.popleft()
+        first, end = span.first, span.end
         self._queue.to_come -= end - first
         try:
             call = self._rows.part(first, most)
         except FarmError as error:
-            self._put_back(first + 1, end, lost_on)
+            self._put_back(span._replace(first=first + 1))
             self._failed(first, first + 1, error)
             self._end_if_over()
             return 1
         made, alive = call.rows or 1, len(self.alive)
-        part = Part(self, Span(first, first + made, lost_on))
+        part = Part(self, span._replace(end=first + made))
         try:
             part.task = self._feeder.start(call, part)
         except FarmError:
-            self._put_back(first, end, lost_on)
+            self._put_back(span)
             raise
-        self._put_back(first + made, end, lost_on)
+        self._put_back(span._replace(first=first + made))
         self.alive[part] = None
         if self.hints.start_within_s is not None:  # the call starts in time if its first part does
             self.hints = replace(self.hints, start_within_s=None)
         self._open += made
         return len(self.alive) - alive + made // self._rows.rows_a_step
 
-    def _put_back(self, first: int, end: int, lost_on: tuple[str, ...] = ()) -> None:
-        if first < end:
-            self._to_make.appendleft(Span(first, end, lost_on))
-            self._queue.to_come += end - first
+    def _put_back(self, span: Span) -> None:
+        if span.first < span.end:
+            self._to_make.appendleft(span)
+            self._queue.to_come += span.end - span.first
 
     def split(self, part: Part, rows: int) -> Part:
         """Leave a part the first `rows` of its rows; return an open part of the others."""
-        first, end, lost_on = part.span
-        part.span = Span(first, first + rows, lost_on)
-        rest = Part(self, Span(first + rows, end, lost_on))
+        middle = part.span.first + rows
+        rest = Part(self, part.span._replace(first=middle))
+        part.span = part.span._replace(end=middle)
         self.alive[rest] = None
         return rest
 
@@ -191,7 +169,7 @@ class PartitionedRows:
         """Submit the rows of a part once more."""
         if self.alive.pop(part, part) is None:
             self._open -= part.span.end - part.span.first
-            self._put_back(*part.span)
+            self._put_back(part.span)
             self._feeder.look_at(self)
 
     def fails(self, part: Part, outcome: Outcome) -> int:
@@ -207,27 +185,53 @@ class PartitionedRows:
         """Receive the outcome of a part, or one of the answers of a stream."""
         if part not in self.alive:
             return  # the call has ended, and its outcome was reported
-        first, end, _ = part.span
+        first, end = part.span.first, part.span.end
         if isinstance(outcome, Result) and outcome.more:
-            if not self._is_wanted(first, end, outcome):
+            if not self._queue.streams:
+                self._shrink(part, outcome)
+            elif not self._is_wanted(first, end, outcome):
                 self._forget(part)
             return
         del self.alive[part]
         self._open -= end - first
         if isinstance(outcome, Result):
             self._answered(first, end, outcome)
-        elif isinstance(outcome, WorkerLost) and self._runs_again(part.span, outcome):
+        elif not self._runs_again(part.span, outcome):
+            self._failed(first, end, outcome)
+        elif isinstance(outcome, WorkerLost):
             self._lost(part.span, outcome)
         else:
-            self._failed(first, end, outcome)
+            self._put_back(Span(first, end, one_by_one=True))
         self._feeder.look_at(self)
         self._end_if_over()
 
     def _runs_again(self, span: Span, outcome: Outcome) -> bool:
-        """Whether the rows of a part are retried, one by one: those of a lost run."""
-        if not isinstance(outcome, WorkerLost) or span.end - span.first == 1:
+        """Whether the rows of a part are retried: of a lost run, or of a batch of many callers."""
+        if span.end - span.first == 1 or not self._queue.repeatable:
             return False
-        return self._queue.max_batch == 1 and self._queue.repeatable
+        if self._queue.max_batch == 1:
+            return isinstance(outcome, WorkerLost)
+        return self._rows.are_callers and isinstance(outcome, MAY_BE_OF_ONE)
+
+    def _shrink(self, part: Part, done: Result) -> None:
+        """Leave a part the row that its worker runs: the rows before it are done."""
+        span, count = part.span, len(done.row_times_s)
+        at = span.first + count
+        part.span = Span(at, at + 1, span.lost_on)
+        self._open -= span.end - span.first - 1
+        self._put_back(span._replace(first=at + 1))
+        if count:
+            self._report(span.first, at, done)
+        if self._rows.is_wanted(at, at + 1):
+            self._feeder.look_at(self)
+        else:
+            self._forget(part)
+
+    def _report(self, first: int, end: int, result: Result) -> None:
+        try:
+            self._rows.done(first, end, result)
+        except FarmError as error:
+            self._failed(first, end, error)
 
     def _answered(self, first: int, end: int, result: Result) -> None:
         """Report finished rows. A worker may answer fewer rows, and the error of the next one."""
@@ -236,18 +240,15 @@ class PartitionedRows:
             wrong = f"a worker answered {count} rows, expected {end - first}"
             self._failed(first, end, InvalidOutput(wrong))
             return
-        try:
-            if count:
-                self._rows.done(first, first + count, result)
-        except FarmError as error:
-            self._failed(first, first + count, error)
+        if count:
+            self._report(first, first + count, result)
         first += count
         if self._over:
             return
-        if result.failed is None:
-            self._put_back(first, end)
+        if result.failed is None:  # the run took long, or a row's outputs have another shape
+            self._put_back(Span(first, end, one_by_one=self.are_callers))
         elif first < end:
-            self._put_back(first + 1, end)
+            self._put_back(Span(first + 1, end))
             self._failed(first, first + 1, result.failed)
 
     def _is_wanted(self, first: int, end: int, answer: Result) -> bool:
@@ -259,8 +260,9 @@ class PartitionedRows:
             return False
         return True
 
-    def drop(self, is_wanted: Callable[[int, int], bool]) -> None:
-        """Cancel the parts of which no row is wanted: is_wanted(first, end) tells for a span."""
+    def drop(self) -> None:
+        """Cancel the parts of which no row is wanted any more."""
+        is_wanted = self._rows.is_wanted
         if not is_wanted(0, len(self._rows)):
             self.give_up()
             return
@@ -282,18 +284,18 @@ class PartitionedRows:
         """
         row = loss.row
         if row is None or not 0 <= row < span.end - span.first:
-            self._put_back(span.first, span.end, (loss.message,))
+            self._put_back(Span(span.first, span.end, (loss.message,)))
             return
         guilty = span.first + row
-        self._put_back(guilty + 1, span.end)
-        self._put_back(guilty, guilty + 1, (loss.message,))
-        self._put_back(span.first, guilty)
+        self._put_back(Span(guilty + 1, span.end))
+        self._put_back(Span(guilty, guilty + 1, (loss.message,)))
+        self._put_back(Span(span.first, guilty))
 
     def _failed(self, first: int, end: int, error: FarmError) -> None:
         if error.row is not None and _names_a_row(error, end - first):
             guilty = first + error.row
-            self._put_back(guilty + 1, end)
-            self._put_back(first, guilty)
+            self._put_back(Span(guilty + 1, end))
+            self._put_back(Span(first, guilty))
             first, end = guilty, guilty + 1
         if not self._rows.failed(first, end, error):
             self.give_up()
@@ -303,10 +305,13 @@ class PartitionedRows:
             self.give_up()
             self._rows.finished()
 
+    def _left(self) -> int:
+        return sum([span.end - span.first for span in self._to_make])
+
     def give_up(self) -> None:
         """Cancel the parts in the scheduler and submit no more."""
         self._over = True
-        self._queue.to_come -= sum([end - first for first, end, _ in self._to_make])
+        self._queue.to_come -= self._left()
         self._to_make.clear()
         alive, self.alive = self.alive, {}
         self._feeder.over(self, alive)
@@ -315,19 +320,19 @@ class PartitionedRows:
         """Fail all rows that have no outcome with `error`."""
         spans = [*[part.span for part in self.alive], *self._to_make]
         self.give_up()
-        for first, end, _ in spans:
-            if not self._rows.failed(first, end, error):
+        for span in spans:
+            if not self._rows.failed(span.first, span.end, error):
                 return
         self._rows.finished()
 
     def fail_waiting(self, error: FarmError) -> int:
         """Fail the rows that are not in the scheduler; return how many calls these count as."""
         spans, count = list(self._to_make), 0
-        self._queue.to_come -= sum([end - first for first, end, _ in spans])
+        self._queue.to_come -= self._left()
         self._to_make.clear()
-        for first, end, _ in spans:
-            count += 1 if self.is_one_call else end - first
-            if not self._rows.failed(first, end, error):
+        for span in spans:
+            count += 1 if self.is_one_call else span.end - span.first
+            if not self._rows.failed(span.first, span.end, error):
                 self.give_up()
                 break
         if count:
@@ -423,11 +428,11 @@ class Feeder:
         for parts in self._open.values():
             self.look_at(parts)
 
-    def drop(self, call_id: TaskId, is_wanted: Callable[[int, int], bool]) -> None:
-        """Cancel the parts of a call of which no row is wanted."""
+    def drop(self, call_id: TaskId) -> None:
+        """Cancel the parts of a call of which no row is wanted any more."""
         parts = self._open.get(call_id)
         if parts is not None:
-            parts.drop(is_wanted)
+            parts.drop()
 
     def open_of(self, client: str, chain: str | None) -> list[PartitionedRows]:
         """Return the open calls of a client, or of one of its chains."""

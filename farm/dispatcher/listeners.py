@@ -38,3 +38,13 @@ class Listeners:
         self.on_failed: list[OnFailed] = []
         self.on_used: list[OnUsed] = []
         self.on_shown: list[OnShown] = []
+        self.parts: dict[str, Callable[[], object]] = {}
+        self._after_acting: list[Callable[[], None]] = []
+
+    def after_acting(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time after actions, which may include outcomes, are carried out."""
+        self._after_acting.append(callback)
+
+    def add_part(self, name: str, give: Callable[[], object]) -> None:
+        """Add the JSON data that `give` returns to `snapshot`, under this name."""
+        self.parts[name] = give

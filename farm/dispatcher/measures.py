@@ -39,7 +39,7 @@ class Measures:
         if isinstance(outcome, FarmError):
             self._done_at.append(now)
             return
-        if task.rows > 1 and task.queue.max_batch == 1:
+        if task.is_run:
             done = outcome.rows_done(task.rows)
             self._done_at.extend([now] * min(done, SAMPLES))
             self.done += done

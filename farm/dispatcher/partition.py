@@ -27,12 +27,14 @@ class Rows(Protocol):
     """The rows of one request, and the receiver of their outcomes.
 
     row_bytes: approximate size of one row. is_one_call: the rows count as one call in the
-    statistics; otherwise each row is a call. rows_a_step: number of rows that take as long to
+    statistics; otherwise each row is a call. are_callers: each row is a caller by itself unless its
+    hints name a chain; otherwise all rows are one. rows_a_step: number of rows that take as long to
     prepare as a part made of views.
     """
 
     row_bytes: int
     is_one_call: bool
+    are_callers: bool
     rows_a_step: int
 
     def __len__(self) -> int: ...
@@ -55,11 +57,15 @@ class Rows(Protocol):
     def finished(self) -> None:
         """Called when every row has its outcome."""
 
+    def is_wanted(self, first: int, end: int) -> bool:
+        """Return whether the outcome of one of these rows is still wanted."""
+
 
 class WholeCall:
     """The rows of one call. Their results are joined into one; the first error fails the call."""
 
     is_one_call = True
+    are_callers = False
     rows_a_step = 1 << 60  # a part is made of views
 
     def __init__(
@@ -127,6 +133,10 @@ class WholeCall:
             error = type(error)(f"{where}: {error.message}", detail=error.detail)
         self._on_done(error)
         return False
+
+    def is_wanted(self, first: int, end: int) -> bool:
+        """Return that all rows are wanted: they are cancelled together."""
+        return True
 
     def finished(self) -> None:
         """Answer the call with the joined result.

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from farm.call import Array, Call, Result
+from farm.errors import InvalidOutput
 
 
 def some_rows(call: Call, rows: slice | Sequence[int]) -> Call:
@@ -33,6 +34,14 @@ def numbered(keys: Sequence[bytes], known: Sequence[Result | None]) -> tuple[lis
             rows.append(row)
         numbers.append(positions[key])
     return numbers, rows
+
+
+def check_answer(result: Result, count: int) -> None:
+    """Raise InvalidOutput unless every output of a result has `count` rows."""
+    for array in result.outputs:
+        if array.ndim < 1 or len(array) != count:
+            shape = list(array.shape)
+            raise InvalidOutput(f"the worker's answer to {count} rows has the shape {shape}")
 
 
 def with_rows(result: Result) -> Result:

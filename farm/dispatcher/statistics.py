@@ -142,7 +142,7 @@ class Statistics:
     def add_answer(
         self, task: Task, outcome: Result | FarmError, calls: int, now: float, today: float
     ) -> None:
-        """Record the last answer to a task, which counts as `calls` calls. today: Unix time."""
+        """Record an answer to a task, which counts as `calls` calls. today: Unix time."""
         worker_s = self.add_run(task, outcome)
         if calls:
             self.add_outcome(task.call, outcome, now - task.submitted_at, today, calls)
@@ -150,7 +150,7 @@ class Statistics:
             client = task.account.client.name
             self.clients.answered(client, *counted(outcome, calls), worker_s, now)
         if task.id in self.chains.open:
-            self.chains.closed(task.id, outcome, calls, worker_s, now)
+            self.chains.task_answered(task.id, outcome, calls, worker_s, now)
 
     def add_whole(
         self,
@@ -175,8 +175,7 @@ class Statistics:
         """Record the run of a task, a call or a part of one, and return its worker-seconds."""
         if not isinstance(outcome, Result) or task.call.operation in QUESTIONS:
             return 0.0
-        one_by_one = task.rows > 1 and task.queue.max_batch == 1
-        worker_s = self._of(task.call).add_run(task.rows, outcome, one_by_one=one_by_one)
+        worker_s = self._of(task.call).add_run(task.rows, outcome, one_by_one=task.is_run)
         self.chains.of_all_s += worker_s
         return worker_s
 

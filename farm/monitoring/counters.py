@@ -80,7 +80,7 @@ class Counters:
         run_time_s = outcome.run_time_s
         if failed is not None:
             of.ends[type(failed).__name__] += 1
-        if task.rows > 1 and queue.max_batch == 1:  # its rows ran one after another
+        if task.is_run:
             if rows := outcome.rows_done(task.rows):
                 of.ends[DONE] += rows
                 of.run_times_s.add(run_time_s / rows, rows)

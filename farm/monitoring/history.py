@@ -129,7 +129,7 @@ class History:
         """Note the run time of a call."""
         if isinstance(outcome, Result) and task.call.operation not in QUESTIONS:
             seconds = outcome.run_time_s
-            if task.rows > 1 and task.queue.max_batch == 1:  # its rows ran one after another
+            if task.is_run:
                 seconds /= max(1, outcome.rows_done(task.rows))
             self._runs.append(seconds)
 

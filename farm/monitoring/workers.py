@@ -19,7 +19,7 @@ STALE_S = 20.0
 """Use that was reported longer ago is not shown: the worker cannot say what it uses now."""
 
 STALE_IDLE_S = 150.0
-"""The same for an idle worker, which reports less often (`worker_host.REPORT_IDLE_S`)."""
+"""The same for an idle worker, which reports less often (`use_reports.REPORT_IDLE_S`)."""
 
 FEW, REFRESH_S = 100, 1.0
 """Of more than 100 workers the facts are computed once a second, however many ask for them."""
@@ -84,7 +84,7 @@ class WorkerFacts:
             if facts is None:
                 return
         seconds = outcome.run_time_s
-        if task.rows > 1 and task.queue.max_batch == 1:
+        if task.is_run:
             seconds /= max(1, outcome.rows_done(task.rows))
         facts.run_times.add(seconds)
 

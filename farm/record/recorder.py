@@ -231,6 +231,8 @@ class Recorder:
     def _records(self, reply: Reply, now: float) -> Iterator[Record]:
         task, outcome = reply.task, reply.outcome
         call = task.call
+        if isinstance(outcome, Result) and outcome.more and not outcome.row_times_s:
+            return  # no row is answered yet
         if call.operation in NOT_KEPT or (
             isinstance(outcome, FarmError) and not isinstance(outcome, FAILURES)
         ):

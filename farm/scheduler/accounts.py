@@ -81,10 +81,13 @@ class Usage:
         self.fair_slots = SLOT
         self.rivals: dict[ClientTasks, None] = {}
 
-    def add_caller(self, chain: Chain) -> None:
-        """Count a caller. If the share grows with it, the client's turns may come earlier."""
+    def add_callers(self, chain: Chain, count: int) -> None:
+        """Count callers, of whom a chain is one.
+
+        If the share grows with them, the client's turns may come earlier.
+        """
         if chain is None:
-            self.single += 1
+            self.single += count
         else:
             self.chains[chain] = 1
         weight = min(MOST_CALLERS, self.single + len(self.chains))
@@ -94,10 +97,10 @@ class Usage:
             if moves:
                 self.reorder()
 
-    def remove_caller(self, chain: Chain) -> None:
-        """Count a caller less."""
+    def remove_callers(self, chain: Chain, count: int) -> None:
+        """Count so many callers less."""
         if chain is None:
-            self.single -= 1
+            self.single -= count
         else:
             del self.chains[chain]
         self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
@@ -135,23 +138,23 @@ class Account:
         self.held = 0
         self.active = 0
 
-    def opened(self, chain: Chain) -> None:
-        """Count an open call, and its caller if that has no other."""
+    def opened(self, chain: Chain, callers: int = 1) -> None:
+        """Count an open task, and its callers if these have no other."""
         self.active += 1
         chains = self.usage.chains
         if chain in chains:
             chains[chain] += 1
         else:
-            self.usage.add_caller(chain)
+            self.usage.add_callers(chain, callers)
 
-    def closed(self, chain: Chain) -> None:
-        """Count an open call less, and its caller if that has no other."""
+    def closed(self, chain: Chain, callers: int = 1) -> None:
+        """Count an open task less, and its callers if these have no other."""
         self.active -= 1
         chains = self.usage.chains
         if chain is not None and chains[chain] > 1:
             chains[chain] -= 1
         else:
-            self.usage.remove_caller(chain)
+            self.usage.remove_callers(chain, callers)
 
     def gave_back(self, held: int, seconds: float) -> None:
         """Reduce the held slots and correct the charge: the client's turn may come earlier."""

@@ -92,7 +92,7 @@ class Completion:
         if task.phase is OUTRUN:
             loser_ended(task)
         else:
-            task.account.closed(task.chain)
+            task.account.closed(task.chain, task.callers)
         task.phase = on[task.phase]
         del self._tasks[task.id]
         if task.lost_on:

@@ -196,8 +196,8 @@ def _copied(task: Task, worker: Worker, now: float) -> Send:
     if worker.pool.lots_of is not None:
         worker.pool.lots_of[queue] += 1
     queue.copies += 1
-    queue.in_flight += 1
-    queue.extra += 1
+    queue.in_flight += task.calls
+    queue.extra += task.calls
     return Send(worker.id, [task])
 
 
@@ -226,7 +226,7 @@ def ending_at(task: Task, worker: Worker) -> Attempt:
         else:
             attempt = task.copy
         task.copy = None
-        task.queue.extra -= 1
+        task.queue.extra -= task.calls
     return attempt
 
 
@@ -240,12 +240,12 @@ def outrun(task: Task) -> Worker:
     task.phase = TASK_OUTRUN[task.phase]
     task.former += (task.attempt,)
     task.attempt, task.copy = loser, None
-    task.account.closed(task.chain)
+    task.account.closed(task.chain, task.callers)
     loser.worker.outrun += 1
     return loser.worker
 
 
 def loser_ended(task: Task) -> None:
     """Settle the end of an outrun task's last attempt."""
-    task.queue.extra -= 1
+    task.queue.extra -= task.calls
     task.attempt.worker.outrun -= 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
-from farm.call import Call, ModelInfo, Operation
+from farm.call import Call, ModelInfo, Operation, Result
 from farm.errors import FarmError, LossCause, ModelNotFound
 from farm.policies import USUAL, ModelPolicy
 from farm.scheduler import affinity
@@ -31,7 +31,8 @@ from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, void_recall
 from farm.scheduler.sequences import Sequences
 from farm.scheduler.snapshot import snapshot, standing_out
-from farm.scheduler.state import Task, TaskId, Worker, WorkerId
+from farm.scheduler.split_runs import of_row, split_run
+from farm.scheduler.state import Attempt, Task, TaskId, Worker, WorkerId
 from farm.scheduler.view import View
 from farm.sequences import SequenceLimits
 
@@ -62,6 +63,7 @@ class Scheduler(Completion):
         self.max_queued = max_queued
         self.max_queued_per_client = max_queued_per_client
         self.policies = policies or {}
+        self.splits_runs = True  # whether workers may split runs of rows
         # State, changed only by the methods of this class.
         super().__init__(retries)
         self._ids = cast(Iterator[TaskId], count(first_task))
@@ -87,6 +89,7 @@ class Scheduler(Completion):
         deadline: float | None = None,
         start_by: float | None = None,
         lost_on: tuple[str, ...] = (),
+        gathered: bool = False,
         now: float,
     ) -> TaskId:
         """Add a call. Raises ModelNotFound, Overloaded, or InvalidInput for a sequence.
@@ -95,6 +98,7 @@ class Scheduler(Completion):
 
         chain: the caller within the client: see `accounts`.
         lost_on: losses that already count for the call, if it repeats a row of a run that was lost.
+        gathered: its rows are calls of as many callers.
         """
         model = self._models.get(call.model)
         if model is None:
@@ -117,12 +121,13 @@ class Scheduler(Completion):
             now,
             batch_key(call, max_batch=queue.max_batch) if queue.max_batch > 1 else None,
             chain,
+            gathered,
         )
         self._tasks[task.id] = task
         if lost_on:
             task.lost_on = lost_on
             self._suspects[task.id] = task
-        account.opened(chain)
+        account.opened(chain, task.callers)
         if deadline is not None:
             self._deadlines.add(deadline, task.id)
         if start_by is not None:
@@ -270,14 +275,17 @@ class Scheduler(Completion):
             attempt = prefer(task, task.copy)
         is_wanted = phase is SENT
         worker = attempt.worker
+        if isinstance(outcome, Result) and outcome.more:
+            self._goes_on(task, attempt, outcome, is_wanted=is_wanted)
+            return
+        if task.row >= 0:
+            of_it = of_row(outcome, task.row)
+            if of_it is None:
+                self.recalled(worker_id, [task_id], now=now)
+                return
+            outcome = of_it
         if isinstance(outcome, FarmError):
             charge_estimate(attempt)
-        elif outcome.more:
-            task.answers += 1
-            if is_wanted:
-                waited_s = attempt.sent_at - task.submitted_at
-                self._replies.append(Reply(task, outcome, waited_s, worker_id))
-            return
         elif phase is not OUTRUN:
             charge_run(task, attempt, outcome, now)
             if worker.behind and has_too_much(worker, task.queue.run_times.prefetch):
@@ -300,6 +308,18 @@ class Scheduler(Completion):
         else:
             self._ends.append(EndStream(outrun(task).id, task.id))
 
+    def _goes_on(self, task: Task, attempt: Attempt, outcome: Result, *, is_wanted: bool) -> None:
+        """Record an answer that is not the last one: of a stream, or to the first rows of a run."""
+        if task.queue.streams:
+            task.answers += 1
+        elif not (is_wanted and task.is_run and self.splits_runs):
+            return
+        else:
+            task = split_run(task, attempt, outcome)
+        if is_wanted:
+            waited_s = attempt.sent_at - task.submitted_at
+            self._replies.append(Reply(task, outcome, waited_s, attempt.worker.id))
+
     def _answered_late(self, task: Task, worker_id: WorkerId, outcome: Outcome) -> None:
         """Accept an answer from a worker that was given up or returned the task.
 
@@ -309,6 +329,13 @@ class Scheduler(Completion):
         if not former or not task.phase.has_caller or task.queue.streams or task.sequence:
             return
         attempt = former[-1]
+        if isinstance(outcome, Result) and outcome.more:
+            return
+        if task.row >= 0:
+            of_it = of_row(outcome, task.row)
+            if of_it is None:
+                return
+            outcome = of_it
         attempt.phase = ATTEMPT_ANSWERED[attempt.phase]
         waited_s = task.attempt.sent_at - task.submitted_at
         self._reply(task, outcome, waited_s, worker_id)

@@ -80,7 +80,7 @@ def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
         task.phase = sent
         task.attempt = Attempt(worker, lot, held, charged_s, weight, alone, refill, now)
         worker.held[task.id] = task
-    queue.in_flight += size
+    queue.in_flight += first.calls if size == 1 else sum([task.calls for task in batch])
 
 
 def release(task: Task, attempt: Attempt) -> bool:
@@ -90,7 +90,7 @@ def release(task: Task, attempt: Attempt) -> bool:
     del held[task.id]
     if not held:
         worker.busy_since = None
-    task.queue.in_flight -= 1
+    task.queue.in_flight -= task.calls
     task.account.gave_back(attempt.held, -attempt.charged_s)
     if lot is None:
         return False
@@ -118,7 +118,7 @@ def released(worker: Worker, task_ids: Iterable[TaskId]) -> Iterator[tuple[Task,
 
 def unplace(task: Task, attempt: Attempt) -> None:
     """Settle an attempt with its queue and client, as `release` does, after its worker is gone."""
-    task.queue.in_flight -= 1
+    task.queue.in_flight -= task.calls
     task.account.gave_back(attempt.held, -attempt.charged_s)
 
 
@@ -139,7 +139,7 @@ def charge_run(task: Task, attempt: Attempt, result: Result, now: float) -> None
         times.add(run_time_s)
     elif not lot.timed:  # the calls of a batch all report the same run
         lot.timed = True
-        if task.rows > 1 and task.queue.max_batch == 1:  # evaluated one by one
+        if task.is_run:
             run_time_s /= max(1, result.rows_done(task.rows))
         times.add(run_time_s)
         if lot.cold or times.count < FEW_RUNS or times.count % SAMPLED == 0:

@@ -195,9 +195,11 @@ def _check_model(
     for queue in model.by_operation.values():
         size = queue.size + queue.aside
         assert size == sum(t.queue is queue for t in waiting), "a queue knows its size"
+        assert queue.calls == sum(task.calls for task in queue.waiting()), "and its calls"
         mine = [task for task in held if task.queue is queue]
-        assert queue.in_flight == len(mine), "and its tasks in flight"
-        extra = len(mine) - len({task for task in mine if task.phase is not OUTRUN})
+        in_flight = sum(task.calls for task in mine)
+        assert queue.in_flight == in_flight, "and its calls in flight"
+        extra = in_flight - sum(task.calls for task in {*mine} if task.phase is not OUTRUN)
         assert queue.extra == extra, "with those beyond one for each call without an answer"
         assert (queue in model.waiting) == (queue.size > 0), "a model knows where tasks wait"
         if queue.size:
@@ -223,7 +225,8 @@ def _check_usage(usage: Usage, mine: list[Task]) -> None:
     assert usage.held == sum(t.attempt.held for t in mine if t.phase is not QUEUED), (
         "so are the slots it holds"
     )
-    assert usage.single == sum(task.chain is None for task in mine), "and its callers"
+    alone = [task.callers for task in mine if task.chain is None]
+    assert usage.single == sum(alone), "and its callers"
     assert usage.chains == Counter(task.chain for task in mine if task.chain is not None)
     lines = {task.line for task in waiting if task.line is not None}
     rivals = {line for line in lines if len(line.level.lines) > 1}

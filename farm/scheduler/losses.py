@@ -34,8 +34,8 @@ def error_for_loss(
     """Return the outcome of a task whose last attempt was lost; None: it is requeued.
 
     detail: the worker's last output, for the error. row: for a run of rows, the row that ran. Such
-    a task ends here too: the code that split the call into runs resubmits that row alone, so that
-    only the faulty row fails.
+    a task ends here too, as does one of gathered calls: the code that formed it resubmits that row
+    alone, or each of them, so that only the faulty one fails.
     """
     if cause is LossCause.CRASH:
         retries = min(retries, CRASH_RETRIES)
@@ -46,7 +46,7 @@ def error_for_loss(
         text = with_story(text, task, task.attempt.ended_at)
         kind = TimeLimitExceeded if time_limit else WorkerLost
         error: FarmError = kind(text, detail=detail)
-    elif task.rows > 1 and one_by_one:
+    elif task.is_run or (task.gathered and task.rows > 1):
         error = WorkerLost(task.lost_on[-1], detail=detail)
     else:
         return None

@@ -336,10 +336,7 @@ def depth_for(head: Task) -> int:
     if head.lost_on or not queue.repeatable:
         return 1
     times = queue.run_times
-    if head.rows > 1 and queue.max_batch == 1:  # a run of rows
-        prefetch = times.prefetch_for(times.of_rows(head.rows))
-    else:
-        prefetch = times.prefetch
+    prefetch = times.prefetch_for(times.of_rows(head.rows)) if head.is_run else times.prefetch
     mean = times.mean
     if prefetch and mean > SHARED_RUN_S and mean > SHARED_ROUND_TRIPS * times.round_trip_s:
         for pool in queue.model.pools:

@@ -213,9 +213,10 @@ class Queue:
         self.may_copy = False
         self.run_times = RunTimes()
         self.size = 0
+        self.calls = 0  # for which its tasks wait
         self.to_come = 0  # rows of calls split into parts that are not tasks yet
         self.aside = 0  # calls of sequences that wait, but not here
-        self.in_flight = 0
+        self.in_flight = 0  # calls, also of one task
         self.done = 0
         self.failed = 0
         self.copies = 0  # sent so far
@@ -245,6 +246,7 @@ class Queue:
         if not self.size:
             self.model.waiting[self] = None
         self.size += 1
+        self.calls += task.calls
         account = task.account
         account.client.queued += 1
         account.usage.waiting += 1
@@ -268,6 +270,7 @@ class Queue:
         account.client.queued -= 1
         account.usage.waiting -= 1
         self.size -= 1
+        self.calls -= task.calls
         if not self.size:
             del self.model.waiting[self]
 

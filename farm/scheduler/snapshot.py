@@ -111,7 +111,7 @@ def snapshot(
                 "models": sorted(w.pool.models),
                 "phase": words(w.phase),
                 "slots": w.slots,
-                "in_flight": len(w.held) - w.outrun,
+                "in_flight": sum([task.calls for task in w.held.values()]) - w.outrun,
                 **({"sequences": len(w.sequences)} if w.sequences else {}),
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
                 **_running(w, now, number),
@@ -125,7 +125,7 @@ def snapshot(
             {
                 "model": model.name,
                 "operation": queue.operation.value,
-                "queued": queue.size + queue.aside + queue.to_come,
+                "queued": queue.calls + queue.aside + queue.to_come,
                 "oldest_s": oldest_s(queue, now) if queue.size else None,
                 "in_flight": queue.in_flight - queue.extra,
                 "done": queue.done,

@@ -67,7 +67,8 @@ class Task:
 
     attempt: the current or last sending; not set before the first. former: earlier attempts, which
     are over, although their workers may still answer. copy: a second attempt in progress, at
-    another worker. copied: whether there ever was one.
+    another worker. copied: whether there ever was one. gathered: its rows are calls of as many
+    callers. row: the one that is left of a run that was split; -1: it was not.
     """
 
     __slots__ = (
@@ -81,13 +82,16 @@ class Task:
         "copy",
         "deadline",
         "former",
+        "gathered",
         "id",
+        "is_run",
         "line",
         "lost_on",
         "passed_at",
         "phase",
         "priority",
         "queue",
+        "row",
         "rows",
         "sequence",
         "submitted_at",
@@ -104,18 +108,20 @@ class Task:
         now: float,
         batch_key: object,
         chain: Chain,
+        gathered: bool = False,
     ) -> None:
-        # The request; never changes.
+        # The request; `take` alone changes it.
         self.id = task_id
-        self.call = call
         self.queue = queue
+        self.gathered = gathered
+        self.take(call)
         self.account = account
         self.chain = chain
         self.priority = priority
         self.deadline = deadline
         self.submitted_at = now
-        self.rows = call.rows or 1
         # The state; `line` is None while it does not wait.
+        self.row = -1
         self.phase: TaskPhase = QUEUED
         self.line: ClientTasks | None = None
         self.attempt: Attempt
@@ -128,6 +134,22 @@ class Task:
         self.passed_at: float | None = None  # when another went first to find its worker warm
         self.sequence: LiveSequence | None = None
 
+    def take(self, call: Call) -> None:
+        """Set what its worker is asked."""
+        self.call = call
+        self.rows = call.rows or 1
+        self.is_run = self.rows > 1 and self.queue.max_batch == 1  # they run one after another
+
+    @property
+    def calls(self) -> int:
+        """How many calls wait for the task: one for each row of a run, and of gathered calls."""
+        return self.rows if self.is_run or self.gathered else 1
+
+    @property
+    def callers(self) -> int:
+        """How many callers wait for it."""
+        return self.rows if self.gathered else 1
+
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """Return all attempts of an open task; first those that are over, in the order of ends."""
@@ -139,7 +161,7 @@ class Task:
         """Return how many evaluations succeeded with this outcome; each row of a run counts."""
         if isinstance(outcome, FarmError):
             return 0
-        if self.rows > 1 and self.queue.max_batch == 1:
+        if self.is_run:
             return outcome.rows_done(self.rows)
         return int(outcome.failed is None)
 

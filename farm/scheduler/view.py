@@ -70,13 +70,13 @@ class View:
         """Return the load now, much faster than a whole snapshot."""
         busy = sum(worker.busy_since is not None for worker in self._workers.values())
         queues = (q for model in self._models.values() for q in model.by_operation.values())
-        queued = sum(q.size + q.aside + q.to_come for q in queues)
+        queued = sum(q.calls + q.aside + q.to_come for q in queues)
         return Load(len(self._workers), busy, queued)
 
     def queued(self) -> int:
         """Return how many calls wait."""
         queues = (q for model in self._models.values() for q in model.by_operation.values())
-        return sum(queue.size + queue.aside for queue in queues)
+        return sum(queue.calls + queue.aside for queue in queues)
 
     def rows_in(self, model: str, seconds: float, *, more: int = 0) -> int:
         """Return how many rows of a model run one after another in `seconds`, or 1.
@@ -90,9 +90,23 @@ class View:
         queue = queues.by_operation[Operation.EVALUATE]
         if queue.max_batch > 1 or not queue.repeatable or not queue.run_times.count:
             return 1
-        if more and queue.size + queue.to_come + more > min(self.limits):
+        if more and queue.calls + queue.to_come + more > min(self.limits):
             return 1
         return max(1, int(seconds / queue.run_times.of_rows(1)))
+
+    def batch_in(self, model: str, seconds: float, *, more: int = 0) -> int:
+        """Return the most rows of a batch if two batches of a model run in `seconds`, or 1.
+
+        It is 1, too, while the run time is not known, if a batch that fails may not be taken apart,
+        or if `more` rows that wait outside the queue would exceed its limits.
+        """
+        queue = self._models[model].by_operation[Operation.EVALUATE]
+        times = queue.run_times
+        if not queue.repeatable or not times.count or 2 * times.mean > seconds:
+            return 1
+        if more and queue.calls + queue.to_come + more > min(self.limits):
+            return 1
+        return queue.max_batch
 
     def number(self, task_id: TaskId) -> str:
         """Return the short name of a call, for people: its number since the farm started."""

@@ -253,7 +253,7 @@ class NativeClients:
                 self._dispatcher.cancel(task)
             elif task.task is not None:
                 task.has_gaps = True
-                self._dispatcher.drop_rows(task.task, task.is_wanted)
+                self._dispatcher.drop_rows(task.task)
 
     def _check_repeatable(self, call: Call) -> None:
         """Raise WorkerLost for a call that may have run before and must not run twice."""

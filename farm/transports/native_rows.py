@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from farm.call import Call, Result
-from farm.errors import Cancelled, FarmError, InvalidOutput
+from farm.dispatcher.rows import check_answer
+from farm.errors import Cancelled, FarmError
 from farm.scheduler.state import TaskId
 from farm.wire.groups import CallGroup, row_results
 
@@ -44,7 +45,7 @@ class NativeRows:
     some were cancelled.
     """
 
-    is_one_call = False
+    is_one_call = are_callers = False
     rows_a_step = 1 << 60  # a part is made of views
 
     def __init__(self, group: CallGroup, client: OpenRows, most_a_run: Callable[[], int]) -> None:
@@ -80,10 +81,7 @@ class NativeRows:
     def done(self, first: int, end: int, result: Result) -> None:
         """Answer the calls of these rows that are open. Raises InvalidOutput."""
         count = end - first
-        for array in result.outputs:
-            if array.ndim < 1 or len(array) != count:
-                shape = list(array.shape)
-                raise InvalidOutput(f"the worker's answer to {count} rows has the shape {shape}")
+        check_answer(result, count)
         ids = self._ids[first:end]
         if not self.has_gaps:
             self._client.run_done(ids, result)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from farm.call import TAKES_ORIGINS, Buffer, Call, WorkerInfo
+from farm.call import Buffer, Call, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
 from farm.machine.traffic import Traffic, size_of
 from farm.scheduler.state import TaskId, WorkerId
@@ -26,6 +26,7 @@ from farm.transports.native_clients import NativeClients
 from farm.transports.peer_line import Listener, PeerLine
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
+from farm.wire.labels import TAKES_ORIGINS
 from farm.wire.messages import Kind, Message
 from farm.wire.sequences import encode_ended
 from farm.wire.usage import decode_usage

@@ -2,12 +2,12 @@
 
 The main thread runs the models and does nearly all communication. During a long run a second
 thread, the listener, serves the line: it hands back calls that have not begun, describes models,
-and sends pending answers. A thread must hold the lock to use the line.
+and sends pending answers, also those to the finished rows of a run. A thread must hold the lock to
+use the line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
@@ -16,20 +16,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from farm.call import TAKES_ORIGINS, Buffer, Call, Result, WorkerInfo
+from farm.call import Buffer, Call, Result, WorkerInfo
 from farm.errors import InvalidRequest, Unavailable
 from farm.machine.spinning import ShortWaits
-from farm.machine.usage import UsageMeter
+from farm.machine.wake_pipe import WakePipe
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
 from farm.transports.dial import DIAL_EVERY_S, dial, dial_local
 from farm.transports.identity import worker_identity
 from farm.transports.line_wait import LineWait
 from farm.transports.reach import Reach, accepts
+from farm.transports.use_reports import UseReports
 from farm.wire import messages as wire
+from farm.wire.labels import SPLITS_RUNS, TAKES_ORIGINS
 from farm.wire.messages import Kind
 from farm.wire.sequences import decode_ended
-from farm.wire.usage import Used, encode_usage
+from farm.wire.usage import encode_usage
+from farm.worker.row_run import RowRun
 from farm.worker.runner import OnStart, Runner, timed
 
 log = logging.getLogger(__name__)
@@ -49,14 +52,10 @@ LONGEST_LOOK_S = 1.0
 ASK_AFTER_SILENCE_S = 3.0
 """The dispatcher probes every second; after this silence the worker asks whether it is known."""
 
-REPORT_EVERY_S = 5.0
-"""Interval of reports of the memory and processors that this worker uses, while it has calls."""
-
-REPORT_IDLE_S = 60.0
-"""Longest interval of the same while it is idle: hundreds of idle workers cost next to nothing."""
-
 MARGIN_S = 10.0
 """Time in which the word that a sequence has ended arrives, if it was not lost."""
+
+LABELS = {TAKES_ORIGINS: "yes", SPLITS_RUNS: "yes"}
 
 LAST_WORDS_S = 2.0
 """Maximum time that a worker waits at its end until its last messages have left."""
@@ -89,7 +88,7 @@ class WorkerHost:
         pids: Sequence[int] = (),
     ) -> None:
         self._runner = runner
-        self._info = replace(info, labels={**info.labels, TAKES_ORIGINS: "yes"})
+        self._info = replace(info, labels={**info.labels, **LABELS})
         self._connection = connection
         kept_s = [m.sequences.idle_s for m in info.models if m.sequences is not None]
         # After so long without a call, a state that is still here is not needed; 0: there is none.
@@ -101,9 +100,7 @@ class WorkerHost:
         # One side's heartbeats are enough, and thousands of workers' would cost a core.
         self._line = dial(connection, self._identity, heartbeat_s=None)
         # Used by any thread and by signal handlers.
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._wakes = WakePipe()
         self._drain_asked = False
         # Guarded by the lock, like the line. A call is in one of the first three until it is
         # answered.
@@ -117,6 +114,7 @@ class WorkerHost:
         self._answers: list[tuple[int, wire.Outcome]] = []
         self._answers_since = 0.0
         self._unflushed: list[int] = []  # answered, but the answer is still in this process
+        self._row_run: tuple[int, RowRun, float] | None = None  # with the call's id and wait
         self._busy = False
         self._draining = False
         self._refused = ""
@@ -129,9 +127,7 @@ class WorkerHost:
         self._silent_s = 0.0
         self._asked_at = 0.0
         self._dialed_at = 0.0
-        self._meter = UsageMeter(pids)
-        self._report_at = self._reported_at = 0.0
-        self._report_after_s = REPORT_EVERY_S
+        self._reports = UseReports(pids)
         # Written by the main thread, read by the listener.
         self._began_at = 0.0
         self._look = threading.Event()
@@ -140,11 +136,7 @@ class WorkerHost:
     def drain(self) -> None:
         """Finish the running call, hand back the others, say goodbye, and end. Signal-safe."""
         self._drain_asked = True
-        self._wake()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):  # full of wake-ups, or closed
-            os.write(self._wake_write, b"w")
+        self._wakes.wake()
 
     def run(self) -> None:
         """Serve until drained. Raises Unavailable if no dispatcher accepts this worker."""
@@ -155,17 +147,14 @@ class WorkerHost:
         finally:
             self._closing.set()
             self._look.set()
-            self._wake()
+            self._wakes.wake()
             listener.join(1.0)
             self._line.flush(LAST_WORDS_S)
             self._line.close()
-            read_end, write_end = self._wake_read, self._wake_write
-            self._wake_read = self._wake_write = -1
-            os.close(write_end)
-            os.close(read_end)
+            self._wakes.close()
 
     def _serve(self) -> None:
-        wait = LineWait(self._wake_read, ShortWaits())
+        wait = LineWait(self._wakes.read_end, ShortWaits())
         ended_at: float | None = None  # None before the first run: the worker was new, not idle
         while True:
             with self._lock:
@@ -175,16 +164,15 @@ class WorkerHost:
                     return
                 batch = list(self._waiting.items())
                 self._busy = bool(batch)
-                if batch and self._report_after_s > REPORT_EVERY_S:
-                    self._report_after_s = REPORT_EVERY_S
-                    self._report_at = min(self._report_at, self._reported_at + REPORT_EVERY_S)
+                if batch:
+                    self._reports.has_calls()
                 settled = self._unflushed and self._flush()
             if not batch:
                 if settled and self._on_start is not None:
                     self._on_start(())
                 self._check_dispatcher()
                 if wait(self._line, self._turn_s(self._rest_s()), writes=bool(self._unflushed)):
-                    self._clear_wake_ups()
+                    self._wakes.clear()
                 continue
             self._began_at = time.perf_counter()
             if not self._look.is_set():
@@ -222,13 +210,18 @@ class WorkerHost:
         def ends_early(position: int) -> bool:
             return self._drain_asked
 
+        def on_run(position: int, run: RowRun) -> None:
+            waited_s = max(0.0, self._began_at - batch[position][1][1])
+            self._row_run = ids[position], run, waited_s
+
         def unwanted(position: int) -> bool:
             return ids[position] in self._unwanted
 
         calls = [call for _, (call, _) in batch]
-        for outcomes in self._runner.run(calls, started, claim, unwanted, ends_early):
+        for outcomes in self._runner.run(calls, started, claim, unwanted, ends_early, on_run):
             now = time.perf_counter()
             with self._lock:
+                self._row_run = None
                 if not self._answers:
                     self._answers_since = now
                 goes_on = False
@@ -287,11 +280,8 @@ class WorkerHost:
         if self._silent_s > ASK_AFTER_SILENCE_S and now - self._asked_at > ASK_AFTER_SILENCE_S:
             self._asked_at = now
             self._put(Kind.PROBE)
-        if self._joined and now >= self._report_at:
-            self._reported_at, self._report_at = now, now + self._report_after_s
-            if not self._busy:
-                self._report_after_s = min(2 * self._report_after_s, REPORT_IDLE_S)
-            self._put(Kind.PROBE, encode_usage(Used(*self._meter.read())))
+        if self._joined and (used := self._reports.next(now, busy=self._busy)) is not None:
+            self._put(Kind.PROBE, encode_usage(used))
 
     def _dial_again(self, now: float) -> None:
         """Dial again after the dispatcher is gone or has given this worker up."""
@@ -383,7 +373,7 @@ class WorkerHost:
         if not self._line.flush(0.0):
             self._unflushed += ids
             if self._busy:
-                self._wake()  # the listener writes the rest while the next call runs
+                self._wakes.wake()  # the listener writes the rest while the next call runs
 
     def _flush(self) -> bool:
         """Write the remaining answers; return whether all have left this process."""
@@ -400,7 +390,7 @@ class WorkerHost:
     # While a model runs
 
     def _listen(self) -> None:
-        wait = LineWait(self._wake_read)
+        wait = LineWait(self._wakes.read_end)
         while True:
             self._look.wait()
             writes = bool(self._unflushed)
@@ -415,8 +405,9 @@ class WorkerHost:
                 if not self._busy:
                     self._look.clear()
                     continue
-                self._clear_wake_ups()
+                self._wakes.clear()
                 self._attend()
+                self._split_run()
                 self._send_answers()
                 if self._unflushed:
                     self._flush()
@@ -433,6 +424,15 @@ class WorkerHost:
                 log.error("%s", self._silence())
                 # The model may run for hours, and its answer would be discarded.
                 os._exit(EXIT_ORPHANED)
+
+    def _split_run(self) -> None:
+        """Answer the finished rows of a long run, so that only the row that runs stays here."""
+        if self._row_run is None or time.perf_counter() - self._began_at < LISTEN_AFTER_S:
+            return
+        task_id, run, waited_s = self._row_run
+        done = run.split()
+        if done is not None:
+            self._answers.append((task_id, timed(done, waited_s)))
 
     def _may_leave(self) -> bool:
         """Whether this worker drains, and all that it still runs, it runs in vain."""
@@ -461,7 +461,7 @@ class WorkerHost:
         if self._line.may_come_back or not self._joined:
             return LONGEST_LOOK_S
         # Add a millisecond: the wait rounds down, and would busy-wait for the last one.
-        return max(0.0, self._report_at - time.monotonic()) + 0.001
+        return max(0.0, self._reports.at - time.monotonic()) + 0.001
 
     def _take_questions(self) -> list[tuple[int, Call]]:
         ids = [i for i, (call, _) in self._waiting.items() if needs_no_slot(call.operation)]
@@ -477,10 +477,6 @@ class WorkerHost:
                 self._running.discard(task_id)
                 self._answers.append((task_id, outcome))
                 self._send_answers()
-
-    def _clear_wake_ups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
 
     def _check_dispatcher(self) -> None:
         if self._refused and not self._joined:

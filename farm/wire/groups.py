@@ -83,8 +83,12 @@ def groupable(result: Result) -> bool:
     return form_of([array[0] for array in result.outputs]) is not None
 
 
-def row_results(result: Result, count: int) -> list[Result]:
-    """Return the results of each of the `count` rows of a result, without a batch axis."""
+def row_results(result: Result, count: int, *, has_axis: bool = False) -> list[Result]:
+    """Return the results of each of the `count` rows of a result.
+
+    has_axis: whether they have a batch axis, of length 1.
+    """
+    rows: list[Any] = [slice(row, row + 1) for row in range(count)] if has_axis else [*range(count)]
     return [
         Result(
             outputs,
@@ -97,7 +101,7 @@ def row_results(result: Result, count: int) -> list[Result]:
             reused=result.reused,
         )
         for outputs, run_time_s, idle_s, queue_time_s in zip(
-            [tuple([array[row, ...] for array in result.outputs]) for row in range(count)],
+            [tuple([array[row, ...] for array in result.outputs]) for row in rows],
             _row_times_s(result, count),
             _idle_s(result, count),
             _queue_times_s(result, count),
@@ -107,9 +111,11 @@ def row_results(result: Result, count: int) -> list[Result]:
 
 
 def _row_times_s(result: Result, count: int) -> Sequence[float]:
-    """Return the run time of each row, equal shares if the worker did not send them."""
+    """Return the run time of each row: of the batch, or equal shares if there are no others."""
     if len(result.row_times_s) == count:
         return result.row_times_s
+    if result.batch_rows > 1:
+        return [result.run_time_s] * count
     return [result.run_time_s / count] * count
 
 

@@ -9,16 +9,10 @@ import contextlib
 import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from time import perf_counter
 from typing import Protocol
-
-import numpy as np
 
 from farm import functions, sequences
 from farm.call import (
-    RUN_BYTES,
-    RUN_S,
-    Array,
     Call,
     ModelInfo,
     Operation,
@@ -35,6 +29,7 @@ from farm.errors import (
 from farm.model import Model, check_call, info_of
 from farm.sequences import SequenceId, SequenceStep
 from farm.worker import operations
+from farm.worker.row_run import RowRun
 from farm.worker.running import now_running
 
 Outcome = Result | FarmError
@@ -141,6 +136,7 @@ class Runner:
         claim: Callable[[Sequence[int]], Sequence[int]] | None = None,
         cancelled: Callable[[int], bool] | None = None,
         ends_early: Callable[[int], bool] | None = None,
+        on_run: Callable[[int, RowRun], None] | None = None,
     ) -> Iterator[list[tuple[int, Outcome]]]:
         """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
 
@@ -153,11 +149,14 @@ class Runner:
         cancelled is called after each to check whether to continue. A call of several rows of a
         model without batches is evaluated row by row, with on_start called for each. It is answered
         with the rows finished so far when one fails, after `RUN_S`, when its outputs reach
-        `RUN_BYTES`, or when ends_early, called after each row, returns True.
+        `RUN_BYTES`, or when ends_early, called after each row, returns True. on_run gets each such
+        run before it begins; another thread may split it.
         """
         has_names = bool([call for call in calls if call.origin is not None])
         try:
-            yield from self._run(calls, on_start, claim, cancelled, ends_early, has_names=has_names)
+            yield from self._run(
+                calls, on_start, claim, cancelled, ends_early, on_run, has_names=has_names
+            )
         finally:
             if has_names:
                 now_running(())
@@ -169,6 +168,7 @@ class Runner:
         claim: Callable[[Sequence[int]], Sequence[int]] | None,
         cancelled: Callable[[int], bool] | None,
         ends_early: Callable[[int], bool] | None,
+        on_run: Callable[[int, RowRun], None] | None,
         *,
         has_names: bool,
     ) -> Iterator[list[tuple[int, Outcome]]]:
@@ -189,7 +189,11 @@ class Runner:
                 if on_start is not None:
                     on_start((i,))
                 if calls[i].operation is not Operation.STREAM:
-                    run = _Run(i, on_start, ends_early)
+                    run = None
+                    if (calls[i].rows or 1) > 1:
+                        run = _row_run(i, on_start, ends_early)
+                        if on_run is not None:
+                            on_run(i, run)
                     yield [(i, self._answer(calls[i], run))]
                     continue
                 with contextlib.closing(self._answers(calls[i])) as answers:
@@ -220,7 +224,7 @@ class Runner:
             filling[key] = group, filled + rows
         return groups
 
-    def _answer(self, call: Call, run: _Run | None = None) -> Outcome:
+    def _answer(self, call: Call, run: RowRun | None = None) -> Outcome:
         """Return the outcome of one call that runs alone."""
         try:
             kept: tuple[sequences.Sequence, ...] = ()
@@ -238,7 +242,7 @@ class Runner:
                 return operations.derivative(model, info, call)
             if info.max_batch > 1:
                 return operations.evaluate_rows(model, info, [call])[0]
-            if run is not None and call.rows is not None and call.rows > 1 and info.repeatable:
+            if run is not None and info.repeatable:
                 return run.evaluate(model, info, call)
             return operations.evaluate(model, info, call, *kept)
         except BaseException as error:  # a model may raise SystemExit: only its call fails
@@ -329,56 +333,11 @@ def _mistake(call: Call, info: ModelInfo) -> FarmError | None:
     return None
 
 
-class _Run:
-    """A run of rows: one call of several rows, for a model that takes one at a time."""
-
-    def __init__(
-        self,
-        position: int,
-        on_start: OnStart | None,
-        ends_early: Callable[[int], bool] | None,
-    ) -> None:
-        self._position = position
-        self._on_start = on_start
-        self._ends_early = ends_early
-
-    def evaluate(self, model: Model, info: ModelInfo, call: Call) -> Result:
-        """Evaluate row after row, as many as fit in one answer."""
-        assert call.rows is not None, "it is a call of rows"
-        inputs_of = operations.inputs_of_rows(call, info)
-        room: list[Array] = []
-        shapes: list[tuple[int, ...]] = []
-        times: list[float] = []
-        size = row_size = 0
-        failed: FarmError | None = None
-        on_start, at = self._on_start, (self._position,)
-        began = perf_counter()
-        for row in range(call.rows):
-            if row:
-                if self._is_enough(perf_counter() - began, size):
-                    break
-                if on_start is not None:
-                    on_start(at, row)
-            try:
-                outputs, run_time_s = operations.run(model, info, inputs_of(row), call)
-            except BaseException as error:
-                failed = _logged(named(error), call)
-                break
-            if not row:
-                shapes = [array.shape for array in outputs]
-                row_size = sum([array.nbytes for array in outputs])
-                most = min(call.rows, 1 + RUN_BYTES // max(1, row_size))
-                room = [np.empty((most, *array.shape), array.dtype) for array in outputs]
-            elif [array.shape for array in outputs] != shapes:
-                break  # no array can hold both; this row begins the next run
-            for column, array in zip(room, outputs, strict=True):
-                column[row, ...] = array  # not as an object, if it holds bytes
-            times.append(run_time_s)
-            size += row_size
-        answered = tuple([column[: len(times)] for column in room])
-        return Result(answered, sum(times), failed=failed, row_times_s=tuple(times))
-
-    def _is_enough(self, seconds: float, size: int) -> bool:
-        if seconds >= RUN_S or size >= RUN_BYTES:
-            return True
-        return self._ends_early is not None and self._ends_early(self._position)
+def _row_run(
+    position: int, on_start: OnStart | None, ends_early: Callable[[int], bool] | None
+) -> RowRun:
+    return RowRun(
+        lambda row: None if on_start is None else on_start((position,), row),
+        lambda: ends_early is not None and ends_early(position),
+        lambda error, call: _logged(named(error), call),
+    )

@@ -21,7 +21,7 @@ import uvloop
 from distributed import LocalCluster
 
 import farm
-from farm.call import Call, Derivative, Operation, Result, WorkerInfo, canonical_config
+from farm.call import Call, Derivative, Hints, Operation, Result, WorkerInfo, canonical_config
 from farm.declared import Tensors
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidOutput, ModelFailed, Unavailable
@@ -197,6 +197,10 @@ def contract(test: Contract) -> Callable[[Start, bool], None]:
     return run
 
 
+BY_ITSELF = Hints(call_id="one")
+"""Calls with an id are no rows of one task."""
+
+
 def cube(x: float, model: str = "power", config: str = "{}") -> Call:
     return Call(model, Operation.EVALUATE, (np.array([x]),), config)
 
@@ -299,8 +303,8 @@ async def test_calls_are_taken_back_from_a_busy_worker(start: Start) -> None:
     async with start({"power": gate}, 1) as dispatcher:
         for _ in range(20):  # so short that some are prefetched
             await dispatcher.submit(cube(1.0))
-        blocked = asyncio.create_task(dispatcher.submit(cube(0.0)))
-        behind = [asyncio.create_task(dispatcher.submit(cube(2.0))) for _ in range(5)]
+        blocked = asyncio.create_task(dispatcher.submit(cube(0.0), BY_ITSELF))
+        behind = [asyncio.create_task(dispatcher.submit(cube(2.0), BY_ITSELF)) for _ in range(5)]
         await until(lambda: gate.waiting and snapshot(dispatcher, "in_flight") > 1)
         more = LocalTransport({"power": Power()})
         more.start(dispatcher)
@@ -379,8 +383,8 @@ async def test_stopped_workers_hand_back_what_has_not_begun(start: Start) -> Non
     async with start({"power": gate}, 1) as dispatcher:
         for _ in range(20):
             await dispatcher.submit(cube(1.0))
-        blocked = asyncio.create_task(dispatcher.submit(cube(0.0)))
-        behind = [asyncio.create_task(dispatcher.submit(cube(2.0))) for _ in range(5)]
+        blocked = asyncio.create_task(dispatcher.submit(cube(0.0), BY_ITSELF))
+        behind = [asyncio.create_task(dispatcher.submit(cube(2.0), BY_ITSELF)) for _ in range(5)]
         await until(lambda: gate.waiting and snapshot(dispatcher, "in_flight") > 1)
         (transport,) = dispatcher._transports
         transport.stop_workers()

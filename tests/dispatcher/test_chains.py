@@ -41,7 +41,7 @@ class Farm:
         worker_s: float = 0.0,
     ) -> None:
         self.chains.of_all_s += worker_s
-        self.chains.closed(task_id, outcome, calls, worker_s, self.now)
+        self.chains.task_answered(task_id, outcome, calls, worker_s, self.now)
 
     def rows(self, sent: Iterable[TaskId] = ()) -> list[dict[str, Any]]:
         return self.chains.snapshot(sent, self.now)

@@ -395,8 +395,9 @@ async def test_calls_that_keep_coming_to_busy_workers_leave_in_few_messages() ->
         dispatcher.finished(worker, [(task_id, Result((np.array([8.0]),), 1e-6))])
         await task
     transport.messages.clear()
-    for _ in range(40):
-        dispatcher.start_call(cube(), Hints(), lambda outcome: None)
+    for n in range(40):
+        hints = Hints(call_id=f"{n}")  # so that it is no row of one task with others
+        dispatcher.start_call(cube(), hints, lambda outcome: None)
         await turns(1)
     await until(lambda: len(transport.sent) == 40)
     first, *others = [count for _, count in transport.messages]

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import RUN_BYTES, RUN_S, Call, Hints, ModelInfo, Operation, Result, TensorInfo
-from farm.dispatcher.feeder import MOST_ALIVE, PARTS_A_TURN, Feeder, Part, part_rows
+from farm.dispatcher.feeder import PARTS_A_TURN, Feeder, Part
+from farm.dispatcher.part_size import MOST_ALIVE, QUICK_RUN_S, part_rows
 from farm.dispatcher.partition import WholeCall
 from farm.errors import (
     FarmError,
@@ -132,11 +133,21 @@ def test_one_row_until_the_run_time_is_known_and_then_what_takes_a_run_s() -> No
 def test_each_worker_gets_several_runs_of_a_call() -> None:
     farm = Farm(workers=5)
     farm.ask(40)
-    farm.work(lambda farm, call: doubled(call, row_s=1e-6))
+    farm.work(lambda farm, call: doubled(call, row_s=1e-5))
     farm.made.clear()
     farm.ask(400)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-5))
+    assert max(farm.made) == 400 // (4 * 5) > QUICK_RUN_S / 1e-5
+
+
+def test_a_run_is_not_made_shorter_than_what_it_takes_to_send_it() -> None:
+    farm = Farm(workers=5)
+    farm.ask(40)
     farm.work(lambda farm, call: doubled(call, row_s=1e-6))
-    assert max(farm.made) == 400 // (4 * 5)
+    farm.made.clear()
+    farm.ask(40)
+    farm.work(lambda farm, call: doubled(call, row_s=1e-6))
+    assert farm.made == [40]
 
 
 def test_a_run_is_at_most_one_message() -> None:
@@ -410,13 +421,14 @@ class Each:
     """Rows that fail independently; those in `wrong` are invalid."""
 
     row_bytes = 8
-    is_one_call = False
+    is_one_call = are_callers = False
     rows_a_step = 4
 
     def __init__(self, count: int, wrong: set[int]) -> None:
         self.most = count
         self.outcomes: dict[int, str] = {}
         self.ended = 0
+        self.wanted = set(range(count))
         self._count = count
         self._wrong = wrong
 
@@ -446,6 +458,9 @@ class Each:
             assert row not in self.outcomes
             self.outcomes[row] = error.message
         return True
+
+    def is_wanted(self, first: int, end: int) -> bool:
+        return not self.wanted.isdisjoint(range(first, end))
 
     def finished(self) -> None:
         self.ended += 1
@@ -592,23 +607,26 @@ def test_workers_that_join_get_rows_while_the_first_ones_still_run() -> None:
 
 def test_parts_without_a_wanted_row_are_cancelled_and_the_others_go_on() -> None:
     farm = Farm(workers=1)
-    call, outcomes = farm.ask(10)
+    rows = Each(10, set())
+    call = farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
     farm.turn()
     alive = len(farm.scheduler)
-    farm.feeder.drop(call, lambda first, end: first != 1)
+    rows.wanted.remove(1)
+    farm.feeder.drop(call)
     assert (farm.cancelled, len(farm.scheduler)) == (1, alive - 1)
-    farm.feeder.drop(call, lambda first, end: False)
+    rows.wanted.clear()
+    farm.feeder.drop(call)
     assert nothing_is_left(farm) or len(farm.scheduler) == 1, "one runs to its end"
-    farm.feeder.drop(call, lambda first, end: False)
+    farm.feeder.drop(call)
     farm.work(lambda farm, call: doubled(call))
     assert nothing_is_left(farm)
-    assert outcomes == []
+    assert rows.outcomes == {}
 
 
 def test_runs_are_as_long_as_the_rows_of_all_calls_allow() -> None:
     farm = Farm(workers=2)
     farm.ask(40)
-    farm.work(lambda farm, call: doubled(call, row_s=1e-6))
+    farm.work(lambda farm, call: doubled(call, row_s=2e-5))
     queue = farm.scheduler.queue("m", Operation.EVALUATE)
     assert part_rows(queue, 80, 80, 8) == 80 // (4 * 2)
     queue.to_come = 800

@@ -304,7 +304,7 @@ async def test_a_long_call_of_rows_runs_only_what_is_unknown() -> None:
 class Points:
     """Rows that are calls of their own, as those of a request to /farm."""
 
-    is_one_call = False
+    is_one_call = are_callers = False
     rows_a_step = 1 << 60
     row_bytes = 8
 
@@ -331,6 +331,9 @@ class Points:
         for row in range(first, end):
             assert row not in self.outcomes
             self.outcomes[row] = error.message
+        return True
+
+    def is_wanted(self, first: int, end: int) -> bool:
         return True
 
     def finished(self) -> None:

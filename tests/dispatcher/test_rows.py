@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from farm.call import Call, Operation, Result
-from farm.dispatcher.rows import numbered, some_rows, stacked, with_rows
+from farm.dispatcher.rows import check_answer, numbered, some_rows, stacked, with_rows
+from farm.errors import InvalidOutput
 
 CALL = Call("m", Operation.EVALUATE, (np.arange(6.0).reshape(3, 2), np.arange(3)), rows=3)
 
@@ -28,3 +30,10 @@ def test_results_with_and_of_rows() -> None:
     both = stacked([first, second])
     assert [array.tolist() for array in both.outputs] == [[[1, 1], [0, 0]], [5.0, 6.0]]
     assert both.run_time_s == 0.25
+
+
+def test_an_answer_has_a_row_for_each_that_was_asked() -> None:
+    check_answer(Result((np.ones((3, 2)), np.ones(3))), 3)
+    for wrong in (np.ones((2, 2)), np.array(5.0)):
+        with pytest.raises(InvalidOutput, match="the worker's answer to 3 rows has the shape"):
+            check_answer(Result((np.ones((3, 2)), wrong)), 3)

@@ -138,7 +138,7 @@ CORRUPTIONS: list[tuple[str, Corruption]] = [
     ("only models it has", lambda s: setattr(s.worker("w"), "pool", s.pool("n"))),
     ("a task in a slot has a lot", lambda s: setattr(s.described, "queue", s.queue())),
     ("a queue knows its size", lambda s: setattr(s.queue(), "size", 3)),
-    ("and its tasks in flight", lambda s: setattr(s.queue(), "in_flight", 3)),
+    ("and its calls in flight", lambda s: setattr(s.queue(), "in_flight", 3)),
     ("a model knows where tasks wait", lambda s: s.queue().model.waiting.clear()),
     ("a client's tasks are counted", lambda s: setattr(s.account("a"), "active", 3)),
     ("a client knows the slots it holds", lambda s: setattr(s.account("a"), "held", SLOT)),

@@ -30,6 +30,7 @@ from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.line import DealerLine
 from farm.transports.zmq.listener import ZmqListener
 from farm.wire import messages as wire
+from farm.wire.labels import SPLITS_RUNS
 from farm.wire.messages import Kind, Message, Outcome
 from tests.support.coroutines import LIMIT_S, until
 from tests.transports import host_process
@@ -66,7 +67,9 @@ class Peer:
             asyncio.get_running_loop().remove_writer(descriptor)
 
     def join(self, *models: ModelInfo, life: str = "a", slots: int = 1) -> None:
-        self.send(wire.encode_join(life, WorkerInfo(self.name, models or (CUBE,), slots)))
+        labels = {SPLITS_RUNS: "yes"}
+        info = WorkerInfo(self.name, models or (CUBE,), slots, labels=labels)
+        self.send(wire.encode_join(life, info))
 
     def answer(self, *answers: tuple[int, Outcome]) -> None:
         self.send(wire.encode_answers(answers))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo
+from farm.dispatcher.part_size import QUICK_RUN_S
 from farm.errors import Cancelled, FarmError, InvalidOutput, ModelFailed, WorkerLost
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.identity import CLIENT_PREFIX
@@ -142,20 +143,20 @@ async def test_a_row_waits_for_those_before_it_in_its_run() -> None:
         assert np.diff(waited) == pytest.approx([ROW_S] * (rows - 1))
 
 
-@pytest.mark.parametrize(
-    ("model", "hints"),
-    [
-        ("batches", BULK),
-        ("once", BULK),
-        ("keeps", BULK),
-        ("cube", Hints()),
-    ],
-)
+@pytest.mark.parametrize("model", ["batches", "once", "keeps"])
 @on_loop
-async def test_calls_that_must_not_share_a_run_do_not(model: str, hints: Hints) -> None:
+async def test_calls_that_must_not_share_a_run_do_not(model: str) -> None:
     async with known(CUBE, BATCHES, ONCE, KEEPS) as (_, worker, client):
-        ask(client, calls(1, 65, model), hints)
+        ask(client, calls(1, 65, model))
         assert {call.rows for _, call in await worker.hear_calls()} == {None}
+
+
+@on_loop
+async def test_calls_that_are_callers_by_themselves_share_quick_runs_only() -> None:
+    async with known() as (_, worker, client):
+        ask(client, calls(1, 65), Hints())
+        rows = [call.rows or 1 for _, call in await worker.hear_calls()]
+        assert 1 < max(rows) <= QUICK_RUN_S / ROW_S
 
 
 @on_loop

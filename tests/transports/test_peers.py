@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import TAKES_ORIGINS, Call, Hints, ModelInfo, Operation, Origin, Result, WorkerInfo
+from farm.call import Call, Hints, ModelInfo, Operation, Origin, Result, WorkerInfo
+from farm.dispatcher.part_size import QUICK_RUN_S
 from farm.errors import InvalidInput, LossCause, TimeLimitExceeded, WorkerLost
 from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
+from farm.wire.labels import TAKES_ORIGINS
 from farm.wire.messages import Kind, Loss
 from farm.wire.usage import Used
 from tests.support.coroutines import on_loop, until
@@ -536,10 +538,10 @@ async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attem
 async def test_tasks_are_taken_back_from_a_worker() -> None:
     async with Farm.up() as farm:
         busy = await farm.worker(W1)
-        for _ in range(20):  # so short that more are prefetched
+        for _ in range(20):  # so short that more are prefetched, but not as rows of one task
             waiting = farm.submit()
             ((task_id, _),) = await busy.hear_calls()
-            busy.answer((task_id, Result((np.array([8.0]),), 1e-6)))
+            busy.answer((task_id, Result((np.array([8.0]),), QUICK_RUN_S)))
             await waiting
         tasks = [farm.submit() for _ in range(10)]
         held = [task_id for task_id, _ in await busy.hear_calls()]

@@ -21,7 +21,7 @@ from farm.declared import Tensors
 from farm.errors import InvalidInput, InvalidRequest, ModelFailed, Unavailable
 from farm.model import Config, Inputs
 from farm.sequences import SequenceStep
-from farm.transports import worker_host
+from farm.transports import use_reports, worker_host
 from farm.transports.connection import Connection
 from farm.transports.identity import name_in
 from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
@@ -597,10 +597,28 @@ def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, runnin
         process.wait()
 
 
+def test_the_rows_beside_one_that_takes_long_are_answered_or_left_to_others(
+    desk: Desk, start: Start
+) -> None:
+    running = start()
+    x = np.array([[1.0], [2.0], [0.0], [3.0]])  # the gate holds zero back
+    desk.call((1, Call("gate", Operation.EVALUATE, (x,), rows=4)))
+    assert running.gate.waits.wait(LIMIT_S)
+    ((task, first),) = wire.decode_answers(desk.hear(Kind.ANSWERS))
+    assert isinstance(first, Result)
+    assert (task, first.more, len(first.row_times_s)) == (1, True, 2)
+    assert first.outputs[0].tolist() == [[1.0], [8.0]]
+    running.gate.open.set()
+    ((task, last),) = wire.decode_answers(desk.hear(Kind.ANSWERS))
+    assert isinstance(last, Result)
+    assert (task, last.more) == (1, False)
+    assert last.outputs[0].tolist() == [[1.0], [8.0], [0.0]]
+
+
 def test_worker_reports_what_it_uses(
     desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_host, "REPORT_EVERY_S", 0.05)
+    monkeypatch.setattr(use_reports, "REPORT_EVERY_S", 0.05)
     running = start()
     first, second = decode_usage(desk.hear_use()), decode_usage(desk.hear_use())
     mebibyte = 2**20
@@ -611,19 +629,3 @@ def test_worker_reports_what_it_uses(
     limit = time.monotonic() + LIMIT_S
     while decode_usage(desk.hear_use()).processor is None:
         assert time.monotonic() < limit
-
-
-def test_an_idle_worker_reports_less_and_less_often_and_a_busy_one_as_before(
-    desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_host, "REPORT_EVERY_S", 0.01)
-    monkeypatch.setattr(worker_host, "REPORT_IDLE_S", 0.03)
-    running = start()
-    intervals = []
-    for _ in range(4):
-        desk.hear_use()
-        intervals.append(running.host._report_after_s)
-    assert intervals == sorted(intervals)
-    assert intervals[-1] == 0.03
-    running.block(desk)
-    assert running.host._report_after_s == 0.01

@@ -241,7 +241,7 @@ class Fails(Model):
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep runs from ending early because the machine is busy."""
-    monkeypatch.setattr("farm.worker.runner.RUN_S", 1e9)
+    monkeypatch.setattr("farm.worker.row_run.RUN_S", 1e9)
 
 
 def run_of(*values: float) -> Call:
@@ -322,7 +322,7 @@ def test_a_run_ends_at_the_row_that_fails() -> None:
 def test_a_run_that_takes_long_is_answered_with_the_rows_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("farm.worker.runner.RUN_S", RUN_S)
+    monkeypatch.setattr("farm.worker.row_run.RUN_S", RUN_S)
     model = Fails()
     model.sleep_s = RUN_S / 2
     (outcome,) = Runner({"m": model}).execute([run_of(*range(100))])

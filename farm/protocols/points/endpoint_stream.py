@@ -74,7 +74,7 @@ class PointRows:
     and when no more follow (is_over).
     """
 
-    is_one_call = False
+    is_one_call = are_callers = False
     rows_a_step = POINTS_A_STEP
 
     def __init__(self, points: AnyPoints, info: ModelInfo, *, in_flight: int) -> None:
@@ -92,6 +92,10 @@ class PointRows:
 
     def __len__(self) -> int:
         return len(self._points)
+
+    def is_wanted(self, first: int, end: int) -> bool:
+        """Return that all points are wanted: they are cancelled together."""
+        return True
 
     def most_open(self) -> int:
         """Bounded, so that a client that reads slowly only delays its own points."""

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from farm.errors import LossCause, Unavailable
 from farm.machine.open_files import allow_many_open_files
+from farm.machine.wake_pipe import WakePipe
 from farm.provision.local.child import Child, OutOfMemory
 from farm.provision.local.deaths import Deaths
 from farm.provision.local.group import Launch
@@ -171,11 +172,9 @@ class Workers:
             future.set_running_or_notify_cancel()  # so that no waiter can cancel it
         host = socket.gethostname()
         self._name = f"{host}/{os.getpid()}-{id(self):x}"
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._wakes = WakePipe()
         # Not when the processes have ended: a signal may still come.
-        weakref.finalize(self, _close, self._wake_read, self._wake_write)
+        weakref.finalize(self, self._wakes.close)
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         # Requests from any thread or signal handler.
         self._draining = False
@@ -226,7 +225,7 @@ class Workers:
     def drain(self) -> None:
         """Finish running calls, hand back those not begun, and end. Safe in signal handlers."""
         self._draining = True
-        self._wake()
+        self._wakes.wake()
 
     def hurry(self, grace_s: float = HURRY_S) -> None:
         """Drain, but kill what runs after `grace_s` seconds; its calls are retried elsewhere."""
@@ -247,10 +246,6 @@ class Workers:
     def pids(self) -> list[int]:
         """The ids of the live processes."""
         return [seat.child.pid for seat in self._seats if seat.child is not None]
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._wake_write, b"w")
 
     # The supervising thread
 
@@ -308,7 +303,7 @@ class Workers:
     def _wait(self, now: float) -> None:
         """Wait for a message or death of a process, a deadline, or a request."""
         poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._wakes.read_end, select.POLLIN)
         due = [now + LOOK_EVERY_S]
         if self._kill_at is not None:
             due.append(self._kill_at)
@@ -324,8 +319,7 @@ class Workers:
         # Add a millisecond: poll rounds down, and would busy-wait for the last one.
         ready = poll.poll(1 + 1000 * max(0.0, min(due) - now))
         self._spoke = {descriptor for descriptor, _ in ready}
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
+        self._wakes.clear()
 
     def _next_look(self, child: Child, now: float) -> float:
         """Return when the child may have to be killed; a call beginning now may reach its limit."""
@@ -486,8 +480,3 @@ class Workers:
         """Fail: no process has ever served, and a restart would not help."""
         self._failure = WorkersFailed(f"{message} (log: {where})", detail=last_lines)
         self._draining = True
-
-
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

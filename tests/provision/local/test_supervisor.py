@@ -520,7 +520,7 @@ def test_a_stop_is_heard_while_the_supervisor_asks_the_dispatcher(
         return stop
 
     monkeypatch.setattr(workers._reports, "stop_asked", meanwhile)
-    workers._wake()
+    workers._wakes.wake()
     wait_until(workers.ended.done, "the end")
 
 

@@ -1,0 +1,65 @@
+"""Runs of rows that their workers split because one row takes long.
+
+The worker answers the rows before that one at once and leaves those behind it to others. The task
+goes on as the call of that row. The worker's last answer contains all rows up to it, as does one of
+a worker that has, or had, the whole run: the task notes which row counts. Only answers to runs tell
+the times of their rows.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+
+from farm.call import Call, Result
+from farm.errors import FarmError
+from farm.scheduler.actions import Outcome
+from farm.scheduler.state import Attempt, Task
+
+
+def split_run(task: Task, attempt: Attempt, done: Result) -> Task:
+    """Leave a task the row that its worker runs; return another, already over, of those before it.
+
+    done: the worker's first answer, with those rows.
+    """
+    call, count = task.call, len(done.row_times_s)
+    over = copy(task)
+    over.take(_some_rows(call, 0, count))
+    account, callers, calls = task.account, task.callers, task.calls
+    task.take(_some_rows(call, count, count + 1))
+    account.usage.remove_callers(task.chain, callers - task.callers)
+    task.row = count
+    gone = calls - task.calls
+    task.queue.in_flight -= gone if task.copy is None else 2 * gone
+    task.queue.extra -= 0 if task.copy is None else gone
+    attempt.charged_s -= done.run_time_s / attempt.weight
+    if (lot := attempt.lot) is not None:
+        lot.rows = 1
+    task.queue.done += count
+    attempt.worker.done += count
+    if count:
+        task.queue.run_times.add(done.run_time_s / count)
+    return over
+
+
+def _some_rows(call: Call, first: int, end: int) -> Call:
+    inputs = tuple([array[first:end] for array in call.inputs])
+    return replace(call, inputs=inputs, rows=end - first)
+
+
+def of_row(outcome: Outcome, row: int) -> Outcome | None:
+    """Return the outcome of row `row` of a run; None: the run has ended before it.
+
+    outcome: an answer to the run, or to the call of the row.
+    """
+    if isinstance(outcome, FarmError):
+        return outcome
+    times = outcome.row_times_s
+    if not times and outcome.failed is None:
+        return outcome
+    if row >= len(times):
+        return outcome.failed if row == len(times) else None
+    outputs = tuple([array[row : row + 1] for array in outcome.outputs])
+    return replace(
+        outcome, outputs=outputs, run_time_s=times[row], row_times_s=(times[row],), failed=None
+    )

@@ -1,0 +1,657 @@
+"""Calls of a fast model that arrive together run as rows of one task, but remain calls."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.failing import Failure
+from farm.dispatcher.gathering import LARGEST_BYTES
+from farm.dispatcher.part_size import QUICK_RUN_S
+from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded, Unavailable, WorkerLost
+from farm.scheduler.actions import Outcome
+from farm.scheduler.state import TaskId, WorkerId
+from farm.wire.labels import SPLITS_RUNS
+from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, turns, up
+from tests.support.coroutines import on_loop, until
+
+ROW_S = 1e-6
+ME = Hints(client="me")
+
+
+class Asked:
+    """Calls that are asked at once, and their outcomes."""
+
+    def __init__(self, dispatcher: Dispatcher, calls: list[Call], hints: Hints = ME) -> None:
+        self.dispatcher = dispatcher
+        self.outcomes: dict[int, list[Outcome]] = {n: [] for n in range(len(calls))}
+        self.ids = [
+            dispatcher.start_call(call, hints, self.outcomes[n].append)
+            for n, call in enumerate(calls)
+        ]
+
+    def cancel(self, *numbers: int) -> None:
+        for number in numbers:
+            self.dispatcher.cancel(self.ids[number])
+
+    async def all(self) -> list[Any]:
+        """The number that each call got, or its error."""
+        await until(lambda: all(self.outcomes.values()))
+        assert all(len(found) == 1 for found in self.outcomes.values())
+        return [shown(found[0]) for found in self.outcomes.values()]
+
+
+def shown(outcome: Outcome) -> Any:
+    return outcome.outputs[0].tolist() if isinstance(outcome, Result) else outcome
+
+
+def join(transport: Recorder, worker: WorkerId, *models: ModelInfo, splits: bool = True) -> None:
+    """Let a worker join; splits: whether it can split runs."""
+    labels = {SPLITS_RUNS: "yes"} if splits else {}
+    info = WorkerInfo(worker, models or (CUBE,), host=worker.partition("/")[0], labels=labels)
+    transport.dispatcher.worker_joined(info, transport)
+
+
+def answer(call: Call) -> Result:
+    """The answer of a worker to a call, or to all of its rows."""
+    rows = call.rows or 1
+    times = (ROW_S,) * rows if rows > 1 else ()  # as workers tell them
+    return Result((call.inputs[0] ** 3,), rows * ROW_S, row_times_s=times)
+
+
+def work(transport: Recorder) -> list[int]:
+    """Answer all that was sent; return the number of rows of each task."""
+    sent = list(transport.sent)
+    transport.sent.clear()
+    for worker, task_id, call in sent:
+        transport.dispatcher.finished(worker, [(task_id, answer(call))])
+    return [call.rows or 1 for _, _, call in sent]
+
+
+@asynccontextmanager
+async def known(*models: ModelInfo, **limits: Any) -> AsyncIterator[tuple[Dispatcher, Recorder]]:
+    """A dispatcher and its worker, after quick calls of each model, of which two came together."""
+    dispatcher, transport = up(**limits)
+    join(transport, W1, *models)
+    for model in models or (CUBE,):
+        first = asyncio.create_task(dispatcher.submit(cube(model=model.name)))
+        await until(lambda: transport.sent)
+        work(transport)
+        await first
+    both = Asked(dispatcher, [cube(model=model.name)] * 2)
+    while not all(both.outcomes.values()):
+        await turns(1)
+        work(transport)
+    yield dispatcher, transport
+
+
+async def sent(transport: Recorder) -> list[int]:
+    """The number of rows of each task that is sent now."""
+    await until(lambda: transport.sent)
+    await turns()
+    return [call.rows or 1 for _, _, call in transport.sent]
+
+
+@on_loop
+async def test_calls_that_arrive_together_are_one_task_and_each_has_its_own_answer() -> None:
+    async with known() as (dispatcher, transport):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
+        assert dispatcher.calls_open() == 16
+        assert await sent(transport) == [16]
+        work(transport)
+        assert await asked.all() == [[n**3.0] for n in range(16)]
+        assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_a_call_that_is_alone_is_sent_as_it_came() -> None:
+    async with known() as (dispatcher, transport):
+        call = cube(3.0)
+        asked = Asked(dispatcher, [call])
+        await sent(transport)
+        assert transport.sent[0][2] is call
+        work(transport)
+        assert await asked.all() == [[27.0]]
+
+
+@on_loop
+async def test_after_a_lone_caller_the_first_of_several_is_started_by_itself() -> None:
+    async with known() as (dispatcher, transport):
+        for count, rows in ((1, [1]), (1, [1]), (4, [1, 3]), (4, [4]), (1, [1])):
+            asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
+            assert await sent(transport) == rows
+            work(transport)
+            assert await asked.all() == [[n**3.0] for n in range(count)]
+
+
+@on_loop
+async def test_each_answer_says_how_long_its_call_ran_and_waited() -> None:
+    async with known() as (dispatcher, transport):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
+        await sent(transport)
+        ((worker, task_id, call),) = transport.sent
+        times = (1e-6, 2e-6, 4e-6)
+        result = replace(answer(call), run_time_s=7e-6, row_times_s=times, queue_time_s=0.5)
+        dispatcher.finished(worker, [(task_id, result)])
+        await asked.all()
+        results = [found[0] for found in asked.outcomes.values()]
+        assert [r.run_time_s for r in results if isinstance(r, Result)] == list(times)
+        assert {r.worker for r in results if isinstance(r, Result)} == {W1}
+        waited = [r.queue_time_s for r in results if isinstance(r, Result)]
+        assert np.diff(waited) == pytest.approx([1e-6, 2e-6], rel=1e-6)
+
+
+@on_loop
+async def test_calls_that_differ_in_more_than_numbers_are_not_rows_of_one_task() -> None:
+    free = ModelInfo("free", (TensorInfo("x", (-1,)),), CUBE.outputs)
+    async with known(CUBE, free) as (dispatcher, transport):
+        calls = [cube(), cube(config='{"a":1}'), cube(model="free")]
+        calls.append(Call("free", Operation.EVALUATE, (np.ones(2),)))
+        calls.append(Call("cube", Operation.EVALUATE, (np.array([2]),)))
+        Asked(dispatcher, calls)
+        Asked(dispatcher, [cube()], Hints(client="another"))
+        Asked(dispatcher, [cube()], Hints(client="me", priority=1))
+        Asked(dispatcher, [cube()], Hints(client="me", shown_as=("me", None)))
+        assert set(await sent(transport)) == {1}
+        assert len(transport.sent) == 8
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        Hints(chain="chain 1"),
+        Hints(call_id="one"),
+        Hints(deadline_s=9.0),
+        Hints(start_within_s=9.0),
+    ],
+)
+@on_loop
+async def test_what_concerns_one_call_alone_keeps_it_alone(hints: Hints) -> None:
+    async with known() as (dispatcher, transport):
+        Asked(dispatcher, [cube(), cube()], hints)
+        assert await sent(transport) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        replace(CUBE, repeatable=False),
+        replace(CUBE, keeps_point=True),
+    ],
+)
+@on_loop
+async def test_some_models_have_no_rows(model: ModelInfo) -> None:
+    async with known(model) as (dispatcher, transport):
+        Asked(dispatcher, [cube(), cube()])
+        assert set(await sent(transport)) == {1}
+
+
+@on_loop
+async def test_large_inputs_are_not_copied_together() -> None:
+    large = replace(CUBE, inputs=(TensorInfo("x", (-1,)),))
+    async with known(large) as (dispatcher, transport):
+        most = LARGEST_BYTES // 8
+        for size, rows in ((most, [2]), (most + 1, [1, 1])):
+            calls = [Call("cube", Operation.EVALUATE, (np.ones(size),)) for _ in range(2)]
+            Asked(dispatcher, calls)
+            assert await sent(transport) == rows
+            work(transport)
+
+
+@on_loop
+async def test_calls_of_a_slower_model_go_to_as_many_workers_as_there_are() -> None:
+    async with known() as (dispatcher, transport):
+        join(transport, W2)
+        join(transport, WorkerId("node3/3-c"))
+        first = asyncio.create_task(dispatcher.submit(cube()))
+        await transport.answer(run_time_s=2 * QUICK_RUN_S)
+        await first
+        Asked(dispatcher, [cube(), cube()])
+        assert await sent(transport) == [1, 1]
+        assert len({worker for worker, _, _ in transport.sent}) == 2
+
+
+@on_loop
+async def test_no_task_takes_longer_than_a_quick_run() -> None:
+    async with known() as (dispatcher, transport):
+        many = int(2.5 * QUICK_RUN_S / ROW_S)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(many)])
+        rows: list[int] = []
+        while not all(asked.outcomes.values()):
+            rows += work(transport)
+            await turns(1)
+        assert await asked.all() == [[n**3.0] for n in range(many)]
+        assert max(rows) <= QUICK_RUN_S / ROW_S
+
+
+@on_loop
+async def test_calls_that_someone_follows_run_alone() -> None:
+    async with known() as (dispatcher, transport):
+        dispatcher.on_answered.append(lambda task, outcome, now: None)
+        Asked(dispatcher, [cube(), cube()])
+        assert await sent(transport) == [1, 1]
+
+
+@on_loop
+async def test_the_error_of_a_call_is_its_own() -> None:
+    async with known() as (dispatcher, transport):
+        failures: list[Failure] = []
+        dispatcher.on_failed.append(failures.append)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        await sent(transport)
+        ((worker, task_id, call),) = transport.sent
+        transport.sent.clear()
+        some = replace(call, inputs=(call.inputs[0][:2],), rows=2)
+        failed = replace(answer(some), failed=ModelFailed("no root"))
+        dispatcher.finished(worker, [(task_id, failed)])
+        assert await sent(transport) == [1], "the last one runs again"
+        work(transport)
+        found = await asked.all()
+        assert found[:2] + found[3:] == [[0.0], [1.0], [27.0]]
+        assert isinstance(found[2], ModelFailed)
+        assert [failure.calls for failure in failures] == [1]
+
+
+@on_loop
+async def test_an_input_that_does_not_fit_is_refused_at_once() -> None:
+    async with known() as (dispatcher, _):
+        with pytest.raises(InvalidInput):
+            dispatcher.start_call(
+                Call("cube", Operation.EVALUATE, (np.ones(3),)), ME, lambda outcome: None
+            )
+        assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_only_the_call_that_kills_workers_fails() -> None:
+    async with known() as (dispatcher, transport):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        lost = 0
+        while not all(asked.outcomes.values()):
+            await turns()
+            if not transport.sent:
+                continue
+            worker, task_id, call = transport.sent.pop(0)
+            at = np.flatnonzero(call.inputs[0].reshape(-1) == 2.0)
+            if not len(at):
+                dispatcher.finished(worker, [(task_id, answer(call))])
+                continue
+            lost += 1
+            transport.sent.clear()
+            row = None if call.rows is None else int(at[0])
+            dispatcher.worker_left(worker, "killed", running=[task_id], row=row)
+            join(transport, WorkerId(f"node1/{lost + 1}-a"))
+        found = await asked.all()
+        assert found[:2] + found[3:] == [[0.0], [1.0], [27.0]]
+        assert isinstance(found[2], WorkerLost)
+
+
+def split(transport: Recorder, row: int) -> tuple[WorkerId, TaskId, Call]:
+    """Let the worker of the only run say that `row` takes long; return the run."""
+    (run,) = transport.sent
+    transport.sent.clear()
+    worker, task_id, call = run
+    transport.dispatcher.finished(worker, [(task_id, rows_of(call, row, more=True))])
+    return run
+
+
+def rows_of(call: Call, end: int, *, more: bool = False) -> Result:
+    """The answer to the rows of a run before `end`."""
+    outputs = (call.inputs[0][:end] ** 3,) if end else ()
+    return Result(outputs, end * ROW_S, more=more, row_times_s=(ROW_S,) * end)
+
+
+@pytest.mark.parametrize("row", [0, 2, 3])
+@on_loop
+async def test_a_call_that_takes_long_does_not_hold_up_those_beside_it(row: int) -> None:
+    async with known() as (dispatcher, transport):
+        join(transport, W2)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        assert await sent(transport) == [4]
+        stuck, task_id, call = split(transport, row)
+        while not all(asked.outcomes[n] for n in range(4) if n != row):
+            await turns()
+            assert all(worker != stuck for worker, _, _ in transport.sent)
+            work(transport)
+        assert asked.outcomes[row] == []
+        assert dispatcher.calls_open() == 1
+        dispatcher.finished(stuck, [(task_id, rows_of(call, row + 1))])
+        assert await asked.all() == [[0.0], [1.0], [8.0], [27.0]]
+        assert dispatcher.calls_open() == 0
+        assert dispatcher.snapshot()["done"] == 7
+
+
+@on_loop
+async def test_a_call_that_takes_long_can_be_cancelled() -> None:
+    async with known() as (dispatcher, transport):
+        join(transport, W2)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        await sent(transport)
+        split(transport, 1)
+        asked.cancel(1)
+        while not all(asked.outcomes[n] for n in (0, 2, 3)):
+            await turns()
+            work(transport)
+        assert dispatcher.calls_open() == 0
+        assert asked.outcomes[1] == []
+
+
+@on_loop
+async def test_calls_are_not_gathered_for_workers_that_cannot_split_a_run() -> None:
+    async with known() as (dispatcher, transport):
+        join(transport, W2, splits=False)
+        Asked(dispatcher, [cube(), cube()])
+        assert await sent(transport) == [1, 1]
+        work(transport)
+        dispatcher.worker_left(W2, "gone", drained=True)
+        Asked(dispatcher, [cube(), cube()])
+        assert await sent(transport) == [2]
+
+
+@on_loop
+async def test_calls_whose_answers_differ_in_shape_run_by_themselves_at_last() -> None:
+    varies = replace(CUBE, outputs=(TensorInfo("y", (-1,)),))
+    async with known(varies) as (dispatcher, transport):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        assert await sent(transport) == [4]
+        ((worker, task_id, call),) = transport.sent
+        transport.sent.clear()
+        dispatcher.finished(worker, [(task_id, rows_of(call, 1))])
+        assert await sent(transport) == [1, 1, 1]
+        work(transport)
+        assert await asked.all() == [[0.0], [1.0], [8.0], [27.0]]
+
+
+# Models with batches
+
+
+@asynccontextmanager
+async def batched(**changes: Any) -> AsyncIterator[tuple[Dispatcher, Recorder]]:
+    async with known(replace(CUBE, max_batch=8, **changes)) as (dispatcher, transport):
+        yield dispatcher, transport
+
+
+@pytest.mark.parametrize("rows", [None, 1])
+@on_loop
+async def test_calls_of_a_model_with_batches_are_rows_of_a_batch(rows: int | None) -> None:
+    async with batched() as (dispatcher, transport):
+        join(transport, W2, replace(CUBE, max_batch=8), splits=False)
+        shape = (1,) if rows is None else (1, 1)
+        calls = [replace(cube(float(n)), rows=rows) for n in range(12)]
+        calls = [replace(call, inputs=(call.inputs[0].reshape(shape),)) for call in calls]
+        asked = Asked(dispatcher, calls)
+        assert sorted(await sent(transport)) == [4, 8]
+        for worker, task_id, call in transport.sent:
+            result = Result((call.inputs[0] ** 3,), 7e-6, batch_rows=call.rows or 1)
+            dispatcher.finished(worker, [(task_id, result)])
+        await until(lambda: all(asked.outcomes.values()))
+        for n, (outcome,) in asked.outcomes.items():
+            assert isinstance(outcome, Result)
+            assert outcome.outputs[0].shape == shape
+            assert outcome.outputs[0].reshape(-1)[0] == n**3.0
+            assert outcome.run_time_s == 7e-6, "that of the batch"
+            assert outcome.batch_rows in (4, 8)
+
+
+@on_loop
+async def test_calls_of_more_rows_are_not_gathered() -> None:
+    async with batched() as (dispatcher, transport):
+        two = Call("cube", Operation.EVALUATE, (np.ones((2, 1)),), rows=2)
+        Asked(dispatcher, [two, two])
+        assert await sent(transport) == [2, 2]
+
+
+@pytest.mark.parametrize("error", [ModelFailed("no root"), InvalidInput("no number")])
+@on_loop
+async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: FarmError) -> None:
+    async with batched() as (dispatcher, transport):
+        failures: list[Failure] = []
+        dispatcher.on_failed.append(failures.append)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        assert await sent(transport) == [4]
+        ((worker, task_id, _),) = transport.sent
+        transport.sent.clear()
+        dispatcher.finished(worker, [(task_id, error)])
+        assert await sent(transport) == [1, 1, 1, 1]
+        assert failures == []
+        for worker, task_id, call in list(transport.sent):
+            is_bad = call.inputs[0].reshape(-1)[0] == 2.0
+            dispatcher.finished(worker, [(task_id, error if is_bad else answer(call))])
+        found = await asked.all()
+        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
+        assert found[2] is error
+        assert [failure.calls for failure in failures] == [1]
+        assert dispatcher.snapshot()["failed"] == 1
+
+
+@on_loop
+async def test_only_the_call_of_a_batch_that_kills_workers_fails() -> None:
+    async with batched() as (dispatcher, transport):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        assert await sent(transport) == [4]
+        lost = 0
+        while not all(asked.outcomes.values()):
+            await turns()
+            if not transport.sent:
+                continue
+            worker, task_id, call = transport.sent.pop(0)
+            if 2.0 not in call.inputs[0]:
+                dispatcher.finished(worker, [(task_id, answer(call))])
+                continue
+            lost += 1
+            transport.sent.clear()
+            dispatcher.worker_left(worker, "killed", running=[task_id])
+            join(transport, WorkerId(f"node1/{lost + 1}-a"), replace(CUBE, max_batch=8))
+        found = await asked.all()
+        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
+        assert isinstance(found[2], WorkerLost)
+        assert lost == 4, "as often as a call of its own"
+
+
+@on_loop
+async def test_a_batch_that_may_not_run_twice_has_no_calls_of_others() -> None:
+    async with batched(repeatable=False) as (dispatcher, transport):
+        Asked(dispatcher, [cube(), cube()])
+        assert set(await sent(transport)) == {1}
+
+
+# Cancelled
+
+
+@pytest.mark.parametrize("when", ["new", "sent", "queued"])
+@on_loop
+async def test_a_cancelled_call_is_not_answered_and_the_others_are(when: str) -> None:
+    async with known() as (dispatcher, transport):
+        if when == "queued":
+            dispatcher.worker_left(W1, "gone", drained=True)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(6)])
+        if when != "new":
+            await turns()
+        asked.cancel(0, 3, 4)
+        dispatcher.cancel(asked.ids[3])  # a second time changes nothing
+        if when == "queued":
+            join(transport, W2)
+        while not all(asked.outcomes[n] for n in (1, 2, 5)):
+            await turns(1)
+            work(transport)
+        await turns()
+        got = {n: [shown(one) for one in found] for n, found in asked.outcomes.items()}
+        assert got == {0: [], 1: [[1.0]], 2: [[8.0]], 3: [], 4: [], 5: [[125.0]]}
+        assert dispatcher.calls_open() == 0
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("started", [False, True])
+@on_loop
+async def test_calls_that_are_all_cancelled_do_not_run(count: int, started: bool) -> None:
+    async with known() as (dispatcher, transport):
+        dispatcher.worker_left(W1, "gone", drained=True)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
+        if started:
+            await turns()
+        asked.cancel(*range(count))
+        await turns()
+        join(transport, W2)
+        await turns()
+        assert transport.sent == []
+        assert dispatcher.calls_open() == 0
+        assert not any(asked.outcomes.values())
+
+
+# Counted
+
+
+@on_loop
+async def test_each_is_counted_as_a_call_and_as_a_caller() -> None:
+    async with known() as (dispatcher, transport):
+        dispatcher.worker_left(W1, "gone", drained=True)
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
+        await turns()
+        (queue,) = [q for q in dispatcher.snapshot()["queues"] if q["operation"] == "evaluate"]
+        assert queue["queued"] == 16
+        assert dispatcher.view.clients(0.0)["me"].callers == 16
+        join(transport, W2)
+        await sent(transport)
+        assert dispatcher.view.clients(0.0)["me"].callers == 16
+        work(transport)
+        await asked.all()
+        assert "me" not in dispatcher.view.clients(0.0)
+        counts = dispatcher.statistics()["cube"]
+        assert (counts.success.count, counts.rows, counts.executions) == (19, 19, 19)
+        (row,) = [r for r in dispatcher.snapshot()["clients"] if r["client"] == "me"]
+        assert row["done"] == 18
+
+
+# Not accepted after all
+
+
+@on_loop
+async def test_calls_that_the_queue_has_no_room_for_get_its_error() -> None:
+    async with known(max_queued=4) as (dispatcher, _):
+        dispatcher.worker_left(W1, "gone", drained=True)
+        failures: list[Failure] = []
+        dispatcher.on_failed.append(failures.append)
+        hints = [Hints(client=f"client {n}") for n in range(9)]
+        outcomes: list[Outcome] = []
+        refused: list[FarmError] = []
+        for one in hints:
+            try:
+                dispatcher.start_call(cube(), one, outcomes.append)
+            except Overloaded as error:
+                refused.append(error)
+        await turns()
+        assert len(outcomes) + len(refused) == 5
+        assert {type(outcome) for outcome in outcomes} <= {Overloaded}
+        assert sum(failure.calls for failure in failures) == 5
+
+
+@on_loop
+async def test_new_calls_end_with_the_farm_once() -> None:
+    async with known() as (dispatcher, transport):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
+        closing = asyncio.create_task(dispatcher.close())
+        await sent(transport)
+        work(transport)
+        await closing
+        assert await asked.all() == [[0.0], [1.0], [8.0]]
+
+
+@on_loop
+async def test_calls_that_nobody_answers_end_with_the_farm() -> None:
+    async with known() as (dispatcher, _):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
+        dispatcher.give_up()
+        found = await asked.all()
+        assert {type(one) for one in found} == {Unavailable}
+        assert dispatcher.calls_open() == 0
+
+
+# All together
+
+
+@pytest.mark.parametrize("seed", range(20))
+@on_loop
+async def test_whatever_happens_each_call_has_one_outcome_of_its_own(seed: int) -> None:
+    rng = random.Random(seed)
+    async with known() as (dispatcher, transport):
+        outcomes: dict[int, list[Outcome]] = {}
+        open_ids: dict[int, TaskId] = {}
+        cancelled: set[int] = set()
+        stuck: list[tuple[WorkerId, TaskId, Result]] = []
+        workers, names = {W1}, 1
+
+        def ask() -> None:
+            for _ in range(rng.randint(1, 40)):
+                n = len(outcomes)
+                outcomes[n] = []
+                hints = rng.choice([ME, ME, ME, Hints(client="b"), Hints(chain="c")])
+                open_ids[n] = dispatcher.start_call(cube(float(n)), hints, outcomes[n].append)
+
+        def cancel() -> None:
+            for n in rng.sample(sorted(open_ids), min(3, len(open_ids))):
+                if not outcomes[n]:
+                    cancelled.add(n)
+                    dispatcher.cancel(open_ids.pop(n))
+
+        def some_work() -> None:
+            while transport.sent and rng.random() < 0.9:
+                worker, task_id, call = transport.sent.pop(0)
+                if worker not in workers:
+                    continue
+                result: Outcome = answer(call)
+                rows = call.rows or 1
+                if rows > 1 and rng.random() < 0.3:
+                    row = rng.randint(0, rows - 1)
+                    first = rows_of(call, row, more=True)
+                    dispatcher.finished(worker, [(task_id, first)])
+                    stuck.append((worker, task_id, rows_of(call, row + 1)))
+                    continue
+                if rows > 1 and isinstance(result, Result) and rng.random() < 0.3:
+                    done = rng.randint(0, rows - 1)
+                    part = replace(call, inputs=(call.inputs[0][:done],), rows=done)
+                    result = replace(answer(part), failed=ModelFailed("no"))
+                dispatcher.finished(worker, [(task_id, result)])
+
+        def go_on() -> None:
+            while stuck and rng.random() < 0.7:
+                worker, task_id, last = stuck.pop(rng.randrange(len(stuck)))
+                if worker in workers:
+                    dispatcher.finished(worker, [(task_id, last)])
+
+        def lose() -> None:
+            nonlocal names
+            if workers and rng.random() < 0.3:
+                worker = workers.pop()
+                dispatcher.worker_left(worker, "killed", row=rng.choice([None, 0, 1]))
+            names += 1
+            workers.add(WorkerId(f"node1/{names}-a"))
+            join(transport, WorkerId(f"node1/{names}-a"))
+
+        for _ in range(60):
+            rng.choice([ask, cancel, some_work, some_work, go_on, lose])()
+            await turns(rng.randint(0, 2))
+            dispatcher._scheduler.check()
+        while dispatcher.calls_open():
+            await turns(1)
+            go_on()
+            work(transport)
+        for n, found in outcomes.items():
+            if n in cancelled:
+                assert found == []
+                continue
+            (one,) = found
+            if isinstance(one, Result):
+                assert one.outputs[0].tolist() == [float(n) ** 3]
+            else:
+                assert isinstance(one, ModelFailed | WorkerLost)
+        dispatcher._scheduler.check()
+        assert len(dispatcher._gathering) == 0

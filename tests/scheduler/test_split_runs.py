@@ -1,0 +1,223 @@
+"""A run that its worker splits goes on as the call of one row, wherever its answer comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Operation, Result
+from farm.errors import ModelFailed, WorkerLost
+from farm.scheduler.actions import Reply, Send
+from farm.scheduler.core import Scheduler
+from farm.scheduler.split_runs import of_row
+from farm.scheduler.state import WorkerId
+from tests.scheduler.recorder import model
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+ROW_S = 1e-6
+
+
+def run_of(rows: int) -> Call:
+    return Call("m", Operation.EVALUATE, (np.arange(rows, dtype=float)[:, None],), rows=rows)
+
+
+def rows_of(first: int, end: int, *, more: bool = False, failed: bool = False) -> Result:
+    """The answer to the rows from `first` to `end`; failed: and the next one failed."""
+    count = end - first
+    outputs = (np.arange(first, end, dtype=float)[:, None],) if count else ()
+    error = ModelFailed("no root") if failed else None
+    return Result(outputs, count * ROW_S, more=more, failed=error, row_times_s=(ROW_S,) * count)
+
+
+class Farm:
+    """A scheduler that has sent a run of eight rows of eight callers to its first worker."""
+
+    def __init__(self, *, sends: bool = True) -> None:
+        self.scheduler = Scheduler()
+        self.scheduler.worker_joined(W1, [model()], now=0.0)
+        self.task = self.scheduler.submit(
+            run_of(8), client="me", chain=None, gathered=True, now=0.0
+        )
+        if sends:
+            self.act()
+
+    def act(self) -> list[Reply]:
+        """Return the replies; sent calls are kept."""
+        actions = self.scheduler.actions(0.0)
+        self.sent = [action for action in actions if isinstance(action, Send)]
+        self.scheduler.check()
+        return [action for action in actions if isinstance(action, Reply)]
+
+    def says(self, outcome: Result | ModelFailed, worker: WorkerId = W1) -> list[Reply]:
+        self.scheduler.finished(worker, self.task, outcome, now=0.0)
+        return self.act()
+
+    def callers(self) -> int:
+        clients = self.scheduler.view.clients(0.0)
+        return clients["me"].callers if "me" in clients else 0
+
+
+def value(reply: Reply) -> list[float]:
+    assert isinstance(reply.outcome, Result)
+    return [float(x) for x in reply.outcome.outputs[0].reshape(-1)]
+
+
+@pytest.mark.parametrize("row", [0, 3, 7])
+def test_the_task_goes_on_as_the_row_that_runs(row: int) -> None:
+    farm = Farm()
+    (done,) = farm.says(rows_of(0, row, more=True))
+    assert isinstance(done.outcome, Result)
+    assert done.outcome.more
+    assert done.task.rows == max(1, row)
+    assert farm.callers() == 1
+    task = farm.scheduler.view.task(farm.task)
+    assert task is not None
+    assert (task.rows, task.is_run) == (1, False)
+    assert task.call.inputs[0].tolist() == [[float(row)]]
+    (last,) = farm.says(rows_of(0, row + 1))
+    assert value(last) == [float(row)]
+    assert isinstance(last.outcome, Result)
+    assert last.outcome.run_time_s == ROW_S
+    assert farm.callers() == 0
+    assert len(farm.scheduler) == 0
+    assert farm.scheduler.queue("m", Operation.EVALUATE).done == row + 1
+
+
+def test_the_row_that_runs_may_fail() -> None:
+    farm = Farm()
+    farm.says(rows_of(0, 3, more=True))
+    (last,) = farm.says(rows_of(0, 3, failed=True))
+    assert isinstance(last.outcome, ModelFailed)
+
+
+def test_an_answer_without_the_row_lets_it_run_again() -> None:
+    farm = Farm()
+    farm.says(rows_of(0, 3, more=True))
+    assert farm.says(rows_of(0, 3)) == []
+    (send,) = farm.sent
+    assert send.tasks[0].call.inputs[0].tolist() == [[3.0]]
+    (last,) = farm.says(Result((np.array([[3.0]]),), ROW_S))
+    assert value(last) == [3.0]
+
+
+def test_a_lost_worker_costs_the_row_alone_an_attempt() -> None:
+    farm = Farm()
+    farm.says(rows_of(0, 3, more=True))
+    farm.scheduler.worker_left(W1, "killed", running=[farm.task], row=3, now=0.0)
+    assert farm.act() == []
+    farm.scheduler.worker_joined(W2, [model()], now=0.0)
+    farm.act()
+    (send,) = farm.sent
+    assert send.worker == W2
+    assert send.tasks[0].call.inputs[0].tolist() == [[3.0]]
+    (last,) = farm.says(Result((np.array([[3.0]]),), ROW_S), W2)
+    assert value(last) == [3.0]
+
+
+@pytest.mark.parametrize("splits", ["before it was given up", "at its second worker"])
+def test_a_late_answer_of_the_whole_run_answers_the_row(splits: str) -> None:
+    farm = Farm()
+    if splits.startswith("before"):
+        farm.says(rows_of(0, 3, more=True))
+    farm.scheduler.went_missing(W1, [farm.task], now=0.0)
+    missing = farm.act()
+    if not splits.startswith("before"):  # the run has ended, as those lost with a worker do
+        (reply,) = missing
+        assert isinstance(reply.outcome, WorkerLost)
+        return
+    farm.scheduler.worker_left(W1, "gone", drained=True, now=0.0)
+    farm.act()
+    assert farm.says(rows_of(0, 2, more=True)) == [], "a late first answer tells nothing new"
+    assert farm.says(rows_of(0, 3)) == [], "nor does one that ends before the row"
+    (last,) = farm.says(rows_of(0, 4))
+    assert value(last) == [3.0]
+
+
+def test_answers_to_what_was_returned_count_by_their_rows() -> None:
+    farm = Farm()
+    farm.scheduler.worker_left(W1, "unreachable", running=[], now=0.0)
+    farm.scheduler.worker_joined(W2, [model()], now=0.0)
+    farm.act()
+    (send,) = farm.sent
+    assert send.worker == W2
+    farm.says(rows_of(0, 5, more=True), W2)
+    (late,) = farm.says(rows_of(0, 8), W1)
+    assert value(late) == [5.0]
+
+
+def test_a_run_without_a_caller_is_not_split() -> None:
+    farm = Farm()
+    farm.scheduler.cancel(farm.task)
+    assert farm.says(rows_of(0, 3, more=True)) == []
+    assert farm.says(rows_of(0, 4)) == []
+    assert len(farm.scheduler) == 0
+
+
+def test_whoever_expects_one_answer_gets_one() -> None:
+    farm = Farm()
+    farm.scheduler.splits_runs = False
+    assert farm.says(rows_of(0, 3, more=True)) == []
+    (reply,) = farm.says(rows_of(0, 4))
+    assert value(reply) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_slots_and_the_charge_of_the_client_are_settled() -> None:
+    farm = Farm()
+    farm.says(rows_of(0, 3, more=True))
+    other = farm.scheduler.submit(run_of(1), client="me", chain=None, now=0.0)
+    farm.says(rows_of(0, 4))
+    assert [task.id for send in farm.sent for task in send.tasks] in ([other], [])
+    farm.scheduler.finished(W1, other, rows_of(0, 1), now=0.0)
+    farm.act()
+    assert len(farm.scheduler) == 0
+
+
+def test_the_outcome_of_a_row() -> None:
+    whole = rows_of(0, 4, failed=True)
+    one = of_row(whole, 2)
+    assert isinstance(one, Result)
+    assert one.failed is None
+    assert isinstance(of_row(whole, 4), ModelFailed)
+    assert of_row(whole, 5) is None
+    assert of_row(rows_of(0, 4), 4) is None
+    assert of_row(rows_of(0, 0, failed=True), 2) is None
+    alone = Result((np.ones((1, 1)),), ROW_S)
+    assert of_row(alone, 2) is alone
+    lost = WorkerLost("gone")
+    assert of_row(lost, 2) is lost
+
+
+def test_the_worker_may_have_the_run_and_its_row() -> None:
+    farm = Farm()
+    farm.says(rows_of(0, 3, more=True))
+    farm.scheduler.went_missing(W1, [farm.task], now=0.0)
+    farm.act()
+    (send,) = farm.sent
+    assert send.worker == W1
+    (late,) = farm.says(rows_of(0, 4))
+    assert value(late) == [3.0]
+
+
+def test_a_run_with_a_copy_is_split_by_either_worker() -> None:
+    for splits, other in ((W1, W2), (W2, W1)):
+        farm = Farm()
+        scheduler = farm.scheduler
+        farm.says(rows_of(0, 8))
+        for n in range(40):  # copies need known run times, and answered calls
+            farm.task = scheduler.submit(run_of(1), client="me", chain=None, now=float(n))
+            farm.act()
+            farm.says(Result((np.zeros((1, 1)),), ROW_S))
+        scheduler.worker_joined(W2, [model()], now=50.0)
+        farm.task = scheduler.submit(run_of(8), client="me", chain=None, gathered=True, now=50.0)
+        (send,) = [a for a in scheduler.actions(50.0) if isinstance(a, Send)]
+        (copy,) = [a for a in scheduler.actions(90.0) if isinstance(a, Send)]
+        assert {send.worker, copy.worker} == {W1, W2}
+        scheduler.check()
+        assert scheduler.snapshot(90.0)["queues"][0]["in_flight"] == 8
+        farm.says(rows_of(0, 3, more=True), splits)
+        assert scheduler.snapshot(90.0)["queues"][0]["in_flight"] == 1
+        assert farm.says(rows_of(0, 2, more=True), other) == []
+        (reply,) = farm.says(rows_of(0, 8), other)
+        assert value(reply) == [3.0]
+        farm.says(rows_of(0, 4), splits)
+        assert len(scheduler) == 0
