@@ -40,8 +40,8 @@ Start = Callable[[Call, Hints, OnDone, float], TaskId]
 class GatheredCalls:
     """Calls of one client that differ only in their numbers, as `Rows`.
 
-    call, hints: those of the first. most: how many there may be. waiting: who gets each call's
-    outcome; None: it has ended, or was cancelled. task: the id of all rows once they are started,
+    call, hints: those of the first. most: how many there may be. waiting: the receivers of the
+    outcomes; None: it has ended, or was cancelled. task: the id of all rows once they are started,
     or of the only call.
     """
 
@@ -52,7 +52,7 @@ class GatheredCalls:
     def __init__(
         self, call: Call, hints: Hints, most: int, ended: Callable[[TaskId], object]
     ) -> None:
-        """ended: is told the id of each call that ends."""
+        """ended: gets the id of each call that ends."""
         self.call = call
         self.hints = hints
         self.most = most

@@ -27,7 +27,8 @@ def split_run(task: Task, attempt: Attempt, done: Result) -> Task:
     over.take(_some_rows(call, 0, count))
     account, callers, calls = task.account, task.callers, task.calls
     task.take(_some_rows(call, count, count + 1))
-    account.usage.remove_callers(task.chain, callers - task.callers)
+    if task.gathered:  # otherwise all rows have one caller
+        account.usage.remove_callers(task.chain, callers - task.callers)
     task.row = count
     gone = calls - task.calls
     task.queue.in_flight -= gone if task.copy is None else 2 * gone

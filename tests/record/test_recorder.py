@@ -18,6 +18,7 @@ from farm.errors import Cancelled, FarmError, ModelFailed
 from farm.record.entry import Entry, Status
 from farm.record.file import entries_in
 from farm.record.recorder import Recorder
+from farm.scheduler.state import TaskId, WorkerId
 from farm.storage.frames import Damage
 from tests.dispatcher import test_dispatcher
 from tests.dispatcher.test_dispatcher import W1, W2
@@ -178,6 +179,38 @@ async def test_a_record_without_reuse_answers_nothing(path: Path) -> None:
             await running.asked(at(1.0, 2.0))
             assert running.ran == 1
         assert len(recorded(path)) == ran
+
+
+@pytest.mark.parametrize("row", [0, 2])
+@on_loop
+async def test_the_rows_of_a_split_run_are_kept_once_each(path: Path, row: int) -> None:
+    x = np.array([[1.0, float(n)] for n in range(40)])
+    rows = Call("square", Operation.EVALUATE, (x,), rows=40)
+    with farm(path, reuses=False) as running:
+        await running.asked(at(1.0, 50.0), Result((np.array([1.0, 2500.0]),), 1e-6))
+        asked = asyncio.create_task(running.dispatcher.submit(rows))
+        stuck: list[tuple[WorkerId, TaskId, Result]] = []
+        while not asked.done():
+            await asyncio.sleep(0)
+            for worker, task_id, sent in running.worker.sent:
+                y, count = sent.inputs[0] ** 2, sent.rows or 1
+                times = (1e-6,) * count
+                if count > row + 1 and not stuck:
+                    some, done = y[: row + 1], times[: row + 1]
+                    stuck.append((worker, task_id, Result((some,), sum(done), row_times_s=done)))
+                    y, times = y[:row], times[:row]
+                    first = Result((y,) if row else (), sum(times), more=True, row_times_s=times)
+                    running.dispatcher.finished(worker, [(task_id, first)])
+                else:
+                    whole = Result((y,), sum(times), row_times_s=times if count > 1 else ())
+                    running.dispatcher.finished(worker, [(task_id, whole)])
+            running.worker.sent.clear()
+            if stuck and not running.dispatcher.view.queued():
+                running.dispatcher.finished(stuck[0][0], [stuck[0][1:]])
+        assert (await asked).outputs[0].tolist() == (x**2).tolist()
+    found = [(entry.inputs[0].tolist(), entry.outputs[0].tolist()) for entry in recorded(path)]
+    points = [*x, np.array([1.0, 50.0])]
+    assert sorted(found) == sorted([(each.tolist(), (each**2).tolist()) for each in points])
 
 
 @on_loop

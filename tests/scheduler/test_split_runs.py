@@ -83,6 +83,17 @@ def test_the_task_goes_on_as_the_row_that_runs(row: int) -> None:
     assert farm.scheduler.queue("m", Operation.EVALUATE).done == row + 1
 
 
+def test_the_caller_of_all_rows_remains_until_the_last_one_is_answered() -> None:
+    farm = Farm()
+    farm.says(rows_of(0, 8))
+    farm.task = farm.scheduler.submit(run_of(8), client="me", chain="rows 1", now=0.0)
+    farm.act()
+    farm.says(rows_of(0, 3, more=True))
+    assert farm.callers() == 1
+    farm.says(rows_of(0, 4))
+    assert farm.callers() == 0
+
+
 def test_the_row_that_runs_may_fail() -> None:
     farm = Farm()
     farm.says(rows_of(0, 3, more=True))

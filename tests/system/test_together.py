@@ -213,3 +213,23 @@ def test_a_call_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
             assert not hangs.done()
             (tmp_path / "gate").touch()
             assert hangs.result(LIMIT_S) == [[-2.0]]
+
+
+@pytest.mark.parametrize("over", ["native", "http"])
+@pytest.mark.timeout(120)
+def test_a_point_that_hangs_holds_up_no_other_of_its_map(tmp_path: Path, over: str) -> None:
+    (tmp_path / "gated.py").write_text(GATED)
+    with serving(tmp_path, "gated.py", "--workers", "3") as served:
+        target = served.folder if over == "native" else served.connection.url
+        with farm.connect(target) as client:
+            model = client.model("gated")
+            for x in range(3):  # its run time is known from here on
+                model(float(x))
+            points = [float(n) for n in range(500)]
+            points[3] = points[250] = -1.0
+            found = model.as_completed(points, in_flight=500)
+            first = [next(found) for _ in range(498)]
+            assert {index for index, _ in first} == set(range(500)) - {3, 250}
+            assert all(y[0] == 2.0 * index for index, y in first)
+            (tmp_path / "gate").touch()
+            assert {index for index, _ in found} == {3, 250}
