@@ -155,13 +155,13 @@ def test_jobs_of_a_killed_front_door_are_let_go_by_the_next_one(farm: GridFarm) 
 
 
 def test_a_job_ends_at_its_limit_and_no_call_is_cut_off(farm: GridFarm) -> None:
-    limit = 'min_jobs = 1\nmax_jobs = 1\ntime = "0:12"\nwarn_s = 5'
+    limit = 'min_jobs = 1\nmax_jobs = 1\ntime = "0:20"\nwarn_s = 5'
     farm.serve(ONE_KIND.replace("max_jobs = 3", limit))
     (first,) = farm.wait_for_workers(1)
-    assert 0 < first["ends_in_s"] <= 12
-    assert re.search(r"h_rt=12\b", farm.run("qstat", "-j", first["job"]))
-    with farm.calling("double", 10, 1.0) as answers:
-        assert answers() == [2.0 * n for n in range(10)]
+    assert 0 < first["ends_in_s"] <= 20
+    assert re.search(r"h_rt=20\b", farm.run("qstat", "-j", first["job"]))
+    with farm.calling("double", 18, 1.0) as answers:
+        assert answers() == [2.0 * n for n in range(18)]
     assert not farm.events("lost")
     account = farm.grid.account(first["job"])
     assert (account["failed"], account["exit_status"]) == ("0", "0")
