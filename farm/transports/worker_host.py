@@ -56,6 +56,7 @@ MARGIN_S = 10.0
 """Time in which the word that a sequence has ended arrives, if it was not lost."""
 
 LABELS = {TAKES_ORIGINS: "yes", SPLITS_RUNS: "yes"}
+"""What every worker that this module hosts can do."""
 
 LAST_WORDS_S = 2.0
 """Maximum time that a worker waits at its end until its last messages have left."""
