@@ -151,7 +151,7 @@ def run(
         )
         if not (as_json or served) and closed.is_over(file_version(target)):
             return DONE
-        farm = stack.enter_context(open_farm(target, journal))
+        farm = stack.enter_context(open_farm(target, journal, model.name))
         try:
             with signals.restored():
                 return uvloop.run(closed.go(farm, served, kills=kills, as_json=as_json))

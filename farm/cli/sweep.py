@@ -261,7 +261,7 @@ def run(
                 click.echo(f"note: the order of the points stays that of {out}", err=True)
             return _continue(claim, there, target, model, rules, retry_failed=retry_failed)
         request = replace(request, seed=secrets.randbits(31) if seed is None else seed)
-        with open_farm(target, out) as farm:
+        with open_farm(target, out, model) as farm:
             name = _the_model(farm.client, model)
             plan = make_plan(request, lambda config: farm.client.describe(name, config))
             hints = hints_of(plan, rules)
@@ -307,7 +307,7 @@ def rerun(
     click.echo(f"config = {call.config}")
     click.echo(f"so far: {PointStatus(int(known.status[point])).name.lower()}")
     chosen = chosen_farm(target, plan, file, trust=trust)
-    with open_farm(chosen, file.with_name(f"{file.name}.rerun")) as farm:
+    with open_farm(chosen, file.with_name(f"{file.name}.rerun"), call.model) as farm:
         try:
             result = farm.client.submit(call).result()
         except FarmError as error:
@@ -332,7 +332,7 @@ def _resume(
         if not len(pending_points(store, retry_failed=retry_failed)):
             return _said_complete(path, store.plan.size - store.known.count(PointStatus.DONE))
         target = chosen_farm(target, store.plan, path, trust=trust)
-        with terminable(), open_farm(target, path) as farm:
+        with terminable(), open_farm(target, path, store.plan.info.name) as farm:
             store = opened.handed_over(farm.client)
             return run_session(store, farm, rules, retry_failed=retry_failed)
 
@@ -351,7 +351,7 @@ def _continue(
     is_complete = not claim.pending and not (retry_failed and claim.failed)
     # A model that is surely the same need not be started only to say so.
     if not (is_complete and model in (None, there.info.name) and is_unchanged(target, there)):
-        with open_farm(target, path) as farm:
+        with open_farm(target, path, model) as farm:
             name = _the_model(farm.client, model)
             info = farm.client.describe(name, there.config_of(0))
             check_same_model(path, there, info, sources_of(target, there))

@@ -69,7 +69,7 @@ def extend(
             click.echo(f"note: {text}", err=True)
         target = chosen_farm(target, plan, file, trust=trust)
         opened.store.extend(plan)
-        with terminable(), open_farm(target, file) as farm:
+        with terminable(), open_farm(target, file, plan.info.name) as farm:
             return run_session(opened.handed_over(farm.client), farm, rules)
 
 

@@ -213,10 +213,10 @@ def farm_options(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
+def open_farm(target: Target, out: Path, model: str | None = None) -> Iterator[OpenFarm]:
     """Connect to the farm that runs the sweep `out`; the target's models are served for the block.
 
-    Raises click.UsageError, FarmError.
+    model: the one that a running farm needs to have; None: any. Raises click.UsageError, FarmError.
     """
     if target.models and target.to:
         raise click.UsageError("give MODEL to serve it here, or --to for a running farm, not both")
@@ -252,21 +252,21 @@ def open_farm(target: Target, out: Path) -> Iterator[OpenFarm]:
         return new
 
     try:
-        _await_models(current)
+        _await_model(current, model)
         yield OpenFarm(current, _start(current), reconnect)
     finally:
         current.close()
 
 
-def _await_models(client: Client) -> None:
-    """Wait as long as the farm expects its first workers, and print what these wait for.
+def _await_model(client: Client, name: str | None) -> None:
+    """Wait as long as the farm expects workers with the model, and print what these wait for.
 
     Raises FarmError if the farm does not answer.
     """
     said = ""
-    while not client.models():
+    while True:
         try:
-            client.expect_models()
+            client.expect_models(name)
             return
         except Unavailable as error:
             if error.message != said:

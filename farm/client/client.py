@@ -223,15 +223,15 @@ class Client:
         self._seen.update(names)
         return names
 
-    def expect_models(self) -> list[str]:
-        """Return the names of the served models, for callers that need at least one.
+    def expect_models(self, needed: str | None = None) -> list[str]:
+        """Return the names of the served models, for callers that need one; by default any.
 
-        Raises Unavailable if there is none yet and the farm reports what it is waiting for.
+        Raises Unavailable if that is not there yet and the farm reports what it is waiting for.
         """
         names = self.models()
-        if not names:
+        if not names or (needed is not None and needed not in names):
             try:
-                self.describe("")
+                self.describe(needed or "")
             except Unavailable:
                 raise
             except FarmError:
@@ -247,16 +247,17 @@ class Client:
     def model(self, name: str | None = None) -> RemoteModel:
         """Return a served model as a callable object; without a name, the only model.
 
-        With `wait`, and after a restart of the farm, this waits until the model is there. Raises
-        ModelNotFound, or Unavailable while a farm is waiting for its first workers.
+        With `wait`, and for a model that was there before a restart of the farm, this waits until
+        it is there. Raises ModelNotFound, or Unavailable while the farm expects workers with it.
         """
         seen, here = self._seen.copy(), self._seen.copy()
         wait = self._address[1].get("wait")
-        patience = Patience((PATIENCE_S if seen else 0.0) if wait is None else wait)
+        had = bool(seen) and (name is None or name in seen)
+        patience = Patience((PATIENCE_S if had else 0.0) if wait is None else wait)
 
         def find() -> RemoteModel:
             nonlocal here
-            here = set(self.expect_models())
+            here = set(self.expect_models(name))
             found = next(iter(here)) if name is None and len(here) == 1 else name
             if found is not None and found in here:
                 return RemoteModel(self, found)

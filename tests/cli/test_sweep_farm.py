@@ -21,6 +21,7 @@ from farm.transports.connection import Connection, write_connection
 from farm.worker.specs import version_of
 from tests.support.dask_cluster import dask_cluster
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, run_farm, serving, start_farm
+from tests.support.running_farm import Farm
 from tests.sweep.samples import BEAM as BEAM_INFO
 from tests.sweep.samples import plan_of
 
@@ -240,6 +241,21 @@ def test_a_running_farm_gets_enough_for_its_workers(folder: Path) -> None:
 def test_a_farm_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(Unavailable), open_farm(Target(to=str(tmp_path)), tmp_path / "s.h5"):
         pass
+
+
+def test_a_sweep_waits_for_workers_with_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = Farm(tmp_path)
+    running.expect("surrogate")
+    running.expect_later("beam", "kind 'gpu': 1 job is pending", asked=2)
+    try:
+        with open_farm(Target(to=str(tmp_path)), tmp_path / "s.h5", "beam") as farm:
+            assert farm.client.model("beam").name == "beam"
+    finally:
+        running.close()
+    problem = "waiting: model 'beam' is not served here; the models are: surrogate"
+    assert capsys.readouterr().err == f"{problem}; but kind 'gpu': 1 job is pending\n"
 
 
 def test_a_model_and_a_farm_are_too_much(tmp_path: Path) -> None:

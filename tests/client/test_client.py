@@ -165,6 +165,21 @@ def test_a_model_that_is_not_there_is_awaited_only_where_it_may_come(served: Ser
         client.model()
 
 
+def test_a_model_is_awaited_whose_workers_have_yet_to_join(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    farm.expect("surrogate")
+    farm.expect_later("beam", "kind 'gpu': 1 job is pending", asked=3)
+    try:
+        with connect(farm.connect) as client:
+            problem = "'beam' is not served here; the models are: surrogate; but kind 'gpu'"
+            with pytest.raises(Unavailable, match=problem):
+                client.model("beam")
+        with connect(farm.connect, wait=math.inf) as client:
+            assert client.model("beam").name == "beam"
+    finally:
+        farm.close()
+
+
 @pytest.mark.parametrize("url", ["http://", "http:///x", "ftp://host"])
 def test_what_is_no_address_is_said(url: str) -> None:
     with pytest.raises(Unavailable, match=r"no connection file|not the address of a server"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Call, Operation, Result
+from farm.call import Call, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.scheduler.state import WorkerId
 from farm.transports.connection import WORKERS_FILE, Connection, write_connection
@@ -109,6 +109,27 @@ class Farm:
             return self._transport.restart(worker, info.labels["supervisor"])
 
         return bool(self._on_loop(restart()))
+
+    def expect(self, model: str) -> None:
+        """Accept calls of a model whose workers will join."""
+
+        async def expect() -> None:
+            self.dispatcher.expect([ModelInfo(model, (), ())])
+
+        self._on_loop(expect())
+
+    def expect_later(self, model: str, why: str, *, asked: int) -> None:
+        """Say why a model is not known yet, and know it once that is asked so many times."""
+        times = 0
+
+        def awaited() -> str:
+            nonlocal times
+            times += 1
+            if times == asked:
+                self.dispatcher.expect([ModelInfo(model, (), ())])
+            return why
+
+        self.dispatcher.first_worker.awaited = awaited
 
     def stop_workers(self) -> None:
         self._loop.call_soon_threadsafe(self._transport.stop_workers)
