@@ -554,12 +554,11 @@ class Histories(RuleBasedStateMachine):
             worker.lots[task.id] = lot
             lots = {worker.lots[each.id] for each in worker.inbox} - {None}
             if lot is not None:
-                credit = worker.slots * (1 + task.queue.run_times.prefetch)
-                if goes_on and not worker.slots:
-                    credit = worker.most_slots
-                assert len(lots) <= credit <= worker.slots * FULL, "above its credit"
+                # One that drains finishes its sequences in the slots it had; nothing waits there.
+                slots = worker.slots or worker.most_slots
+                credit = slots * (1 + task.queue.run_times.prefetch) if worker.slots else slots
+                assert len(lots) <= credit <= slots * FULL, "above its credit"
                 if any(lot is not None and lot.exclusive for lot in lots):
-                    slots = worker.slots or worker.most_slots
                     assert len(lots) <= slots, "it waits behind a long call"
         for lot in lots:
             rows = [task for task in worker.inbox if worker.lots[task.id] is lot]
