@@ -29,7 +29,11 @@ class Lifeline:
         self.read_end, self._write_end = os.pipe()
 
     def tie(self, group: int) -> None:
-        """Tie process group `group`, which inherited the read end; close this process's copy."""
+        """Tie process group `group`, which inherited the read end; close this process's copy.
+
+        A starter that is killed before this, some 0.1 ms after the start, leaves the group running
+        unless it watches `read_end` itself.
+        """
         _signal(self.read_end, group)
         self._close_read_end()
 

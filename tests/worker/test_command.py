@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,23 @@ def wait_for_processes(folder: Path, count: int) -> None:
         time.sleep(0.02)
 
 
+def pipes_of(pid: int) -> Counter[str]:
+    """Return how many descriptors a process has of each pipe."""
+    targets = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return Counter(target for target in targets if target.startswith("pipe:"))
+
+
+def wait_until_tied(worker: int, program: int) -> None:
+    """Return once the program runs, and its worker has closed its copy of the lifeline's end."""
+    limit = time.monotonic() + scaled(10.0)
+    while True:
+        kept, left = pipes_of(program), pipes_of(worker)
+        if kept.total() == 1 and all(left[lifeline] == 1 for lifeline in kept):
+            return
+        assert time.monotonic() < limit, f"the program has {kept}, its worker {left}"
+        time.sleep(0.02)
+
+
 SPAWNING = (
     "import subprocess, sys, time;"
     "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)']);"
@@ -321,6 +339,7 @@ model.evaluate(Inputs(x=np.zeros(1)), {{}})
 """
     with subprocess.Popen([sys.executable, "-c", worker], cwd=Path(__file__).parents[2]) as process:
         wait_for_processes(tmp_path / "scratch", 1)
+        wait_until_tied(process.pid, *processes_of(tmp_path / "scratch"))
         process.kill()
     wait_for_processes(tmp_path / "scratch", 0)
 
