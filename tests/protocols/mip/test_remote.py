@@ -120,9 +120,11 @@ def test_outputs_that_are_not_as_declared() -> None:
             answer(model, [1.0, 2.0])
 
 
-def test_a_server_that_is_gone() -> None:
-    with kubemo_serving("double") as (port, process):
-        model = MipModel(f"mip://127.0.0.1:{port}", inputs={"x": 2}, outputs={"y": 2})
+def test_a_server_that_is_gone(tmp_path: Path) -> None:
+    # By a socket file: another program might get the port of a server that is gone.
+    path = tmp_path / "s"
+    with kubemo_serving("double", str(path)) as (_, process):
+        model = MipModel(f"mip+unix:{path}", inputs={"x": 2}, outputs={"y": 2})
         process.kill()
         process.wait(20)
         with pytest.raises(Unavailable, match="does not answer: Connection refused"):
