@@ -98,6 +98,11 @@ def events(client: farm.Client, *kinds: str) -> list[str]:
     return [e["text"] for e in client.status()["events"] if e["event"] in kinds]
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    ["pbs", *[pytest.param(other, marks=pytest.mark.slow) for other in ("lsf", "flux")]],
+    indirect=True,
+)
 def test_jobs_come_with_calls_and_are_drained_when_idle(cluster: Cluster) -> None:
     with cluster.farm() as client:
         wait_until(lambda: client.models() == ["Double"], "the model")

@@ -99,6 +99,7 @@ def grpc_body(fill: Callable[[Any, Any], None]) -> bytes:
     return body
 
 
+@pytest.mark.slow
 @on_loop
 async def test_grpc() -> None:
     dispatcher = Dispatcher([LocalTransport({"echo": echo, "texts": texts})])

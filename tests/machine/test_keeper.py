@@ -162,6 +162,7 @@ def test_a_crash_loop_ends_with_its_reason(kept: Start, serves: str) -> None:
     assert errors.endswith("it ended with exit status 3: OSError: no space left\n")
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_start_is_a_crash(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", str(FILE), str(tmp_path / "none")]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)

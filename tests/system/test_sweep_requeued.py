@@ -93,7 +93,7 @@ def status_of(path: Path) -> int:
     ("how", "kills"),
     [
         pytest.param("command line", 3, id="3 kills"),
-        pytest.param("script", 2, id="script, 2 kills"),
+        pytest.param("script", 2, marks=pytest.mark.slow, id="script, 2 kills"),
         pytest.param("command line", 20, marks=pytest.mark.slow, id="20 kills"),
         pytest.param("no seed", 10, marks=pytest.mark.slow, id="no seed, 10 kills"),
         pytest.param("script", 10, marks=pytest.mark.slow, id="script, 10 kills"),

@@ -19,7 +19,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(params=["stream", "zmq"])
+@pytest.fixture(params=["stream", pytest.param("zmq", marks=pytest.mark.slow)])
 def road(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     """The folder where the local stream listens; None: the test runs over ZeroMQ."""
     return tmp_path if request.param == "stream" else None

@@ -574,7 +574,7 @@ def test_busy_process_whose_dispatcher_is_gone_ends_itself(desk: Desk) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("running", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_frozen_process_does_not_count_the_time_it_was_frozen(desk: Desk, running: bool) -> None:
     process = host_process.start(desk.connection, NAME, lost_after_s=1.5)
     try:

@@ -217,6 +217,7 @@ def test_a_hundred_clients_of_one_experiment(journal: Path) -> None:
     run()
 
 
+@pytest.mark.slow
 def test_a_slow_fit_of_one_keeps_no_other_waiting(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
@@ -236,6 +237,7 @@ def test_a_slow_fit_of_one_keeps_no_other_waiting(journal: Path) -> None:
     run()
 
 
+@pytest.mark.slow
 def test_clients_that_leave_harm_nobody(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
@@ -300,6 +302,7 @@ def test_a_client_that_reads_no_answers_is_parted_with(journal: Path) -> None:
     run()
 
 
+@pytest.mark.slow
 def test_stop_lets_an_ask_end(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:

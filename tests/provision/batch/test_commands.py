@@ -87,6 +87,7 @@ def test_ctrl_c_does_not_reach_a_command() -> None:
     assert group != os.getpgrp()
 
 
+@pytest.mark.slow
 def test_commands_that_hang_do_not_hold_up_others() -> None:
     async def both() -> str:
         commands = Commands(dict, timeout_s=5.0)

@@ -113,6 +113,7 @@ def queued(client: farm.Client) -> int:
     return sum(row["queued"] for row in client.status()["queues"])
 
 
+@pytest.mark.slow
 def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None:
     with site.farm() as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
@@ -188,6 +189,7 @@ def test_after_the_start_timeout_a_call_fails_with_the_reason(site: Site) -> Non
         assert native.result(LIMIT_S)[0] == 2.0
 
 
+@pytest.mark.slow
 def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site) -> None:
     site.fail("sbatch", "sbatch: error: no such account")
     with site.farm() as client:

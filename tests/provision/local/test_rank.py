@@ -298,7 +298,7 @@ def test_a_call_whose_rank_crashes_is_tried_once_more(
     [
         pytest.param(0, {}, marks=pytest.mark.slow, id="0"),
         pytest.param(1, {}, marks=pytest.mark.slow, id="1"),
-        pytest.param(1, {"hold once": 0}, id="held"),
+        pytest.param(1, {"hold once": 0}, marks=pytest.mark.slow, id="held"),
     ],
 )
 def test_a_rank_that_is_killed_ends_the_others_even_if_the_launcher_does_not(

@@ -147,7 +147,7 @@ def test_no_more_than_a_bounded_part_is_written_or_read_at_once(
     other.allow(3000)
     assert other.receive() is None
     assert other._filled <= 3000
-    one.flush(5.0)
+    one.flush(0.1)
     before = other._filled
     other.allow(3000)
     assert other.receive() is None
