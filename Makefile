@@ -51,7 +51,7 @@ demo: $(BASE) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 # Tests start farm some hundred times, which need not compile it each where PYTHONDONTWRITEBYTECODE is set.
-test: $(STAMP) ## the default test suite, seven to eight minutes on two cores, in JOBS=4 processes
+test: $(STAMP) ## the default test suite, about five minutes on two cores, in JOBS=4 processes
 	@$(BIN)/python -m compileall -q farm
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
