@@ -119,7 +119,7 @@ class Farm:
         self._on_loop(expect())
 
     def expect_later(self, model: str, why: str, *, asked: int) -> None:
-        """Say why a model is not known yet, and know it once that is asked so many times."""
+        """Give a reason why a model is not known yet; know it when asked for the nth time."""
         times = 0
 
         def awaited() -> str:
