@@ -137,9 +137,8 @@ class Intruders:
             intruder.close()
 
 
-@pytest.mark.parametrize(
-    "who", [pytest.param("no keys", marks=pytest.mark.slow), "the clients' keys"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["no keys", "the clients' keys"])
 def test_a_sweep_has_no_wrong_row_whoever_tries_to_join(tmp_path: Path, who: str) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     with (

@@ -72,7 +72,8 @@ def remote_worker(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.parametrize("transport", ["auto", pytest.param("zmq", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["auto", "zmq"])
 def test_every_call_is_answered_once_and_nothing_has_ended(tmp_path: Path, transport: str) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "farm.toml").write_text(
