@@ -236,6 +236,7 @@ class Client:
                 raise
             except FarmError:
                 pass  # the farm is not waiting for models, or it is another kind of server
+            names = self.models()  # workers may have joined meanwhile
         return names
 
     @briefly(FarmError)

@@ -180,6 +180,26 @@ def test_a_model_is_awaited_whose_workers_have_yet_to_join(tmp_path: Path) -> No
         farm.close()
 
 
+def test_a_model_may_come_while_the_client_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm = Farm(tmp_path)
+    farm.expect("surrogate")
+    try:
+        with connect(farm.connect, wait=math.inf) as client:
+            names = client.line.names
+
+            def outdated() -> list[str]:
+                found = names()
+                farm.expect("beam")
+                return found
+
+            monkeypatch.setattr(client.line, "names", outdated)
+            assert client.model("beam").name == "beam"
+    finally:
+        farm.close()
+
+
 @pytest.mark.parametrize("url", ["http://", "http:///x", "ftp://host"])
 def test_what_is_no_address_is_said(url: str) -> None:
     with pytest.raises(Unavailable, match=r"no connection file|not the address of a server"):
