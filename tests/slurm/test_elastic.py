@@ -112,6 +112,11 @@ def test_a_requeued_job_joins_again(elastic: Elastic) -> None:
     (before,) = elastic.wait_for_workers(1)
     with elastic.calling("double", 20, 0.3) as answers:
         wait_for(lambda: elastic.status()["done"] >= 3, "some answers")
+        # The farm reports a requeued job only once a list has shown it running.
+        wait_for(
+            lambda: [row["state"] for row in elastic.status()["slurm"]["jobs"]] == ["RUNNING"],
+            "the list",
+        )
         elastic.run("scontrol", "requeue", before["job"])
         wait_for(lambda: elastic.events("requeued"), "word of that")
         assert answers() == [2.0 * n for n in range(20)]
