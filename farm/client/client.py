@@ -253,7 +253,7 @@ class Client:
         """
         seen, here = self._seen.copy(), self._seen.copy()
         wait = self._address[1].get("wait")
-        had = bool(seen) and (name is None or name in seen)
+        had = bool(seen) if name is None else name in seen
         patience = Patience((PATIENCE_S if had else 0.0) if wait is None else wait)
 
         def find() -> RemoteModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -280,8 +281,11 @@ def wait_for_processes(folder: Path, count: int) -> None:
 
 def pipes_of(pid: int) -> Counter[str]:
     """Return how many descriptors a process has of each pipe."""
-    targets = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
-    return Counter(target for target in targets if target.startswith("pipe:"))
+    found: Counter[str] = Counter()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found[os.readlink(each)] += 1
+    return Counter({target: n for target, n in found.items() if target.startswith("pipe:")})
 
 
 def wait_until_tied(worker: int, program: int) -> None:
