@@ -312,7 +312,7 @@ class Scheduler(Completion):
         """Record an answer that is not the last one: of a stream, or to the first rows of a run."""
         if task.queue.streams:
             task.answers += 1
-        elif not (is_wanted and task.is_run and self.splits_runs):
+        elif not (task.is_run and self.splits_runs) or task.phase is OUTRUN:
             return
         else:
             task = split_run(task, attempt, outcome)

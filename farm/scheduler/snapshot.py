@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from farm.scheduler.explanation import explain
+from farm.scheduler.phases import OUTRUN
 from farm.scheduler.placement import NO_END
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import Task, TaskId, Worker
@@ -111,7 +112,7 @@ def snapshot(
                 "models": sorted(w.pool.models),
                 "phase": words(w.phase),
                 "slots": w.slots,
-                "in_flight": sum([task.calls for task in w.held.values()]) - w.outrun,
+                "in_flight": sum([t.calls for t in w.held.values() if t.phase is not OUTRUN]),
                 **({"sequences": len(w.sequences)} if w.sequences else {}),
                 "busy_s": None if w.busy_since is None else now - w.busy_since,
                 **_running(w, now, number),

@@ -36,7 +36,7 @@ def split_run(task: Task, attempt: Attempt, done: Result) -> Task:
     attempt.charged_s -= done.run_time_s / attempt.weight
     if (lot := attempt.lot) is not None:
         lot.rows = 1
-    task.queue.done += count
+    task.queue.done += count if task.phase.has_caller else 0
     attempt.worker.done += count
     if count:
         task.queue.run_times.add(done.run_time_s / count)

@@ -52,6 +52,27 @@ class Farm:
         self.scheduler.finished(worker, self.task, outcome, now=0.0)
         return self.act()
 
+    def copy(self) -> None:
+        """Answer the run; then send another one, and its copy to a second worker."""
+        scheduler = self.scheduler
+        self.says(rows_of(0, 8))
+        for n in range(40):  # copies need known run times, and answered calls
+            self.task = scheduler.submit(run_of(1), client="me", chain=None, now=float(n))
+            self.act()
+            self.says(Result((np.zeros((1, 1)),), ROW_S))
+        scheduler.worker_joined(W2, [model()], now=50.0)
+        self.task = scheduler.submit(run_of(8), client="me", chain=None, gathered=True, now=50.0)
+        sent = [
+            a.worker for now in (50.0, 90.0) for a in scheduler.actions(now) if isinstance(a, Send)
+        ]
+        assert sorted(sent) == [W1, W2]
+        scheduler.check()
+
+    def in_flight(self) -> tuple[int, int]:
+        """How many calls run, and how many runs of calls the workers have."""
+        state = self.scheduler.snapshot(90.0)
+        return tuple(sum(row["in_flight"] for row in state[kind]) for kind in ("queues", "workers"))
+
     def callers(self) -> int:
         clients = self.scheduler.view.clients(0.0)
         return clients["me"].callers if "me" in clients else 0
@@ -156,10 +177,31 @@ def test_answers_to_what_was_returned_count_by_their_rows() -> None:
     assert value(late) == [5.0]
 
 
-def test_a_run_without_a_caller_is_not_split() -> None:
+def test_a_run_that_was_cancelled_goes_on_as_its_row_for_nobody() -> None:
     farm = Farm()
     farm.scheduler.cancel(farm.task)
+    assert farm.in_flight() == (8, 8)
     assert farm.says(rows_of(0, 3, more=True)) == []
+    assert farm.in_flight() == (1, 1)
+    assert farm.says(rows_of(0, 4)) == []
+    assert farm.in_flight() == (0, 0)
+    assert len(farm.scheduler) == 0
+    assert farm.callers() == 0
+    assert farm.scheduler.queue("m", Operation.EVALUATE).done == 0
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_a_run_whose_copy_was_answered_does_not_count(splits: bool) -> None:
+    farm = Farm()
+    farm.scheduler.splits_runs = False  # otherwise it would be one row before it has a copy
+    farm.copy()
+    assert farm.in_flight() == (8, 16)
+    (reply,) = farm.says(rows_of(0, 8), W2)
+    assert len(value(reply)) == 8
+    assert farm.in_flight() == (0, 0)
+    farm.scheduler.splits_runs = splits
+    assert farm.says(rows_of(0, 3, more=True)) == []
+    assert farm.in_flight() == (0, 0)
     assert farm.says(rows_of(0, 4)) == []
     assert len(farm.scheduler) == 0
 
@@ -212,23 +254,25 @@ def test_the_worker_may_have_the_run_and_its_row() -> None:
 def test_a_run_with_a_copy_is_split_by_either_worker() -> None:
     for splits, other in ((W1, W2), (W2, W1)):
         farm = Farm()
-        scheduler = farm.scheduler
-        farm.says(rows_of(0, 8))
-        for n in range(40):  # copies need known run times, and answered calls
-            farm.task = scheduler.submit(run_of(1), client="me", chain=None, now=float(n))
-            farm.act()
-            farm.says(Result((np.zeros((1, 1)),), ROW_S))
-        scheduler.worker_joined(W2, [model()], now=50.0)
-        farm.task = scheduler.submit(run_of(8), client="me", chain=None, gathered=True, now=50.0)
-        (send,) = [a for a in scheduler.actions(50.0) if isinstance(a, Send)]
-        (copy,) = [a for a in scheduler.actions(90.0) if isinstance(a, Send)]
-        assert {send.worker, copy.worker} == {W1, W2}
-        scheduler.check()
-        assert scheduler.snapshot(90.0)["queues"][0]["in_flight"] == 8
+        farm.copy()
+        assert farm.in_flight() == (8, 16)
         farm.says(rows_of(0, 3, more=True), splits)
-        assert scheduler.snapshot(90.0)["queues"][0]["in_flight"] == 1
+        assert farm.in_flight() == (1, 2)
         assert farm.says(rows_of(0, 2, more=True), other) == []
         (reply,) = farm.says(rows_of(0, 8), other)
         assert value(reply) == [3.0]
         farm.says(rows_of(0, 4), splits)
-        assert len(scheduler) == 0
+        assert len(farm.scheduler) == 0
+
+
+def test_a_cancelled_run_with_a_copy_is_split_by_either_worker() -> None:
+    for splits, other in ((W1, W2), (W2, W1)):
+        farm = Farm()
+        farm.copy()
+        farm.scheduler.cancel(farm.task)
+        assert farm.says(rows_of(0, 3, more=True), splits) == []
+        assert farm.in_flight() == (1, 2)
+        assert farm.says(rows_of(0, 4), other) == []
+        assert farm.says(rows_of(0, 8), splits) == []
+        assert len(farm.scheduler) == 0
+        assert farm.in_flight() == (0, 0)
