@@ -80,6 +80,12 @@ class FmuModel(Model):
                 f"{path.name} has libraries for {', '.join(platforms) or 'no platform'}, this is "
                 f"{fmpy.platform}; export it for that, or with its source: fmpy compile {path.name}"
             )
+        self._is_cosimulation = about.coSimulation is not None
+        if not self._is_cosimulation and about.modelExchange is None:
+            raise ValueError(
+                f"{path.name} offers neither co-simulation nor model exchange; export it for one "
+                "of them: farm does not schedule the parts of a unit"
+            )
         self._variables = {v.name: v for v in about.modelVariables}
         self._inputs = self._named(inputs, ("input", "parameter"))
         self._outputs = self._named(outputs, ("output",))
@@ -89,7 +95,6 @@ class FmuModel(Model):
                 f"farm.FmuModel({str(path)!r}, outputs=[...])"
             )
         self.description = about.description or f"FMU {about.modelName}, FMI {about.fmiVersion}"
-        self._is_cosimulation = about.coSimulation is not None
         with self._lock:
             self._fresh()
 
@@ -116,12 +121,6 @@ class FmuModel(Model):
         points = None if interval is None else self._points(config, start, stop)
         with self._lock:
             result = self._simulated(values, start, stop, config)
-        end = float(result["time"][-1])
-        if abs(end - stop) > CLOSE * max(1.0, abs(stop)):
-            raise ModelFailed(
-                f"the FMU ended the simulation at time {end:g}, before its stop time {stop:g}"
-                f"{self._said()}"
-            )
         if points is None:
             return {name: [result[name][-1]] for name in self._outputs}
         if len(result) != points:
@@ -133,7 +132,7 @@ class FmuModel(Model):
     ) -> Any:
         self._messages.clear()
         instance = self._fresh()
-        self._instance = None  # until the end: an instance that failed is not used again
+        self._instance = None  # until the end: one that failed or ended early is not used again
         try:
             result = self._fmpy.simulate_fmu(
                 self._folder,
@@ -151,6 +150,13 @@ class FmuModel(Model):
         except Exception as error:  # FMPy raises plain Exceptions, too
             text = " ".join(str(error).split())
             raise ModelFailed(f"{text}{self._said()}") from error
+        end = float(result["time"][-1])
+        if abs(end - stop) > CLOSE * max(1.0, abs(stop)):
+            instance.freeInstance()
+            raise ModelFailed(
+                f"the FMU ended the simulation at time {end:g}, before its stop time {stop:g}"
+                f"{self._said()}"
+            )
         self._instance = instance
         return result
 

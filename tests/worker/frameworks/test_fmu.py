@@ -1,8 +1,9 @@
-"""An FMU of a mass on a spring, compiled here, against its closed form."""
+"""FMUs of FMI 2 and 3, compiled here, against their closed forms."""
 
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import zipfile
 from pathlib import Path
@@ -20,34 +21,62 @@ from farm.worker.runner import Runner
 SOURCE = Path(__file__).parents[2] / "support" / "fmu"
 
 
+def compiled(name: str, folder: Path) -> Path:
+    """The library of an FMU, for this platform."""
+    library = folder / f"{name}.so"
+    headers = Path(fmpy.__file__).parent / "c-code"
+    command = ["cc", "-O2", "-shared", "-fPIC", "-I", str(headers), str(SOURCE / f"{name}.c")]
+    subprocess.run([*command, "-o", str(library), "-lm"], check=True)
+    return library
+
+
 @pytest.fixture(scope="module")
 def fmu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The FMU, for this platform."""
+    """A mass on a spring, of FMI 2."""
     folder = tmp_path_factory.mktemp("fmu")
-    library = folder / "oscillator.so"
-    headers = Path(fmpy.__file__).parent / "c-code"
-    command = ["cc", "-O2", "-shared", "-fPIC", "-I", str(headers), str(SOURCE / "oscillator.c")]
-    subprocess.run([*command, "-o", str(library)], check=True)
-    return zipped(folder / "oscillator.fmu", library, fmpy.platform)
+    return zipped(folder / "oscillator.fmu", compiled("oscillator", folder), fmpy.platform)
 
 
-def zipped(path: Path, library: Path, platform: str) -> Path:
+@pytest.fixture(scope="module")
+def decay_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled("decay", tmp_path_factory.mktemp("decay"))
+
+
+def decay(folder: Path, library: Path, *kinds: str) -> Runner:
+    """The worker of an exponential decay, of FMI 3, that can be simulated in these ways only."""
+    lines = (SOURCE / "decay.xml").read_text().splitlines()
+    ways = [
+        line for line in lines if "modelIdentifier" not in line or any(k in line for k in kinds)
+    ]
+    path = folder / "decay.fmu"
+    zipped(path, library, fmpy.platform_tuple, about="\n".join(ways))
+    return Runner(load_models([str(path)]))
+
+
+def zipped(path: Path, library: Path, platform: str, *, about: str = "") -> Path:
+    """Write an FMU. about: its description; empty: the oscillator's."""
     with zipfile.ZipFile(path, "w") as file:
-        file.write(SOURCE / "modelDescription.xml", "modelDescription.xml")
+        about = about or (SOURCE / "oscillator.xml").read_text()
+        file.writestr("modelDescription.xml", about)
         file.write(library, f"binaries/{platform}/{library.name}")
     return path
 
 
-def outputs(runner: Runner, *x: float, config: str = "{}") -> list[list[float]]:
-    call = Call("oscillator", Operation.EVALUATE, tuple(np.array([v]) for v in x), config)
+def outcome_of(runner: Runner, x: tuple[float, ...], config: str) -> Result | FarmError:
+    (info,) = runner.models()
+    call = Call(info.name, Operation.EVALUATE, tuple(np.array([v]) for v in x), config)
     (outcome,) = runner.execute([call])
+    return outcome
+
+
+def outputs(runner: Runner, *x: float, config: str = "{}") -> list[list[float]]:
+    outcome = outcome_of(runner, x, config)
     assert isinstance(outcome, Result), outcome
     return [y.tolist() for y in outcome.outputs]
 
 
 def message(runner: Runner, *x: float, config: str = "{}") -> str:
-    call = Call("oscillator", Operation.EVALUATE, tuple(np.array([v]) for v in x), config)
-    (outcome,) = runner.execute([call])
+    outcome = outcome_of(runner, x, config)
     assert isinstance(outcome, FarmError), outcome
     return f"{type(outcome).__name__}: {outcome}"
 
@@ -112,3 +141,48 @@ def test_files_that_cannot_be_served(fmu: Path, tmp_path: Path) -> None:
     other = zipped(tmp_path / "other.fmu", tmp_path / "oscillator.dll", "win64")
     with pytest.raises(LoadError, match="has libraries for win64, this is linux64; export it"):
         load_models([str(other)])
+
+
+# FMI 3
+
+
+@pytest.mark.parametrize(("kind", "error"), [("CoSimulation", 1e-12), ("ModelExchange", 1e-3)])
+def test_fmi_3_by_co_simulation_and_model_exchange(
+    tmp_path: Path, decay_library: Path, kind: str, error: float
+) -> None:
+    runner = decay(tmp_path, decay_library, kind)
+    (info,) = runner.models()
+    assert [t.name for t in info.inputs] == ["k", "low", "grows"]
+    assert [t.name for t in info.outputs] == ["x", "steps"]
+    for k in (1.0, 2.0, 1.0):
+        ((x,), (steps,)) = outputs(runner, k, 0.0, 0.0)
+        assert x == pytest.approx(math.exp(-2.0 * k), rel=error)
+        assert steps > 1
+    ((x,), _) = outputs(runner, 0.5, 0.0, 1.0)
+    assert x == pytest.approx(math.exp(1.0), rel=error)
+    config = '{"output_interval":0.25,"stop_time":1,"tolerance":1e-8}'
+    (series, _, time) = outputs(runner, 1.0, 0.0, 0.0, config=config)
+    np.testing.assert_allclose(time, [0.0, 0.25, 0.5, 0.75, 1.0], atol=1e-12)
+    np.testing.assert_allclose(series, np.exp(-np.array(time)), rtol=error)
+    assert "'grows' is 0.5; expected 0 or 1" in message(runner, 1.0, 0.0, 0.5)
+
+
+@pytest.mark.parametrize("kind", ["CoSimulation", "ModelExchange"])
+def test_a_unit_that_ends_early_fails_and_the_next_call_has_a_new_one(
+    tmp_path: Path, decay_library: Path, kind: str
+) -> None:
+    runner = decay(tmp_path, decay_library, kind)
+    for _ in range(2):
+        text = message(runner, 1.0, 0.5, 0.0)
+        found = re.search(
+            r"the FMU ended the simulation at time (.*), before its stop time 2", text
+        )
+        assert found is not None, text
+        assert float(found[1]) == pytest.approx(math.log(2.0), abs=0.1)
+        ((x,), _) = outputs(runner, 1.0, 0.0, 0.0)
+        assert x == pytest.approx(math.exp(-2.0), rel=1e-3)
+
+
+def test_a_unit_that_others_must_schedule_is_refused(tmp_path: Path, decay_library: Path) -> None:
+    with pytest.raises(LoadError, match="neither co-simulation nor model exchange"):
+        decay(tmp_path, decay_library)
