@@ -10,6 +10,7 @@ scheduler's own invariants hold after every step, and so do these, seen from out
 - A call that must not run twice is never copied, and is sent once, unless the worker returned it
   before it began; it waits behind no other call, and no other waits behind it.
 - A task that has begun is never recalled.
+- The calls in flight are those that workers have: of a run that was split, one row.
 - No worker idles while a call waits that it could take, except while a batch waits for more calls,
   or for a reserve that other long calls leave only just free.
 - A long call takes none of the slots that are reserved for another model.
@@ -27,12 +28,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from farm.call import ModelInfo, Operation
+from farm.call import ModelInfo, Operation, Result
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -45,11 +47,11 @@ from farm.errors import (
 )
 from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
-from farm.scheduler.actions import EndSequence, EndStream, Recall, Reply, Send
+from farm.scheduler.actions import Action, EndSequence, EndStream, Recall, Reply, Send
 from farm.scheduler.affinity import waits_until
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
-from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS
+from farm.scheduler.phases import ABANDONED, ATTEMPTS, OUTRUN, SENT, TASKS, WORKERS
 from farm.scheduler.placement import FULL
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import Attempt, Lot, Task, TaskId, Worker, WorkerId
@@ -60,14 +62,15 @@ from tests.scheduler.recorder import call, model, result, stateful, step
 MODELS = {
     "plain": model("plain", keeps_point=True),
     "batched": model("batched", max_batch=3),
+    "rows": model("rows"),
     "once": model("once", repeatable=False),
     "once batched": model("once batched", max_batch=3, repeatable=False),
     "once kept": stateful("once kept", most=2, idle_s=20.0),
 }
 SETS = (
     ("plain",),
-    ("plain", "batched"),
-    ("plain", "batched", "once"),
+    ("plain", "batched", "rows"),
+    ("plain", "batched", "once", "rows"),
     ("once",),
     ("once", "once batched"),
     ("plain", "once batched"),
@@ -97,6 +100,8 @@ class ModelWorker:
     inbox: list[Task] = field(default_factory=list)
     states: dict[SequenceId, TaskId] = field(default_factory=dict)  # with the last call of each
     lots: dict[TaskId, Lot | None] = field(default_factory=dict)
+    rows: dict[TaskId, int] = field(default_factory=dict)  # of each task, as it was sent
+    splits: dict[TaskId, int] = field(default_factory=dict)  # the row that each one runs
     questions: list[list[TaskId]] = field(default_factory=list)
     asked: bool = False
     full: bool = False
@@ -119,8 +124,32 @@ class ModelWorker:
             begun.add(task.id)
         return begun
 
+    def runs(self) -> list[TaskId]:
+        """Return the tasks that have begun and can be split."""
+        begun = self.begun() - set(self.splits)
+        return sorted(task for task in begun if self.rows[task] > 1)
+
+    def outcome(
+        self, task: TaskId, run_time_s: float, rows: int, *, fails: bool
+    ) -> Result | FarmError:
+        """Return an answer. rows: how many of a run are finished, if it was not split."""
+        error = ModelFailed("it raised") if fails else None
+        if self.rows[task] == 1:
+            return result(run_time_s) if error is None else error
+        last = self.splits.pop(task, min(rows, self.rows[task]) - 1)
+        return of_rows(last if fails else last + 1, run_time_s, failed=error)
+
     def remove(self, task_ids: set[TaskId]) -> None:
+        for task in task_ids:
+            self.splits.pop(task, None)
         self.inbox = [task for task in self.inbox if task.id not in task_ids]
+
+
+def of_rows(rows: int, run_time_s: float, **fields: Any) -> Result:
+    """An answer to so many rows of a run."""
+    times = (run_time_s / max(1, rows),) * rows
+    outputs = (np.zeros((rows, 1)),) if rows else ()
+    return Result(outputs, run_time_s, row_times_s=times, **fields)
 
 
 class Histories(RuleBasedStateMachine):
@@ -186,8 +215,9 @@ class Histories(RuleBasedStateMachine):
                 straggler = min(tasks, default=None)
             for worker, task in begun:
                 if task != straggler:
+                    outcome = worker.outcome(task, 1e-3, 5, fails=False)
                     self._ran(worker, task)
-                    self.scheduler.finished(worker.name, task, result(1e-3), now=self.now)
+                    self.scheduler.finished(worker.name, task, outcome, now=self.now)
             if len(tasks) < 2:
                 break
         self.act()
@@ -232,6 +262,43 @@ class Histories(RuleBasedStateMachine):
         self.settled = False
 
     @rule(
+        rows=st.sampled_from((2, 3, 5)),
+        client=st.sampled_from("abc"),
+        gathered=st.booleans(),
+        begins=st.booleans(),
+    )
+    def submit_run(self, rows: int, client: str, gathered: bool, begins: bool) -> None:
+        """Submit rows that a worker evaluates one after another, of one caller or of several."""
+        if self.scheduler._queued >= 39:
+            return
+        task = self.scheduler.submit(
+            call("rows", rows=rows),
+            client=client,
+            chain=None if gathered else BULK,
+            gathered=gathered,
+            now=self.now,
+        )
+        self.asked[task] = "rows"
+        self.open.add(task)
+        self.settled = False
+        if begins:
+            self.act()
+
+    @precondition(lambda self: any(worker.runs() for worker in self.workers.values()))
+    @rule(data=st.data(), row=st.integers(0, 4), cancels=st.sampled_from((False, False, True)))
+    def split(self, data: st.DataObject, row: int, cancels: bool) -> None:
+        """Answer the finished rows of a run, and run no more than the next one."""
+        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.runs()]))
+        task = data.draw(st.sampled_from(worker.runs()))
+        if cancels and task in self.open:
+            self._cancel(task)
+        row = worker.splits[task] = min(row, worker.rows[task] - 1)
+        first = of_rows(row, 0.01 * row, more=True)
+        event("a run is split" if task in self.open else "a cancelled run is split")
+        self.scheduler.finished(worker.name, task, first, now=self.now)
+        self.settled = False
+
+    @rule(
         sequence=st.sampled_from((1, 2, 3, "x")),
         flags=st.sampled_from(("", "", "", "", "s", "e", "se")),
         client=st.sampled_from("abc"),
@@ -270,9 +337,11 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        task = data.draw(st.sampled_from(sorted(self.open)))
+        self._cancel(data.draw(st.sampled_from(sorted(self.open))))
+
+    def _cancel(self, task: TaskId) -> None:
         self.scheduler.cancel(task)
-        if task not in {r.task.id for r in self.scheduler._replies if isinstance(r, Reply)}:
+        if not any(_is_last(reply, task) for reply in self.scheduler._replies):
             self.open.remove(task)
             self.cancelled.add(task)
         self.settled = False
@@ -387,15 +456,16 @@ class Histories(RuleBasedStateMachine):
         data=st.data(),
         run_time_s=st.sampled_from(SHORT_AND_LONG),
         fails=st.sampled_from((False, False, False, True)),
+        rows=st.sampled_from((1, 3, 5, 5)),
     )
-    def answer(self, data: st.DataObject, run_time_s: float, fails: bool) -> None:
+    def answer(self, data: st.DataObject, run_time_s: float, fails: bool, rows: int) -> None:
         """Answer any call that has begun, in any order."""
         busy = [worker for worker in self.workers.values() if worker.inbox]
         worker = data.draw(st.sampled_from(busy))
         task = data.draw(st.sampled_from(sorted(worker.begun())))
+        outcome = worker.outcome(task, run_time_s, rows, fails=fails)
         self._ran(worker, task)
         self.now += run_time_s
-        outcome = ModelFailed("it raised") if fails else result(run_time_s)
         self.scheduler.finished(worker.name, task, outcome, now=self.now)
         self.settled = False
 
@@ -510,6 +580,8 @@ class Histories(RuleBasedStateMachine):
 
     def _replied(self, reply: Reply) -> None:
         task = reply.task
+        if not _is_last(reply, task.id):
+            return
         assert task.id in self.open, "exactly one reply to each call that was not cancelled"
         assert reply.queue_time_s >= 0
         self.open.remove(task.id)
@@ -519,7 +591,9 @@ class Histories(RuleBasedStateMachine):
             once = self.asked[task.id].startswith("once")
             losses = len(task.lost_on)
             crashed = bool(losses) and task.lost_on[-1].endswith("(crash)")
-            assert once or losses == 3 or (crashed and losses == 2), "it may be retried"
+            assert once or losses == 3 or (crashed and losses == 2) or task.is_run, (
+                "it may be retried"  # of a run, the dispatcher retries each row
+            )
         elif isinstance(error, DeadlineExceeded):
             assert task.deadline is not None
             assert task.deadline <= self.now
@@ -552,11 +626,15 @@ class Histories(RuleBasedStateMachine):
                 self._leaves_the_reserve_free(task, worker)
             worker.inbox.append(task)
             worker.lots[task.id] = lot
+            worker.rows[task.id] = task.rows
             lots = {worker.lots[each.id] for each in worker.inbox} - {None}
             if lot is not None:
                 # One that drains finishes its sequences in the slots it had; nothing waits there.
                 slots = worker.slots or worker.most_slots
-                credit = slots * (1 + task.queue.run_times.prefetch) if worker.slots else slots
+                times = task.queue.run_times
+                run_s = times.of_rows(task.rows)
+                prefetch = times.prefetch_for(run_s) if task.is_run else times.prefetch
+                credit = slots * (1 + prefetch) if worker.slots else slots
                 assert len(lots) <= credit <= slots * FULL, "above its credit"
                 if any(lot is not None and lot.exclusive for lot in lots):
                     assert len(lots) <= slots, "it waits behind a long call"
@@ -670,6 +748,18 @@ class Histories(RuleBasedStateMachine):
                         f"{worker.name} idles while a call of {queues.name} waits"
                     )
 
+    @invariant()
+    def what_workers_have_is_in_flight(self) -> None:
+        for queues in self.scheduler._models.values():
+            for queue in queues.by_operation.values():
+                rows: dict[TaskId, int] = {}
+                for worker in self.workers.values():
+                    for task in worker.inbox:
+                        if task.queue is queue and task.phase is not OUTRUN:
+                            left = 1 if task.id in worker.splits else worker.rows[task.id]
+                            rows[task.id] = min(left, rows.get(task.id, left))
+                assert queue.in_flight - queue.extra == sum(rows.values())
+
     def _may_not_begin(self, task: Task, worker: ModelWorker) -> bool:
         """Whether a call of a sequence has to wait although a worker idles."""
         assert task.sequence is not None
@@ -705,8 +795,9 @@ class Histories(RuleBasedStateMachine):
                 worker.questions.clear()
                 worker.asked = False
                 for task in sorted(worker.begun()):
+                    outcome = worker.outcome(task, 0.1, 5, fails=False)
                     self._ran(worker, task)
-                    self.scheduler.finished(worker.name, task, result(0.1), now=self.now)
+                    self.scheduler.finished(worker.name, task, outcome, now=self.now)
             self.act()
             if not self.open and not len(self.scheduler):
                 break
@@ -725,6 +816,13 @@ class Histories(RuleBasedStateMachine):
             assert all(account.usage.weight == 1 for account in queues.accounts)
 
 
+def _is_last(action: Action, task: TaskId) -> bool:
+    """Whether it is the reply to a task, not only to the first rows of a run."""
+    if not isinstance(action, Reply) or action.task.id != task:
+        return False
+    return not (isinstance(action.outcome, Result) and action.outcome.more)
+
+
 def _only_once(task: Task) -> bool:
     return task.call.model.startswith("once") and not task.queue.needs_no_slot
 
@@ -738,6 +836,8 @@ def _watched(record: type, table: TransitionTable[Any]) -> property:
     slot = record.__dict__["phase"]
     rows = {(row.phase, row.then) for row in table}
     begins = set(table.begins.values())
+    if record is Task:  # a copy of a run that is split stands for the rows that are over
+        begins |= {SENT, ABANDONED}
 
     def change(thing: object, phase: IntEnum) -> None:
         try:
