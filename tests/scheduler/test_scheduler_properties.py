@@ -146,7 +146,7 @@ class ModelWorker:
 
 
 def of_rows(rows: int, run_time_s: float, **fields: Any) -> Result:
-    """An answer to so many rows of a run."""
+    """An answer to `rows` rows of a run."""
     times = (run_time_s / max(1, rows),) * rows
     outputs = (np.zeros((rows, 1)),) if rows else ()
     return Result(outputs, run_time_s, row_times_s=times, **fields)
