@@ -340,6 +340,34 @@ if [[ -z $connect ]]; then
     before=$(cat "$dir/farm.json" 2>/dev/null)
     "$farm" "${words[@]}" --host 0.0.0.0 --port 0 --dir "$dir" --grace $((warning * 2 / 5)) &
     serving=$!
+fi
+
+# With --no-kill SLURM keeps a job that loses its first node, and with it this script, until the time limit. A step on
+# one or two other nodes then requeues the job, or cancels it if it must not be requeued.
+# shellcheck disable=SC2016  # the step expands it
+watch='
+    echo watching && exec >/dev/null
+    while sleep "${FARM_WATCH_S:-60}"; do
+        shown=$(timeout 30 scontrol -o show job "$SLURM_JOB_ID" | head -n 1)
+        [[ $shown =~ \ JobState=RUNNING\  && $shown =~ \ Requeue=([01])\ .*\ NodeList=([^\ ]+) ]] || continue
+        requeue=${BASH_REMATCH[1]}
+        nodes=$(scontrol show hostnames "${BASH_REMATCH[2]}") && [[ -n $nodes ]] || continue
+        ! grep -qxF "$1" <<<"$nodes" || continue
+        if ((requeue)); then scontrol requeue "$SLURM_JOB_ID"; else scancel "$SLURM_JOB_ID"; fi
+    done'
+nodes=$(of SLURM_JOB_NUM_NODES 0)
+if ((nodes > 1)); then
+    others=$((nodes > 2 ? 2 : 1)) group=()
+    ((components == 1)) || group=(--het-group=0)
+    exec {from_watch}< <(
+        exec srun "${group[@]}" --overlap --nodes="$others" --ntasks="$others" --ntasks-per-node=1 \
+            --exclude="$SLURMD_NODENAME" --mem=0 --kill-on-bad-exit=0 --no-kill --wait=0 \
+            bash -c "$watch" farm.sh "$SLURMD_NODENAME" 2>/dev/null
+    )
+    watching=$!
+fi
+
+if [[ -z $connect ]]; then
     field() { sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p" "$dir/farm.json" 2>/dev/null; }
     until [[ $(cat "$dir/farm.json" 2>/dev/null) != "$before" ]] && url=$(field url) && [[ -n $url ]]; do
         alive "$serving" || { wait "$serving"; status=$?; serving=''; finish; }
@@ -353,25 +381,10 @@ if [[ -z $connect ]]; then
     connection=$FARM_CONNECTION
 fi
 
-# With --no-kill SLURM keeps a job that loses its first node, and with it this script, until the time limit. A step on
-# one or two other nodes then requeues the job, or cancels it if it must not be requeued.
-# shellcheck disable=SC2016  # the step expands it
-watch='
-    while sleep "${FARM_WATCH_S:-60}"; do
-        shown=$(timeout 30 scontrol -o show job "$SLURM_JOB_ID" | head -n 1)
-        [[ $shown =~ \ JobState=RUNNING\  && $shown =~ \ Requeue=([01])\ .*\ NodeList=([^\ ]+) ]] || continue
-        requeue=${BASH_REMATCH[1]}
-        nodes=$(scontrol show hostnames "${BASH_REMATCH[2]}") && [[ -n $nodes ]] || continue
-        ! grep -qxF "$1" <<<"$nodes" || continue
-        if ((requeue)); then scontrol requeue "$SLURM_JOB_ID"; else scancel "$SLURM_JOB_ID"; fi
-    done'
-nodes=$(of SLURM_JOB_NUM_NODES 0)
-if ((nodes > 1)); then
-    others=$((nodes > 2 ? 2 : 1)) group=()
-    ((components == 1)) || group=(--het-group=0)
-    srun "${group[@]}" --overlap --nodes="$others" --ntasks="$others" --ntasks-per-node=1 --exclude="$SLURMD_NODENAME" \
-        --mem=0 --kill-on-bad-exit=0 --no-kill --wait=0 bash -c "$watch" farm.sh "$SLURMD_NODENAME" 2>/dev/null &
-    watching=$!
+# The watch must run before the job can lose anything. Where its step does not start, the farm goes on without it.
+if [[ -n $watching ]]; then
+    for ((i = 0; i < others; i++)); do read -r -t 60 <&"$from_watch" || break; done
+    exec {from_watch}<&-
 fi
 
 # Starts the workers of a kind in a component of the job.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import h5py
@@ -12,6 +14,12 @@ import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.launched import Launched, host_of, write_files
+
+LATE_WATCH = """#!/bin/sh
+# A step as it starts on a busy cluster, if it watches the job's first node.
+case "$*" in *FARM_WATCH_S*) sleep 5;; esac
+exec {srun} "$@"
+"""
 
 
 @pytest.fixture
@@ -152,15 +160,21 @@ def test_a_job_that_starts_again_after_the_loss_of_its_first_node(
 ) -> None:
     """SLURM itself would keep the job, because of --no-kill, on its second node with nothing to do.
 
-    The farm of the second start has a new port; the file of the first one is still there.
+    The step that watches the first node starts late here. The farm of the second start has a new
+    port; the file of the first one is still there.
     """
-    options = ("--requeue", "--export=ALL,FARM_WATCH_S=2", "-N2", "-n2")
+    late = folder / "bin" / "srun"
+    late.parent.mkdir()
+    late.write_text(LATE_WATCH.format(srun=shutil.which("srun")))
+    late.chmod(0o755)
+    path = f"PATH={late.parent}:{os.environ['PATH']}"
+    options = ("--requeue", f"--export=ALL,FARM_WATCH_S=2,{path}", "-N2", "-n2")
     job = Launched(cluster, folder, *options, "farm.sh", "model.py:total")
     job.workers(2)
     wait_for(lambda: "front door on" in job.output(), "the front door's address")
     first = cluster.job(job.id)["BatchHost"]
     cluster.node("crash", first)
-    wait_for(lambda: job.output().count("front door on") == 2, "the second start", 120)
+    wait_for(lambda: job.output().count("front door on") == 2, "the second start", 200)
     assert cluster.job(job.id)["BatchHost"] != first
     ports = re.findall(r"front door on \S+, port (\d+);", job.output())
     connection = json.loads((job.run_folder / "farm.json").read_text())
