@@ -88,7 +88,7 @@ class _Forker:
             wanted = json.loads(self._read(LENGTH.unpack(head)[0]))
             descriptors = dict(zip(DESCRIPTORS, given, strict=True))
             try:
-                pid = _orphan(self._control.fileno())
+                pid = _orphan(self._control.fileno(), self._name)
             except OSError as error:
                 self._say({"error": error.strerror})
             else:
@@ -132,8 +132,6 @@ class _Forker:
                     os.close(descriptor)
         os.environ.clear()
         os.environ.update(environment)
-        with contextlib.suppress(OSError):
-            _COMM.write_text(self._name)
         numpy_random: Any = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed()  # Python renews the numbers of `random` itself
@@ -171,16 +169,18 @@ def why_unsafe() -> str:
     return "" if count == 1 else f"it has {count} threads, some of a library that it loads"
 
 
-def _orphan(control: int) -> int:
+def _orphan(control: int, name: str) -> int:
     """Fork a process, a child of another one; return its id, in itself 0. Raises OSError.
 
-    control: the socket, which is closed in it.
+    control: the socket, which is closed in it. name: its name, which it has from its first moment.
     """
     read_end, write_end = os.pipe()
     try:
         between = os.fork()
         if between == 0:
             os.close(control)  # the supervisor sees the end of this process when all copies close
+            with contextlib.suppress(OSError):
+                _COMM.write_text(name)
             if _fork_from_between(write_end) == 0:
                 return 0
             os._exit(0)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from farm.machine.lifeline import Lifeline
+from farm.provision.local import child as child_module
 from farm.provision.local.child import Child
 from farm.provision.local.warm_parent import WarmParent
 from tests.support.running_farm import wait_until
@@ -97,6 +99,22 @@ def test_it_has_all_that_a_fresh_interpreter_has(parent: WarmParent, tmp_path: P
     assert forked["family"][:2] == [os.getpid(), 0]
     assert forked["environment"]["Q"] == "\udcff=é\n"
     assert forked["total"] == 300.0**3
+
+
+def test_it_never_has_the_name_of_its_parent(
+    parent: WarmParent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of processes show it under this one from its fork on, also while it still waits."""
+    names: list[str] = []
+
+    class Watched(Lifeline):
+        def tie(self, pid: int) -> None:
+            names.append(Path(f"/proc/{pid}/comm").read_text())
+            super().tie(pid)
+
+    monkeypatch.setattr(child_module, "Lifeline", Watched)
+    own = facts_of(tmp_path, parent)["name"]
+    assert names == [own]
 
 
 def test_each_draws_random_numbers_of_its_own(parent: WarmParent, tmp_path: Path) -> None:
