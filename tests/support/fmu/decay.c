@@ -7,7 +7,7 @@
 enum { X = 1, RATE, K, LOW, GROWS, STEPS };
 
 typedef struct {
-    double x, k, time;
+    double x, k;
     float low;
     bool grows, ended;
     int steps;
@@ -78,7 +78,6 @@ fmi3Status fmi3DoStep(Instance *self, double now, double step, fmi3Boolean no_se
     return fmi3OK;
 }
 
-fmi3Status fmi3SetTime(Instance *self, double time) { self->time = time; return fmi3OK; }
 fmi3Status fmi3GetContinuousStates(Instance *self, double x[], size_t n) { x[0] = self->x; return fmi3OK; }
 fmi3Status fmi3SetContinuousStates(Instance *self, const double x[], size_t n) { self->x = x[0]; return fmi3OK; }
 fmi3Status fmi3GetContinuousStateDerivatives(Instance *self, double dx[], size_t n) { dx[0] = rate(self); return fmi3OK; }
@@ -103,7 +102,7 @@ fmi3Status fmi3UpdateDiscreteStates(Instance *self, bool *again, bool *ends, boo
 #define NOTHING(function) int fmi3##function(void) { return fmi3OK; }
 #define REFUSED(function) int fmi3##function(void) { return fmi3Error; }
 NOTHING(EnterInitializationMode) NOTHING(ExitInitializationMode) NOTHING(EnterContinuousTimeMode)
-NOTHING(EnterEventMode) NOTHING(EnterStepMode) NOTHING(SetDebugLogging) NOTHING(Terminate)
+NOTHING(EnterEventMode) NOTHING(EnterStepMode) NOTHING(SetTime) NOTHING(SetDebugLogging) NOTHING(Terminate)
 void *fmi3InstantiateScheduledExecution(void) { return NULL; }
 REFUSED(GetFloat32) REFUSED(GetInt8) REFUSED(GetUInt8) REFUSED(GetInt16) REFUSED(GetUInt16) REFUSED(GetUInt32)
 REFUSED(GetInt64) REFUSED(GetUInt64) REFUSED(GetBoolean) REFUSED(GetString) REFUSED(GetBinary) REFUSED(GetClock)
