@@ -1,6 +1,6 @@
 # The same verbs here and in CI; `make help` lists them. Each makes the environment first.
 PYTHON ?= python3
-JOBS ?= 4
+JOBS ?= 3
 PYTHONS ?= $(foreach version,3.12 3.13 3.14,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null))
 BIN := .venv/bin
 BASE := .venv/.base
@@ -9,16 +9,25 @@ CODE := $(wildcard farm tests benchmarks examples)
 PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/sweep/space tests/experiment/config \
 	tests/http/test_reader.py tests/grpc/test_hpack.py tests/grpc/test_http2.py tests/test_call.py tests/test_expression.py tests/test_model.py
 IMPURE := *endpoint* *connection* *service* *remote*
-# What uses other packages and the interpreter in each way that farm does: minutes.
-FAST := tests/bodies tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/contracts \
-	tests/dispatcher tests/encoding tests/experiment/config tests/grpc tests/http tests/machine tests/protocols tests/server \
-	tests/sweep/design tests/sweep/space tests/sweep/file tests/sweep/report tests/sweep/run/test_display.py tests/transports/dask \
-	tests/transports/zmq tests/wire tests/worker/frameworks/test_jax.py tests/worker/frameworks/test_onnx.py tests/worker/mpi tests/storage
+# What meets the interpreter itself: the event loop, threads, processes, sockets, typing.
+INTERPRETER := tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/contracts tests/http tests/machine \
+	tests/server tests/storage tests/sweep/file tests/transports/dask tests/transports/zmq tests/worker/frameworks/test_jax.py \
+	tests/worker/frameworks/test_onnx.py tests/worker/mpi
+# What meets other packages.
+PACKAGES := tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/encoding tests/experiment/config \
+	tests/server tests/sweep/design tests/sweep/file tests/sweep/report tests/sweep/run/test_display.py tests/transports/dask \
+	tests/transports/zmq tests/worker/frameworks/test_jax.py tests/worker/frameworks/test_onnx.py tests/worker/mpi
 WITH_TORCH := tests/experiment/models/test_proposals.py tests/experiment/models/test_surrogate.py \
-	tests/worker/frameworks/test_torch.py
+	tests/contracts/test_frameworks.py tests/worker/frameworks/test_torch.py
+# What can hardly differ with either, so that a night's run is soon enough.
+PORTABLE := tests/bodies tests/dispatcher tests/grpc tests/protocols tests/sweep/space tests/wire
+EXPERIMENTS := tests/experiment/models
+
+# Where this is set, each of many hundred processes compiles what it imports, and pytest rewrites each test anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test test-browser test-slow test-root test-slurm test-grid-engine test-containers test-gpu \
+.PHONY: help install demo quick test nightly test-browser test-slow test-root test-slurm test-grid-engine test-containers test-gpu \
 	test-arithmetic test-lowest test-python test-pythons test-samplers test-clients check audit release-check docs docs-serve format proto \
 	picture diagrams bench examples clean
 
@@ -50,48 +59,52 @@ $(STAMP): $(BASE)
 demo: $(BASE) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-# Tests start farm some hundred times, which need not compile it each where PYTHONDONTWRITEBYTECODE is set.
-test: $(STAMP) ## the default test suite, about five minutes on two cores, in JOBS=4 processes
-	@$(BIN)/python -m compileall -q farm
+test: $(STAMP) ## the default test suite, four to eight minutes on two cores, in JOBS=3 processes
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PURE) $(IMPURE:%=--ignore-glob=tests/protocols/%)
 
 test-browser: $(STAMP) ## the tests of the status page and of reports in headless Chromium: two minutes
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser tests/server tests/sweep/report tests/test_site_in_a_browser.py
 
+SLOW := slow and not root and not slurm and not grid_engine and not samplers and not browser
 test-slow: $(STAMP) ## the tests that the default suite leaves out: kill loops, memory, load, and whatever takes seconds
-	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 \
-		-m "slow and not root and not slurm and not grid_engine and not samplers and not browser"
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
-		-m "hypothesis and not slow and not root and not slurm and not grid_engine and not gpu and not samplers" --timeout 900
+	$(BIN)/python -m pytest -n 3 --dist loadfile --timeout 900 -m "$(SLOW) and not nightly"
+
+nightly: $(STAMP) ## what takes many minutes and seldom finds anything: all inputs, all of the suite elsewhere
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 -m "$(SLOW) and nightly"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --timeout 900 \
+		-m "hypothesis and not slow and not root and not slurm and not grid_engine and not gpu and not samplers"
+	$(MAKE) test-lowest PACKAGES="$(INTERPRETER) $(PACKAGES) $(PORTABLE)"
+	$(MAKE) test-pythons INTERPRETER="$(INTERPRETER) $(PACKAGES) $(PORTABLE)"
+	$(MAKE) test-arithmetic EXPERIMENTS=tests/experiment
 
 test-root: $(STAMP) ## the tests that only root can run, such as a full disk
 	$(BIN)/python -m pytest -m "root and not slurm and not grid_engine and not samplers" --timeout 300
 
 test-containers: $(STAMP) ## the tests that need podman; no part of CI
-	$(BIN)/python -m pytest -m containers
+	$(BIN)/python -m pytest -m containers tests/system/test_containers.py
 
 test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m gpu tests/cli/test_worker.py
 
 test-slurm: $(STAMP) ## the tests on a SLURM of virtual nodes, which they bring up and take down
-	$(BIN)/python -m pytest -m slurm --timeout 300
+	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 300 -m slurm tests/slurm
 
 test-grid-engine: $(STAMP) ## the tests on a Grid Engine of virtual nodes, which they bring up and take down
-	$(BIN)/python -m pytest -m grid_engine --timeout 300
+	$(BIN)/python -m pytest --timeout 300 -m grid_engine tests/grid_engine
 
 # What other processors compute, on this one: results may differ in their last digits, tests may not.
-test-arithmetic: $(STAMP) ## the tests of experiments, with the arithmetic of other processors
-	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem $(BIN)/python -m pytest -n $(JOBS) tests/experiment
-	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest -n $(JOBS) tests/experiment
+test-arithmetic: $(STAMP) ## the tests of experiments' models, with the arithmetic of other processors
+	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem $(BIN)/python -m pytest -n $(JOBS) $(EXPERIMENTS)
+	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest -n $(JOBS) $(EXPERIMENTS)
 
 # uv makes environments in seconds. It does not read pip's settings, which may name a folder with a CPU build of torch.
 UV_INSTALL = $(BIN)/uv pip install --quiet --python $(@D)/bin/python $(addprefix --find-links ,$(PIP_FIND_LINKS))
 
-test-lowest: .venv-lowest/.installed ## a fast part of the suite, with the lowest versions that pyproject.toml allows
-	HYPOTHESIS_PROFILE=quick .venv-lowest/bin/python -m pytest --quiet -n $(JOBS) --dist loadfile $(FAST) $(WITH_TORCH)
+test-lowest: .venv-lowest/.installed ## what meets other packages, with the lowest versions that pyproject.toml allows
+	HYPOTHESIS_PROFILE=quick .venv-lowest/bin/python -m pytest --quiet -n $(JOBS) --dist loadfile $(PACKAGES) $(WITH_TORCH)
 
 .venv-lowest/.installed: $(STAMP) constraints-lowest.txt
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
@@ -99,8 +112,8 @@ test-lowest: .venv-lowest/.installed ## a fast part of the suite, with the lowes
 	@$(UV_INSTALL) --constraint constraints.txt --no-deps graphpipe
 	@touch $@
 
-test-python: .venv-$(notdir $(PYTHON))/.installed ## the same part with the Python that PYTHON names
-	HYPOTHESIS_PROFILE=quick .venv-$(notdir $(PYTHON))/bin/python -m pytest --quiet -n $(JOBS) --dist loadfile $(FAST)
+test-python: .venv-$(notdir $(PYTHON))/.installed ## what meets the interpreter, with the Python that PYTHON names
+	HYPOTHESIS_PROFILE=quick .venv-$(notdir $(PYTHON))/bin/python -m pytest --quiet -n $(JOBS) --dist loadfile $(INTERPRETER)
 
 .venv-python%/.installed: $(STAMP)
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)

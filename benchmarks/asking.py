@@ -3,16 +3,18 @@
     uv pip install --python .venv/bin/python --constraint constraints.txt optuna
     .venv/bin/python benchmarks/asking.py                # all measures
     .venv/bin/python benchmarks/asking.py regret --seeds 20
-    .venv/bin/python benchmarks/asking.py flight --seeds 20
+    .venv/bin/python benchmarks/asking.py flight close --seeds 20
 
 ask: processor milliseconds of an ask after 10, 20, 30 and 50 evaluations; both optimise the same
 function from the same first points in turns, in one process, so they warm up alike. It is a fresh
 process whose environment limits the libraries to one thread, as farm's processes that fit are.
 regret: distance of the best evaluation from the optimum, of Branin's function after 30 evaluations
 and of Hartmann's of six parameters, Ackley's of four and Levy's of three after 50. flight: the
-regret on Branin's function with eight points in flight, after 30 and 45 evaluations, beside that of
-one at a time after 30. noisy: one at a time and eight in flight on Branin's function with noise of
-standard deviation 5, by the noise-free value of the point of the greatest observation.
+regret with eight points in flight, on Branin's function after 30 and 45 evaluations and on
+Hartmann's after 50 and 75, beside that of one at a time after 30 and 50. close: how many of eight
+points, asked for in a row without a result, have another of them within 0.01, on a quadratic of two
+parameters after 8 and 16 evaluations. noisy: one at a time and eight in flight on Branin's function
+with noise of standard deviation 5, by the noise-free value at the point of the best observation.
 Without Optuna its columns are left out.
 """
 
@@ -25,7 +27,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -44,6 +46,7 @@ optuna: Any = import_module("optuna") if find_spec("optuna") else None
 
 SOBOL, LEARNING = 0, 1
 SIZES = (10, 20, 30, 50)
+CLOSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,15 @@ def _levy(u: Array) -> float:
     return float(-(np.sin(np.pi * w[0]) ** 2 + steps + last))
 
 
+def _bowl(u: Array) -> float:
+    return float(-((u - 0.37) ** 2).sum())
+
+
 BRANIN = Problem("Branin", 2, _branin, -0.397887, 6, 30)
 HARTMANN = Problem("Hartmann-6", 6, _hartmann, 3.32237, 10, 50)
 ACKLEY = Problem("Ackley-4", 4, _ackley, 0.0, 8, 50)
 LEVY = Problem("Levy-3", 3, _levy, 0.0, 8, 50)
+BOWL = Problem("quadratic", 2, _bowl, 0.0, 8, 8)
 
 
 class Farm:
@@ -261,17 +269,40 @@ def measure_regret(options: argparse.Namespace) -> None:
 
 def measure_flight(options: argparse.Namespace) -> None:
     """Regret with eight in flight, beside one at a time."""
+    half = max(options.seeds // 2, 1)
+    for problem, seeds in ((BRANIN, options.seeds), (HARTMANN, half)):
+        found: dict[str, list[float]] = {}
+        total = problem.total
+        for seed in range(seeds):
+            for side in SIDES:
+                for in_flight, ends in ((1, (total,)), (8, (total, total * 3 // 2))):
+                    loop = Loop(side, problem, seed, in_flight)
+                    for end in ends:
+                        while loop.evaluations < end:
+                            loop.step()
+                        name = f"{side}, {in_flight} in flight, {end} evaluations"
+                        found.setdefault(name, []).append(loop.regret())
+        _table(f"regret, {problem.name}, {seeds} seeds", found)
+
+
+def measure_close(options: argparse.Namespace) -> None:
+    """How many of eight points asked for without a result have another of them nearby."""
     found: dict[str, list[float]] = {}
     for seed in range(options.seeds):
-        for side in SIDES:
-            for in_flight, ends in ((1, (30,)), (8, (30, 45))):
-                loop = Loop(side, BRANIN, seed, in_flight)
-                for end in ends:
-                    while loop.evaluations < end:
-                        loop.step()
-                    name = f"{side}, {in_flight} in flight, {end} evaluations"
-                    found.setdefault(name, []).append(loop.regret())
-    _table(f"regret, Branin, {options.seeds} seeds", found)
+        for side, optimiser in SIDES.items():
+            for told in (8, 16):
+                problem = replace(BOWL, first=told)
+                asked = optimiser(problem, seed)
+                for point in problem.start(seed):
+                    asked.tell(point, problem.value(point))
+                flying: list[Array] = []
+                while len(flying) < 8:
+                    flying.append(asked.ask(flying))
+                points = np.array(flying)
+                gaps = np.linalg.norm(points[:, None] - points, axis=-1) + np.diag([np.inf] * 8)
+                count = float((gaps.min(1) < CLOSE).sum())
+                found.setdefault(f"{side}, after {told} evaluations", []).append(count)
+    _table(f"of 8, within {CLOSE} of another, {options.seeds} seeds", found)
 
 
 def measure_noisy(options: argparse.Namespace) -> None:
@@ -291,6 +322,7 @@ MEASURES = {
     "ask": measure_ask,
     "regret": measure_regret,
     "flight": measure_flight,
+    "close": measure_close,
     "noisy": measure_noisy,
 }
 

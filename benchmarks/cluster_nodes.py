@@ -126,7 +126,7 @@ def main() -> None:
                 time.sleep(0.1)
             for _ in range(options.rounds):
                 for title, host in HOSTS.items():
-                    worker = ("worker", "model.py", "--connect", "run", "-n", "1")
+                    worker = ("worker", "model.py", "--to", "run", "-n", "1")
                     with running(host, *FARM, *worker, cwd=folder):
                         program = [str(ROOT / "slurm" / "dev-cluster"), "on", "login"]
                         client = [sys.executable, __file__, "--client"]

@@ -165,7 +165,8 @@ def start(folder: Path, seconds: float) -> tuple[subprocess.Popen[bytes], Target
     program = subprocess.Popen(
         [
             *(sys.executable, "-m", "farm", "serve", "models.py:echo", "models.py:single"),
-            *("--workers", "1", "--port", "0", "--grpc-port", "0", "--dir", str(run)),
+            *("--workers", "1", "--host", "0.0.0.0", "--port", "0", "--grpc-port", "0"),
+            *("--dir", str(run)),
             *("--mip", f"single=127.0.0.1:{mip}", "--aepsych", f"127.0.0.1:{aepsych}"),
         ],
         cwd=folder,
@@ -183,7 +184,7 @@ def start(folder: Path, seconds: float) -> tuple[subprocess.Popen[bytes], Target
         raise SystemExit("the farm did not come up within a minute")
     # The innocent caller's model has a worker that runs no long calls of others.
     worker = subprocess.Popen(
-        [sys.executable, "-m", "farm", "worker", "models.py:innocent", "--connect", str(run)],
+        [sys.executable, "-m", "farm", "worker", "models.py:innocent", "--to", str(run)],
         cwd=folder,
         stderr=subprocess.DEVNULL,
     )

@@ -43,12 +43,15 @@ def send_all(connection: socket.socket, data: bytes) -> None:
 def huge_headers(target: Target) -> None:
     """20 MB of headers, without a token."""
     with socket.create_connection(target.http, 60) as connection:
-        send_all(connection, b"GET / HTTP/1.1\r\n" + (b"A: " + b"b" * 1000 + b"\r\n") * 20_000)
+        send_all(
+            connection,
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n" + (b"A: " + b"b" * 1000 + b"\r\n") * 20_000,
+        )
 
 
 def many_headers(target: Target) -> None:
     """Heads of 64 KiB that consist of short lines, on 50 connections."""
-    data = b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 16_000 + b"\r\n"
+    data = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 16_000 + b"\r\n"
     with connections(target, 50) as all_of_them:
         for connection in all_of_them:
             send_all(connection, data)
@@ -122,7 +125,10 @@ def pipelined(target: Target) -> None:
     """20,000 pipelined requests on each of 20 connections, whose answers are not read."""
     with connections(target, 20) as all_of_them:
         end = time.monotonic() + target.seconds
-        left = {c: memoryview(b"GET /Info HTTP/1.1\r\n\r\n" * 20_000) for c in all_of_them}
+        left = {
+            c: memoryview(b"GET /Info HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20_000)
+            for c in all_of_them
+        }
         for connection in all_of_them:
             connection.setblocking(False)
         while time.monotonic() < end and left:
@@ -136,7 +142,7 @@ def pipelined_and_read(target: Target) -> None:
     """The same by clients that read as fast as they can."""
     with connections(target, 20) as all_of_them:
         for connection in all_of_them:
-            send_all(connection, b"GET /Info HTTP/1.1\r\n\r\n" * 5_000)
+            send_all(connection, b"GET /Info HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5_000)
 
 
 def connection_flood(target: Target) -> None:

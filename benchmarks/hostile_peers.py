@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import select
 import socket
 import time
@@ -16,6 +17,11 @@ from farm.wire.messages import Kind
 from hostile_target import Target
 
 AT_ONCE_S = 1.0
+
+KEYLESS = 8000
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+"""The first bytes of a ZeroMQ program with encryption (ZMTP 3.1)."""
 
 
 def _flood(target: Target, frames: list[Buffer]) -> None:
@@ -60,9 +66,27 @@ def connections(target: Target) -> None:
             dialed.connect(path)
 
 
+def keyless(target: Target) -> None:
+    """Hold connections to both ZeroMQ ports that greet, then close all together."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    folder = target.connection_file.parent
+    there = [read_connection(folder / name).endpoint for name in ("farm.json", "workers.json")]
+    ports = [int(endpoint.rpartition(":")[2]) for endpoint in there]
+    with contextlib.ExitStack() as held:
+        for number in range(KEYLESS):
+            stranger = held.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.connect_ex((target.host, ports[number % 2]))
+            with contextlib.suppress(OSError):
+                stranger.send(GREETING)
+        time.sleep(target.seconds)
+
+
 CASES: dict[str, Callable[[Target], None]] = {
     "JOINs of a client": refused_joins,
     "PROBEs without end": probes,
     "questions without end": questions,
     "connections that say nothing": connections,
+    f"{KEYLESS} ZeroMQ connections without a key": keyless,
 }

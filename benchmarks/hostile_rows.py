@@ -16,7 +16,7 @@ import numpy as np
 import farm
 from farm.call import Buffer, Call, Hints, Operation
 from farm.transports.connection import read_connection
-from farm.transports.dial import dial
+from farm.transports.dial import Dialer
 from farm.transports.identity import CLIENT_PREFIX
 from farm.wire import messages as wire
 from farm.wire.bounds import MOST_LISTS, MOST_VALUES
@@ -107,7 +107,7 @@ def alike(count: int) -> Iterator[tuple[int, Call]]:
 def native_message(target: Target, count: int, kind: wire.Kind) -> None:
     """Send `count` calls in one message, or cancel all of them in one, repeatedly."""
     name = f"{CLIENT_PREFIX.decode()}hostile/{time.monotonic_ns()}"
-    line = dial(read_connection(target.connection_file), name)
+    line = Dialer(read_connection(target.connection_file), name).dial()
     end = time.monotonic() + WAIT_S
 
     def say(frames: list[Buffer]) -> None:
@@ -129,7 +129,7 @@ def native_message(target: Target, count: int, kind: wire.Kind) -> None:
 def native_nonsense(target: Target, data: Any) -> None:
     """Send JSON at the limits of a client's message, or above them, repeatedly."""
     name = f"{CLIENT_PREFIX.decode()}hostile/{time.monotonic_ns()}"
-    line = dial(read_connection(target.connection_file), name)
+    line = Dialer(read_connection(target.connection_file), name).dial()
     try:
         for _ in range(4):
             line.send(wire.encode(wire.Kind.CANCEL, data))

@@ -10,7 +10,7 @@ import numpy as np
 
 from farm.call import Buffer, Call, Operation
 from farm.transports.connection import read_connection
-from farm.transports.dial import DialedLine, dial
+from farm.transports.dial import DialedLine, Dialer
 from farm.transports.identity import CLIENT_PREFIX
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
@@ -25,7 +25,7 @@ LINES = 200
 def dialed(target: Target) -> DialedLine:
     """Return a line with a client identity of its own."""
     name = CLIENT_PREFIX.decode() + secrets.token_hex(8)
-    return dial(read_connection(target.connection_file), name)
+    return Dialer(read_connection(target.connection_file), name).dial()
 
 
 def echo(number: int, array: np.ndarray) -> Sequence[Buffer]:

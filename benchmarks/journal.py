@@ -63,10 +63,14 @@ def ours_together(folder: Path, count: int) -> Times:
     """farm, on disk, many that wait: the time of each is that of all by their number."""
     journal, lock = Journal(folder / "j", FORMAT), Lock(folder / "j.lock")
 
-    def record(body: bytes) -> Record:
-        return Record(FORMAT.kinds[0], body)
+    class Bodies(Commits[bytes]):
+        def encode(self, item: bytes) -> Record:
+            return Record(FORMAT.kinds[0], item)
 
-    commits = Commits(journal, lock, record, lambda error: error)
+        def explain(self, error: Exception) -> Exception:
+            return error
+
+    commits = Bodies(journal, lock)
 
     def wait() -> None:
         for _ in range(count // THREADS):

@@ -139,18 +139,15 @@ class Peer:
     grpc: str
 
 
-FARM_COMMAND = (sys.executable, "-m", "farm")
-
-
 @contextlib.contextmanager
-def farm_peer(folder: Path, command: Sequence[str] = FARM_COMMAND) -> Iterator[Peer]:
+def farm_peer(folder: Path) -> Iterator[Peer]:
     """Run `farm serve` with one worker process."""
     folder.mkdir()
     (folder / "models.py").write_text(FARM)
     models = [f"{folder / 'models.py'}:{name}" for name in ("Trivial", "Slow")]
     run = folder / "run"
     options = ["--port", "0", "--grpc-port", "0", "--dir", str(run)]
-    with _process([*command, "serve", *models, *options], folder):
+    with _process([sys.executable, "-m", "farm", "serve", *models, *options], folder):
         address = ""
         give_up = time.monotonic() + START_S
         while not address:

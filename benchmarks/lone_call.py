@@ -72,8 +72,9 @@ from farm.http.server import HttpServer
 from farm.model import Model
 from farm.protocols.graphpipe.client import encode_call as encode_graphpipe
 from farm.protocols.kserve.grpc.codec import messages
+from farm.protocols.site import Endpoints
 from farm.protocols.umbridge.endpoint import UmBridgeEndpoint
-from farm.server.app import Router
+from farm.server.doors import Router
 from farm.transports.connection import read_connection
 from farm.transports.stream.line import StreamLine
 from farm.wire import messages as wire
@@ -231,8 +232,8 @@ async def serve(kind: str) -> None:
     else:
         backend = Floor() if kind == "floor" else Backend()
         endpoint = UmBridgeEndpoint(cast(Any, backend), non_finite=NonFinite.LITERAL)
-        front = Router({"/Evaluate": endpoint}, cast(Any, None), Access(None))
-        _, port = await HttpServer(front, port=0).start()
+        front = Router(Endpoints({"/Evaluate": endpoint}), Access(None))
+        _, port = await HttpServer(front).start()
     print(port, flush=True)
     await asyncio.Event().wait()
 

@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,8 @@ import farm
 from farm.call import Buffer, Call
 from farm.client import Client
 from farm.transports.connection import WORKERS_FILE, Connection, read_connection
-from farm.transports.dial import DialedLine, dial
-from farm.transports.zmq import socket as zmq_socket
+from farm.transports.dial import DialedLine, Dialer
+from farm.transports.zmq import line as zmq_line
 from machine import versions
 from tests.support.many_workers import REPORT_EVERY_S, LightWorker
 
@@ -60,16 +59,24 @@ class SocketLine:
     may_come_back = True
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], to: Connection, name: str) -> None:
-        self.socket = zmq_socket.dial(context, to, name, heartbeat_s=None)
+        self.socket = socket = context.socket(zmq.DEALER)
+        socket.set(zmq.ROUTING_ID, name.encode())
+        socket.set(zmq.LINGER, 2000)
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        socket.set(zmq.CURVE_SERVERKEY, to.server_key.encode())
+        socket.set(zmq.CURVE_PUBLICKEY, to.client_public.encode())
+        socket.set(zmq.CURVE_SECRETKEY, to.client_secret.encode())
+        socket.connect(to.endpoint)
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting."""
-        zmq_socket.send(self.socket, frames)
+        zmq_line.send(self.socket, frames)
         return True
 
     def receive(self) -> Sequence[Buffer] | None:
         """Return the frames of the next message; None if there is none now."""
-        return zmq_socket.receive(self.socket)
+        return zmq_line.receive(self.socket)
 
     def flush(self, timeout_s: float) -> bool:
         """Return True: libzmq sends."""
@@ -87,6 +94,10 @@ class SocketLine:
         """Return False: libzmq connects again."""
         return False
 
+    def came_back(self) -> bool:
+        """Return False: nothing is done about it here."""
+        return False
+
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
@@ -97,9 +108,10 @@ def rack(folder: str, name: str, count: int, run_s: float) -> None:
     to = read_connection(Path(folder) / WORKERS_FILE)
     context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, count + 64)
-    dialed: Callable[[str], DialedLine] = partial(SocketLine, context, to)
-    if to.local:
-        dialed = partial(dial, to)
+
+    def dialed(name: str) -> DialedLine:
+        return Dialer(to, name).dial() if to.local else SocketLine(context, to, name)
+
     workers: dict[Any, LightWorker] = {}
     poll = zmq.Poller()
     for number in range(count):

@@ -17,6 +17,7 @@ from time import perf_counter
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
@@ -24,6 +25,7 @@ from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from machine import versions
+from tests.scheduler.invariants import check
 
 CALLS = 40_000
 CHUNK = 2_000
@@ -135,7 +137,7 @@ def measure(case: Case) -> list[float]:
         if done == CHUNK:
             chunks.append(spent / done)
             spent, done = 0.0, 0
-    scheduler.check()
+    check(scheduler)
     return chunks[2:]  # the first ones fill idle workers at the start
 
 

@@ -23,6 +23,7 @@ from tests.scheduler.scenarios import (
     chains_with_configs,
     gradients_at_home,
     in_lock_step,
+    levels,
     mlda,
     stragglers,
     strangers,
@@ -30,6 +31,13 @@ from tests.scheduler.scenarios import (
     two_sweeps,
 )
 from tests.scheduler.simulator import seeds
+
+
+def waits_of_levels(seed: int, workers: int) -> float:
+    """Return the seconds that calls wait for copies, over those that copies save."""
+    waited_s, saved_s = levels(seed, workers=workers)
+    return waited_s / saved_s
+
 
 Case = tuple[str, str, Callable[[int], float]]
 
@@ -94,6 +102,14 @@ CASES: list[Case] = [
         lambda s: stragglers(s, 0.0)[0],
     ),
     ("... of calls of cv 0.3", "<= 1.65", lambda s: stragglers(s, 0.3)[0]),
+    *[
+        (
+            f"levels of 10 ms and 1 s, {n} workers: waits for copies over savings",
+            "<= 0.02",
+            lambda s, n=n: waits_of_levels(s, n),
+        )
+        for n in (2, 4)
+    ],
 ]
 
 

@@ -62,22 +62,21 @@ def collector() -> Iterator[str]:
 
 
 def request(tracing: Tracing) -> None:
-    """Make the spans of one request, as the HTTP server and `CallSpans` do."""
+    """Make the spans of one request, as the HTTP server and `Tracing.answered` do."""
     headers = {b"user-agent": b"benchmark/1"}
     head = RequestHead("POST", b"/Evaluate", "1.1", [], headers, 0, True)
     span = HttpSpan(tracing, head, "/Evaluate", "127.0.0.1")
-    context = tracing.within_parent(headers[b"traceparent"].decode())
+    context = tracing.within(headers[b"traceparent"].decode())
     about = {"farm.model": "beam", "farm.operation": "evaluate"}
-    tracing.child("queue", context, 1, about).end(2)
+    tracing.span("queue", 1, about, context).end(2)
     ran: dict[str, str | int] = {
         "farm.worker": "node1/71-4a",
         "farm.attempt": 1,
         "farm.rows": 1,
         "farm.batch_rows": 1,
     }
-    tracing.child("run", context, 2, {**about, **ran, "farm.run_time_s": 0.1}).end(3)
-    span.status = 200
-    span.end("4bf92f3577b34da6a3ce929d0e0e4736")
+    tracing.span("run", 2, {**about, **ran, "farm.run_time_s": 0.1}, context).end(3)
+    span.end(200, "4bf92f3577b34da6a3ce929d0e0e4736")
 
 
 def measure() -> tuple[float, float]:

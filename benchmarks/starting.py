@@ -55,12 +55,12 @@ def ready_after(parent: WarmParent | None, model: Path, run: Path) -> float:
     began = time.monotonic()
     child = Child(arguments, log=run / "log", environment=os.environ, parent=parent)
     try:
-        while child.talks and child.ready_at is None:
-            select.select([child.status], [], [])
+        while child.talks and child.status.ready_at is None:
+            select.select([child], [], [])
             child.listen()
-        if child.ready_at is None:
+        if child.status.ready_at is None:
             raise SystemExit(f"the worker did not start: {child.last_lines()}")
-        return 1000 * (child.ready_at - began)
+        return 1000 * (child.status.ready_at - began)
     finally:
         child.close()
 

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     from farm.client import Client, Executor, RemoteModel, call_id, chain, connect
     from farm.errors import FarmError
     from farm.functions import model
-    from farm.loading import (
-        load_failures,
-        load_pandas,
-        load_progress,
-        load_xarray,
-        sensitivity,
-    )
+    from farm.loading import load_failures, load_pandas, load_progress, load_xarray, sensitivity
     from farm.model import Config, Inputs, Model, tensor
     from farm.protocols.graphpipe.remote import GraphpipeModel
     from farm.protocols.kserve.rest.remote import KserveModel
@@ -43,12 +37,11 @@ if TYPE_CHECKING:
     from farm.sweep.space.parameters import Log as log
     from farm.sweep.space.parameters import Normal as normal
     from farm.worker.command import CommandModel
+    from farm.worker.frameworks.fitted import SkopsModel, XgboostModel
     from farm.worker.frameworks.fmu import FmuModel
     from farm.worker.frameworks.jax import jax_model
     from farm.worker.frameworks.onnx import OnnxModel
-    from farm.worker.frameworks.skops import SkopsModel
     from farm.worker.frameworks.torch import TorchModel
-    from farm.worker.frameworks.xgboost import XgboostModel
     from farm.worker.lines import LinesModel
 else:
     _LATER = {
@@ -76,12 +69,12 @@ else:
         "Result": ("farm.call", "Result"),
         "Sensitivity": ("farm.sweep.sensitivity.ranking", "Sensitivity"),
         "Sequence": ("farm.sequences", "Sequence"),
-        "SkopsModel": ("farm.worker.frameworks.skops", "SkopsModel"),
+        "SkopsModel": ("farm.worker.frameworks.fitted", "SkopsModel"),
         "Sweep": ("farm.sweep.api", "Sweep"),
         "SweepError": ("farm.sweep.errors", "SweepError"),
         "TensorInfo": ("farm.call", "TensorInfo"),
         "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
-        "XgboostModel": ("farm.worker.frameworks.xgboost", "XgboostModel"),
+        "XgboostModel": ("farm.worker.frameworks.fitted", "XgboostModel"),
         "call_id": ("farm.client", "call_id"),
         "chain": ("farm.client", "chain"),
         "choice": ("farm.sweep.space.grammar", "choice"),

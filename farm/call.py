@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from farm.errors import FarmError
 from farm.sequences import SequenceLimits, SequenceStep, limits_of
 from farm.units import check_labels, check_texts
+from farm.wording import needs
 
 T = TypeVar("T")
 
@@ -91,12 +92,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name == BYTES:
         return np.dtype(object)
     if name == BFLOAT16:
-        try:
+        with needs("kserve", "bfloat16 needs the package ml_dtypes", TypeError):
             import ml_dtypes
-        except ImportError:
-            raise TypeError(
-                'bfloat16 needs the package ml_dtypes: pip install "modelfarm[kserve]"'
-            ) from None
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
     dtype: np.dtype[Any] = np.dtype(name)
@@ -112,7 +109,7 @@ class TensorInfo:
     A size of -1 in the shape varies from call to call. dtype: see `numpy_dtype`.
     unit: of every entry, for displays and files, best as UDUNITS writes it: "Pa", "m s-2".
     description: what the tensor is, in one line. labels: names of an output's entries, such as the
-    classes of a classifier. None of these changes an answer. Raises as `units.check_texts`.
+    classes of a classifier. format: NCHW or NHWC, of images. None of these changes an answer.
     """
 
     name: str
@@ -121,9 +118,10 @@ class TensorInfo:
     unit: str = ""
     description: str = ""
     labels: tuple[str, ...] = ()
+    format: str = ""
 
     def __post_init__(self) -> None:
-        check_texts(self.name, self.unit, self.description)
+        check_texts(self.name, self.unit, self.description, self.format)
         check_labels(self.name, self.labels)
 
     @property
@@ -137,9 +135,9 @@ class TensorInfo:
         return -1 if -1 in self.shape else math.prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tensor as plain JSON data; unit, description and labels if it has them."""
-        texts = {"unit": self.unit, "description": self.description, "labels": self.labels}
-        stated = {key: text for key, text in texts.items() if text}
+        """Return the tensor as plain JSON data; unit, description and so on if it has them."""
+        texts = "unit", "description", "labels", "format"
+        stated = {key: text for key in texts if (text := getattr(self, key))}
         return {"name": self.name, "shape": self.shape, "dtype": self.dtype, **stated}
 
     @staticmethod
@@ -152,6 +150,7 @@ class TensorInfo:
             _text(data.get("unit", "")),
             _text(data.get("description", "")),
             tuple(map(_text, data.get("labels", ()))),
+            _text(data.get("format", "")),
         )
 
 
@@ -383,6 +382,7 @@ class Hints:
     patient: whether the caller waits for a first worker as long as it takes, as native clients do.
     call_id: the name of the call in logs; empty: it has none. trace_parent: see `Origin`; only a
     call with an id has one.
+    end: the other end of the connection, by the owner of its socket or its address; "" if unknown.
     """
 
     client: str = ""
@@ -394,6 +394,7 @@ class Hints:
     patient: bool = field(default=False, compare=False)
     call_id: str = field(default="", compare=False)
     trace_parent: str = field(default="", compare=False)
+    end: str = field(default="", compare=False)
 
     @property
     def is_limited(self) -> bool:
@@ -406,6 +407,16 @@ class Hints:
 
 
 NO_HINTS = Hints()
+
+
+@lru_cache(maxsize=4096)
+def named(client: str, end: str = "") -> Hints:
+    """Return hints with this client name, from this end, and no others."""
+    return Hints(client=client, end=end)
+
+
+CancelCall = Callable[[], None]
+"""Cancels a call; used when the client no longer waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)

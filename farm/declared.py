@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from farm.call import TensorInfo, numpy_dtype
-from farm.errors import InvalidOutput
+from farm.errors import InvalidInput, InvalidOutput
 
 Shape = int | Sequence[int] | TensorInfo
 Tensors = Mapping[str, Shape]
@@ -23,9 +24,10 @@ def tensors_of(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
         )
     tensors = []
     for name, shape in declared.items():
-        dtype, unit, description = "float64", "", ""
+        dtype, unit, description, form = "float64", "", "", ""
         if isinstance(shape, TensorInfo):
             dtype, unit, description = shape.dtype, shape.unit, shape.description
+            form = shape.format
             shape = shape.shape
             try:
                 numpy_dtype(dtype)
@@ -42,7 +44,7 @@ def tensors_of(declared: Tensors, what: str) -> tuple[TensorInfo, ...]:
                 f"{what} {name!r} is declared with shape {shape!r}; expected whole numbers >= 0, "
                 "or -1 for a size that varies"
             )
-        tensors.append(TensorInfo(str(name), sizes, dtype, unit, description))
+        tensors.append(TensorInfo(str(name), sizes, dtype, unit, description, format=form))
     return tuple(tensors)
 
 
@@ -70,3 +72,13 @@ def labelled(
         except (TypeError, ValueError) as error:
             raise InvalidOutput(str(error)) from None
     return tuple(labelled)
+
+
+def check_keys(config: Mapping[str, Any], known: Collection[str] | None, name: str) -> None:
+    """Raise InvalidInput if a config has a key that its model does not know; None: it knows all."""
+    if known is not None and (unknown := [key for key in config if key not in known]):
+        keys = ", ".join(sorted(known)) or "none"
+        raise InvalidInput(
+            f"config has the key {unknown[0]!r}, which model {name!r} does not have; "
+            f"its keys are: {keys}"
+        )

@@ -44,9 +44,9 @@ BUILT_IN = (
 class Option:
     """A setting of a protocol, for `farm serve`, its environment, farm.toml and `farm.serve()`.
 
-    name: as in farm.toml; `--name-so` on the command line. help, metavar: for --help; an option
-    without help is not offered on the command line. kind: str, int or Path. default: the value when
-    nothing is set. repeatable: it may be given several times, and the value is a tuple of texts.
+    name: as in farm.toml; `--name-so` on the command line. help, metavar: for --help. kind: str,
+    int or Path. default: the value when nothing is set. repeatable: it may be given several times,
+    and the value is a tuple of texts.
     """
 
     name: str

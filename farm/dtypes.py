@@ -13,13 +13,13 @@ def casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Whether entries of one type are accepted for a tensor of another.
 
     Integers count as numbers: JSON has no float64, so int64 input to a float64 model is correct.
-    `unfit` checks whether each entry fits.
+    Booleans do not. `unfit` checks whether each entry fits.
     """
     if dtype == wanted:
         return True
     if wanted.name == BFLOAT16:
         return dtype.kind in "iuf"
-    if wanted.hasobject or dtype.kind not in "biuf":
+    if wanted.hasobject or dtype.kind not in "iuf":
         return False
     whole = dtype.kind in "iu" and wanted.kind in "iu"
     return whole or np.can_cast(dtype, wanted, "same_kind")
@@ -42,6 +42,18 @@ def unfit(array: Array, wanted: np.dtype[Any]) -> str:
         return ""
     grown = array[infinite & np.isfinite(array)]
     return str(grown[0]) if grown.size else ""
+
+
+def shown_kind(array: Array) -> str:
+    """Return what an array of no numbers is or holds, for a message."""
+    if array.dtype.kind in "US":
+        return "is text"
+    if array.dtype.kind != "O":
+        return f"is {array.dtype}"
+    if array.ndim == 0 and array.item() is None:
+        return "is None, as of a function without `return`"
+    first = next((x for x in array.flat if not isinstance(x, int | float | np.number)), None)
+    return "holds None" if first is None else f"holds a {type(first).__name__}"
 
 
 def bytes_array(value: Any) -> Array:

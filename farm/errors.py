@@ -21,6 +21,8 @@ import re
 from enum import StrEnum
 from typing import ClassVar
 
+INTERNAL_ERROR = "the farm made a mistake; its log says which"
+
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
 """Characters that a terminal may take for commands: all control characters but tab and newline."""
 
@@ -113,7 +115,7 @@ class WorkerLost(FarmError):
 
 
 class TimeLimitExceeded(FarmError):
-    """The model ran longer than the time limit of a call."""
+    """The model ran longer than the time limit of a call, or than its worker's job lasted."""
 
 
 class DeadlineExceeded(FarmError):
@@ -132,9 +134,24 @@ class Unavailable(FarmError):
     """The farm is starting, shutting down or unreachable."""
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters, the last of which are dots if it was longer."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def error_named(name: str, message: str, detail: str = "") -> FarmError:
     """Return an error of class `name`, as received in a message; ModelFailed for unknown names."""
     kind = FarmError.kinds.get(name)
     if kind is None:
-        return ModelFailed(f"{name}: {message}", detail=detail)
-    return kind(message, detail=detail)
+        kind, message = ModelFailed, f"{name}: {message}"
+    error = kind(message, detail=detail)
+    if error.detail:
+        error.__cause__ = Detail(error.detail)
+    return error
+
+
+class Detail(Exception):
+    """The detail of an error as its cause, which Python prints before the error itself."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import BFLOAT16, Array
-from farm.errors import InvalidInput
+from farm.errors import InvalidInput, shortened
 
 LONGEST = 1000
 """Maximum length of an expression in characters."""
@@ -30,6 +30,10 @@ LARGEST = 10**7
 _NUMBERS = re.compile(r"(?<![\w.])\.?\d[\w.]*")
 """Words that start like a number."""
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE]\d*)?")
+_DECIMAL = re.compile(
+    r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE
+)
+"""A number as programs write it, unlike `1_000` and other digits that `float` takes, too."""
 _QUOTES = re.compile(r"['\"\\]")
 _TEXT = re.compile(r"\"[^\"\\]*\"|'[^'\\]*'")
 """A text in quotes."""
@@ -69,6 +73,18 @@ _OVER_ALL: Mapping[str, Callable[..., Any]] = {
 }
 """Functions of all entries together, of one or more arguments."""
 FUNCTIONS = (*_OVER_ALL, *_EACH)
+
+
+def number(text: str) -> float:
+    """Return the number that a text is, white space around it aside. Raises ValueError."""
+    if not is_number(text):
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number, as `number` reads it."""
+    return _DECIMAL.fullmatch(text.strip()) is not None
 
 
 class Expression:
@@ -256,7 +272,8 @@ class Expression:
                 ]
                 return self._folded(np.logical_and, held)
             case ast.Subscript(value=array, slice=place):
-                return self._entry(self._value(array, values), place, node, _lead(values))
+                lead = int(isinstance(values, _Points))  # axes at the end that no index reaches
+                return self._entry(self._value(array, values), place, node, lead)
             case ast.Call(func=ast.Name(id=name), args=args):
                 given = [self._value(arg, values) for arg in args]
                 if name in _EACH:
@@ -341,11 +358,10 @@ class Expression:
     def _shown(self, node: ast.AST) -> str:
         text = ast.get_source_segment(self.text, node) if isinstance(node, ast.expr) else None
         text = text or type(node).__name__
-        return text if len(text) <= 40 else f"{text[:37]}..."
+        return shortened(text, 40)
 
     def _error(self, what: str) -> InvalidInput:
-        text = " ".join(self.text.split())
-        text = text if len(text) <= 60 else f"{text[:57]}..."
+        text = shortened(" ".join(self.text.split()), 60)
         return InvalidInput(f"{self.where} = {text}: it {what}")
 
 
@@ -355,11 +371,6 @@ class _Points(dict[str, Array]):
     def __init__(self, values: Mapping[str, Array], count: int) -> None:
         super().__init__(values)
         self.count = count
-
-
-def _lead(values: Mapping[str, Array]) -> int:
-    """Return the number of axes at the end that no index reaches."""
-    return 1 if isinstance(values, _Points) else 0
 
 
 def _entries(array: Array, values: Mapping[str, Array]) -> Array:

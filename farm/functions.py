@@ -1,11 +1,12 @@
-"""Functions as models: `@farm.model`, and plain functions that say their sizes themselves."""
+"""Functions as models: `@farm.model`, plain functions that say their sizes, and forwarding."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, get_args, get_origin
 
@@ -13,41 +14,73 @@ import numpy as np
 
 from farm.call import TensorInfo
 from farm.declared import Tensors
-from farm.model import Config, Inputs, Model
+from farm.model import Config, Inputs, Model, operations_of
 from farm.sequences import Sequence
 
 Function = Callable[..., Any]
 
+TRAITS = (
+    *("name", "description", "max_batch", "repeatable", "keeps_point", "copies", "labels"),
+    *("version", "config_keys"),
+)
+"""Facts that a model states about itself."""
+
+
+def _forwarded(method: str) -> Function:
+    def forward(self: ForwardingModel, *arguments: Any) -> Any:
+        return self.ask(method, *arguments)
+
+    forward.__doc__ = f"Return what `ask` returns for {method}."
+    return forward
+
+
+class ForwardingModel(Model):
+    """A model that runs elsewhere: all its methods but `describe` pass their arguments to `ask`.
+
+    A subclass sets `operations`.
+    """
+
+    evaluate = _forwarded("evaluate")
+    gradient = _forwarded("gradient")
+    apply_jacobian = _forwarded("apply_jacobian")
+    apply_hessian = _forwarded("apply_hessian")
+    value_and_gradient = _forwarded("value_and_gradient")
+    cost = _forwarded("cost")
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Return what this method of the model returns."""
+        raise NotImplementedError(f"{type(self).__name__} defines no ask")
+
+    def like(self, model: Model) -> None:
+        """Take over the facts and the operations of another model."""
+        for trait in TRAITS:
+            setattr(self, trait, getattr(model, trait))
+        self.operations = operations_of(model)
+
 
 class FunctionModel(Model):
-    """A model made of one function, which takes the inputs by name and, optionally, `config`."""
+    """A model made of one function, which takes the inputs by name and, optionally, `config`.
+
+    traits: facts about the model by name, see `TRAITS`; `stateful` may be one of them.
+    """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        *,
         inputs: Tensors,
         outputs: Tensors,
-        name: str,
-        max_batch: int,
-        repeatable: bool,
-        copies: bool,
-        version: str = "",
-        stateful: bool = False,
+        traits: Mapping[str, Any],
     ) -> None:
         self.function = function
         self.inputs = inputs
         self.outputs = outputs
-        self.name = name
-        self.max_batch = max_batch
-        self.repeatable = repeatable
-        self.copies = copies
-        self.version = version
-        self.stateful = stateful
+        for trait, value in traits.items():
+            setattr(self, trait, value)
+        name, stateful = self.name, self.stateful
         self.description = inspect.getdoc(function) or ""
         parameters = inspect.signature(function).parameters
-        self.takes_config = "config" in parameters and "config" not in inputs
-        wanted = set(inputs) | ({"config"} if self.takes_config else set())
+        takes_config = "config" in parameters and "config" not in inputs
+        wanted = set(inputs) | ({"config"} if takes_config else set())
         if stateful:
             if "sequence" in inputs:
                 raise TypeError(
@@ -55,6 +88,9 @@ class FunctionModel(Model):
                     "of the argument for its state; rename the input"
                 )
             wanted.add("sequence")
+        optional = {n for n, p in _arguments(function).items() if p.default is not p.empty}
+        self.options = frozenset(optional - wanted - {"config"})
+        self.config_keys = None if takes_config else self.options
         kinds = {p.kind for p in parameters.values()}
         required = {
             p.name
@@ -70,24 +106,23 @@ class FunctionModel(Model):
 
     def evaluate(self, inputs: Inputs, config: Config, *sequence: Sequence) -> Any:
         """Return the function's value at `inputs`."""
+        others = _from_config(config, self.options) if config else {}
+        if self.config_keys is None:
+            others["config"] = config
         if sequence:
-            return self._evaluate_step(inputs, config, sequence[0])
-        if self.takes_config:
-            return self.function(**inputs, config=config)
-        return self.function(**inputs)
-
-    def _evaluate_step(self, inputs: Inputs, config: Config, sequence: Sequence) -> Any:
-        others = {"config": config} if self.takes_config else {}
-        return self.function(**inputs, **others, sequence=sequence)
+            others["sequence"] = sequence[0]
+        return self.function(**inputs, **others)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
 
 def model(
+    function: None = None,
+    /,
     *,
-    inputs: Tensors,
-    outputs: Tensors,
+    inputs: Tensors | None = None,
+    outputs: Tensors | None = None,
     name: str = "",
     max_batch: int = 1,
     repeatable: bool = True,
@@ -97,27 +132,65 @@ def model(
 ) -> Callable[[Callable[..., Any]], FunctionModel]:
     """Decorator that turns a function into a model; its arguments are the inputs, by name.
 
-    An argument called `config` gets the call's config; if the model is stateful, the argument
-    `sequence` gets the `farm.Sequence`. Example:
+    Other arguments have defaults, which the config may replace by name; one called `config` gets
+    all of it. If the model is stateful, the argument `sequence` gets the `farm.Sequence`. Example:
 
         @farm.model(inputs={"x": 2}, outputs={"y": 1})
-        def forward(x): return x.sum()
+        def forward(x, nodes=200): return x.sum()
+
+    Raises TypeError without inputs and outputs, as in `@farm.model` without parentheses.
     """
+    if function is not None or inputs is None or outputs is None:
+        names = ["x"] if function is None else _arguments(function)
+        raise TypeError(decoration(names, "" if function is None else _name_of(function)))
 
     def decorate(function: Callable[..., Any]) -> FunctionModel:
-        return FunctionModel(
-            function,
-            inputs=inputs,
-            outputs=outputs,
-            name=name or function.__name__,
-            max_batch=max_batch,
-            repeatable=repeatable,
-            copies=copies,
-            version=version,
-            stateful=stateful,
-        )
+        traits = {
+            "name": name or function.__name__,
+            "max_batch": max_batch,
+            "repeatable": repeatable,
+            "copies": copies,
+            "version": version,
+            "stateful": stateful,
+        }
+        return FunctionModel(function, inputs, outputs, traits)
 
     return decorate
+
+
+def check_form(model: Model) -> None:
+    """Raise TypeError, with the right form, unless a model has methods that farm can call."""
+    kind = type(model).__name__
+    if not operations_of(model):
+        own = [name for name in dir(model) if name not in dir(Model)]
+        near = difflib.get_close_matches("evaluate", own, 1)
+        named = f" (it defines {near[0]}: rename it)" if near else ""
+        raise TypeError(
+            f"class {kind} extends farm.Model, but defines no evaluate(self, inputs, config){named}"
+        )
+    try:
+        signature = inspect.signature(model.evaluate)
+    except ValueError:  # of C, without a signature
+        return
+    try:
+        signature.bind(*[{}] * (3 if model.stateful else 2))
+    except TypeError:
+        form = f"evaluate(self, inputs, config{', sequence' * model.stateful})"
+        raise TypeError(
+            f"{kind}.evaluate takes {signature}; expected {form}, with the inputs by name, as in "
+            f"inputs[{next(iter(model.inputs), 'x')!r}]"
+        ) from None
+
+
+def decoration(inputs: Iterable[str], name: str = "") -> str:
+    """Return the advice to decorate a function that has these arguments."""
+    sizes = ", ".join(f'"{n}": 1' for n in inputs if n != "config")
+    where = f" above `def {name}`" if name else " above the function"
+    return f'put @farm.model(inputs={{{sizes}}}, outputs={{"y": 1}}) with your sizes{where}'
+
+
+def _from_config(config: Config, options: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name in options}
 
 
 class PlainFunction(Model):
@@ -137,6 +210,7 @@ class PlainFunction(Model):
         self.options = {name for name in _arguments(function) if name not in taken}
         """Arguments that the config may give."""
         self.takes_config = "config" in _arguments(function)
+        self.config_keys = None if self.takes_config else self.options
 
     def takes(self, name: str) -> bool:
         """Whether an input or an entry of the config of this name reaches the function."""
@@ -145,7 +219,7 @@ class PlainFunction(Model):
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """Return the function's value at `inputs`."""
         values = {name: x.item() if x.ndim == 0 else x for name, x in inputs.items()}
-        values |= {name: value for name, value in config.items() if name in self.options}
+        values |= _from_config(config, self.options)
         if self.takes_config:
             values["config"] = config
         return self.function(**values)

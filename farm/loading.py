@@ -5,12 +5,12 @@ A path names a sweep file, also of a sweep that runs or was killed, or a record 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
+from farm.machine.private import TemporaryFolder
 from farm.record.exchange import parquet
 from farm.record.exchange.export import Selection, points_of, write_sweep
 from farm.record.file import is_record
@@ -63,8 +63,8 @@ def load_xarray(
     asked = _selection(path, model, version, config)
     if asked is None:
         return reading.load_xarray(path)
-    with tempfile.TemporaryDirectory(prefix="farm-record-") as folder:
-        copy = Path(folder) / "record.h5"
+    with TemporaryFolder("farm-record-") as folder:
+        copy = folder / "record.h5"
         write_sweep(points_of(Path(path), asked), copy, {"record": str(Path(path).absolute())})
         return reading.load_xarray(copy)
 

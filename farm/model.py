@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ from farm.call import (
     TensorInfo,
     numpy_dtype,
 )
-from farm.declared import Tensors, labelled, tensors_of
-from farm.dtypes import bytes_array, casts, unfit
+from farm.declared import Tensors, check_keys, labelled, tensors_of
+from farm.dtypes import bytes_array, casts, shown_kind, unfit
 from farm.errors import FarmError, InvalidInput, InvalidOutput, UnsupportedFeature
 from farm.sequences import SequenceLimits, limits_of
 
@@ -37,16 +37,18 @@ def tensor(
     *,
     unit: str = "",
     description: str = "",
+    format: str = "",
 ) -> TensorInfo:
     """Return an input or output of a model that says more than its shape; its key names it.
 
     `inputs = {"E": farm.tensor(3, unit="Pa", description="Young's modulus of each layer")}`. An int
     n means (n,), without a shape it is a single number. A description may have several lines, as in
-    a text of triple quotes; they are joined. Raises as `TensorInfo`.
+    a text of triple quotes; they are joined. format: of images, NCHW or NHWC. Raises as
+    `TensorInfo`.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     one_line = " ".join(description.split()) if isinstance(description, str) else description
-    return TensorInfo("", sizes, dtype, unit, one_line)
+    return TensorInfo("", sizes, dtype, unit, one_line, format=format)
 
 
 class Inputs(dict[str, Array]):
@@ -120,6 +122,8 @@ class Model:
     version: str = ""
     comm: Any = None
     """With `--mpi N`: the mpi4py communicator of the N ranks that run this model."""
+    config_keys: Collection[str] | None = None
+    """The keys that a config may have; others are refused. None: any."""
     operations: frozenset[Operation] | None = None
     """The operations that the model offers; None: those whose methods it defines."""
 
@@ -137,9 +141,7 @@ class Model:
 
 
 def _shown(tensors: Tensors) -> str:
-    shapes = {
-        n: size.shape if isinstance(size, TensorInfo) else size for n, size in tensors.items()
-    }
+    shapes: dict[str, Any] = {n: getattr(size, "shape", size) for n, size in tensors.items()}
     return ", ".join(f"{n} {[s] if isinstance(s, int) else list(s)}" for n, s in shapes.items())
 
 
@@ -160,6 +162,7 @@ def operations_of(model: Model) -> frozenset[Operation]:
 
 def info_of(model: Model, config: Config, *, name: str = "") -> ModelInfo:
     """Return the description of `model` for `config`. Raises InvalidOutput if it is invalid."""
+    check_keys(config, model.config_keys, name or model.name)
     described = model.describe(config)
     try:
         inputs, outputs = described
@@ -228,7 +231,7 @@ def check_call(call: Call, info: ModelInfo) -> None:
         raise InvalidInput(
             f"model {name!r} expects {len(info.inputs)} input vectors, got {len(call.inputs)}"
         )
-    if call.rows == 0:
+    if call.rows == 0 and (call.operation is not Operation.EVALUATE or call.step is not None):
         raise InvalidInput(f"the call has no rows; model {name!r} expects one or more")
     for i, (array, tensor) in enumerate(zip(call.inputs, info.inputs, strict=True)):
         if call.rows is None and _is_as_declared(array, tensor.shape, tensor.dtype):
@@ -380,7 +383,7 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
     Raises InvalidOutput, with expected and actual values, if it does not match the declaration.
     """
     expected = [t.name for t in info.outputs]
-    if len(expected) == 1 and isinstance(value, np.ndarray | np.generic):
+    if len(expected) == 1 and not _holds_output(value, info.outputs[0], rows):
         values: Sequence[Any] = [value]
     elif isinstance(value, Mapping):
         if set(value) != set(expected):
@@ -389,14 +392,13 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
                 f"declares {expected}"
             )
         values = [value[name] for name in expected]
-    elif len(expected) == 1 and not _is_sequence_of_one(value, info.outputs[0], rows):
-        values = [value]
     elif isinstance(value, list | tuple | np.ndarray) and len(value) == len(expected):
         values = list(value)
     else:
         size = f" of {len(value)}" if isinstance(value, list | tuple | np.ndarray) else ""
+        kind = "None" if value is None else f"a {type(value).__name__}{size}"
         raise InvalidOutput(
-            f"model {info.name!r} returned a {type(value).__name__}{size}, "
+            f"model {info.name!r} returned {kind}, "
             f"declares {len(expected)} outputs {expected}; return a dict by name "
             "or a sequence in that order"
         )
@@ -418,14 +420,16 @@ def _checked_output(
     return checked_array(value, shape, tensor.dtype, what)
 
 
-def _is_sequence_of_one(value: Any, tensor: TensorInfo, rows: int | None) -> bool:
-    # `[array]` for a model with one output: a list that holds the array and is not the array.
-    # UM-Bridge models answer in this form; for an output of size 1, [[3.0]] is such a list and
-    # [3.0] is the array.
-    if not isinstance(value, list | tuple) or len(value) != 1:
-        return False
-    depth = len(tensor.shape) + (rows is not None)
-    return np.ndim(value[0]) >= max(depth, 1)
+def _holds_output(value: Any, tensor: TensorInfo, rows: int | None) -> bool:
+    # `[array]` for a model with one output: a list that holds the array and is not the array, as
+    # UM-Bridge models answer: for an output of size 1, [[3.0]] is such a list and [3.0] is the
+    # array. An array of numpy counts as the list of its rows. A dict has its names.
+    depth = max(len(tensor.shape) + (rows is not None), 1)
+    if isinstance(value, np.ndarray):
+        return value.ndim > depth and len(value) == 1
+    if isinstance(value, list | tuple):
+        return len(value) == 1 and np.ndim(value[0]) >= depth
+    return isinstance(value, Mapping)
 
 
 def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> Array:
@@ -460,7 +464,7 @@ def _numbers(value: Any, dtype: str, what: str) -> Array:
     if array.dtype is _FLOAT64 and dtype == "float64":
         return array
     if not casts(array.dtype, numpy_dtype(dtype)):
-        raise InvalidOutput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
+        raise InvalidOutput(f"{what} {shown_kind(array)}, expected numbers of type {dtype}")
     if entry := unfit(array, numpy_dtype(dtype)):
         raise InvalidOutput(f"{what} holds {entry}, which its type {dtype} cannot hold")
     return array.astype(numpy_dtype(dtype), copy=False)

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,9 +20,7 @@ Transport = Literal["auto", "zmq"]
 
 Auth = Literal["always", "other-users", "remote"]
 
-
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
-
 
 ANY_HOST = ("0.0.0.0", "::", "*", "")
 """Hosts that mean every address of this machine; other machines reach it by its name."""
@@ -31,123 +30,225 @@ class SettingsError(ValueError):
     """An invalid setting; the message has its name, the value given and what is expected."""
 
 
+def setting(
+    default: Any,
+    help: str,
+    metavar: str = "",
+    *,
+    least: int | None = None,
+    above: int | None = None,
+) -> Any:
+    """Return a field of Settings; all that a setting is follows from it.
+
+    Its name with FARM_ is the variable, and without a unit `_s`, and with hyphens, the option of
+    `farm serve`. least, above: bounds of a number. help, metavar: for `--help`.
+    """
+    about = {"help": help, "metavar": metavar, "least": least, "above": above}
+    return field(default=default, metadata=about)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one farm.
+    """The settings of one farm, in the order of `farm serve --help`, which explains them.
 
-    host, port: address of the HTTP server; port 0 picks a free one.
-    unix: path of a Unix socket that also serves HTTP, for this user only.
-    grpc_port: port of the gRPC server on that host, 0 picks a free one; None: no gRPC.
-    grpc_tls_cert, grpc_tls_key: PEM files of the certificate and its key, to encrypt gRPC.
     options: settings of protocols, by the names of their descriptors' options.
-    auth: which HTTP and gRPC clients must present the token: all, all but programs of this user, or
-    all but those on this machine. allow_origin: origins of web pages that are served besides farm's
-    own, such as those behind a proxy: https://hub.example.
-    insecure: allow others to reach the addresses of protocols without a token, MIP and AEPsych.
-    transport: how workers and native clients connect to the farm. auto: by a socket in the run
-    folder on the same machine, by ZeroMQ between machines; zmq: always by ZeroMQ.
-    supervise: start the front door again when it crashes.
-    dir: the run folder, for the connection file and the logs of models.
-    workers: model processes on this machine; 0 if all run elsewhere.
-    mpi: MPI ranks of each of these workers; None: no MPI. mpi_launch: the command that starts them,
-    with `{ranks}` for their number; None: mpiexec.
-    dask: a Dask cluster that also runs the models: its scheduler's address, or scheduler file.
-    dask_slots: minimum number of calls sent to that cluster at once, even if it has fewer threads.
-    dask_resources: Dask's resources that each call holds there while it runs: `GPU=1`.
-    fork: fork workers on this machine from one process that has loaded numpy, if there are several.
-    time_limit_s: a model call that runs longer is killed with its worker; None: no limit.
-    retries: how often a call is requeued after a worker died while running it.
-    max_queued, max_queued_per_client: number of queued calls from which new ones are refused with
-    "try again later"; clients with fewer than 100 in the queue may exceed max_queued by a tenth.
-    reserve: for a model the workers, or a share of them, that calls of more than ten times its run
-    time leave free: `beam=1` or `beam=25%`. model_priority: added to the priority of each call of a
-    model: `beam=5`. In a farm.toml a table `[model.beam]` sets `reserve` and `priority`.
-    record: file that keeps every evaluation of repeatable models; None: none is kept. reuse: answer
-    exact repeats of evaluations from that file.
-    max_body_bytes: largest request body. non_finite: how NaN and infinities are written in JSON.
-    max_held_bytes: memory for all bodies of more than 64 KiB that are being received or answered;
-    further ones wait for it. None: a quarter of the memory of this machine.
-    heartbeat_s: silence after which a host counts as dead.
-    start_timeout_s: how long the first worker may take to start, while calls wait for it. None: ten
-    minutes for workers on this machine, an hour for those that start elsewhere, and less if the
-    batch system expects their job to start later than that.
-    log_format: of the front door's log; json: one object a line, and each request gets an id.
-    otel: send spans of requests and calls by OpenTelemetry, which the variables OTEL_... configure.
-    grace_s: how long running calls may take to finish when the farm shuts down.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 4242
-    unix: Path | None = None
-    grpc_port: int | None = None
-    grpc_tls_cert: Path | None = None
-    grpc_tls_key: Path | None = None
+    workers: int = setting(
+        1,
+        "Model processes on this machine.  [default: 1; 0 with --cluster or --dask]",
+        "COUNT",
+        least=0,
+    )
+    mpi: int | None = setting(
+        None,
+        "MPI ranks per worker: each worker is a group of ranks, see --mpi-launch.",
+        "RANKS",
+        least=1,
+    )
+    mpi_launch: str | None = setting(
+        None, "Command line that starts a group.  [default: mpiexec -n {ranks}]", "LINE"
+    )
+    supervise: bool = setting(
+        False,
+        "Start the front door again if it crashes, with the same ports and keys.  [default: only "
+        "with --cluster]",
+    )
+    dask: str | None = setting(
+        None,
+        "Run the models on a Dask cluster: its scheduler's address or scheduler file.",
+        "ADDRESS|FILE",
+    )
+    dask_slots: int = setting(
+        0,
+        "Minimum number of calls to keep at the Dask cluster; lets an adaptive cluster scale up.",
+        "COUNT",
+        least=0,
+    )
+    dask_resources: tuple[str, ...] = setting(
+        (),
+        "Resource of Dask's workers that a call holds while it runs, such as GPU=1; repeatable.",
+        "NAME=AMOUNT",
+    )
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(4242, "Port to listen on; 0 picks a free port.")
+    unix: Path | None = setting(
+        None, "Also serve HTTP at this Unix socket, which only your user can open.", "PATH"
+    )
+    grpc_port: int | None = setting(
+        None, "Also serve KServe v2 over gRPC at this port; 0 picks a free port.", "PORT"
+    )
+    grpc_tls_cert: Path | None = setting(
+        None,
+        "Encrypt gRPC with this server certificate, followed by its certificate chain.",
+        "FILE.PEM",
+    )
+    grpc_tls_key: Path | None = setting(None, "Private key of --grpc-tls-cert.", "FILE.PEM")
     options: Mapping[str, Any] = field(default_factory=dict)
-    auth: Auth = "other-users"
-    allow_origin: tuple[str, ...] = ()
-    insecure: bool = False
-    transport: Transport = "auto"
-    supervise: bool = False
-    dir: Path = Path("farm-run")
-    workers: int = 1
-    mpi: int | None = None
-    mpi_launch: str | None = None
-    dask: str | None = None
-    dask_slots: int = 0
-    dask_resources: tuple[str, ...] = ()
-    fork: bool = True
-    time_limit_s: float | None = None
-    retries: int = 3
-    max_queued: int = 100_000
-    max_queued_per_client: int = 100_000
-    reserve: tuple[str, ...] = ()
-    model_priority: tuple[str, ...] = ()
-    record: Path | None = None
-    reuse: bool = False
-    max_body_bytes: int = 1 << 30
-    max_held_bytes: int | None = None
-    non_finite: NonFinite = "literal"
-    log_format: LogFormat = "text"
-    otel: bool = False
-    heartbeat_s: float = 5.0
-    start_timeout_s: float | None = None
-    grace_s: float = 30.0
+    auth: Auth = setting(
+        "other-users",
+        "Clients that must send the token: all clients, clients of other users than you, or "
+        "clients on other machines.",
+    )
+    allow_origin: tuple[str, ...] = setting(
+        (),
+        "Allow requests from web pages of this origin, such as https://hub.example; repeatable. "
+        "[default: only farm's own pages]",
+        "ORIGIN",
+    )
+    transport: Transport = setting(
+        "auto",
+        "Transport to workers and native clients. auto: a socket in the run folder on this "
+        "machine, ZeroMQ to other machines. zmq: ZeroMQ to all.",
+    )
+    insecure: bool = setting(
+        False,
+        "Allow --mip and --aepsych addresses that other machines can reach; anyone there can "
+        "connect.",
+    )
+    dir: Path = setting(
+        Path("farm-run"),
+        "Run folder, which holds the connection file farm.json and the models' logs.",
+        "DIRECTORY",
+    )
+    fork: bool = setting(
+        True,
+        "Fork model processes from one that has loaded numpy, if there are several; or start each "
+        "as a fresh interpreter.  [default: fork]",
+    )
+    time_limit_s: float | None = setting(
+        None, "Kill a model process when one of its calls runs longer.", "SECONDS", above=0
+    )
+    start_timeout_s: float | None = setting(
+        None,
+        "Time that the first worker may take to start; calls wait for it until then.  [default: "
+        "600 for workers on this machine, 3600 for those elsewhere; calls do not wait for a SLURM "
+        "job that SLURM expects to start later than that]",
+        "SECONDS",
+        above=0,
+    )
+    heartbeat_s: float = setting(
+        5.0, "Silence after which a machine with workers counts as dead.", "SECONDS", above=0
+    )
+    retries: int = setting(3, "Times that a call is retried after its worker died.", least=0)
+    max_queued: int = setting(
+        100_000,
+        "Queued calls from which new ones are refused with the advice to try again later; clients "
+        "with fewer than 100 in the queue may exceed it by a tenth.",
+        "COUNT",
+        least=1,
+    )
+    max_queued_per_client: int = setting(
+        100_000, "Queued calls of one client from which its new ones are refused.", "COUNT", least=1
+    )
+    reserve: tuple[str, ...] = setting(
+        (),
+        "Keep workers of this model free from calls that run ten times longer, such as beam=1 or "
+        "beam=25%; they may idle. Repeatable.",
+        "NAME=COUNT|SHARE%",
+    )
+    model_priority: tuple[str, ...] = setting(
+        (),
+        "Add this to the priority of each call of the model, such as beam=5. Repeatable.",
+        "NAME=PRIORITY",
+    )
+    record: Path | None = setting(
+        None,
+        "Keep every evaluation of repeatable models in this file, for --reuse and "
+        "`farm record export`.",
+        "FILE",
+    )
+    reuse: bool = setting(
+        False,
+        "Answer exact repeats of evaluations from the record, and join calls for the same "
+        "evaluation. Needs the model's `version`, or a model in one file: docs/record.md.",
+    )
+    max_body_bytes: int = setting(1 << 30, "Largest request body.", "BYTES", least=1)
+    max_held_bytes: int | None = setting(
+        None,
+        "Memory for all bodies of more than 64 KiB that are being received or answered; further "
+        "ones wait for it.  [default: a quarter of this machine's memory]",
+        "BYTES",
+        least=1,
+    )
+    grace_s: float = setting(
+        30.0, "Time that running calls get to finish at shutdown.", "SECONDS", least=0
+    )
+    non_finite: NonFinite = setting(
+        "literal",
+        "NaN and infinity in JSON answers: write NaN and Infinity, write null, or send an error.",
+    )
+    log_format: LogFormat = setting(
+        "text",
+        "Format of the log on stderr and of the models' logs; json: one object a line, in which "
+        "each request of HTTP and gRPC has an id.",
+    )
+    otel: bool = setting(
+        False,
+        "Send spans of requests and calls to an OpenTelemetry collector, which the standard "
+        "environment variables name, such as OTEL_EXPORTER_OTLP_ENDPOINT.",
+    )
 
     def __post_init__(self) -> None:
         def expect(name: str, right: bool, expected: str) -> None:
             if not right:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; expected {expected}")
 
-        expect("port", 0 <= self.port <= 65535, "0 to 65535")
-        grpc_port = self.grpc_port
-        expect("grpc_port", grpc_port is None or 0 <= grpc_port <= 65535, "0 to 65535")
-        for one, other in (("cert", "key"), ("key", "cert")):
-            if getattr(self, f"grpc_tls_{one}") and not getattr(self, f"grpc_tls_{other}"):
-                raise SettingsError(f"grpc_tls_{one} is set; expected grpc_tls_{other} beside it")
-        for name in ("workers", "retries", "dask_slots"):
-            expect(name, getattr(self, name) >= 0, "0 or more")
-        for name in ("max_queued", "max_queued_per_client", "max_body_bytes"):
-            expect(name, getattr(self, name) >= 1, "1 or more")
-        held = self.max_held_bytes
-        expect("max_held_bytes", held is None or held >= 1, "1 or more")
-        expect("heartbeat_s", self.heartbeat_s > 0, "a number of seconds above 0")
-        start = self.start_timeout_s
-        expect("start_timeout_s", start is None or start > 0, "a number of seconds above 0")
-        expect("grace_s", self.grace_s >= 0, "a number of seconds, 0 or more")
-        expect("mpi", self.mpi is None or self.mpi >= 1, "1 or more MPI ranks")
+        for name, about in SETTINGS.items():
+            value, least, above = getattr(self, name), about["least"], about["above"]
+            if value is not None and least is not None:
+                expect(name, value >= least, f"{least} or more")
+            if value is not None and above is not None:
+                expect(name, value > above, f"a number of seconds above {above}")
+            if choices := choices_of(name):
+                expect(name, value in choices, " or ".join(choices))
+        for name in ("port", "grpc_port"):
+            expect(name, 0 <= (getattr(self, name) or 0) <= 65535, "0 to 65535")
+        for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_cert", "port")):
+            if getattr(self, f"grpc_{one}") and getattr(self, f"grpc_{other}") is None:
+                raise SettingsError(f"grpc_{one} is set; expected grpc_{other} beside it")
         expect("reuse", not self.reuse or self.record is not None, "it to come with record, a file")
         lone = self.mpi_launch is not None and self.mpi is None
         expect("mpi_launch", not lone, "it to come with mpi, the number of ranks")
-        limit = self.time_limit_s
-        expect("time_limit_s", limit is None or limit > 0, "a number of seconds above 0")
-        choices = {"non_finite": NonFinite, "auth": Auth, "transport": Transport}
-        for name, choice in {**choices, "log_format": LogFormat}.items():
-            allowed = get_args(choice)
-            expect(name, getattr(self, name) in allowed, " or ".join(allowed))
         origins = all(_ORIGIN.fullmatch(origin) for origin in self.allow_origin)
         expect("allow_origin", origins, "origins as browsers send them: https://hub.example:8000")
-        named = self.dask is not None or not self.dask_resources
-        expect("dask_resources", named, "it to come with dask, a cluster")
+        for name in ("dask_slots", "dask_resources") if self.dask is None else ():
+            expect(name, not getattr(self, name), "it to come with dask, a cluster")
+        limits = self.dask is None or self.time_limit_s is None
+        expect(
+            "time_limit_s",
+            limits,
+            "workers of farm's own: Dask can end a call only with the "
+            "whole Dask worker, and then runs it again. Limit the run in the model, such as by "
+            "CommandModel(timeout_s=...)",
+        )
+        here = self.mpi is None or self.workers > 0
+        expect(
+            "mpi",
+            here,
+            "workers on this machine: set their number with workers. Set the ranks "
+            "of batch jobs in their file; Dask does not support MPI groups",
+        )
         self.dask_needs()
         self.policies()
 
@@ -184,28 +285,61 @@ class Settings:
                 raise SettingsError(f"reserve or priority of model {name!r}; farm serves {served}")
 
 
+SETTINGS = {f.name: {**f.metadata, "type": f.type, "default": f.default} for f in fields(Settings)}
+"""Each setting by name: its type as text, default, help, metavar and bounds."""
+del SETTINGS["options"]
+
+_CHOICES = {"NonFinite": NonFinite, "LogFormat": LogFormat, "Transport": Transport, "Auth": Auth}
+
+
+def choices_of(name: str) -> tuple[str, ...]:
+    """Return the texts that a setting may be, if it is one of several texts."""
+    return get_args(_CHOICES.get(SETTINGS[name]["type"]))
+
+
 def settings_of(values: Mapping[str, Any], options: Iterable[Option] = ()) -> Settings:
     """Return the Settings with these values, which may include protocols' options, by name.
 
-    Paths may be texts. Raises SettingsError for an unknown name.
+    Paths may be texts. Raises SettingsError for an unknown name or a wrong type.
     """
-    theirs = {option.name for option in options}
-    ours = {f.name for f in fields(Settings)} - {"options"}
-    if taken := theirs & ours:
-        raise SettingsError(f"a protocol has the option {min(taken)!r}, a setting of farm itself")
-    for name in values:
-        if name not in theirs | ours:
-            raise SettingsError(
-                f"{name!r} is not a setting; expected one of: {_listed(theirs | ours)}"
-            )
-    own: dict[str, Any] = {name: value for name, value in values.items() if name in ours}
-    for f in fields(Settings):
-        if str(f.type).startswith("Path") and isinstance(own.get(f.name), str):
-            own[f.name] = Path(own[f.name])
-    return Settings(
-        **own,
-        options={name: value for name, value in values.items() if name in theirs},
-    )
+    types = _types(options)
+    own: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    for name, value in values.items():
+        converted = _converted(name, value, types, f"{name} is", f"{name!r}")
+        (own if name in SETTINGS else theirs)[name] = converted
+    return Settings(**own, options=theirs)
+
+
+def _types(options: Iterable[Option]) -> dict[str, str]:
+    """Return the types of all settings by name, as in annotations."""
+    types: dict[str, str] = {name: str(about["type"]) for name, about in SETTINGS.items()}
+    for option in options:
+        if option.name in SETTINGS:
+            raise SettingsError(f"a protocol has the option {option.name!r}, a setting of farm")
+        kind = "tuple[str, ...]" if option.repeatable else f"{option.kind.__name__} | None"
+        types[option.name] = kind
+    return types
+
+
+def _converted(name: str, value: Any, types: Mapping[str, str], sets: str, what: str) -> Any:
+    """Return a value in its setting's type. Raises SettingsError.
+
+    sets, what: the beginnings of messages about the value and the name.
+    """
+    if name not in types:
+        raise SettingsError(f"{what} is not a setting; expected one of: {_listed(types)}")
+    kind = types[name].removesuffix(" | None")
+    if value is None and kind != types[name]:
+        return None
+    expected: tuple[Any, ...] = _EXPECTED.get(kind, (str,))
+    if not isinstance(value, expected) or isinstance(value, bool) != (kind == "bool"):
+        raise SettingsError(f"{sets} {value!r}; expected {_IN_WORDS.get(kind, 'a text')}")
+    if kind.startswith("tuple"):
+        if not all(isinstance(item, str) for item in value):
+            raise SettingsError(f"{sets} {value!r}; expected a list of texts")
+        return tuple(value)
+    return Path(value) if kind == "Path" else value
 
 
 def option_values(settings: Settings, options: Iterable[Option]) -> dict[str, Any]:
@@ -226,23 +360,10 @@ def read_settings(path: Path, options: Iterable[Option] = ()) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"settings file {path} cannot be read: {error}") from None
     of_models = _of_models(values.pop("model", {}), path)
-    types: dict[str, Any] = {f.name: f.type for f in fields(Settings) if f.name != "options"}
-    types |= {o.name: "tuple[str, ...]" if o.repeatable else o.kind.__name__ for o in options}
+    types = _types(options)
     for name, value in values.items():
-        if name not in types:
-            raise SettingsError(
-                f"{path} sets {name!r}, which is not a setting; expected one of: {_listed(types)}"
-            )
-        expected = _EXPECTED[types[name]]
-        is_flag = isinstance(value, bool)
-        if not isinstance(value, expected) or is_flag != (expected == (bool,)):
-            raise SettingsError(f"{path} sets {name} to {value!r}; expected {types[name]}")
-        if isinstance(value, list):
-            if not all(isinstance(item, str) for item in value):
-                raise SettingsError(f"{path} sets {name} to {value!r}; expected a list of texts")
-            values[name] = tuple(value)
-        if types[name].startswith("Path"):
-            values[name] = Path(str(value))
+        sets = f"{path} sets {name} to"
+        values[name] = _converted(name, value, types, sets, f"{path} sets {name!r}, which")
     for name, texts in of_models.items():
         values[name] = (*values.get(name, ()), *texts)
     return values
@@ -276,19 +397,19 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-_EXPECTED: dict[Any, tuple[type, ...]] = {
-    "str": (str,),
-    "str | None": (str,),
-    "Path": (str,),
-    "NonFinite": (str,),
-    "LogFormat": (str,),
-    "Transport": (str,),
-    "Auth": (str,),
-    "Path | None": (str,),
-    "int": (int,),
-    "int | None": (int,),
+_EXPECTED: dict[str, tuple[Any, ...]] = {
+    "Path": (str, Path),
+    "int": (Integral,),
     "bool": (bool,),
-    "tuple[str, ...]": (list,),
-    "float": (int, float),
-    "float | None": (int, float),
+    "tuple[str, ...]": (list, tuple),
+    "float": (Real,),
+}
+"""The accepted types of values, by the type of the setting. Other settings are texts."""
+
+_IN_WORDS = {
+    "Path": "a path",
+    "int": "a whole number",
+    "bool": "true or false",
+    "tuple[str, ...]": "a list of texts",
+    "float": "a number",
 }

@@ -11,11 +11,13 @@ LONGEST_LABELS = 512 * 1024
 """Of all labels of a tensor together: they are part of every description, too."""
 
 
-def check_texts(name: str, unit: Any, description: Any) -> None:
-    """Check the unit and the description of the tensor `name`, both of which may be empty.
+def check_texts(name: str, unit: Any, description: Any, form: Any) -> None:
+    """Check the unit, description and format of the tensor `name`, all of which may be empty.
 
-    Raises TypeError or ValueError unless each is one line of printable characters, and short.
+    Raises TypeError or ValueError unless the first two are one short line of printable characters.
     """
+    if form not in ("", "NCHW", "NHWC"):
+        raise ValueError(f"format of {name!r} is {form!r}; expected NCHW or NHWC")
     if unit != "":
         _check(unit, LONGEST_UNIT, f"unit of {name!r}")
     if description != "":

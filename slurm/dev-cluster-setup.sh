@@ -56,8 +56,8 @@ AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/filetxt
 JobCompLoc=$STATE/log/jobcomp.log
 MinJobAge=600
-# Ids of jobs that were not used by the clusters before: MPI names shared memory after the job and its step.
-FirstJobId=$((($(date +%s) % 60000) * 1000 + 1))
+# Ids of jobs that no other cluster uses, before or beside: MPI names shared memory after the job and its step.
+FirstJobId=$((($(date +%s) + PORT) % 60000 * 1000 + 1))
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=256
@@ -84,7 +84,7 @@ CONF
         [ -n "$SPACES" ] || host=$(hostname -s)
         echo "NodeName=$name NodeHostname=$host NodeAddr=$(address "$name")" \
             "Port=$((PORT + $(number "$name"))) CPUs=4 RealMemory=8000 Feature=${name%[0-9]}" \
-            "$([[ $name != gpu* ]] || echo "Gres=gpu:$GPUS")"
+            "$([[ $name != gpu* ]] || echo "Gres=gpu:toy:$GPUS")"
     done >>"$SLURM_CONF"
     cat >>"$SLURM_CONF" <<CONF
 PartitionName=DEFAULT MaxTime=1-0 DefaultTime=30 PriorityTier=10
@@ -113,6 +113,6 @@ write_gres_conf() { # to SLURM a GPU is any character device: twins of /dev/null
     for ((i = 0; i < GPUS; i++)); do
         device=$STATE/gpu/nvidia$i
         [ -c "$device" ] || mknod -m 666 "$device" c 1 3 2>/dev/null || device=${there[$i]}
-        echo "NodeName=gpu[1-2] Name=gpu AutoDetect=off Flags=nvidia_gpu_env File=$device"
+        echo "NodeName=gpu[1-2] Name=gpu Type=toy AutoDetect=off Flags=nvidia_gpu_env File=$device"
     done >"$STATE/gres.conf"
 }

@@ -165,9 +165,7 @@ def test_every_test_of_a_page_exists_and_reads_it(runs_in: dict[str, str]) -> No
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_have_the_options_that_are_shown(name: str) -> None:
     page = (ROOT / name).read_text()
-    shown = [block.text for block in blocks(page) if is_shell(block)]
-    if name != "CHANGELOG.md":  # which names options that are gone, too
-        shown += CODE.findall(page)
+    shown = [block.text for block in blocks(page) if is_shell(block)] + CODE.findall(page)
     assert [wrong for text in shown for wrong in unknown_options(text)] == []
 
 

@@ -15,6 +15,7 @@ from ml_dtypes import bfloat16
 from farm.call import (
     Call,
     Derivative,
+    Hints,
     ModelInfo,
     Operation,
     Result,
@@ -23,6 +24,7 @@ from farm.call import (
     canonical_config,
     halves,
     joined,
+    named,
     numpy_dtype,
 )
 
@@ -190,3 +192,8 @@ def test_numbers_of_numpy_count_as_numbers() -> None:
 def test_a_config_that_is_no_json_object(config: Any) -> None:
     with pytest.raises(TypeError, match="config"):
         canonical_config(config)
+
+
+def test_a_client_of_whom_only_the_name_is_known() -> None:
+    assert named("ada") == Hints(client="ada")
+    assert named("ada") is named("ada")

@@ -50,7 +50,9 @@ def test_entries_that_fit_are_none(given: Any, declared: str) -> None:
     [
         ("int64", "uint8", True),
         ("uint64", "int8", True),
-        ("bool", "uint8", True),
+        ("bool", "uint8", False),
+        ("bool", "float64", False),
+        ("bool", "bool", True),
         ("float64", "uint8", False),
         ("float64", "float32", True),
         ("complex128", "float64", False),

@@ -12,6 +12,7 @@ import pytest
 
 import farm
 from farm.call import TensorInfo
+from farm.errors import InvalidInput
 from farm.functions import plain_function, served_function
 from farm.model import info_of
 
@@ -207,3 +208,39 @@ def test_what_takes_no_named_arguments_or_gives_no_value(function: Any, complain
 def test_an_output_has_a_text_as_its_name() -> None:
     with pytest.raises(TypeError, match="an output is called 1; expected a text"):
         plain_function(lambda: 0).outputs_of({1: 2.0})
+
+
+def test_a_decorated_function_takes_defaults_from_the_config_as_a_plain_one_does() -> None:
+    def plain(x: float, nodes: int = 200) -> float:
+        return x + nodes
+
+    decorated = farm.model(inputs={"x": ()}, outputs={"y": ()})(plain)
+    for model in (served_function(plain), decorated):
+        inputs = farm.Inputs(x=np.array(1.0))
+        assert model.evaluate(inputs, {}) == 201.0
+        assert model.evaluate(inputs, {"nodes": 3}) == 4.0
+        info_of(model, {"nodes": 3})
+        with pytest.raises(InvalidInput, match=r"the key 'nodez', which .*; its keys are: nodes"):
+            info_of(model, {"nodez": 3})
+
+
+def test_a_function_that_takes_the_config_knows_its_keys_itself() -> None:
+    def plain(x: float, config: Any, nodes: int = 2) -> float:
+        return x
+
+    for model in (
+        served_function(plain),
+        farm.model(inputs={"x": 1}, outputs={"y": 1})(plain),
+    ):
+        info_of(model, {"anything": 1})
+
+
+def test_the_decorator_without_parentheses_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r'put @farm.model\(inputs=."x": 1.*above `def f`'):
+
+        @farm.model  # type: ignore[arg-type]  # that is the mistake
+        def f(x: Any) -> Any:
+            return x
+
+    with pytest.raises(TypeError, match=r"put @farm.model\(inputs="):
+        farm.model(inputs={"x": 1})

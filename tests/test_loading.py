@@ -112,7 +112,7 @@ def test_every_way_of_reading_has_the_same_types(tmp_path: Path) -> None:
 
 def test_points_of_a_running_sweep_have_the_types_of_the_file(tmp_path: Path) -> None:
     def model(n: int, x: float) -> dict[str, Any]:
-        return {"single": np.float32(x), "count": np.array([n, n], np.int64), "is": n > 3}
+        return {"single": np.float32(x), "count": np.array([n, n], np.int64), "is": float(n > 3)}
 
     ranges = {"n": farm.integer(1, 9), "x": (0.0, 1.0)}
     with farm.sweep(model, ranges, n=4, out=tmp_path / "s.h5", show=False) as sweep:

@@ -13,7 +13,16 @@ import farm
 from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo, numpy_dtype
 from farm.dtypes import casts
 from farm.errors import InvalidInput, InvalidOutput, UnsupportedFeature
-from farm.model import as_declared, check_call, check_outputs, info_of, inputs_for, operations_of
+from farm.functions import check_form
+from farm.model import (
+    Model,
+    as_declared,
+    check_call,
+    check_outputs,
+    info_of,
+    inputs_for,
+    operations_of,
+)
 from farm.sequences import SequenceLimits
 from tests.test_dtypes import FIT, UNFIT
 
@@ -260,7 +269,7 @@ def test_an_answer_by_name_or_in_order(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        (None, "returned a NoneType, declares 2 outputs"),
+        (None, "returned None, declares 2 outputs"),
         (Y, "returned a ndarray of 4"),
         ([Y], "returned a list of 1"),
         ({"y": Y}, "returned outputs .'y'., declares"),
@@ -270,7 +279,11 @@ def test_an_answer_by_name_or_in_order(value: Any) -> None:
         ([Y.astype(complex), Z], "is complex128"),
         ([["a"] * 4, Z], "expected numbers"),
         ([[[1], [2, 3]], Z], "is not an array"),
-        ([[None] * 4, Z], "is object"),
+        ([[None] * 4, Z], "holds None"),
+        ([["a"] * 4, Z], "is text"),
+        ([None, Z], "is None, as of .* `return`, expected numbers"),
+        ([[True] * 4, Z], "is bool"),
+        ([[{}] * 4, Z], "holds a dict"),
     ],
 )
 def test_an_answer_that_does_not_fit(value: Any, complaint: str) -> None:
@@ -353,7 +366,7 @@ def test_sizes_that_vary_come_with_the_call(call: Call, shape: tuple[int, ...]) 
         asked(np.full((3, 2), b"1", object)),
         asked(np.ones((2, 3)), np.full((2, 1), b"", object), rows=2),
         asked(np.ones((2, 3, 2)), np.full((2, 1), b"", object), rows=3),
-        asked(np.ones((0, 3, 2)), np.full((0, 1), b"", object), rows=0),
+        asked(np.ones((0, 3)), np.full((0, 1), b"", object), rows=0),
     ],
 )
 def test_what_does_not_fit_sizes_that_vary(call: Call) -> None:
@@ -517,3 +530,46 @@ class Hasty(Stateful):
 def test_models_that_cannot_have_a_state_are_refused(model: type[farm.Model], text: str) -> None:
     with pytest.raises(InvalidOutput, match=re.escape(text)):
         info_of(model(), {})
+
+
+@pytest.mark.parametrize("nested", [[3.5], [[3.5]], [[[3.5]]]], ids=str)
+def test_an_array_is_read_as_the_list_of_its_rows(nested: Any) -> None:
+    found: list[Any] = []
+    for value in (nested, np.array(nested)):
+        try:
+            found.append(check_outputs(value, SCALAR)[0].tolist())
+        except InvalidOutput as error:
+            found.append(error.message)
+    assert found[0] == found[1]
+
+
+class Misspelt(Model):
+    inputs = {"E": 1}
+    outputs = {"y": 1}
+
+    def evalute(self, inputs: Any, config: Any) -> Any: ...
+
+
+class Narrow(Misspelt):
+    def evaluate(self, x: Any) -> Any:  # type: ignore[override]  # that is the mistake
+        return x
+
+
+class Narrower(Narrow):
+    stateful = True
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        (Model, r"class Model extends .* no evaluate\(self, inputs, config\)$"),
+        (Misspelt, r"defines no evaluate\(self, inputs, config\) \(it defines evalute: rename it"),
+        (Narrow, r"takes \(x: .*expected evaluate\(self, inputs, config\), .* inputs\['E'\]"),
+        (Narrower, r"expected evaluate\(self, inputs, config, sequence\)"),
+    ],
+)
+def test_a_class_without_the_right_evaluate_is_told_the_form(
+    model: type[Model], complaint: str
+) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        check_form(model())

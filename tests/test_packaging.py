@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]  # types of it are not among the too
 import farm
 from tests.support import audit
 from tests.support.lowest_versions import canonical, lowest
-from tests.support.release_check import VERSION_IN, versions
+from tests.support.release_check import RELEASED, VERSION_IN, versions
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -40,15 +40,18 @@ def test_every_file_names_the_same_version() -> None:
 
 
 def test_another_version_is_noticed(tmp_path: Path) -> None:
-    for name in VERSION_IN:
+    of_release = VERSION_IN | RELEASED
+    for name in of_release:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     citation = tmp_path / "CITATION.cff"
     citation.write_text(citation.read_text().replace(farm.__version__, "9.9.9"))
     (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n")
-    found = versions(tmp_path)
+    found = versions(tmp_path, of_release)
     assert (found.pop("CITATION.cff"), found.pop("CHANGELOG.md")) == ("9.9.9", "")
     assert set(found.values()) == {farm.__version__}
+    (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n\n## [9.9.9] - 2030-01-01\n")
+    assert versions(tmp_path, RELEASED) == {"CHANGELOG.md": "9.9.9"}
 
 
 def test_the_citation_is_one_of_the_format() -> None:
@@ -146,6 +149,9 @@ def test_the_workflow_has_the_verbs_of_ci() -> None:
     in_workflow = {v for verbs in jobs["verb"]["strategy"]["matrix"]["verb"] for v in verbs.split()}
     assert in_workflow == in_script
     assert {"check", "test", "test-slow"} <= in_script <= VERBS
+    (nightly,) = loaded(".github/workflows/nightly.yml")["jobs"].values()
+    assert nightly["steps"][-1]["run"].split()[-2:] == ["make", "nightly"]
+    assert "nightly" in VERBS - in_script
 
 
 def test_hooks_run_verbs() -> None:

@@ -47,6 +47,7 @@ def numbers_printed(text: str, folder: Path) -> list[float]:
     return [float(number) for number in re.findall(r"[\d.e-]+", ended.stdout.decode())]
 
 
+@pytest.mark.slow
 def test_the_ten_lines_serve_both_clients(tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(MODEL)
     command = [*farm_command(SERVE), "--port", "0"]
@@ -72,6 +73,7 @@ def test_a_program_serves_its_own_function(tmp_path: Path) -> None:
     assert abs(tip / TIP - 1.0) < 1e-12
 
 
+@pytest.mark.slow
 def test_the_sweep_and_its_report(tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(MODEL)
     for line in SWEEP.splitlines():

@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from farm.descriptors import Option
+from farm.cli.serve import serve
+from farm.descriptors import Option, every
 from farm.policies import ModelPolicy
-from farm.settings import Settings, SettingsError, option_values, read_settings, settings_of
+from farm.settings import (
+    SETTINGS,
+    Settings,
+    SettingsError,
+    choices_of,
+    option_values,
+    read_settings,
+    settings_of,
+)
+from tests.support.setting_ways import WAYS, command_line, text_of
 
 
 @pytest.mark.parametrize("name", ["dir", "record", "unix"])
@@ -38,6 +49,7 @@ def test_a_path_may_be_a_text(name: str) -> None:
         ("reserve", ("beam=-1",)),
         ("model_priority", ("beam=high",)),
         ("dask_resources", ("GPU=1",)),
+        ("dask_slots", 3),
         ("grpc_tls_cert", Path("cert.pem")),
         ("grpc_tls_key", Path("key.pem")),
     ],
@@ -45,6 +57,20 @@ def test_a_path_may_be_a_text(name: str) -> None:
 def test_a_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=rf"{name} (is|has) .*expected"):
         Settings(**{name: value})
+
+
+def test_what_its_workers_cannot_do_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"time_limit_s is 3.0; expected workers of farm's own"):
+        Settings(dask="tcp://x:1", workers=0, time_limit_s=3.0)
+    with pytest.raises(SettingsError, match="mpi is 2; expected workers on this machine"):
+        Settings(workers=0, mpi=2)
+
+
+def test_a_certificate_needs_the_port_of_grpc() -> None:
+    pair = {"grpc_tls_cert": "cert.pem", "grpc_tls_key": "key.pem"}
+    with pytest.raises(SettingsError, match="grpc_tls_cert is set; expected grpc_port beside it"):
+        settings_of(pair)
+    assert settings_of({**pair, "grpc_port": 0}).grpc_tls_key == Path("key.pem")
 
 
 OPTIONS = [
@@ -90,13 +116,13 @@ def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("prot = 1", "'prot', which is not a setting"),
-        ('port = "one"', "port to 'one'; expected int"),
-        ("workers = true", "workers to True; expected int"),
-        ("insecure = 1", "insecure to 1; expected bool"),
-        ('places = "127.0.0.1:9000"', "places to '127.0.0.1:9000'; expected tuple"),
+        ('port = "one"', "port to 'one'; expected a whole number"),
+        ("workers = true", "workers to True; expected a whole number"),
+        ("insecure = 1", "insecure to 1; expected true or false"),
+        ('places = "127.0.0.1:9000"', "places to '127.0.0.1:9000'; expected a list of texts"),
         ("places = [9000]", r"places to \[9000\]; expected a list of texts"),
-        ("most = true", "most to True; expected int"),
-        ("book = 1", "book to 1; expected Path"),
+        ("most = true", "most to True; expected a whole number"),
+        ("book = 1", "book to 1; expected a path"),
         ("port = ", "cannot be read"),
         ("model = 1", r"model to 1; expected tables such as \[model.beam\]"),
         ("[model]\nreserve = 1", r"sets reserve of \[model\]; expected tables \[model.NAME\]"),
@@ -165,3 +191,106 @@ def test_the_resources_of_a_call_at_a_dask_cluster() -> None:
     for word in ("GPU", "=1", "GPU=0", "GPU=-1", "GPU=inf", "GPU=nan"):
         with pytest.raises(SettingsError, match=f"dask_resources has '{word}'"):
             Settings(dask="tcp://x:1", dask_resources=(word,))
+
+
+TEXTS = {
+    "host": "127.0.0.2", "auth": "remote", "transport": "zmq", "non_finite": "null",
+    "log_format": "json", "mpi_launch": "mpirun {ranks}", "reserve": "beam=1",
+    "model_priority": "beam=2", "dask_resources": "GPU=1", "allow_origin": "https://a.example",
+    "kserve_dialect": "triton", "mip": "beam=127.0.0.1:9000",
+}  # fmt: skip
+BESIDE: dict[str, dict[str, Any]] = {
+    "mpi_launch": {"mpi": 2}, "reuse": {"record": "r"}, "dask_resources": {"dask": "x"},
+    "dask_slots": {"dask": "x"}, "grpc_tls_cert": {"grpc_tls_key": "x", "grpc_port": 0},
+    "grpc_tls_key": {"grpc_tls_cert": "x", "grpc_port": 0},
+}  # fmt: skip
+THEIRS = [option for protocol in every() for option in protocol.options]
+
+
+def _value(name: str) -> Any:
+    """Return a value of a setting that is not its default."""
+    kind = SETTINGS[name]["type"].removesuffix(" | None") if name in SETTINGS else ""
+    option = next((o for o in THEIRS if o.name == name), None)
+    if kind == "bool":
+        return not SETTINGS[name]["default"]
+    if kind in ("int", "float") or (option and option.kind is int):
+        return 7
+    text = TEXTS.get(name, "x")
+    return [text] if kind.startswith("tuple") or (option and option.repeatable) else text
+
+
+def _other(name: str, value: Any) -> Any:
+    """Return another value of a setting, which is allowed beside the same settings."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if name in SETTINGS and (choices := choices_of(name)):
+        return next(choice for choice in choices if choice != value)
+    texts = {"reserve": "beam=3", "model_priority": "beam=4", "dask_resources": "GPU=5"}
+    texts |= {"allow_origin": "https://b.example", "kserve_dialect": "open"}
+    other = texts.get(name, "y")
+    return [other] if isinstance(value, list) else other
+
+
+def _set(
+    values: dict[str, Any], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Settings:
+    """Return what `farm serve` or a program hands to the farm if the values are set so."""
+    if way == "python":
+        return settings_of(values, THEIRS)
+    return _handed(*command_line(way, values, tmp_path), tmp_path, monkeypatch)
+
+
+def _handed(
+    words: list[str], variables: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Settings:
+    monkeypatch.chdir(folder)
+    seen: list[Settings] = []
+    monkeypatch.setattr("farm.cli.front_door.run", lambda m, settings, p: seen.append(settings))
+    result = CliRunner().invoke(serve, ["m.py", *words], env=variables, standalone_mode=False)
+    assert result.exception is None, result.output
+    return seen[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [*SETTINGS, *(option.name for option in THEIRS)])
+def test_every_setting_reaches_the_farm_in_every_way(
+    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {name: _value(name), **BESIDE.get(name, {})}
+    settings = _set(values, way, tmp_path, monkeypatch)
+    found = getattr(settings, name) if name in SETTINGS else settings.options[name]
+    expected = values[name]
+    assert text_of(list(found) if isinstance(found, tuple) else found) in (
+        text_of(expected),
+        f"{expected}.0",
+    )
+    assert found != (SETTINGS[name]["default"] if name in SETTINGS else None)
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *(option.name for option in THEIRS)])
+def test_an_option_overrides_a_variable_and_that_a_key_of_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, beside = _value(name), BESIDE.get(name, {})
+    for strong, weak in (("option", "variable"), ("variable", "file"), ("option", "file")):
+        words, variables = list[str](), dict[str, str]()
+        for way, value in ((weak, _other(name, ours)), (strong, ours)):
+            more, set_here = command_line(way, {name: value, **beside}, tmp_path)
+            words += more
+            variables |= set_here
+        settings = _handed(words, variables, tmp_path, monkeypatch)
+        found = getattr(settings, name) if name in SETTINGS else settings.options[name]
+        assert text_of(list(found) if isinstance(found, tuple) else found) in (
+            text_of(ours),
+            f"{ours}.0",
+        ), f"{strong} and {weak}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("port", "1"), ("workers", True), ("fork", 1), ("reserve", "beam=1")]
+)
+def test_an_argument_of_another_type_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is {value!r}; expected"):
+        settings_of({name: value})

@@ -272,7 +272,7 @@ def test_seeing(tmp_path: Path) -> None:
             waiting = [each.model().submit([1.0, 2.0, 3.0]) for each in (sampler, sweep)]
             wait_until(lambda: sampler.why(client="sampler")["phase"] == "queued")
             wait_until(lambda: sweep.why(client="sweep-3f2a")["phase"] == "queued")
-            assert "1 busy" in page.type_next("farm status --why sampler")
+            assert "busy, with calls of 'survey' (1)" in page.type_next("farm status --why sampler")
             assert "no root" in page.type_next("farm failures")
             page.type_next("farm cancel")
             for future in waiting:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import h5py
+import pytest
 
 import farm
 from tests.support.front_door import front_door
@@ -31,13 +32,16 @@ def run(program: str, folder: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, timeout=LIMIT_S)
 
 
+@pytest.mark.slow
 def test_sweeps_from_python_and_their_readers(tmp_path: Path) -> None:
     sweep = FROM_PYTHON[0].replace("n=256", "n=16")
     run(sweep + "".join(READING), tmp_path)
     with h5py.File(tmp_path / "beam.h5") as file:
         assert file["status"][:].tolist() == [1] * 16
+        assert file["provenance"].attrs["farm_version"] == farm.__version__
 
 
+@pytest.mark.slow
 def test_functions_and_data_frames(tmp_path: Path) -> None:
     run("".join(FROM_PYTHON[1:4]), tmp_path)
     with h5py.File(tmp_path / "tip.h5") as file:
@@ -51,6 +55,7 @@ def test_functions_and_data_frames(tmp_path: Path) -> None:
         assert file["status"][:].tolist() == [1] * 26
 
 
+@pytest.mark.slow
 def test_a_model_of_a_farm(tmp_path: Path) -> None:
     forward = farm.model(inputs={"k": 1}, outputs={"y": 1})(lambda k: 2 * k)
     with front_door({"forward": forward}) as door:

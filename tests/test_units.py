@@ -18,7 +18,7 @@ from farm.units import LONGEST_DESCRIPTION, LONGEST_LABELS, LONGEST_UNIT, check_
 
 @pytest.mark.parametrize("unit", ["", "Pa", "m s-2", "µm", "°C", "1", "x" * LONGEST_UNIT])
 def test_units_in_use_are_accepted(unit: str) -> None:
-    check_texts("E", unit, "")
+    check_texts("E", unit, "", "")
     assert TensorInfo("E", (3,), unit=unit).unit == unit
 
 

@@ -13,10 +13,18 @@ import numpy as np
 import pytest
 
 import farm
-from farm.errors import ModelFailed
+from farm.errors import Detail, ModelFailed, error_named
 from farm.storage import lock
-from farm.sweep.file.store import lock_of
-from farm.wording import briefly, on_command_line, short, worded
+from farm.sweep.file.lock import lock_of
+from farm.wording import briefly, counted, on_command_line, worded
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0 workers"), (1, "1 worker"), (2, "2 workers")],
+)
+def test_a_noun_fits_its_number(number: int, words: str) -> None:
+    assert counted(number, "worker") == words
 
 
 def test_words_are_those_of_python_but_for_commands() -> None:
@@ -45,7 +53,6 @@ def raise_deep(depth: int) -> None:
 DETAIL = (
     'Traceback (most recent call last):\n  File "m.py", line 4, in f\n    x / 0\nError: outer\n'
 )
-NOTE = 'in the model:\n  File "m.py", line 4, in f\n    x / 0'
 
 
 def test_an_error_has_no_frames_below_the_function_and_no_cause() -> None:
@@ -55,7 +62,18 @@ def test_an_error_has_no_frames_below_the_function_and_no_cause() -> None:
     assert [frame.name for frame in frames][1:] == ["call"]
     shown = "".join(traceback.format_exception(caught.value))
     assert "KeyError" not in shown
-    assert NOTE in shown
+
+
+def test_the_traceback_of_a_model_is_the_cause_of_its_error() -> None:
+    @briefly(ModelFailed)
+    def fail() -> None:
+        raise error_named("ModelFailed", "outer", DETAIL)
+
+    with pytest.raises(ModelFailed) as caught:
+        fail()
+    assert isinstance(caught.value.__cause__, Detail)
+    assert DETAIL in str(caught.value.__cause__)
+    assert error_named("ModelFailed", "outer").__cause__ is None
 
 
 def test_other_errors_keep_all_of_it() -> None:
@@ -63,13 +81,6 @@ def test_other_errors_keep_all_of_it() -> None:
         briefly(ValueError)(raise_deep)(5)
     assert len(traceback.extract_tb(caught.value.__traceback__)) == 8
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_a_note_is_added_once_and_only_for_a_traceback() -> None:
-    error = short(short(ModelFailed("", detail=DETAIL)))
-    assert error.__notes__ == [NOTE]
-    assert not hasattr(short(ModelFailed("", detail="the end of a log")), "__notes__")
-    assert not hasattr(short(ValueError()), "__notes__")
 
 
 def test_a_function_keeps_its_name_and_text() -> None:
@@ -83,7 +94,7 @@ def bad(x: Any) -> Any:
 
 
 def frames_of(error: BaseException) -> list[str]:
-    assert error.__cause__ is None
+    assert error.__cause__ is None or isinstance(error.__cause__, Detail)
     assert error.__suppress_context__
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:]
 
@@ -108,13 +119,13 @@ def test_errors_of_a_farm_are_short_and_show_the_model(tmp_path: Path) -> None:
             assert frames_of(caught.value) == ["<lambda>", "call"]
         with pytest.raises(ModelFailed) as failed:
             model(1.0)
-        assert 'raise ValueError("too large")' in failed.value.__notes__[0]
-        assert failed.value.__notes__[0].count("File") == 1
+        assert 'raise ValueError("too large")' in str(failed.value.__cause__)
+        assert str(failed.value.__cause__).count("File") == 1
         with pytest.raises(farm.FarmError, match=r"got float; several .* as model\(\[a, b\]\)"):
             model(1.0, 2.0)  # type: ignore[arg-type]  # this is the mistake
         failure = model.submit(1.0).exception(30)
         assert isinstance(failure, ModelFailed)
-        assert 'raise ValueError("too large")' in failure.__notes__[0]
+        assert 'raise ValueError("too large")' in str(failure.__cause__)
         assert failure.__traceback__ is None
         with pytest.raises(ModelFailed) as failed:
             list(model.map([1.0]))
@@ -212,7 +223,7 @@ def test_every_way_to_ask_shows_one_line_of_farm() -> None:
         for name, way in ways.items():
             with pytest.raises((farm.FarmError, farm.SweepError)) as caught:
                 way()
-            assert caught.value.__cause__ is None, name
+            assert isinstance(caught.value.__cause__, Detail | None), name
             assert caught.value.__suppress_context__ or caught.value.__context__ is None, name
             if len(frames := frames_of_farm(caught.value)) > 1:
                 long[name] = frames

@@ -82,7 +82,7 @@ def farmed(thetas: Array) -> tuple[list[float], Array]:
         with running("serve", "--workers", "0", "--port", "0", "--dir", folder):
             wait_until(file.exists, "the farm is up")
             with (
-                running("worker", heat, "--mpi", str(RANKS), "--connect", folder),
+                running("worker", heat, "--mpi", str(RANKS), "--to", folder),
                 farm.connect(folder) as client,
             ):
                 wait_until(lambda: client.status()["workers"], "the group of ranks has joined")

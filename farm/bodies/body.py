@@ -15,8 +15,8 @@ import zlib
 import numpy as np
 
 from farm.bodies.unpacking import Headers, unpacked
-from farm.machine.freed_memory import LARGE_BYTES
 from farm.machine.memory_file import append, let_go, mapped, new_file
+from farm.machine.resources import LARGE_BYTES
 
 QUICK_BYTES = 16 * 1024
 """Of requests longer than this, only one is decoded per event-loop iteration: many may be complete

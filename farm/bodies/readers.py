@@ -20,13 +20,14 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from farm.bodies import values
 from farm.bodies.body import HeldBody
 from farm.bodies.unpacking import Refused
-from farm.call import Buffer
-from farm.dispatcher.backend import CancelCall
+from farm.call import Buffer, CancelCall, Hints
 from farm.errors import FarmError, Unavailable
 from farm.machine.lifeline import TiedProcess
 from farm.machine.memory_file import file_of, frames_in
@@ -76,14 +77,14 @@ class Reads(Protocol):
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        client: str,
+        hints: Hints,
         done: Callable[[Outcome], None],
     ) -> CancelCall:
         """Run a function of a codec; `done` gets its value or its exception later, once.
 
         function: from one of farm's own modules; arguments: values that `values` can encode, and a
-        HeldBody, which becomes bytes. client: for taking turns. Returns a function that cancels the
-        job.
+        HeldBody, which becomes bytes. hints: the caller's, for taking turns. Returns a function
+        that cancels the job.
         """
 
 
@@ -94,7 +95,7 @@ class ReadsHere:
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        client: str,
+        hints: Hints,
         done: Callable[[Outcome], None],
     ) -> CancelCall:
         """Call the function, and `done` in the next iteration of the event loop."""
@@ -108,20 +109,12 @@ class ReadsHere:
 READS_HERE = ReadsHere()
 
 
+@dataclass(eq=False, slots=True)
 class _ReaderJob:
-    __slots__ = ("arguments", "client", "done", "function")
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        client: str,
-        done: Callable[[Outcome], None],
-    ) -> None:
-        self.function = function
-        self.arguments = arguments
-        self.client = client
-        self.done = done
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    hints: Hints
+    done: Callable[[Outcome], None]
 
     def body(self) -> HeldBody | None:
         return next((a for a in self.arguments if isinstance(a, HeldBody)), None)
@@ -150,10 +143,7 @@ class ReaderProcess(TiedProcess):
 
         try:
             super().__init__(
-                command,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **ONE_THREAD},
-                pass_fds=(its,),
+                command, stdin=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD}, pass_fds=(its,)
             )
         except BaseException:
             self._line.close()
@@ -199,7 +189,8 @@ class ReaderProcess(TiedProcess):
 class Readers:
     """A pool of readers that clients use in turn, on the event loop that calls `execute`.
 
-    No client occupies all readers: one stays free for the next client's message.
+    A client here is the other end of a connection, whatever names it gives itself; these take turns
+    within it. No client occupies all readers: one stays free for the next client's message.
     """
 
     def __init__(
@@ -216,8 +207,9 @@ class Readers:
         self._idle_s = idle_s
         self._time_limit_s = time_limit_s
         self._memory_bytes = memory_bytes or _memory_share(most)
-        self._waiting: dict[str, deque[_ReaderJob]] = {}  # by client, in the order of their turns
-        self._at_work: Counter[str] = Counter()  # jobs by client
+        # By end, then by name, each in the order of their turns.
+        self._waiting: dict[str, dict[str, deque[_ReaderJob]]] = {}
+        self._at_work: Counter[str] = Counter()  # jobs by end
         self._idle: list[ReaderProcess] = []
         self._busy: set[ReaderProcess] = set()
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="readers")
@@ -232,19 +224,20 @@ class Readers:
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        client: str,
+        hints: Hints,
         done: Callable[[Outcome], None],
     ) -> CancelCall:
         """See `Reads`. Raises Unavailable once the farm stops."""
         if self._stopped:
             raise Unavailable("the farm is shutting down")
-        job = _ReaderJob(function, arguments, client, done)
-        self._waiting.setdefault(client, deque()).append(job)
+        job = _ReaderJob(function, arguments, hints, done)
+        names = self._waiting.setdefault(hints.end, {})
+        names.setdefault(hints.client, deque()).append(job)
         self._go_on()
 
         def cancel() -> None:
-            jobs = self._waiting.get(client, ())
-            if job in jobs:  # otherwise it is running, and its result is discarded
+            # Otherwise it is running, and its result is discarded.
+            if job in self._waiting.get(hints.end, {}).get(hints.client, ()):
                 self._remove(job)
 
         return cancel
@@ -256,7 +249,8 @@ class Readers:
             reader.kill()
         while self._idle:
             self._idle.pop().close()
-        jobs = [job for waiting in self._waiting.values() for job in waiting]
+        by_name = [jobs for names in self._waiting.values() for jobs in names.values()]
+        jobs = list(chain.from_iterable(by_name))
         self._waiting.clear()
         for job in jobs:
             job.done(Unavailable("the farm is shutting down"))
@@ -265,30 +259,38 @@ class Readers:
     def check(self) -> None:
         """Assert the invariants."""
         assert all(self._waiting.values()), "a client without jobs is not kept"
+        assert all(all(names.values()) for names in self._waiting.values())
         assert sum(self._at_work.values()) <= self._most
         assert all(0 < count <= self._share for count in self._at_work.values())
 
     def _remove(self, job: _ReaderJob) -> None:
-        jobs = self._waiting[job.client]
-        jobs.remove(job)
-        if not jobs:
-            del self._waiting[job.client]
+        names = self._waiting[job.hints.end]
+        names[job.hints.client].remove(job)
+        if not names[job.hints.client]:
+            del names[job.hints.client]
+        if not names:
+            del self._waiting[job.hints.end]
 
     def _go_on(self) -> None:
         """Start the jobs that may start now."""
         while self._at_work.total() < self._most:
-            client = next((c for c in self._waiting if self._at_work[c] < self._share), None)
+            end = next((e for e in self._waiting if self._at_work[e] < self._share), None)
             self._at_work = +self._at_work
-            if client is None:
+            if end is None:
                 return
-            jobs = self._waiting.pop(client)
+            names = self._waiting.pop(end)
+            name = next(iter(names))
+            jobs = names.pop(name)
             job = jobs.popleft()
             if jobs:
-                self._waiting[client] = jobs
+                names[name] = jobs  # behind the other names
+            if names:
+                self._waiting[end] = names
             self._begin(job)
 
     def _begin(self, job: _ReaderJob) -> None:
-        self._at_work[job.client] += 1
+        end = job.hints.end
+        self._at_work[end] += 1
         reader = self._idle.pop() if self._idle else None
         if reader is not None:
             self._busy.add(reader)
@@ -299,10 +301,12 @@ class Readers:
 
         def ended(work: asyncio.Future[tuple[Outcome, ReaderProcess | None]]) -> None:
             outcome, reader = work.result()
-            self._at_work[job.client] -= 1
+            self._at_work[end] -= 1
             self._at_work = +self._at_work
-            if (jobs := self._waiting.pop(job.client, None)) is not None:
-                self._waiting[job.client] = jobs  # behind the other clients
+            if (names := self._waiting.pop(end, None)) is not None:
+                if (jobs := names.pop(job.hints.client, None)) is not None:
+                    names[job.hints.client] = jobs  # behind the other names
+                self._waiting[end] = names  # behind the other clients
             if reader is not None:
                 self._busy.discard(reader)
                 self._keep(reader)
@@ -311,7 +315,7 @@ class Readers:
             try:
                 job.done(outcome)
             except Exception:
-                logger.exception("after a message of %s", job.client)
+                logger.exception("after a message of %s", end)
 
         work.add_done_callback(ended)
 
@@ -346,10 +350,7 @@ class Readers:
                     self._busy.add(reader)
                 answer = reader.execute(job.frames(body), body, limit_s)
                 return _outcome_in(answer, job.kinds()), reader
-            except (
-                FarmError,
-                TypeError,
-            ) as error:  # raised by `frames`: the reader got nothing
+            except (FarmError, TypeError) as error:  # raised by `frames`: the reader got nothing
                 return error, reader
             except TooSlow:
                 self._drop(reader)

@@ -8,12 +8,10 @@ from typing import Any
 
 from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.readers import Outcome, Reads
-from farm.call import Result
-from farm.dispatcher.backend import CancelCall
+from farm.call import CancelCall, Hints, Result
 
 MANY_TEXTS = 4096
 """Number of texts in an answer from which it counts as long, even if each is short."""
-
 
 RAW_BYTES = 8 << 20
 """Bytes of numbers that take a few milliseconds to copy."""
@@ -29,19 +27,17 @@ class Reading:
     __slots__ = ("_fail", "_go", "_undo")
 
     def __init__(
-        self,
-        go: Callable[[Any], CancelCall | None],
-        fail: Callable[[Exception], CancelCall | None],
+        self, go: Callable[[Any], CancelCall | None], fail: Callable[[Exception], CancelCall | None]
     ) -> None:
         self._go = go
         self._fail = fail
         self._undo: CancelCall | None = None
 
     def begin(
-        self, readers: Reads, function: Callable[..., Any], *arguments: Any, client: str
+        self, readers: Reads, function: Callable[..., Any], *arguments: Any, hints: Hints
     ) -> CancelCall:
         """Run `function`; return a function that cancels whatever is under way."""
-        self._undo = readers.execute(function, *arguments, client=client, done=self._done)
+        self._undo = readers.execute(function, *arguments, hints=hints, done=self._done)
         return self._cancel
 
     def _done(self, outcome: Outcome) -> None:
@@ -59,7 +55,7 @@ class Reading:
 
 
 async def carried_out(
-    readers: Reads, function: Callable[..., Any], *arguments: Any, client: str
+    readers: Reads, function: Callable[..., Any], *arguments: Any, hints: Hints
 ) -> Any:
     """Return the result of `function`, run in a reader, for coroutines. Raises its exceptions.
 
@@ -71,7 +67,7 @@ async def carried_out(
         if not came.done():
             came.set_result(outcome)
 
-    cancel = readers.execute(function, *arguments, client=client, done=done)
+    cancel = readers.execute(function, *arguments, hints=hints, done=done)
     try:
         outcome = await came
     except asyncio.CancelledError:

@@ -28,10 +28,10 @@ COMMANDS = {
     "top": "farm.cli.top:top",
     "stop": "farm.cli.stop:stop",
     "doctor": "farm.cli.doctor:doctor",
-    "cancel": "farm.cli.cancel:cancel",
+    "cancel": "farm.cli.owner:cancel",
     "logs": "farm.cli.logs:logs",
-    "drain": "farm.cli.drain:drain",
-    "restart": "farm.cli.restart:restart",
+    "drain": "farm.cli.owner:drain",
+    "restart": "farm.cli.owner:restart",
     "url": "farm.cli.url:url",
     "launcher": "farm.cli.launcher:launcher",
 }
@@ -123,14 +123,19 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.BROKEN_PIPE
+    except OSError as error:
+        if not (line := exits.in_one_line(error)):
+            raise
+        return _complain(line, exits.USAGE)
     return status if isinstance(status, int) else exits.DONE
 
 
 def _mistakes() -> tuple[type[Exception], ...]:
     """Return the errors that are one line for the user; called only once a command has failed."""
     from farm.settings import SettingsError
+    from farm.sweep.errors import SweepError
 
-    return FarmError, SettingsError
+    return FarmError, SettingsError, SweepError
 
 
 def _complain(text: str, status: int) -> int:

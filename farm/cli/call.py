@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,21 @@ from farm.call import (
 )
 from farm.cli.options import target_option
 from farm.client import Client, connect
-from farm.errors import DeadlineExceeded
+from farm.client.daemon_pool import aside
+from farm.errors import (
+    DeadlineExceeded,
+    FarmError,
+    InvalidOutput,
+    ModelFailed,
+    ModelNotFound,
+    Unavailable,
+    error_named,
+)
+from farm.expression import number
+from farm.wording import counted
+
+ASK_AGAIN_S = 0.5
+"""Seconds between two questions to a farm that waits for its first workers."""
 
 EXAMPLES = """\b
 Examples:
@@ -98,6 +115,8 @@ def call(
     with connect(target, wait=wait) as client:
         if wait is not None:
             model = client.model(model).name  # waits for the farm's first worker
+        else:
+            await_model(client, model, limit_s=timeout or math.inf)
         info = _described(client, model, canonical)
         asked = Call(
             info.name,
@@ -112,7 +131,51 @@ def call(
         except TimeoutError:
             future.cancel()
             raise DeadlineExceeded(f"no answer within {timeout:g} s") from None
+        except (ModelFailed, InvalidOutput) as error:
+            raise _explained(error, info.name, target) from None
     click.echo(_as_json(result, info, asked) if as_json else _as_text(result, info, asked))
+
+
+def _explained(error: FarmError, model: str, target: str | None) -> FarmError:
+    """Return the error of a model with its name, the line that raised, and the way to the rest."""
+    lines = re.findall(r'^  File "(.+)", line (\d+)', error.detail, re.MULTILINE)
+    own = [place for place in lines if "/lib/python" not in place[0]] or lines
+    where = " ({}:{})".format(*own[-1]) if own else ""
+    to = "" if target is None else f" --to {target}"
+    text = f"model {model!r} failed: {error.message}{where}; for more: farm failures{to}"
+    return error_named(type(error).__name__, text)
+
+
+def await_model(
+    client: Client, name: str | None, *, limit_s: float = math.inf, patient: bool = False
+) -> None:
+    """Wait while the farm expects workers with the model, and print what these wait for.
+
+    patient: also after the farm's own limit. Raises DeadlineExceeded after `limit_s` seconds, and
+    FarmError if the farm does not answer or lets no call wait any longer.
+    """
+    said, until = "", time.monotonic() + limit_s
+    come: Future[ModelInfo] | None = None
+    while True:
+        try:
+            client.expect_models(name)
+            return
+        except Unavailable as error:
+            if error.message != said:
+                said = error.message
+                click.echo(f"waiting: {said}", err=True)
+        come = come or aside(client.describe, name or "")  # waits at the farm
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise DeadlineExceeded(f"no answer within {limit_s:g} s: {said}")
+        try:
+            come.result(min(ASK_AGAIN_S, left_s))
+        except (TimeoutError, ModelNotFound):
+            continue
+        except Unavailable:
+            if not patient:
+                raise
+            come = None
 
 
 def _canonical(config: str) -> str:
@@ -147,7 +210,7 @@ def _inputs(texts: tuple[str, ...], info: ModelInfo) -> tuple[Array, ...]:
     if len(given) != len(names):
         sizes = ", ".join(f"{t.name} ({t.size})" for t in info.inputs)
         raise click.UsageError(
-            f"model {info.name!r} has {len(names)} inputs: {sizes}; got {len(given)}"
+            f"model {info.name!r} has {counted(len(names), 'input')}: {sizes}; got {len(given)}"
         )
     return tuple(np.asarray(vector, dtype=np.float64).reshape(-1) for vector in given)
 
@@ -166,15 +229,21 @@ def _vector(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        return np.array([float(number) for number in text.split(",") if number.strip()])
+        return np.array([number(entry) for entry in text.split(",") if entry.strip()])
     except ValueError as error:
+        if "://" in text:
+            raise click.UsageError(f"{text!r} is not an input; a farm is named by --to") from None
         raise click.UsageError(f"{text!r} is not a vector like 1,2,3: {error}") from None
 
 
 def _named_outputs(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
     """Return the outputs, or the derivative, with their names and in their declared shapes."""
-    named = _named(result, info, call)
-    return [(name, _shaped(a, _shape(info, call, i))) for i, (name, a) in enumerate(named)]
+    shaped = []
+    for i, (name, array) in enumerate(_named(result, info, call)):
+        shape = _shape(info, call, i)
+        fits = -1 not in shape and array.size == math.prod(shape)
+        shaped.append((name, array.reshape(shape) if fits else array))
+    return shaped
 
 
 def _named(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
@@ -195,12 +264,6 @@ def _shape(info: ModelInfo, call: Call, index: int) -> tuple[int, ...]:
     if call.operation is Operation.APPLY_JACOBIAN:
         return info.outputs[call.derivative.out_wrt].shape
     return info.inputs[call.derivative.in_wrt].shape
-
-
-def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return an array in its declared shape; in the one it has if its size differs."""
-    fits = -1 not in shape and array.size == math.prod(shape)
-    return array.reshape(shape) if fits else array
 
 
 def _as_json(result: Result, info: ModelInfo, call: Call) -> str:

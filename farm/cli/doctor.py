@@ -9,7 +9,7 @@ import click
 import orjson
 
 from farm.cli.exits import DONE, FAILURES
-from farm.cli.options import target_argument
+from farm.cli.options import ANY_FILE, target_argument
 from farm.cli.tables import printable
 from farm.doctor.examine import checks, examine
 from farm.doctor.finding import Finding, Weight
@@ -29,13 +29,15 @@ COLOURS = {Weight.OK: "green", Weight.WARNING: "yellow", Weight.WRONG: "red"}
 @target_argument
 @click.option(
     "--cluster",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     metavar="FILE.TOML",
     help="Also check this file for `farm serve --cluster`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as a JSON list.")
 def doctor(target: str | None, cluster: Path | None, as_json: bool) -> int:
     """Check the environment, this machine, a farm and the batch system. Nothing is changed.
+
+    "left on disk" lists all files and folders of farm itself, with how to remove them.
 
     Each line is ok, a warning, or wrong, with what to do. Exit status: 1 if something is wrong.
     """

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 import click
@@ -81,6 +82,34 @@ def status_of(error: BaseException) -> int:
                 return OF_ERROR[kind]
         reason = reason.__cause__
     return USAGE
+
+
+PLACE = "use another folder, or ask the owner of this one"
+REMEDIES: dict[int, str] = {
+    errno.EACCES: PLACE,
+    errno.EPERM: PLACE,
+    errno.EROFS: "use another folder: nothing can be written to this file system",
+    errno.ENOSPC: "make room there, or use another folder",
+    errno.EDQUOT: "make room there, as your quota is used up, or use another folder",
+    errno.EFBIG: "the file system or `ulimit -f` allows no larger file",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is not a folder",
+    errno.EISDIR: "name a file, as this is a folder",
+    errno.EEXIST: "name another file, or remove it",
+    errno.ELOOP: "name the file itself instead of a symbolic link",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "raise the number of open files: ulimit -n",
+}
+"""Remedies for errors that a user can mend, by errno. Other OSErrors are faults of farm."""
+
+
+def in_one_line(error: OSError) -> str:
+    """Return an OSError that the user can mend as one line with its remedy; "" for others."""
+    if error.errno is None:  # a library's, or farm's own, with a text of its own
+        return str(error)
+    remedy = REMEDIES.get(error.errno)
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}; {remedy}" if remedy else ""
 
 
 class VerbFailed(click.ClickException):

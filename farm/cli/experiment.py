@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
-from typing import Any
 
 import click
 import uvloop
 
 from farm.cli import experiment_read, experiment_run, signals
-from farm.cli.exits import VerbFailed, on_this_machine
+from farm.cli.exits import on_this_machine
 from farm.cli.groups import CommandGroup
+from farm.cli.options import ANY_FILE
 from farm.experiment.host import Experiments
 from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
-from farm.sweep.errors import SweepError
 from farm.transports.connection import new_token
+from farm.wording import counted
 
 GRACE_S = 10.0
 """Time in seconds that running asks get to finish when the server stops."""
@@ -34,20 +33,8 @@ Examples:
 """
 
 
-class _ExperimentGroup(CommandGroup):
-    """A command group that reports SweepError and OSError as one line."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise
-        except (SweepError, OSError) as error:
-            raise VerbFailed(error) from error
-
-
 @click.group(
-    cls=_ExperimentGroup,
+    cls=CommandGroup,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -67,7 +54,7 @@ def experiment() -> None:
     "--journal",
     default=Path("experiments.db"),
     show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     metavar="FILE",
     help="File that stores the experiments; experiments in it are continued.",
 )
@@ -95,15 +82,17 @@ def serve(aepsych: str, journal: Path, insecure: bool, grace_s: float) -> int:
 async def _serve(access: Access, host: str, port: int, journal: Path, grace_s: float) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals.ending():
         loop.add_signal_handler(number, stop.set)
     experiments = Experiments(journal)
     await experiments.start()
-    server = AepsychServer(experiments, access=access, host=host, port=port)
+    server = AepsychServer(experiments, access=access)
     try:
-        address = await server.start()
+        address = await server.start(host, port)
         click.echo(f"experiments for AEPsych's clients at {address}")
-        click.echo(f"journal {journal}: {len(experiments.experiments)} experiments so far")
+        click.echo(
+            f"journal {journal}: {counted(len(experiments.experiments), 'experiment')} so far"
+        )
         await stop.wait()
         click.echo("farm stops; Ctrl-C again to hurry", err=True)
         stop.clear()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from farm.cli.exits import on_this_machine
-from farm.cli.options import new_file, report_option
+from farm.cli.options import ANY_FILE, new_file, report_option
 from farm.cli.tables import text_table
 from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
 from farm.experiment.host import applied
@@ -23,6 +23,7 @@ from farm.experiment.state.experiment import Experiment, Snapshot
 from farm.experiment.state.journal import is_served, read_journal
 from farm.experiment.state.trials import record_of
 from farm.sweep.file.provenance import command_line, provenance
+from farm.wording import counted
 
 STATUS_EXAMPLES = """\b
 Examples:
@@ -75,7 +76,8 @@ def status(journal: Path, as_json: bool) -> None:
     The command works while a server runs and afterwards. The state "interrupted" means that the
     process of a closed loop ended before the loop did.
     """
-    shown = snapshots(journal_of(journal))
+    found = experiments_of(journal_of(journal))
+    shown = [found[number].snapshot() for number in sorted(found)]
     served = is_served(journal_of(journal))
     if as_json:
         listed = [
@@ -91,7 +93,7 @@ def status(journal: Path, as_json: bool) -> None:
 
 @click.command(epilog=EXPORT_EXAMPLES)
 @journal_argument
-@click.argument("out", metavar="OUT.h5|OUT.csv", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("out", metavar="OUT.h5|OUT.csv", type=ANY_FILE)
 @id_option
 @on_this_machine()
 def export(journal: Path, out: Path, number: int | None) -> None:
@@ -112,7 +114,7 @@ def export(journal: Path, out: Path, number: int | None) -> None:
     else:
         facts = provenance(command_line()) | {"journal": str(file.absolute())}
         count = write_sweep(record, out, facts)
-    click.echo(f"{count} trials of experiment {record.number} in {out}")
+    click.echo(f"{counted(count, 'trial')} of experiment {record.number} in {out}")
 
 
 @click.command(epilog=BEST_EXAMPLES)
@@ -164,11 +166,6 @@ def plot(journal: Path, number: int | None, outcome: str | None, out: Path | Non
 
 
 COMMANDS = (status, best, plot, export)
-
-
-def snapshots(path: Path) -> list[Snapshot]:
-    """Return the current state of a journal's experiments, ordered by number. Raises FarmError."""
-    return [one.snapshot() for _, one in sorted(experiments_of(path).items())]
 
 
 def experiments_of(path: Path) -> dict[int, Experiment]:

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import signal
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,16 @@ from rich.console import Console
 
 from farm.cli import signals
 from farm.cli.exits import DONE, INCOMPLETE, INTERRUPTED, VerbFailed, on_this_machine
+from farm.cli.options import ANY_FILE, EXISTING_FILE
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, file_version, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.experiment.config.evaluated_model import read_evaluated_model
 from farm.experiment.config.reader import read_config
-from farm.experiment.host import Experiments, OnRun
-from farm.experiment.loop.evaluators import RemoteEvaluator
-from farm.experiment.loop.progress import LoopProgress
+from farm.experiment.host import Experiments
+from farm.experiment.loop.evaluators import RemoteEvaluator, fitting_model
+from farm.experiment.loop.progress import LoopOptions, LoopProgress
 from farm.experiment.loop.reporting import reported
-from farm.experiment.loop.run import ClosedLoop, fitting_model
+from farm.experiment.loop.run import ClosedLoop
 from farm.experiment.loop.seed_files import read_seed_files
 from farm.experiment.results.best import best_told
 from farm.experiment.session import RunAction, RunCommand
@@ -36,8 +35,9 @@ from farm.http.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
 from farm.sweep.file.provenance import job_of, restarted_job
 from farm.sweep.run.display import LiveBar
-from farm.timespan import timespan
+from farm.sweep.run.run import Stop
 from farm.transports.connection import new_token
+from farm.wording import counted, timespan
 
 EXAMPLES = """\b
 Examples:
@@ -52,18 +52,17 @@ Examples:
 
 SHOW_EVERY_S = 0.25
 
-
 Served = tuple[Access, str, int]
 """Access rules, host and port of the AEPsych server."""
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("config", type=EXISTING_FILE)
 @farm_options
 @click.option(
     "-o",
     "--journal",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     metavar="FILE",
     help="File that stores the experiment; run again with it to continue.  [default: CONFIG with "
     "the ending .db]",
@@ -139,16 +138,9 @@ def run(
     target, kills = _limited(target, model.time_limit_s)
     with contextlib.ExitStack() as stack:
         experiments = stack.enter_context(_kept(journal))
-        closed = _Closed(
-            experiments,
-            text,
-            new=new,
-            resume=resume,
-            in_flight=in_flight,
-            budget=budget,
-            seed_data=seed_data,
-            seed_folder=Path() if seed_data else config.parent,
-        )
+        seed_folder = Path() if seed_data else config.parent
+        asked = _RunOptions(new, resume, in_flight, budget, seed_data, seed_folder)
+        closed = _Closed(experiments, text, asked)
         if not (as_json or served) and closed.is_over(file_version(target)):
             return DONE
         farm = stack.enter_context(open_farm(target, journal, model.name))
@@ -196,37 +188,36 @@ def _kept(journal: Path) -> Iterator[Experiments]:
         uvloop.run(experiments.stop())
 
 
-class _Closed:
-    """One run of the closed loop, with its signals, display and AEPsych server.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RunOptions:
+    """The options of the command line.
 
     seed_data: replaces that of [farm]; seed_folder: the folder that its paths are relative to.
     """
 
-    def __init__(
-        self,
-        experiments: Experiments,
-        text: str,
-        *,
-        new: bool,
-        resume: bool,
-        in_flight: int | None,
-        budget: int | None,
-        seed_data: Sequence[str],
-        seed_folder: Path,
-    ) -> None:
+    new: bool
+    resume: bool
+    in_flight: int | None
+    budget: int | None
+    seed_data: Sequence[str]
+    seed_folder: Path
+
+
+class _Closed:
+    """One run of the closed loop, with its signals, display and AEPsych server."""
+
+    def __init__(self, experiments: Experiments, text: str, asked: _RunOptions) -> None:
         self._experiments = experiments
-        self._text = text
+        self._asked = asked
         self._config = read_config(text)
         self._model = read_evaluated_model(self._config)
-        self._continued = self._to_continue(new=new)
-        self._resume = resume
-        self._in_flight = in_flight
-        self._budget = budget or self._model.budget
-        self._asked_budget = budget
-        self._seed_data = seed_data
-        self._seed_folder = seed_folder
-        self._asked_to_stop = 0
+        self._continued = self._to_continue(new=asked.new)
+        self._stop = Stop()
         self._console = Console(stderr=True)
+
+    @property
+    def _budget(self) -> int | None:
+        return self._asked.budget or self._model.budget
 
     def is_over(self, version: str) -> bool:
         """Whether the experiment to continue has ended and nothing is left to do; says so.
@@ -237,7 +228,11 @@ class _Closed:
         if self._continued is None:
             return False
         experiment = self._experiments.experiments[self._continued]
-        if not version or version != experiment.model_version or not self._has_ended(experiment):
+        if (
+            not version
+            or version != experiment.loop.model_version
+            or not self._has_ended(experiment)
+        ):
             return False
         self._say(self._end_of(experiment))
         return True
@@ -249,15 +244,15 @@ class _Closed:
         """
         known = self._experiments.experiments
         same = [n for n, e in known.items() if e.config.text == self._config.text]
-        if not same or (new and not (restarted_job() == known[same[-1]].job != "")):
+        if not same or (new and not (restarted_job() == known[same[-1]].loop.job != "")):
             return None
         return same[-1]
 
     def _has_ended(self, experiment: Experiment) -> bool:
         """Whether the loop would request no point and has recorded its end."""
-        if experiment.run is not RunPhase.ENDED or experiment.evaluating:
+        if experiment.loop.phase is not RunPhase.ENDED or experiment.loop.evaluating:
             return False
-        if self._budget is not None and experiment.evaluations >= self._budget:
+        if self._budget is not None and experiment.loop.evaluations >= self._budget:
             return True
         return experiment.still_wanted() == 0
 
@@ -277,22 +272,16 @@ class _Closed:
             async with self._served(served):
                 number = await self._number(evaluator)
                 experiment = self._experiments.experiments[number]
-                run = ClosedLoop(
-                    self._experiments,
-                    number,
-                    evaluator,
-                    in_flight=self._in_flight,
-                    budget=self._asked_budget,
-                    kills=kills,
-                    job=job_of(),
-                )
+                asked = self._asked
+                options = LoopOptions(asked.in_flight, asked.budget, kills, job_of())
+                run = ClosedLoop(self._experiments, number, evaluator, options)
                 ended = self._has_ended(experiment)
                 if not ended:
                     await run.begin()
-                    self._experiments.on_run = _commands(run, number)
+                    self._experiments.accept_commands(_StatusOnly(run, number))
                     async with reported(run, self._experiments, number, evaluator):
                         await self._watched(run, experiment)
-            if self._asked_to_stop > 1:
+            if self._stop.at_once:
                 farm.hurry()
             progress = run.now()
         finally:
@@ -301,9 +290,9 @@ class _Closed:
             click.echo(json.dumps(dataclasses.asdict(progress)))
         for line in () if ended else _summary(progress, experiment, self._experiments.db_name):
             self._say(line)
-        if experiment.run is RunPhase.ENDED:
+        if experiment.loop.phase is RunPhase.ENDED:
             return DONE
-        return INTERRUPTED if self._asked_to_stop else INCOMPLETE
+        return INTERRUPTED if self._stop.asked else INCOMPLETE
 
     async def _number(self, farm: RemoteEvaluator) -> int:
         """Return the number of the experiment to run.
@@ -313,7 +302,7 @@ class _Closed:
         known, journal = self._experiments.experiments, self._experiments.db_name
         if self._continued is None:
             # Check before creating the experiment, so that a wrong configuration adds none.
-            self._model.check_end(self._config, self._asked_budget)
+            self._model.check_end(self._config, self._asked.budget)
         info = await fitting_model(self._model, farm)
         if self._continued is not None:
             experiment = known[self._continued]
@@ -323,17 +312,17 @@ class _Closed:
             else:
                 told = f"{experiment.told} told"
                 self._say(f"continues experiment {self._continued} in {journal}: {told}")
-            if self._seed_data:
+            if self._asked.seed_data:
                 self._say(
                     "--seed-data is not read: only a new experiment begins with it, see --new"
                 )
             return self._continued
-        files = self._seed_data or self._model.seed_data
+        files = self._asked.seed_data or self._model.seed_data
         given = await asyncio.to_thread(
-            read_seed_files, files, self._seed_folder, self._config, self._model, info
+            read_seed_files, files, self._asked.seed_folder, self._config, self._model, info
         )
         earlier = list(known.values())
-        number = await self._experiments.set_up(self._text, given)
+        number = await self._experiments.set_up(self._config.text, given)
         if number and all(e.config.text != self._config.text for e in earlier):
             self._say(
                 f"starts experiment {number} in {journal}: earlier ones have another configuration"
@@ -342,8 +331,8 @@ class _Closed:
 
     def _check_version(self, experiment: Experiment, version: str) -> None:
         """Raise InvalidInput if another version of the model evaluated the experiment's points."""
-        then = experiment.model_version
-        if self._resume or not version or not then or version == then:
+        then = experiment.loop.model_version
+        if self._asked.resume or not version or not then or version == then:
             return
         raise InvalidInput(
             f"experiment {experiment.number} in {self._experiments.db_name} was evaluated by "
@@ -362,34 +351,29 @@ class _Closed:
             yield
             return
         access, host, port = served
-        server = AepsychServer(self._experiments, access=access, host=host, port=port)
+        server = AepsychServer(self._experiments, access=access)
         with on_this_machine():
-            self._say(f"AEPsych's clients at {await server.start()}")
+            self._say(f"AEPsych's clients at {await server.start(host, port)}")
         try:
             yield
         finally:
             await server.stop(0.0)
 
     async def _watched(self, run: ClosedLoop, experiment: Experiment) -> None:
-        loop = asyncio.get_running_loop()
-        going = loop.create_task(run.go())
-
-        def stop() -> None:
-            self._asked_to_stop += 1
-            if self._asked_to_stop == 1:
-                flying = run.now().in_flight
-                waited = f"{flying} points in flight" if flying else "the choice of a point"
-                self._say(f"waiting for {waited}; Ctrl-C again to exit at once")
-                run.pause("interrupted")
-            else:
-                going.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
+        going = asyncio.create_task(run.go())
         for warning in experiment.warnings:
             self._say(warning)
-        with LoopDisplay(self._console) as display:
+        told = False
+        with LoopDisplay(self._console) as display, signals.stopped_by_signals(self._stop):
             while not going.done():
+                if self._stop.at_once:
+                    going.cancel()
+                elif self._stop.asked and not told:
+                    told = True
+                    flying = run.now().in_flight
+                    what = f"{counted(flying, 'point')} in flight" if flying else "a point's choice"
+                    self._say(f"waiting for {what}; Ctrl-C again to exit at once")
+                    run.pause("interrupted")
                 display.show(run.now(), best_text(experiment))
                 await asyncio.wait([going], timeout=SHOW_EVERY_S)
             display.show(run.now(), best_text(experiment))
@@ -397,36 +381,40 @@ class _Closed:
             await going
 
 
-def _commands(run: ClosedLoop, number: int) -> OnRun:
-    """Return a handler for clients' loop commands: it reports the status and refuses the others.
+class _StatusOnly:
+    """Answers clients' commands for the loop with its status, as the terminal controls the loop."""
 
-    The terminal controls the loop.
-    """
+    def __init__(self, run: ClosedLoop, number: int) -> None:
+        self._run = run
+        self._number = number
 
-    async def command(command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the status; refuse other commands."""
         if command.action is not RunAction.STATUS:
             raise UnsupportedFeature(
                 f"{command.action} is for `farm serve MODEL --aepsych HOST:PORT`; here "
-                f"`farm experiment run` runs experiment {number} to its end, and Ctrl-C pauses it"
+                f"`farm experiment run` runs experiment {self._number} to its end, and Ctrl-C "
+                "pauses it"
             )
-        is_it = command.experiment == number
-        return {**known, **({"loop": dataclasses.asdict(run.now())} if is_it else {})}
-
-    return command
+        if command.experiment != self._number:
+            return known
+        return {**known, "loop": dataclasses.asdict(self._run.now())}
 
 
 class LoopDisplay(LiveBar):
     """Shows the progress of a run on a console; call `show` with each update."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console, over="goes on", clock=clock)
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, over="goes on")
 
     def show(self, progress: LoopProgress, best: str) -> None:
         """Update the display."""
         done = progress.evaluations - progress.in_flight - progress.ready
-        facts = ", ".join(filter(None, [*_facts(progress), best]))
+        failed = f"{progress.failed} failed" if progress.failed else ""
+        facts = ", ".join(filter(None, [f"{progress.in_flight} in flight", failed, best]))
         self.bring_up_to_date(progress.strategy, done, progress.budget, facts, progress.message)
-        self.line_if_due(lambda: f"{progress.strategy}: {done} evaluations, {facts}")
+        if self.is_line_due(progress.elapsed_s):
+            self.say(f"{progress.strategy}: {counted(done, 'evaluation')}, {facts}")
 
 
 def best_text(experiment: Experiment) -> str:
@@ -438,13 +426,6 @@ def best_text(experiment: Experiment) -> str:
     return f"best {next(iter(outcomes.values())):.6g}"
 
 
-def _facts(progress: LoopProgress) -> list[str]:
-    facts = [f"{progress.in_flight} in flight"]
-    if progress.failed:
-        facts.append(f"{progress.failed} failed")
-    return facts
-
-
 def _summary(progress: LoopProgress, experiment: Experiment, journal: str) -> list[str]:
     """Return the lines to print at the end of a run."""
     how = {RunPhase.ENDED: "ended", RunPhase.PAUSED: "paused"}.get(progress.phase, "left")
@@ -452,7 +433,7 @@ def _summary(progress: LoopProgress, experiment: Experiment, journal: str) -> li
         f"experiment {experiment.number} {how}{f': {progress.why}' if progress.why else ''}",
         f"{progress.told} told and {progress.failed} failed in {timespan(progress.elapsed_s)}; "
         f"{progress.places} at once, busy {progress.utilisation:.0%} of the time"
-        + (f"; {progress.fillers} points filled in" if progress.fillers else ""),
+        + (f"; {counted(progress.fillers, 'point')} filled in" if progress.fillers else ""),
     ]
     with contextlib.suppress(FarmError):
         lines.append(f"best: {best_told(experiment)}")

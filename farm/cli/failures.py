@@ -17,6 +17,7 @@ from farm.cli.tables import printable as plain
 from farm.cli.tables import short_name
 from farm.client import connect
 from farm.errors import LossCause, printable
+from farm.wording import counted
 
 EXAMPLES = """\b
 Examples:
@@ -69,13 +70,13 @@ def tables(
     for row in failed[:most]:
         where = f" on {row['worker']}" if row["worker"] else ", before it ran"
         of = f" for {short_name(row['client'])}" if row["client"] else ""
-        calls = _count(row["count"], "call")
+        calls = counted(row["count"], "call")
         model = short_name(row["model"]) or "a model that is not known"
         about = f"{calls} of {model}, last at {at(row['last'])}{where}{of}"
         table.add_row(*_two_lines(row["id"], about, f"{row['kind']}: {row['text']}"))
     for row in lost[:most]:
         hosts = ", ".join(row["hosts"])
-        workers = f"{_count(row['count'], 'worker')} lost on {hosts or 'an unknown host'}"
+        workers = f"{counted(row['count'], 'worker')} lost on {hosts or 'an unknown host'}"
         about = f"{workers}, last at {at(row['last'])}: {row['worker']}"
         cause, text = row["cause"], row["text"]
         if cause != LossCause.UNKNOWN and not text.startswith(cause):
@@ -96,13 +97,9 @@ def summary(failed: Sequence[dict[str, Any]], lost: Sequence[dict[str, Any]]) ->
     parts = []
     for rows, one_of, what in ((failed, "call", "failed"), (lost, "worker", "lost")):
         if rows:
-            count = _count(sum(row["count"] for row in rows), one_of)
-            parts.append(f"{count} {what} for {_count(len(rows), 'reason')}")
+            count = counted(sum(row["count"] for row in rows), one_of)
+            parts.append(f"{count} {what} for {counted(len(rows), 'reason')}")
     return ", ".join(parts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
 def _two_lines(name: str, about: str, text: str) -> tuple[Text, Text]:

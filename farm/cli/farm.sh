@@ -29,6 +29,7 @@
 #   --dir DIR          run folder, which all nodes see [farm-JOBID]
 #   --to DIR           no front door here: the workers join the farm with this run folder or connection file
 #   --dask ADDRESS     no workers here: the models run on the Dask cluster with this scheduler, or scheduler file
+#   --check            no farm: start each step of the workers for a moment, to see whether this job can have them
 #
 # MPI_TYPE is the value of srun's --mpi: pmi2 for MPICH and Intel MPI [pmi2], pmix for Open MPI.
 # FARM=/path/to/farm selects another program than that of the environment whose `farm launcher` wrote this file.
@@ -36,14 +37,15 @@ set -uo pipefail
 program=''
 
 serving='' running='' helping='' watching='' early='' steps=() kind_of_step=() ended=() supervisors=() status=0
-# How long before the time limit the farm begins to end: a sixth of the limit, at most a minute. Of this time the
-# command gets two fifths, and after it the calls that still run get two fifths.
-warning=60 ends_at=0 ask_at=0 pause=30
+# How long before the time limit the farm begins to end: a sixth of the limit, at most a minute. Running calls get three
+# fifths of this time, and workers begin none that would take longer. The command gets four fifths, then SIGINT,
+# and SIGKILL once the farm has ended.
+warning=60 ends_at=0 ask_at=0 pause=30 calls_until=''
 
 usage() { sed -n '/^# A farm in/,/^# FARM=/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 say() { printf 'farm.sh: %s\n' "$*" >&2; }
 die() { say "$@"; exit 2; }
-alive() { [[ -n $1 ]] && kill -0 "$1" 2>/dev/null; }
+alive() { [[ -n $1 ]] && kill -0 -- "$1" 2>/dev/null; } # a process, or after a minus sign a group
 any_alive() { # in a trap, a bare `return` returns the status of the command before the trap
     local pid
     for pid; do ! alive "$pid" || return 0; done
@@ -75,17 +77,18 @@ wait_all() {
 # Ends the command, then the farm. The exit status is the command's; without one, or after a loss, it is the argument.
 end() {
     trap '' TERM INT USR1
-    status=$1 early=yes
+    status=$1 early=yes calls_until=$((SECONDS + warning * 3 / 5))
     local own
     if alive "$running"; then
-        kill -TERM "$running"
-        if wait_all $((warning * 2 / 5)) "$running"; then
+        kill -TERM -- "-$running"
+        if wait_all $((warning * 4 / 5)) "-$running"; then
             wait "$running"
             own=$?
             ((own)) || early=''
             (($1 == 1 && !own)) || status=$own
         else
-            say "the command still runs $((warning * 2 / 5)) s after its SIGTERM; the farm ends without waiting for it"
+            say "the command still runs $((warning * 4 / 5)) s after its SIGTERM; the farm ends without waiting for it"
+            kill -INT -- "-$running" 2>/dev/null # a sweep then leaves at once
             status=143
         fi
     fi
@@ -100,6 +103,7 @@ finish() {
     if [[ -n $serving ]]; then
         # The front door lets running calls finish and stops the workers, which ends their steps.
         kill -TERM "$serving" 2>/dev/null
+        [[ -z $calls_until ]] || wait_all $((calls_until - SECONDS)) "$serving" || kill -TERM "$serving" 2>/dev/null
         wait "$serving"
     elif any_alive "${steps[@]}"; then
         # The workers of another front door: SIGTERM drains them. To srun itself it would mean to kill its step.
@@ -110,6 +114,8 @@ finish() {
     wait_all "$patience" "${steps[@]}"
     for step in "${steps[@]}"; do kill -TERM "$step" 2>/dev/null; done
     for step in "${steps[@]}"; do wait "$step"; done
+    # Where SLURM does not find all processes of a job, a sweep that is left would lock its file against the next job.
+    [[ -z $running ]] || wait_all $((warning / 5)) "-$running" || kill -KILL -- "-$running" 2>/dev/null
     [[ -z $early ]] || await_pre_emption
     exit "$status"
 }
@@ -168,12 +174,13 @@ watch_limit() {
 
 # ---- the words -------------------------------------------------------------------------------------------------------
 
-dir='' connect='' dask='' command=() models=() kind_of_model=() kinds=1
+dir='' connect='' dask='' check='' command=() models=() kind_of_model=() kinds=1
 cpus=('') workers=('') gpus=('') ranks=('') limit=('')
 while (($#)); do
     last=$((kinds - 1))
     case $1 in
         --help | -h) usage; exit 0 ;;
+        --check) check=yes; shift ;;
         --)
             command=("${@:2}")
             ((${#command[@]})) || die "which COMMAND? There is none after --"
@@ -182,7 +189,7 @@ while (($#)); do
             [[ " ${kind_of_model[*]} " == *" $last "* ]] || die "which MODEL? There is none before +"
             cpus+=('') workers+=('') gpus+=('') ranks+=('') limit+=('') kinds=$((kinds + 1))
             shift ;;
-        --cpus | --workers | --gpus | --mpi | --time-limit | --dir | --to | --connect | --dask)
+        --cpus | --workers | --gpus | --mpi | --time-limit | --dir | --to | --dask)
             (($# > 1)) || die "$1 needs a value"
             case $1 in
                 --cpus) cpus[last]=$2 ;;
@@ -191,7 +198,7 @@ while (($#)); do
                 --mpi) ranks[last]=$2 ;;
                 --time-limit) limit[last]=$2 ;;
                 --dir) dir=$2 ;;
-                --to | --connect) connect=$2 ;;
+                --to) connect=$2 ;;
                 --dask) dask=$2 ;;
             esac
             shift 2 ;;
@@ -314,19 +321,115 @@ farm=$(realpath -s "$found")
 # The COMMAND finds the same farm and Python, as if the environment were active.
 [[ $(command -v farm) == "$farm" ]] || PATH=$(dirname "$farm"):$PATH
 ((!${#command[@]})) || command -v "${command[0]}" >/dev/null || die "there is no program ${command[0]} on $(hostname)"
-[[ -z ${FARM_LAUNCHER_CHECK:-} ]] || exit 0
+# `farm launcher --check` asks for a job that does not exist.
+[[ -z $check || $SLURM_JOB_ID != 0 ]] || exit 0
 # With sbatch --export, steps would get another environment than this script has.
 export SLURM_EXPORT_ENV=ALL
+# srun reads the job's request for tasks, CPUs, memory and GPUs from its environment. It is a request for all nodes and
+# all tasks together, so steps run without it and request what they need.
+sizes='^S(LURM|RUN)_((NTASKS|GPUS)(_PER_.+)?|(CPUS|MEM|TRES)_PER_.+|NPROCS|OVERCOMMIT|(STEP_)?GRES|(GPU|TRES)_BIND)$'
+bare=(env)
+for name in $(compgen -e); do [[ ! $name =~ $sizes ]] || bare+=(-u "$name"); done
 
 watch_limit
-# Workers learn it from here: for a heterogeneous job squeue has a line for each component.
-((!ends_at)) || export SLURM_JOB_END_TIME=$ends_at
+# Workers and the command learn from here how long calls may run.
+((!ends_at)) || export FARM_ENDS_AT=$((ends_at - warning * 2 / 5))
 # A test step before all else: if steps cannot start, they often wait for ever without a message.
-timeout --kill-after=5 "${FARM_PROBE_S:-60}" srun --overlap --nodes=1 --ntasks=1 --mem=0 true &
+"${bare[@]}" timeout --kill-after=5 "${FARM_PROBE_S:-60}" srun --overlap --nodes=1 --ntasks=1 --mem=0 --gres=none true &
 helping=$!
 wait "$helping" ||
     die "srun cannot start a step in this job (exit status $?); what it says is above. Does the job have a CPU left?"
 helping=''
+
+# Finds how many GPUs a component has on its nodes: sets total, and with[N], the nodes that have N of them.
+count_gpus() {
+    local words word rest nodes n
+    total=0 with=()
+    read -ra words < <(scontrol -o -d show job "$SLURM_JOB_ID" | grep "^JobId=$(of SLURM_JOB_ID "$1") ")
+    for word in "${words[@]}"; do
+        [[ $word != Nodes=* ]] || nodes=${word#*=}
+        [[ $word == GRES=* ]] || continue
+        n=0 rest=$word # GRES=gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)
+        while [[ $rest =~ [=,]gpu:([^:,\(]+:)?([0-9]+)(.*) ]]; do n=$((n + BASH_REMATCH[2])) rest=${BASH_REMATCH[3]}; done
+        with[n]+=${with[n]:+,}$nodes total=$((total + n * $(scontrol show hostnames "$nodes" | wc -l)))
+    done
+}
+
+# Starts the workers of a kind in a component of the job.
+start_workers() {
+    local k=$1 g=$2 count=$3 words nodes node group=() own=() each total with n i
+    nodes=$(of SLURM_JOB_NUM_NODES "$g")
+    count_gpus "$g"
+    mapfile -t words < <(models_of "$k")
+    words=("$farm" worker --to "$connection" "${words[@]}")
+    [[ -z ${limit[k]} ]] || words+=(--time-limit "${limit[k]}")
+    ((components == 1)) || group=(--het-group="$g")
+    ((kinds == 1)) || own=(FARM_KIND="$((k + 1))")
+    if [[ -n ${ranks[k]} ]]; then
+        each=$(of SLURM_GPUS_PER_TASK "$g") n=$((total / (count * ranks[k])))
+        # The groups share the GPUs; otherwise the first one would get all of them.
+        if [[ -n $each ]] || ((n)); then group+=(--gpus-per-task="${each:-$n}")
+        elif ((total >= count)); then group+=(--gpus="$((total / count))")
+        elif ((total)); then group+=(--gres=none)
+        fi
+        each=${cpus[k]:-$(of SLURM_CPUS_PER_TASK "$g")}
+        # --mem=0: the groups share the job's memory; otherwise the first one would get all of it.
+        # -N: by default a step requests all nodes of its job.
+        group=(srun "${group[@]}" --mpi="${MPI_TYPE:-pmi2}" --kill-on-bad-exit=1 --exact --mem=0 -N "1-$nodes"
+            -n "${ranks[k]}" -c "${each:-1}")
+        if [[ -n $check ]]; then
+            for ((i = 0; i < count; i++)); do start "$k" "${bare[@]}" "${group[@]}" "$farm" --version; done
+        else
+            words+=(-n "$count" --mpi "${ranks[k]}" --mpi-launch "${group[*]}")
+            start "$k" "${bare[@]}" "${own[@]}" "${words[@]}"
+            supervisors+=("${steps[-1]}")
+        fi
+        return
+    fi
+    [[ -z ${gpus[k]} ]] || words+=(--gpus "${gpus[k]}")
+    [[ -z $count ]] || words+=(-n "$count")
+    if [[ -n ${cpus[k]} || -z $count${gpus[k]} ]]; then
+        each=${cpus[k]:-$(of SLURM_CPUS_PER_TASK "$g")}
+        words+=(--cpus "${each:-1}")
+    fi
+    [[ -z $check ]] || words=("$farm" --version)
+    # One task per node supervises the node's workers. --mem=0: all of the job's memory there. The step
+    # shares the job's CPUs with the command, and a failed node does not end it.
+    group+=(--overlap --ntasks-per-node=1 --mem=0 --kill-on-bad-exit=0 --no-kill --wait=0)
+    own+=(srun "${group[@]}")
+    if [[ -z ${gpus[k]} ]] || ((!total || ${#with[@]} == 1)); then
+        [[ -z ${gpus[k]} ]] || ((!total)) || own+=(--gres="gpu:${!with[*]}")
+        start "$k" "${bare[@]}" "${own[@]}" --nodes="$nodes" --ntasks="$nodes" "${words[@]}"
+        return
+    fi
+    # A step has as many GPUs on one of its nodes as on another.
+    for n in "${!with[@]}"; do
+        for node in $( ((!n)) || scontrol show hostnames "${with[n]}"); do
+            start "$k" "${bare[@]}" "${own[@]}" --nodes=1 --ntasks=1 --nodelist="$node" --gpus="$n" "${words[@]}"
+        done
+    done
+}
+start() { "${@:2}" & steps+=($!) kind_of_step+=("$1"); }
+start_all_workers() {
+    local i k g
+    for i in "${!places[@]}"; do
+        read -r k g <<<"${places[i]}"
+        start_workers "$k" "$g" "${counts[i]}"
+    done
+}
+
+if [[ -n $check ]]; then
+    connection='' # of no farm
+    start_all_workers >/dev/null
+    wait_all "${FARM_PROBE_S:-60}" "${steps[@]}" || say "the steps that are to start in this job do not start"
+    for step in "${steps[@]}"; do
+        kill "$step" 2>/dev/null
+        wait "$step" || status=1
+    done
+    ((!status)) || die "not all steps of the workers can start in this job; srun's own message is above"
+    say "all steps of the workers can start in this job"
+    exit
+fi
 
 # ---- the farm --------------------------------------------------------------------------------------------------------
 
@@ -338,7 +441,7 @@ if [[ -z $connect ]]; then
     [[ -z $dask ]] || words=(serve --supervise "${models[@]}" --dask "$dask")
     # A farm that was here before, as before a requeue of the job, may have left its file.
     before=$(cat "$dir/farm.json" 2>/dev/null)
-    "$farm" "${words[@]}" --host 0.0.0.0 --port 0 --dir "$dir" --grace $((warning * 2 / 5)) &
+    "$farm" "${words[@]}" --host 0.0.0.0 --port 0 --dir "$dir" --grace $((warning * 3 / 5)) &
     serving=$!
 fi
 
@@ -360,8 +463,8 @@ if ((nodes > 1)); then
     others=$((nodes > 2 ? 2 : 1)) group=()
     ((components == 1)) || group=(--het-group=0)
     exec {from_watch}< <(
-        exec srun "${group[@]}" --overlap --nodes="$others" --ntasks="$others" --ntasks-per-node=1 \
-            --exclude="$SLURMD_NODENAME" --mem=0 --kill-on-bad-exit=0 --no-kill --wait=0 \
+        exec "${bare[@]}" srun "${group[@]}" --overlap --nodes="$others" --ntasks="$others" --ntasks-per-node=1 \
+            --exclude="$SLURMD_NODENAME" --mem=0 --gres=none --kill-on-bad-exit=0 --no-kill --wait=0 \
             bash -c "$watch" farm.sh "$SLURMD_NODENAME" 2>/dev/null
     )
     watching=$!
@@ -387,44 +490,7 @@ if [[ -n $watching ]]; then
     exec {from_watch}<&-
 fi
 
-# Starts the workers of a kind in a component of the job.
-start_workers() {
-    local k=$1 g=$2 count=$3 words nodes group=() own=() each
-    nodes=$(of SLURM_JOB_NUM_NODES "$g")
-    mapfile -t words < <(models_of "$k")
-    words=(worker --to "$connection" "${words[@]}")
-    [[ -z ${limit[k]} ]] || words+=(--time-limit "${limit[k]}")
-    ((components == 1)) || group=(--het-group="$g")
-    ((kinds == 1)) || own=(env FARM_KIND="$((k + 1))")
-    if [[ -n ${ranks[k]} ]]; then
-        each=${cpus[k]:-$(of SLURM_CPUS_PER_TASK "$g")}
-        # --mem=0: the groups share the job's memory; otherwise the first one would get all of it.
-        # -N: by default a step requests all nodes of its job.
-        "${own[@]}" "$farm" "${words[@]}" -n "$count" --mpi "${ranks[k]}" --mpi-launch "srun ${group[*]} \
-            --mpi=${MPI_TYPE:-pmi2} --kill-on-bad-exit=1 --exact --mem=0 -N 1-$nodes -n {ranks} -c ${each:-1}" &
-        supervisors+=($!)
-    else
-        if [[ -n ${gpus[k]} ]]; then
-            words+=(--gpus "${gpus[k]}")
-            # The step is one task on each node, which would get the GPUs of one task only.
-            [[ -z ${SLURM_GPUS_PER_TASK:-} || -z ${SLURM_GPUS_ON_NODE:-} ]] || group+=(--gres="gpu:$SLURM_GPUS_ON_NODE")
-        fi
-        [[ -z $count ]] || words+=(-n "$count")
-        if [[ -n ${cpus[k]} || -z $count${gpus[k]} ]]; then
-            each=${cpus[k]:-$(of SLURM_CPUS_PER_TASK "$g")}
-            words+=(--cpus "${each:-1}")
-        fi
-        # One task per node supervises the node's workers. --mem=0: all of the job's memory there. The step
-        # shares the job's CPUs with the command, and a failed node does not end it.
-        "${own[@]}" srun "${group[@]}" --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --mem=0 \
-            --kill-on-bad-exit=0 --no-kill --wait=0 "$farm" "${words[@]}" &
-    fi
-    steps+=($!) kind_of_step+=("$k")
-}
-for i in "${!places[@]}"; do
-    read -r k g <<<"${places[i]}"
-    start_workers "$k" "$g" "${counts[i]}"
-done
+start_all_workers
 
 # Whether a kind has lost all of its workers. If so, `lost` is its name and `status` that of its step.
 has_lost_a_kind() {
@@ -480,8 +546,10 @@ from your own, by ssh:  ssh -N -L 4242:$(hostname):$port ${SLURM_SUBMIT_HOST:-LO
 TXT
 
 if ((${#command[@]})); then
-    "${command[@]}" &
+    set -m # the command and what it starts are a process group, which gets the signals
+    "${command[@]}" </dev/null &
     running=$!
+    set +m
 fi
 # Without workers or a front door the command would wait for ever.
 while true; do

@@ -7,10 +7,11 @@ import contextlib
 import faulthandler
 import logging
 import os
-import signal
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn
 
 import click
@@ -18,22 +19,27 @@ import uvloop
 
 from farm.cli import signals
 from farm.cli.url import with_token
+from farm.dispatcher.first_worker import FirstWorker
 from farm.errors import FarmError
 from farm.machine.addresses import is_loopback
-from farm.machine.freed_memory import keep_freed_memory
-from farm.machine.keeper import REFUSED
-from farm.machine.keeper_line import KeeperLine, keeper
-from farm.monitoring import news
-from farm.provision.batch.plan import ClusterPlan
-from farm.provision.local.supervisor import WorkersFailed
-from farm.server.farm import Farm
-from farm.server.garbage import (
+from farm.machine.garbage import (
     search_no_more,
     search_now_and_then,
     search_young_in_time,
     search_young_only,
 )
+from farm.machine.keeper import REFUSED
+from farm.machine.keeper_line import KeeperLine, keeper
+from farm.machine.resources import keep_freed_memory
+from farm.monitoring import news
+from farm.provision.batch.plan import ClusterPlan
+from farm.provision.local.supervisor import WorkersFailed
+from farm.server.farm import Farm
 from farm.settings import Settings
+from farm.wording import timespan
+
+SOON_S = 2.0
+"""Most models are loaded within this time, so their names can stand in the first line."""
 
 
 def run(models: Sequence[str], settings: Settings, plan: ClusterPlan | None) -> int:
@@ -87,41 +93,37 @@ async def _serve(farm: Farm) -> int:
     loop = asyncio.get_running_loop()
     line = keeper()
     ending = _Ending()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals.ending():
         loop.add_signal_handler(number, ending.signalled)
     if line is not None:
         faulthandler.enable()  # a crash in C code leaves a traceback on stderr
         line.on_stop(ending.keeper_asks, ending.hurry.set)
-    farm.on_stop = ending.asked
     stopped = loop.create_task(ending.stop.wait())
-    started = loop.create_task(farm.start())
-    await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if not started.done():
-        # The jobs of a farm that was killed here end only with one that has taken them over.
-        taking_over = loop.create_task(farm.took_over.wait())
-        await asyncio.wait({started, taking_over}, return_when=asyncio.FIRST_COMPLETED)
-        taking_over.cancel()
-        started.cancel()
-        await asyncio.wait({started})
-        if started.cancelled() or started.exception() is not None:
-            return 130
-    error = started.exception()
-    if error is not None and line is not None and line.restarts:
-        _leave_to_the_next(error, line)
-    started.result()
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        # Not broken off: the jobs of a farm that was killed here end only with one that has them.
+        await farm.start(on_stop=ending.asked)
+        tasks.append(loop.create_task(_tell(farm)))
+        ready = loop.create_task(farm.ready())
+        await asyncio.wait({ready, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+        ready.cancel()
+    except Exception as error:
+        for task in tasks:
+            task.cancel()
+        if line is not None and line.restarts:
+            _leave_to_the_next(error, line)
+        raise
     if line is not None:
         line.serves()
-    with contextlib.suppress(OSError):  # a full disk, or a reader that has gone, ends no farm
-        _announce(farm)
-    if not news.log.isEnabledFor(logging.INFO):  # from now on: the first worker is no news
-        news.log.setLevel(logging.INFO)
     searches = search_now_and_then(farm.dispatcher.calls_open), search_young_in_time()
-    tidying = [loop.create_task(search) for search in searches]
+    tasks += map(loop.create_task, searches)
     failed = loop.create_task(farm.wait_failed())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if line is not None:
         line.ends()
-    for task in tidying:
+    for task in tasks:
         task.cancel()
     ending.stop.set()
     hurry = loop.create_task(ending.hurry.wait())
@@ -152,11 +154,46 @@ def _leave_to_the_next(error: BaseException, line: KeeperLine) -> NoReturn:
     os._exit(REFUSED)
 
 
+async def _tell(farm: Farm) -> None:
+    """Print where the farm serves, what it waits for while models are unknown, and then these."""
+    first, began = farm.dispatcher.first_worker, time.monotonic()
+    if first.expected.may_come and first.waits_for():
+        await _changed(first, SOON_S)
+    _print(partial(_announce, farm))
+    pause_s = SOON_S
+    while reason := first.waits_for():
+        if not await _changed(first, pause_s):
+            pause_s *= 2
+            waited = timespan(time.monotonic() - began)
+            _print(partial(click.echo, f"waiting for {waited}: {reason}", err=True))
+        elif farm.dispatcher.models():
+            _print(partial(click.echo, _served(farm)))
+    if not news.log.isEnabledFor(logging.INFO):  # only now: the first worker needs no line
+        news.log.setLevel(logging.INFO)
+
+
+async def _changed(first: FirstWorker, within_s: float) -> bool:
+    """Return whether more models are known, at the latest after `within_s` seconds."""
+    first.changed.clear()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(first.changed.wait(), within_s)
+    return first.changed.is_set()
+
+
+def _print(line: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):  # a full disk, or a reader that has gone, ends no farm
+        line()
+
+
+def _served(farm: Farm) -> str:
+    names = ", ".join(farm.dispatcher.models()) or "no model yet"
+    return f"farm serves {names} at {farm.folder.connection.url}"
+
+
 def _announce(farm: Farm) -> None:
     """Print what the farm serves and where."""
-    connection = farm.connection
-    names = ", ".join(farm.dispatcher.models()) or "no model yet"
-    click.echo(f"farm serves {names} at {connection.url}")
+    connection = farm.folder.connection
+    click.echo(_served(farm))
     if farm.settings.unix:
         click.echo(f"HTTP at unix:{farm.settings.unix.absolute()}")
     if connection.grpc:
@@ -164,11 +201,10 @@ def _announce(farm: Farm) -> None:
         click.echo(f"gRPC for KServe v2 clients{tls} at {connection.grpc}")
     for line in farm.announced:
         click.echo(line)
-    click.echo(f"connection file {farm.connection_file.absolute()}")
-    if farm.batch_system:
-        click.echo(
-            f"{farm.batch_system} jobs come with demand: farm status --to {farm.settings.dir}"
-        )
+    click.echo(f"connection file {farm.folder.for_clients.absolute()}")
+    if farm.plan is not None:
+        system = farm.plan.system.title
+        click.echo(f"{system} jobs come with demand: farm status --to {farm.settings.dir}")
     if not is_loopback(farm.settings.host):
         # Others may read a file that holds our output, such as that of a job: show no token there.
         how = with_token(connection) if sys.stdout.isatty() else f"farm url {farm.settings.dir}"

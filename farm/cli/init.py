@@ -122,8 +122,6 @@ def init(file: Path, kind: str) -> None:
         raise click.ClickException(
             f"{file} exists and is left as it is; choose another name, as in farm init FILE"
         ) from None
-    except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"{file} has a model to start from: replace what it computes with yours. Next:")
     for line in _next(file, kind):
         click.echo(line)

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
 import click
 
-from farm.provision.local.group import DEFAULT_LINE
+from farm.machine.resources import allowed_cpus
+from farm.settings import SETTINGS, choices_of
+from farm.wording import counted
 
 Command = Callable[..., Any]
 
-
-class Renamed(click.Option):
-    """An option that old spellings set as well, which neither help nor completion shows.
-
-    old: these spellings.
-    """
-
-    def __init__(self, *arguments: Any, old: tuple[str, ...] = (), **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._old = old
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Make the parser of a command line know all spellings."""
-        shown = self.opts
-        self.opts = [*shown, *self._old]
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.opts = shown
-
+ANY_FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 TARGET = "URL|FILE|DIR"
 TARGET_HELP = (
@@ -56,61 +42,105 @@ def target_argument(command: Command) -> Command:
     return click.argument("named", metavar="[TARGET]", required=False)(asked)
 
 
-time_limit_option = click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Kill a model process when one of its calls runs longer.",
-)
+MOST_PER_CPU = 64
+"""Worker processes per CPU that start without a question: more starve each other at the start."""
+
+MANY = "farm.many"
+"""Where click keeps whether `--many` was given."""
 
 
-fork_option = click.option(
-    "--fork/--no-fork",
-    default=True,
-    help="Fork model processes from one that has loaded numpy, if there are several; or start each "
-    "as a fresh interpreter.  [default: fork]",
-)
+def workers_option(name: str, least: int, help: str) -> Callable[[Command], Command]:
+    """Add `-n`, `--workers` as the parameter `name`, and `--many`, which allows any number.
 
+    A number that this machine cannot bear is asked about on a terminal, and refused elsewhere.
+    """
 
-def mpi_options(command: Command) -> Command:
-    """Add `--mpi` and `--mpi-launch` to a command, which receives `mpi` and `mpi_launch`."""
-    for option in (
-        click.option(
-            "--mpi-launch",
-            metavar="LINE",
-            help=f"Command line that starts a group.  [default: {DEFAULT_LINE}]",
-        ),
-        click.option(
-            "--mpi",
-            type=click.IntRange(1),
-            metavar="RANKS",
-            help="MPI ranks per worker: each worker is a group of ranks, see --mpi-launch.",
-        ),
-    ):
-        command = option(command)
-    return command
+    def checked(ctx: click.Context, parameter: click.Parameter, count: int | None) -> int | None:
+        cpus = allowed_cpus()
+        if count is None or count <= MOST_PER_CPU * cpus or ctx.meta[MANY]:
+            return count
+        text = f"{counted(count, 'worker')} on {counted(cpus, 'CPU')} of this machine"
+        if not is_interactive():
+            raise click.UsageError(
+                f"{text}, expected at most {MOST_PER_CPU * cpus}; --many starts them anyway"
+            )
+        click.confirm(f"{text}: start them?", abort=True, err=True)
+        return count
 
+    def allow(ctx: click.Context, parameter: click.Parameter, many: bool) -> None:
+        ctx.meta[MANY] = many
 
-def record_options(command: Command) -> Command:
-    """Add `--record` and `--reuse` to a command, which receives `record` and `reuse`."""
-    for option in (
-        click.option(
-            "--reuse",
+    def with_options(command: Command) -> Command:
+        command = click.option(
+            "--many",
             is_flag=True,
-            help="Answer exact repeats of evaluations from the record, and join calls for the same "
-            "evaluation. Needs the model's `version`, or a model in one file: docs/record.md.",
-        ),
-        click.option(
-            "--record",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Keep every evaluation of repeatable models in this file, for --reuse and "
-            "`farm record export`.",
-        ),
-    ):
-        command = option(command)
-    return command
+            is_eager=True,
+            expose_value=False,
+            callback=allow,
+            help=f"Start even more than {MOST_PER_CPU} workers for each CPU.",
+        )(command)
+        number = click.option(
+            "-n",
+            "--workers",
+            name,
+            type=click.IntRange(least),
+            metavar="COUNT",
+            callback=checked,
+            help=help,
+        )
+        decorated: Command = number(command)
+        return decorated
+
+    return with_options
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def setting_options(
+    *names: str, unset: Container[str] = (), envvar: str | None = None
+) -> Callable[[Command], Command]:
+    """Add the options of these settings to a command, which receives the values by their names.
+
+    unset: settings that are None if nothing sets them, as their default depends on others.
+    """
+
+    def add(command: Command) -> Command:
+        for name in reversed(names):
+            command = _setting_option(name, envvar, is_unset=name in unset)(command)
+        return command
+
+    return add
+
+
+def _setting_option(
+    name: str, envvar: str | None, *, is_unset: bool
+) -> Callable[[Command], Command]:
+    about = SETTINGS[name]
+    kind = about["type"].removesuffix(" | None")
+    flag = "--" + name.removesuffix("_s").replace("_", "-")
+    least, above = about["least"], about["above"]
+    types: dict[str, Any] = {
+        "Path": click.Path(file_okay=name != "dir", dir_okay=name == "dir", path_type=Path),
+        "int": click.IntRange(least) if least else int,
+        "float": click.FloatRange(above, min_open=True) if above is not None else float,
+        "bool": bool,
+    }
+    choices = choices_of(name)
+    is_plain = about["default"] not in (None, False, ()) and "[default" not in about["help"]
+    return click.option(
+        f"{flag}/--no-{flag[2:]}" if kind == "bool" else flag,
+        name,
+        type=click.Choice(choices) if choices else types.get(kind, str),
+        multiple=kind.startswith("tuple"),
+        default=None if is_unset else about["default"],
+        show_default=is_plain,
+        envvar=envvar,
+        metavar=about["metavar"] or None,
+        help=about["help"],
+    )
 
 
 def report_option(source: str) -> Callable[[Command], Command]:
@@ -121,13 +151,13 @@ def report_option(source: str) -> Callable[[Command], Command]:
     return click.option(
         "-o",
         "--out",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=ANY_FILE,
         help=f"File for the report.  [default: {source} with the ending .html]",
     )
 
 
 def new_file(path: Path) -> Path:
     """Return `path`, which must not exist. Raises UsageError."""
-    if path.exists():
+    if os.path.lexists(path):
         raise click.UsageError(f"{path} exists; name another file")
     return path

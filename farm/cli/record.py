@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from farm.cli.groups import CommandGroup
-from farm.cli.options import new_file
+from farm.cli.options import ANY_FILE, EXISTING_FILE, new_file
 from farm.cli.tables import printable, text_table
 from farm.errors import FarmError
 from farm.record.exchange.export import Selection, points_of, write_sweep
@@ -25,6 +25,7 @@ from farm.record.exchange.survey import survey
 from farm.storage.frames import Damage
 from farm.sweep.errors import SweepError
 from farm.sweep.file.provenance import command_line, provenance
+from farm.wording import counted
 
 EXAMPLES = """\b
 Examples:
@@ -66,9 +67,7 @@ Examples:
   farm record import sweep.h5 beam.record --version 3
 """
 
-record_argument = click.argument(
-    "file", metavar="RECORD", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+record_argument = click.argument("file", metavar="RECORD", type=EXISTING_FILE)
 
 
 @click.group(cls=CommandGroup, epilog=EXAMPLES)
@@ -88,7 +87,7 @@ def status(file: Path, as_json: bool) -> None:
         return
     points = sum(counts.points for counts in found.counts.values())
     use = ", in use by a farm" if found.in_use else ""
-    _say(f"{file}: {points} evaluations, {found.bytes} bytes{use}")
+    _say(f"{file}: {counted(points, 'evaluation')}, {found.bytes} bytes{use}")
     columns = (">points", ">failed", ">NaN", ">hours", "last")
     Console().print(
         text_table(
@@ -117,16 +116,14 @@ def status(file: Path, as_json: bool) -> None:
     "-o",
     "--out",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     metavar="FILE.h5|FILE.parquet",
     help="File to write: HDF5 in the layout of sweeps, or a Parquet table.",
 )
 @click.option("--model", metavar="NAME", help="Model to export.  [default: the only one]")
 @click.option("--version", metavar="TEXT", help="Its version.  [default: the only one]")
 @click.option(
-    "--config",
-    metavar="JSON",
-    help="Export only evaluations whose config has these entries.",
+    "--config", metavar="JSON", help="Export only evaluations whose config has these entries."
 )
 def export(
     file: Path, out: Path, model: str | None, version: str | None, config: str | None
@@ -150,7 +147,7 @@ def export(
             facts = provenance(command_line()) | {"record": str(file.absolute())}
             count = write_sweep(points, out, facts)
     _tell_damage(file, points.damage)
-    _say(f"{out}: {count} points of {points.info.name}")
+    _say(f"{out}: {counted(count, 'point')} of {points.info.name}")
 
 
 def _config(text: str | None) -> dict[str, Any]:
@@ -164,18 +161,12 @@ def _config(text: str | None) -> dict[str, Any]:
 
 
 @record.command(name="merge", epilog=MERGE_EXAMPLES)
-@click.argument(
-    "files",
-    metavar="RECORD...",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-)
+@click.argument("files", metavar="RECORD...", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option(
     "-o",
     "--out",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     metavar="RECORD",
     help="Record to add to; created if it does not exist.",
 )
@@ -189,14 +180,12 @@ def merge_(files: tuple[Path, ...], out: Path) -> None:
         added, there = merge(files, out, lambda *place: damage.append(place), tick)
     for file, place in damage:
         _tell_damage(file, [place])
-    _say(f"{out}: {added} evaluations added, {there} were there")
+    _say(f"{out}: {counted(added, 'evaluation')} added, {there} were there")
 
 
 @record.command(name="import", epilog=IMPORT_EXAMPLES)
-@click.argument(
-    "sweep", metavar="SWEEP.h5", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-@click.argument("out", metavar="RECORD", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("sweep", metavar="SWEEP.h5", type=EXISTING_FILE)
+@click.argument("out", metavar="RECORD", type=ANY_FILE)
 @click.option(
     "--version",
     required=True,
@@ -207,7 +196,7 @@ def import_(sweep: Path, out: Path, version: str) -> None:
     """Add the finished points of a sweep to a record, with their gradients."""
     with _errors(), _bar(None, "importing") as tick:
         added, there = import_sweep(sweep, out, version, tick)
-    _say(f"{out}: {added} evaluations added, {there} were there")
+    _say(f"{out}: {counted(added, 'evaluation')} added, {there} were there")
 
 
 @contextmanager

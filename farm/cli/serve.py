@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from farm.cli.log_format import log_format_option, logged
-from farm.cli.options import fork_option, mpi_options, record_options, time_limit_option
+from farm.cli.options import ANY_FILE, setting_options, workers_option
 from farm.descriptors import Option, every
+from farm.machine.json_log import logged
 from farm.machine.keeper_line import keeper, start_under_keeper
 from farm.provision.batch.plan import ClusterPlan, read_plan
 from farm.provision.batch.script import job_script
-from farm.settings import Auth, Settings, Transport, read_settings, settings_of
+from farm.settings import SETTINGS, Settings, read_settings, settings_of
 
 BEFORE_PROTOCOLS = "grpc_tls_key"
 """`--help` lists the protocols' options after this one."""
@@ -61,7 +61,7 @@ class _Serve(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         given = super().get_params(ctx)
-        theirs = [_click_option(option) for option in _options() if option.help]
+        theirs = [_click_option(option) for option in _options()]
         place = next(i for i, each in enumerate(given) if each.name == BEFORE_PROTOCOLS) + 1
         return [*given[:place], *theirs, *given[place:]]
 
@@ -69,7 +69,7 @@ class _Serve(click.Command):
 def _click_option(option: Option) -> click.Option:
     return click.Option(
         ["--" + option.name.replace("_", "-")],
-        type=click.Path(dir_okay=False, path_type=Path) if option.kind is Path else option.kind,
+        type=ANY_FILE if option.kind is Path else option.kind,
         default=option.default,
         multiple=option.repeatable,
         metavar=option.metavar or None,
@@ -79,167 +79,21 @@ def _click_option(option: Option) -> click.Option:
 
 @click.command(cls=_Serve, epilog=EXAMPLES, context_settings={"auto_envvar_prefix": "FARM"})
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option(
-    "-n",
-    "--workers",
-    type=int,
-    metavar="COUNT",
-    help="Model processes on this machine.  [default: 1; 0 with --cluster or --dask]",
-)
-@mpi_options
+@workers_option("workers", 0, SETTINGS["workers"]["help"])
 @click.option(
     "--cluster",
     "--slurm",
     "plan_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     metavar="FILE.TOML",
     help="Submit jobs of workers to a batch system as demand grows; the file names the system and "
     "describes the kinds of jobs.",
 )
-@click.option(
-    "--supervise/--no-supervise",
-    default=None,
-    help="Start the front door again if it crashes, with the same ports and keys.  [default: only "
-    "with --cluster]",
-)
 @click.option("--dry-run", is_flag=True, help="With --cluster: print the job scripts and exit.")
-@click.option(
-    "--dask",
-    metavar="ADDRESS|FILE",
-    help="Run the models on a Dask cluster: its scheduler's address or scheduler file.",
-)
-@click.option(
-    "--dask-slots",
-    default=0,
-    metavar="COUNT",
-    help="Minimum number of calls to keep at the Dask cluster; lets an adaptive cluster scale up.",
-)
-@click.option(
-    "--dask-resources",
-    multiple=True,
-    metavar="NAME=AMOUNT",
-    help="Resource of Dask's workers that a call holds while it runs, such as GPU=1; repeatable.",
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", default=4242, show_default=True, help="Port to listen on; 0 picks a free port."
-)
-@click.option(
-    "--unix",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PATH",
-    help="Also serve HTTP at this Unix socket, which only your user can open.",
-)
-@click.option(
-    "--grpc-port",
-    type=int,
-    metavar="PORT",
-    help="Also serve KServe v2 over gRPC at this port; 0 picks a free port.",
-)
-@click.option(
-    "--grpc-tls-cert",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE.PEM",
-    help="Encrypt gRPC with this server certificate, followed by its certificate chain.",
-)
-@click.option(
-    "--grpc-tls-key",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE.PEM",
-    help="Private key of --grpc-tls-cert.",
-)
-@click.option(
-    "--auth",
-    type=click.Choice(get_args(Auth)),
-    default="other-users",
-    show_default=True,
-    help="Clients that must send the token: all clients, clients of other users than you, or "
-    "clients on other machines.",
-)
-@click.option(
-    "--allow-origin",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Allow requests from web pages of this origin, such as https://hub.example; repeatable. "
-    "[default: only farm's own pages]",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(get_args(Transport)),
-    default="auto",
-    show_default=True,
-    help="Transport to workers and native clients. auto: a socket in the run folder on this "
-    "machine, ZeroMQ to other machines. zmq: ZeroMQ to all.",
-)
-@click.option(
-    "--insecure",
-    is_flag=True,
-    help="Allow --mip and --aepsych addresses that other machines can reach; anyone there can "
-    "connect.",
-)
-@click.option(
-    "--dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("farm-run"),
-    show_default=True,
-    help="Run folder, which holds the connection file farm.json and the models' logs.",
-)
-@fork_option
-@time_limit_option
-@click.option(
-    "--start-timeout",
-    "start_timeout_s",
-    type=float,
-    metavar="SECONDS",
-    help="Time that the first worker may take to start; calls wait for it until then.  [default: "
-    "600 for workers on this machine, 3600 for those elsewhere; calls do not wait for a SLURM job "
-    "that SLURM expects to start later than that]",
-)
-@click.option(
-    "--retries",
-    default=3,
-    show_default=True,
-    help="Times that a call is retried after its worker died.",
-)
-@click.option(
-    "--reserve",
-    multiple=True,
-    metavar="NAME=COUNT|SHARE%",
-    help="Keep workers of this model free from calls that run ten times longer, such as beam=1 or "
-    "beam=25%; they may idle. Repeatable.",
-)
-@click.option(
-    "--model-priority",
-    multiple=True,
-    metavar="NAME=PRIORITY",
-    help="Add this to the priority of each call of the model, such as beam=5. Repeatable.",
-)
-@record_options
-@click.option(
-    "--grace",
-    "grace_s",
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time that running calls get to finish at shutdown.",
-)
-@click.option(
-    "--non-finite",
-    type=click.Choice(["literal", "null", "error"]),
-    default="literal",
-    show_default=True,
-    help="NaN and infinity in JSON answers: write NaN and Infinity, write null, or send an error.",
-)
-@log_format_option
-@click.option(
-    "--otel",
-    is_flag=True,
-    help="Send spans of requests and calls to an OpenTelemetry collector, which the standard "
-    "environment variables name, such as OTEL_EXPORTER_OTLP_ENDPOINT.",
-)
+@setting_options(*(name for name in SETTINGS if name != "workers"), unset=("supervise",))
 @click.option(
     "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     expose_value=False,
     is_eager=True,
     callback=_settings_file,
@@ -263,17 +117,6 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
     if not models and (values["workers"] or values["dask"]):
         raise click.UsageError(
             "missing MODEL; use --workers 0 if all workers are started elsewhere"
-        )
-    if values["dask"] and values["time_limit_s"] is not None:
-        raise click.UsageError(
-            "--time-limit needs workers of farm's own (farm worker, --slurm): Dask can end a call "
-            "only with the whole Dask worker, and then runs it again. Limit the run in the model, "
-            "such as by CommandModel(timeout_s=...)"
-        )
-    if values["mpi"] is not None and not values["workers"]:
-        raise click.UsageError(
-            "--mpi applies to workers on this machine: set their number with --workers. Set the "
-            "ranks of batch jobs in FILE.TOML; Dask does not support MPI groups"
         )
     settings = settings_of(values, _options())
     plan = read_plan(plan_file, models) if plan_file else None

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
 import orjson
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from farm.cli.failures import summary
 from farm.cli.options import target_argument
 from farm.cli.status_history import event_lines, since, time_span
-from farm.cli.status_use import clients, lines, progress, why
-from farm.cli.tables import short_name, text_table, whole_names
+from farm.cli.tables import printable, short_name, text_table
 from farm.cli.worker_table import worker_tables
-from farm.client import connect
-from farm.timespan import timespan
+from farm.client import Client, connect
+from farm.wording import counted, have_joined, timespan
 
 EXAMPLES = """\b
 Examples:
@@ -34,7 +36,7 @@ Examples:
 """
 
 JOBS_SHOWN = 4
-CHAINS_SHOWN = 20
+CHAINS_SHOWN = CLIENTS_SHOWN = PROGRESS_SHOWN = 20
 
 
 @click.command(epilog=EXAMPLES)
@@ -99,36 +101,25 @@ def status(
 
 def tables(state: dict[str, Any]) -> RenderableType:
     """Return a snapshot of the dispatcher as tables for a console."""
+    workers = counted(len(state["workers"]), "worker")
     head = (
-        f"[b]{len(state['workers'])}[/b] workers, [b]{state['calls_per_s']:.4g}[/b] calls/s, "
+        f"[b]{workers}[/b], [b]{state['calls_per_s']:.4g}[/b] calls/s, "
         f"{state['done']} done, {state['failed']} failed, up {timespan(state['up_s'])}"
     )
     parts: list[RenderableType] = [head, _queues(state["queues"])]
     if failed := summary(state.get("failures", ()), state.get("losses", ())):
         parts.insert(1, f"{failed}: see farm failures")
+    if late := state.get("expected"):
+        parts.insert(1, f"[red]{have_joined(late['workers'], late['joined'])}[/]")
     if state.get("descriptions"):
         parts.append(_models(state["descriptions"]))
     parts += worker_tables(state["workers"])
     if state.get("restarts"):
         parts.insert(1, _restarts(state["restarts"]))
-    if state.get("dask"):
-        parts.append(_dask(state["dask"]))
-    if state.get("progress"):
-        parts.append(progress(state["progress"]))
-    if state.get("clients"):
-        parts += clients(state["clients"])
-    if state.get("chains"):
-        parts += _chains(state["chains"])
-    if state.get("waits"):
-        parts.append(_waits(state["waits"]))
-    if state.get("calls"):
-        parts.append(_calls(state["calls"]))
-    if state.get("record"):
-        parts.append(_record(state["record"]))
-    if "cluster" in state:
-        parts += _cluster(state["cluster"])
-    if state.get("experiments"):
-        parts.append(_experiments(state["experiments"]))
+    for name, show in SHOWN.items():
+        if state.get(name):
+            shown = show(state[name])
+            parts += shown if isinstance(shown, list) else [shown]
     parts.extend(
         f"{title}: " + ", ".join(f"{q} {timespan(value[q])}" for q in ("p50", "p95", "p99"))
         for title, value in (
@@ -143,32 +134,31 @@ def tables(state: dict[str, Any]) -> RenderableType:
 def _restarts(restarts: dict[str, Any]) -> str:
     """A line about a front door that its keeper has started again."""
     at = time.strftime("%F %T", time.localtime(restarts["time"]))
-    count = f"{restarts['count']} restart{'' if restarts['count'] == 1 else 's'}"
+    count = counted(restarts["count"], "restart")
     return escape(f"front door was started again at {at} (it {restarts['reason']}), {count}")
 
 
 def _record(record: dict[str, Any]) -> str:
     """A line about the record: its size, the calls answered from it, and why it stopped."""
-    line = f"record {escape(record['file'])}: {record['points']} evaluations"
+    line = f"record {escape(record['file'])}: {counted(record['points'], 'evaluation')}"
     if record["reuse"]:
         names = ", ".join(name for name, model in record["models"].items() if model["reused"])
-        line += f", {record['answered']} calls answered without a run; reused: {names or 'none'}"
+        calls = counted(record["answered"], "call")
+        line += f", {calls} answered without a run; reused: {names or 'none'}"
     if record["trouble"]:
         line += f"; [b]nothing more is recorded: {escape(record['trouble'])}[/b]"
     return line
 
 
 def _queues(rows: list[dict[str, Any]]) -> Table:
-    counts = (">queued", ">in flight", ">done", ">failed", ">copies")
-    columns = ("model", "operation", *counts, ">p50", ">p95")
+    counts = ("?>queued", ">running", ">done", "?>failed", "?>copies")
+    keys = ("model", "operation", "queued", "in_flight", "done", "failed", "copies")
     return text_table(
-        columns,
+        ("model", "operation", *counts, ">p50", ">p95"),
         [
             [
-                *(row[key] for key in ("model", "operation", "queued", "in_flight", "done")),
-                row["failed"],
-                row["copies"],
-                *_run_times(row),
+                *(row[key] for key in keys),
+                *(timespan(row[p]) if row[p] else "" for p in ("run_time_p50_s", "run_time_p95_s")),
             ]
             for row in rows
         ],
@@ -193,30 +183,25 @@ def _models(rows: list[dict[str, Any]]) -> Table:
 
 def _tensor(tensor: dict[str, Any]) -> str:
     size = " x ".join("any" if n < 0 else str(n) for n in tensor["shape"])
-    text = f"{tensor['name']} [{size}] {tensor.get('unit', '')}".rstrip()
+    shape = f"[{size}]" if size else ""  # a scalar has none
+    text = " ".join(filter(None, (tensor["name"], shape, tensor.get("unit"))))
     return f"{text} ({tensor['description']})" if tensor.get("description") else text
-
-
-def _run_times(row: dict[str, Any]) -> list[str]:
-    """Return the quantiles of a queue's run times, empty if no run is known."""
-    times = row["run_time_p50_s"], row["run_time_p95_s"]
-    return [timespan(seconds) if seconds else "" for seconds in times]
 
 
 def _dask(rows: list[dict[str, Any]]) -> Table:
     """A table of the workers of a Dask cluster, which is one worker to farm."""
     keys = ("host", "threads", "slots", "in_flight", "done", "state")
     return text_table(
-        ("Dask worker", "host", ">threads", ">slots", ">in flight", ">done", "state"),
+        ("Dask worker", "host", ">threads", ">slots", ">running", ">done", "state"),
         [[row["name"] or row["address"], *(row[key] for key in keys)] for row in rows],
     )
 
 
 def _chains(rows: list[dict[str, Any]]) -> list[RenderableType]:
     """A table of the chains that called last: their calls, rate and part of the worker time."""
-    counts = (">queued", ">in flight", ">done", ">failed")
+    counts = ("?>queued", ">running", ">done", "?>failed")
     table = text_table(
-        ("client", "chain", *counts, ">calls/s", ">share", ">last answer"),
+        ("client", "chain", *counts, ">calls/s", ">share", ">last"),
         [
             [
                 short_name(row["client"]) or "(no name)",
@@ -229,7 +214,6 @@ def _chains(rows: list[dict[str, Any]]) -> list[RenderableType]:
             for row in rows[:CHAINS_SHOWN]
         ],
     )
-    whole_names(table, "client")
     more = len(rows) - CHAINS_SHOWN
     return [table, f"and {more} more chains; --json lists them"] if more > 0 else [table]
 
@@ -241,9 +225,7 @@ def _waits(rows: list[dict[str, Any]]) -> Table:
         [
             [
                 short_name(row["client"]) or "(no name)",
-                row["model"],
-                row["operation"],
-                row["calls"],
+                *(row[key] for key in ("model", "operation", "calls")),
                 timespan(row["age_s"]),
                 "; ".join(reason["text"] for reason in row["why"]),
             ]
@@ -280,16 +262,9 @@ def _experiments(rows: list[dict[str, Any]]) -> Table:
 
 def _cluster(state: dict[str, Any]) -> list[RenderableType]:
     """Tables of a batch system's jobs: the numbers of each kind, their states, and problems."""
+    counts = (">wanted", ">pending", ">running", ">most", ">workers")
     kinds = text_table(
-        (
-            f"{state['system']} jobs of",
-            "models",
-            ">wanted",
-            ">pending",
-            ">running",
-            ">most",
-            ">workers",
-        ),
+        (f"{state['system']} jobs of", "models", *counts),
         [
             [
                 row["name"],
@@ -322,3 +297,111 @@ def _cluster(state: dict[str, Any]) -> list[RenderableType]:
         rows.append([*words, ", ".join(ids[:JOBS_SHOWN]) + more])
     jobs = text_table(("kind", "phase", f"{state['system']} says", "reason or nodes", "jobs"), rows)
     return [kinds, *([jobs] if alike else []), *problems]
+
+
+BAR = 20
+"""Characters of a bar; in a narrow terminal it has fewer, `SHORTEST_BAR` at least."""
+
+SHORTEST_BAR = 4
+PART = " 100%"
+
+
+def clients(rows: list[dict[str, Any]]) -> list[RenderableType]:
+    """A table of the clients with the largest shares of the workers."""
+    counts = (">callers", "?>queued", ">running", ">done", "?>failed")
+    table = text_table(
+        ("client", *counts, ">calls/s", ">share", ">last"),
+        [
+            [
+                short_name(_client(row)),
+                *(row[key.lstrip("?>")] for key in counts),
+                f"{row['calls_per_s']:.3g}",
+                f"{row['share']:.1%}",
+                "" if row["last_s"] is None else timespan(row["last_s"]),
+            ]
+            for row in rows[:CLIENTS_SHOWN]
+        ],
+    )
+    more = len(rows) - CLIENTS_SHOWN
+    return [table, f"and {more} more clients; --json lists them"] if more > 0 else [table]
+
+
+def _client(row: dict[str, Any]) -> str:
+    if row["others"]:
+        return f"{row['others']} others"
+    return row["client"] or "(no name)"
+
+
+def progress(rows: list[dict[str, Any]]) -> Table:
+    """A table of sweeps, experiments and chains, with bars and expected ends."""
+    return text_table(
+        ("progress of", "name", "client", "", ">done", "?>failed", ">calls/s", "ends"),
+        [
+            [
+                row["kind"],
+                short_name(row["name"]),
+                short_name(row["client"]),
+                bar(row),
+                row["done"] if row["total"] is None else f"{row['done']}/{row['total']}",
+                row["failed"],
+                f"{row['calls_per_s']:.3g}",
+                _end(row),
+            ]
+            for row in rows[:PROGRESS_SHOWN]
+        ],
+    )
+
+
+class Bar:
+    """A bar for the part that has an outcome, as wide as there is room, with its percentage."""
+
+    def __init__(self, finished: float) -> None:
+        self._finished = finished
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(SHORTEST_BAR + len(PART), BAR + len(PART))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(0, min(BAR, options.max_width - len(PART)))
+        full = int(width * self._finished)
+        yield Text("█" * full + "░" * (width - full) + f" {self._finished:4.0%}", no_wrap=True)
+
+
+def bar(row: dict[str, Any]) -> Bar | str:
+    """Return a bar for the part that has an outcome; empty if the total is not known."""
+    if not row["total"]:
+        return ""
+    return Bar(min(1.0, (row["done"] + row["failed"]) / row["total"]))
+
+
+def _end(row: dict[str, Any]) -> str:
+    if row["state"] != "running":
+        return str(row["state"])
+    return "" if row["ends_in_s"] is None else f"in about {timespan(row['ends_in_s'])}"
+
+
+def why(client: Client, of: str, chain: str | None) -> dict[str, Any]:
+    """Return why a call or a client waits. of: number or id of the call, or the client's name."""
+    if chain is None:
+        return dict(client.ask("why", of=of))
+    return client.why(of, chain=chain)
+
+
+def lines(found: dict[str, Any]) -> str:
+    """Return the lines of an answer to `why`, safe for a terminal."""
+    first, *others = [printable(line) for line in found["why"]]
+    return "\n".join([first, *(f"  {line}" for line in others)])
+
+
+SHOWN: dict[str, Callable[[Any], RenderableType | list[RenderableType]]] = {
+    "dask": _dask,
+    "progress": progress,
+    "clients": clients,
+    "chains": _chains,
+    "waits": _waits,
+    "calls": _calls,
+    "record": _record,
+    "cluster": _cluster,
+    "experiments": _experiments,
+}
+"""Parts of a snapshot that not every farm has, in the order in which they are shown."""

@@ -15,7 +15,7 @@ from rich.table import Table
 from farm.cli import failures
 from farm.cli.tables import printable, text_table
 from farm.client import Client
-from farm.timespan import timespan
+from farm.wording import timespan
 
 ROWS = 12
 """Most rows of the table: each is the mean of some steps of the history."""

@@ -68,8 +68,7 @@ def _asked(where: str | Path, now: bool) -> dict[str, Any]:
     """Ask the farm to stop; return its answer. Raises FarmError with what else to do."""
     try:
         with connect(where) as client:
-            plan: dict[str, Any] = client.ask("stop", now="true" if now else "false")
-            return plan
+            return dict(client.ask("stop", now="true" if now else "false"))
     except UnsupportedFeature as error:
         raise UnsupportedFeature(
             f"no `farm serve` of this version serves {where}; end the program that started it, "
@@ -96,7 +95,8 @@ def _process_here(where: str | Path) -> int | None:
 def _described(where: str | Path, plan: dict[str, Any], now: bool) -> str:
     """Return in words what has to end."""
     process = " and ".join(map(str, plan["processes"]))
-    parts = [f"{plan['workers']} workers end"]
+    workers = plan["workers"]
+    parts = ["1 worker ends" if workers == 1 else f"{workers} workers end"]
     if plan["running"]:
         how = "are killed" if now else f"get {plan['grace_s']:g} s"
         parts.insert(0, f"{plan['running']} running calls {how}")

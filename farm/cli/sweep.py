@@ -1,8 +1,10 @@
-"""`farm sweep`: evaluate a model at many points and write the results to one HDF5 file."""
+"""`farm sweep`: evaluate a model at many points and write the results to one HDF5 file.
+
+`farm sweep extend` adds points to such a file.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 from dataclasses import replace
@@ -16,16 +18,17 @@ from click.shell_completion import CompletionItem
 from farm.cli import sweep_read
 from farm.cli.exits import DONE, FAILURES, VerbFailed
 from farm.cli.groups import CommandGroup, no_such_command, similar_to
+from farm.cli.options import ANY_FILE
 from farm.cli.signals import terminable
-from farm.cli.sweep_extend import extend
 from farm.cli.sweep_farm import (
     Target,
+    chosen_farm,
     farm_options,
     is_unchanged,
     open_farm,
     sources_of,
+    trust_option,
 )
-from farm.cli.sweep_opened import OpenedSweep, chosen_farm, trust_option
 from farm.cli.sweep_points import AskedSpace, space_options
 from farm.cli.sweep_sensitivity import sensitivity
 from farm.cli.sweep_session import hints_of, rule_options, run_session
@@ -33,20 +36,20 @@ from farm.client import Client
 from farm.errors import FarmError
 from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
+from farm.sweep.design.extension import appended_plan, longer_plan
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import parse_design
-from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.design.prepare import SweepRequest, check_model, make_plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import signed
-from farm.sweep.order.given import with_costs
+from farm.sweep.order.given import extended, with_costs
+from farm.sweep.run.in_flight import probe
 from farm.sweep.run.model_costs import with_asked_costs
-from farm.sweep.run.probe import probe
-from farm.sweep.run.run import pending_points
-from farm.timespan import timespan
+from farm.wording import counted, timespan
 
 USUAL = """\b
 Examples:
@@ -120,10 +123,6 @@ class _SweepGroup(CommandGroup):
             if error.detail:
                 click.echo(error.detail.rstrip(), err=True)
             raise VerbFailed(error) from error
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise click.ClickException(str(error)) from error
 
 
 def _is_bare_word(text: str) -> bool:
@@ -143,7 +142,7 @@ def sweep() -> None:
 @sweep.command(epilog=EXAMPLES)
 @space_options
 @click.option("--design", default="", metavar="DESIGN", help="Rule for the points; see Designs.")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Output file.")
+@click.option("-o", "--out", type=ANY_FILE, help="Output file.")
 @farm_options
 @click.option("--model", help="Name of the model; optional if there is only one.")
 @click.option("--config", default="{}", help="Config of the model, as a JSON object.")
@@ -179,7 +178,7 @@ def sweep() -> None:
 @click.option(
     "--resume",
     "resumed",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ANY_FILE,
     metavar="FILE",
     help="Continue the sweep in this file, on the farm it used unless you name another.",
 )
@@ -248,7 +247,7 @@ def run(
         seed_key=seed_key,
         title=title,
         gzip=gzip,
-        provenance=_signed(provenance(command_line(), target=target.to_json(), notes=notes)),
+        provenance=provenance(command_line(), target=target.to_json(), notes=notes),
         order=order,
         cost_column=cost.text if cost is not None and cost.kind == COLUMN else "",
     )
@@ -276,8 +275,8 @@ def run(
             product = plan.design.product(len(plan.parameters))
             size = f"{product} = {plan.size}" if product else f"{plan.size}"
             click.echo(f"{size} points of {name}, seed {plan.seed}, into {out}{old}", err=True)
-            started = [] if no_probe else probe(plan, farm.client, hints)
-            return run_session(claim.create(plan), farm, rules, started=started)
+            started = None if no_probe else probe(plan, farm.client, hints)
+            return run_session(claim.create(_signed(plan)), farm, rules, started=started)
 
 
 @sweep.command()
@@ -291,12 +290,7 @@ def run(
     help="Index of the point, from 0.",
 )
 @trust_option
-def rerun(
-    file: Path,
-    target: Target,
-    point: int,
-    trust: bool,
-) -> int:
+def rerun(file: Path, target: Target, point: int, trust: bool) -> int:
     """Evaluate one point again with the same inputs and print all details. FILE is not changed."""
     plan, known = known_of(file)
     if point >= plan.size:
@@ -320,6 +314,73 @@ def rerun(
     return DONE
 
 
+EXTEND_EXAMPLES = """\b
+Examples:
+  farm sweep extend s.h5 --points 512              more points of a sobol, halton or random sweep
+  farm sweep extend s.h5 --design random:100       the points of a further design, of any kind
+  farm sweep extend grid.h5 --design grid:20       the combinations that are not there yet
+  farm sweep extend table.h5 --design file:more.csv
+"""
+
+
+@click.command(epilog=EXTEND_EXAMPLES)
+@click.argument("file", type=ANY_FILE)
+@farm_options
+@click.option("--points", type=click.IntRange(min=1), help="New number of points.")
+@click.option(
+    "--design", metavar="DESIGN", help="Design whose points come after those that are there."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="With --design: its seed. Default: one that follows from the sweep's.",
+)
+@trust_option
+@rule_options
+def extend(
+    file: Path,
+    target: Target,
+    points: int | None,
+    design: str | None,
+    seed: int | None,
+    trust: bool,
+    **rules: Any,
+) -> int:
+    """Add points to a sweep and run them: to --points in all, or those of a further --design.
+
+    --points continues a sobol, halton or random sequence, or saltelli and morris by whole blocks.
+    --design works after any design but saltelli, morris and ff. Ranges, words, correlations,
+    conditions and constraints are those of the sweep. If the command is stopped, farm sweep
+    --resume FILE continues; extend again would add more.
+    """
+    if (points is None) == (design is None):
+        raise click.UsageError(
+            "expected --points N, to continue a sequence, or --design DESIGN, to add another one"
+        )
+    if seed is not None and design is None:
+        raise click.UsageError("--seed is for --design; --points continues with the sweep's seed")
+    with terminable(), Claim(file) as claim:
+        there = claim.existing()
+        plan, note = _longer(there, points, design, seed)
+        plan = extended(plan)
+        for text in filter(None, [*plan.all_parts[-1].design.notes, note]):
+            click.echo(f"note: {text}", err=True)
+        target = chosen_farm(target, there, file, trust=trust)
+        with open_farm(target, file, plan.info.name) as farm:
+            check_model(there, farm.client.describe(there.info.name, there.config_of(0)))
+            return run_session(claim.extend(plan), farm, rules)
+
+
+def _longer(
+    plan: Plan, points: int | None, design: str | None, seed: int | None
+) -> tuple[Plan, str]:
+    """Return the longer plan and a note. Raises SweepError."""
+    if points is not None:
+        return longer_plan(plan, points), ""
+    assert design is not None
+    return appended_plan(plan, parse_design(design), seed=seed)
+
+
 for command in (extend, *sweep_read.COMMANDS, sensitivity):
     sweep.add_command(command)
 
@@ -327,14 +388,15 @@ for command in (extend, *sweep_read.COMMANDS, sensitivity):
 def _resume(
     path: Path, target: Target, rules: dict[str, Any], *, retry_failed: bool, trust: bool
 ) -> int:
-    with contextlib.closing(OpenedSweep(path)) as opened:
-        store = opened.store
-        if not len(pending_points(store, retry_failed=retry_failed)):
-            return _said_complete(path, store.plan.size - store.known.count(PointStatus.DONE))
-        target = chosen_farm(target, store.plan, path, trust=trust)
-        with terminable(), open_farm(target, path, store.plan.info.name) as farm:
-            store = opened.handed_over(farm.client)
-            return run_session(store, farm, rules, retry_failed=retry_failed)
+    with terminable(), Claim(path) as claim:
+        there = claim.existing()
+        if claim.is_complete(retry_failed=retry_failed):
+            claim.tidy()
+            return _said_complete(path, claim.failed)
+        target = chosen_farm(target, there, path, trust=trust)
+        with open_farm(target, path, there.info.name) as farm:
+            check_model(there, farm.client.describe(there.info.name, there.config_of(0)))
+            return run_session(claim.resume(), farm, rules, retry_failed=retry_failed)
 
 
 def _continue(
@@ -348,7 +410,7 @@ def _continue(
 ) -> int:
     """Continue the sweep of a claim with the model that the command line names."""
     path = claim.path
-    is_complete = not claim.pending and not (retry_failed and claim.failed)
+    is_complete = claim.is_complete(retry_failed=retry_failed)
     # A model that is surely the same need not be started only to say so.
     if not (is_complete and model in (None, there.info.name) and is_unchanged(target, there)):
         with open_farm(target, path, model) as farm:
@@ -364,16 +426,16 @@ def _continue(
 
 
 def _said_complete(path: Path, failed: int) -> int:
-    click.echo(f"{path} is complete, {failed} points failed", err=True)
+    click.echo(f"{path} is complete, {counted(failed, 'point')} failed", err=True)
     return FAILURES if failed else DONE
 
 
-def _signed(facts: dict[str, str]) -> dict[str, str]:
+def _signed(plan: Plan) -> Plan:
     try:
-        return signed(facts)
+        return signed(plan)
     except OSError as error:
         click.echo(f"note: --resume will need the model or --trust, as {error}", err=True)
-        return facts
+        return plan
 
 
 def _the_model(client: Client, name: str | None) -> str:

@@ -5,32 +5,30 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from farm.cli.options import TARGET, Renamed, mpi_options, record_options
+from farm.cli.call import await_model
+from farm.cli.options import TARGET, setting_options, workers_option
 from farm.client import Client, connect
-from farm.errors import FarmError, Unavailable
-from farm.machine.cpus import allowed_cpus
+from farm.errors import FarmError
+from farm.machine.json_log import LOG_FORMAT
+from farm.machine.resources import allowed_cpus
 from farm.provision.local.supervisor import WorkersFailed
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.signature import is_ours
 from farm.sweep.run.concurrency_limit import PER_WORKER, START
 from farm.worker.specs import located, needs_folder, source_of, version_of
-
-Command = Callable[..., Any]
-
-ASK_AGAIN_S = 1.0
-"""Seconds between two questions to a farm that waits for its first workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +81,32 @@ class Target:
         return ", ".join(parts)
 
 
-def kept_target(facts: Mapping[str, str], path: Path, *, trust: bool) -> Target:
-    """Return the farm that the sweep file at `path` names in its provenance.
+trust_option = click.option(
+    "--trust", is_flag=True, help="Run the model that FILE names even if you did not write FILE."
+)
 
-    Raises click.ClickException unless the current user signed that part of the file or passes
-    `--trust`: otherwise a file from another user could choose the program that runs here.
+
+def chosen_farm(target: Target, plan: Plan, path: Path, *, trust: bool) -> Target:
+    """Return the farm that the command line names, or the one that the file names."""
+    if target.models or target.to:
+        return target
+    return kept_target(plan, path, trust=trust)
+
+
+def kept_target(plan: Plan, path: Path, *, trust: bool) -> Target:
+    """Return the farm that the plan of the sweep file at `path` names in its provenance.
+
+    Raises click.ClickException unless the current user signed the plan or passes `--trust`:
+    otherwise a file from another user could choose the program that runs here.
     """
-    text = facts.get("target", "")
+    text = plan.provenance.get("target", "")
     target = Target.from_json(text)
     if trust or target == Target():
         return target
-    if not is_ours(facts):
+    if not is_ours(plan):
         raise click.ClickException(
-            f"{path} was not written by you, or was changed since. It would run: "
-            f"{target}. If you trust it, add --trust; or name the model yourself"
+            f"{path} was not written by you, or was changed since. It would run: {target}. "
+            "If you trust it, add --trust; or name the model yourself"
         )
     folder = Path(json.loads(text).get("folder", ""))
     packages = [m for m in target.models if located(m) == m and needs_folder(m)]
@@ -151,7 +161,7 @@ class OpenFarm:
     hurry: Callable[[], None] = lambda: None
 
 
-def farm_options(command: Command) -> Command:
+def farm_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select a sweep's farm; the command receives them as `target`."""
 
     @functools.wraps(command)
@@ -161,47 +171,18 @@ def farm_options(command: Command) -> Command:
             chosen["record"] = str(chosen["record"])
         return command(target=Target(**chosen), **values)
 
-    asked: Command = record_options(mpi_options(with_target))
+    ours = ("time_limit_s", "dask", "dask_slots", "dask_resources", "mpi", "mpi_launch")
+    asked: Callable[..., Any] = setting_options(*ours, "record", "reuse")(with_target)
     for option in (
-        click.option(
-            "--dask-resources",
-            multiple=True,
-            metavar="NAME=AMOUNT",
-            help="Resource of Dask's workers that each point holds while it runs, such as GPU=1; "
-            "repeatable.",
-        ),
-        click.option(
-            "--dask-slots",
-            default=0,
-            metavar="COUNT",
-            help="Minimum number of points to keep at the Dask cluster; lets an adaptive cluster "
-            "scale up.",
-        ),
-        click.option(
-            "--dask",
-            metavar="ADDRESS|FILE",
-            help="Run MODEL on a Dask cluster: its scheduler's address or scheduler file.",
-        ),
-        click.option(
-            "--time-limit",
-            "time_limit_s",
-            type=click.FloatRange(min=0, min_open=True),
-            metavar="SECONDS",
-            help="With MODEL: kill a model process when one of its calls runs longer.",
-        ),
-        click.option(
-            "-n",
-            "--workers",
-            type=click.IntRange(min=1),
-            metavar="COUNT",
-            help="With MODEL: model processes on this machine. Default: one per core, or one "
-            "per --mpi RANKS cores; none with --dask.",
+        workers_option(
+            "workers",
+            1,
+            "With MODEL: model processes on this machine. Default: one per core, or one per "
+            "--mpi RANKS cores; none with --dask.",
         ),
         click.option(
             "--to",
             "to",
-            cls=Renamed,
-            old=("--url", "--connect"),
             metavar=TARGET,
             help="A running farm or UM-Bridge server: its URL, its connection file farm.json, or "
             "its run folder. Default: $FARM_CONNECTION, $FARM_URL, then ./farm-run.",
@@ -237,7 +218,7 @@ def open_farm(target: Target, out: Path, model: str | None = None) -> Iterator[O
             "--record needs MODEL: a running farm records if it was started with --record"
         )
     if target.models:
-        with _served(target, out) as own, connect(str(own.connection_file)) as client:
+        with _served(target, out) as own, connect(str(own.folder.for_clients)) as client:
             start = max(_start(client), PER_WORKER * _workers(target))
             yield OpenFarm(client, start, None, own.hurry)
         return
@@ -252,27 +233,10 @@ def open_farm(target: Target, out: Path, model: str | None = None) -> Iterator[O
         return new
 
     try:
-        _await_model(current, model)
+        await_model(current, model, patient=True)
         yield OpenFarm(current, _start(current), reconnect)
     finally:
         current.close()
-
-
-def _await_model(client: Client, name: str | None) -> None:
-    """Wait as long as the farm expects workers with the model, and print what these wait for.
-
-    Raises FarmError if the farm does not answer.
-    """
-    said = ""
-    while True:
-        try:
-            client.expect_models(name)
-            return
-        except Unavailable as error:
-            if error.message != said:
-                said = error.message
-                click.echo(f"waiting: {said}", err=True)
-        time.sleep(ASK_AGAIN_S)
 
 
 @contextlib.contextmanager
@@ -294,6 +258,7 @@ def _served(target: Target, out: Path) -> Iterator[Farm]:
         mpi_launch=target.mpi_launch,
         record=None if target.record is None else Path(target.record),
         reuse=target.reuse,
+        log_format=os.environ.get(LOG_FORMAT, "text"),  # type: ignore[arg-type]  # it is checked
     )
     farm = Farm(list(target.models), settings, doors=False)
     try:

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from farm.cli.exits import DONE, FAILURES, INCOMPLETE, TIME_OUT
-from farm.cli.options import new_file, report_option
+from farm.cli.options import ANY_FILE, new_file, report_option
 from farm.cli.tables import text_table
 from farm.errors import printable
 from farm.sweep.file.progress import Progress
@@ -32,12 +32,12 @@ from farm.sweep.file.store import COMPLETE
 from farm.sweep.file.tables import write_parquet
 from farm.sweep.report.report import write_report
 from farm.sweep.run.display import Display, facts
-from farm.timespan import timespan
+from farm.wording import counted, timespan
 
 NODES_SHOWN = 5
 POLL_S = 1.0
 
-file_argument = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+file_argument = click.argument("file", type=ANY_FILE)
 
 
 @click.command()
@@ -129,7 +129,7 @@ def export(file: Path, as_csv: str | None, netcdf: Path | None, parquet: Path | 
     if as_csv == "-":
         write_csv(file, sys.stdout)
     elif as_csv is not None:
-        with new_file(Path(as_csv)).open("w", newline="", encoding="utf-8") as out:
+        with new_file(Path(as_csv)).open("x", newline="", encoding="utf-8") as out:
             write_csv(file, out)
     if netcdf is not None:
         write_netcdf(file, new_file(netcdf))
@@ -157,13 +157,7 @@ def plot(file: Path, out: Path | None, output: str | None, shown: bool) -> None:
 
 @click.command(name="snapshot")
 @file_argument
-@click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File for the copy.",
-)
+@click.option("-o", "--out", required=True, type=ANY_FILE, help="File for the copy.")
 def copy(file: Path, out: Path) -> None:
     """Write a consistent copy of a sweep file that you can read while the sweep is running."""
     snapshot(file, out)
@@ -188,7 +182,7 @@ def describe(progress: Progress) -> str:
         if count
     ]
     lines = [f"{progress.title}: {state(progress)}"]
-    lines.append(f"{progress.total} points: {', '.join(counts)}")
+    lines.append(f"{counted(progress.total, 'point')}: {', '.join(counts)}")
     if progress.run_p50_s is not None:
         lines.append(
             f"run time: mean {timespan(progress.run_mean_s)}, p50 {timespan(progress.run_p50_s)}, "

@@ -15,6 +15,7 @@ from farm.cli.tables import text_table
 from farm.errors import printable
 from farm.sweep.sensitivity.analysis import AUTO, METHODS, Sensitivity, analyse_with_constants
 from farm.sweep.sensitivity.ranking import correlation_note, with_interval
+from farm.wording import counted
 
 EXAMPLES = """\b
 Examples:
@@ -94,7 +95,9 @@ def sensitivity(
         if place:
             click.echo()
         left_out = f", {each.left_out} left out" if each.left_out else ""
-        click.echo(printable(f"{each.output}: {each.method}, {each.points} points{left_out}"))
+        click.echo(
+            printable(f"{each.output}: {each.method}, {counted(each.points, 'point')}{left_out}")
+        )
         more = SINGLE.get(each.method, ())
         rows = [
             [

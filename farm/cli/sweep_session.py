@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,10 +13,11 @@ from farm.cli.signals import stopped_by_signals
 from farm.cli.sweep_farm import OpenFarm
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.progress import Progress
+from farm.sweep.file.recovery import RUNNING
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.run.display import Display, line
-from farm.sweep.run.in_flight import PointInFlight
-from farm.sweep.run.run import Rules, Run, Stop
+from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
+from farm.sweep.run.run import Rules, Run, RunHost, Stop
 
 
 def _limit(
@@ -60,38 +61,47 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+class _Terminal(RunHost):
+    """Shows a run on the terminal, and finds its farm again after a restart of the farm."""
+
+    def __init__(self, display: Display, farm: OpenFarm, stop: Stop) -> None:
+        self._display = display
+        self._farm = farm
+        self._stop = stop
+        self._told = False
+
+    def show(self, progress: Progress) -> None:
+        """Update the display; report once that the sweep stops."""
+        running = progress.state == RUNNING and not self._stop.at_once
+        if self._stop.asked and running and not self._told:
+            self._told = True
+            self._display.say("stopping: waiting for running points; Ctrl-C again to exit at once")
+        self._display.show(progress)
+
+    def reconnect(self, evaluator: CallEvaluator) -> CallEvaluator:
+        """Return a client of the restarted farm. Raises FarmError."""
+        return evaluator if self._farm.reconnect is None else self._farm.reconnect()
+
+
 def run_session(
     store: Store,
     farm: OpenFarm,
     rules: dict[str, Any],
     *,
-    started: Sequence[PointInFlight] = (),
+    started: PointsInFlight | None = None,
     retry_failed: bool = False,
 ) -> int:
     """Run the open points of a sweep, print how it ended, and return the exit status."""
     stop = Stop()
+    sent = started or PointsInFlight(farm.client, store.plan, hints_of(store.plan, rules))
     with Display() as display, stopped_by_signals(stop):
-        told = False
-
-        def watch(progress: Progress) -> None:
-            nonlocal told
-            if stop.asked and not told:
-                told = True
-                display.say(
-                    f"stopping: waiting for {progress.in_flight} points in flight; "
-                    "Ctrl-C again to exit at once"
-                )
-            display.show(progress)
-
         try:
             session = Run(
                 store,
-                farm.client,
+                sent,
                 rules=_rules(rules, store, farm.start),
                 stop=stop,
-                started=started,
-                watch=watch,
-                reconnect=farm.reconnect,
+                host=_Terminal(display, farm, stop),
             )
         except BaseException:
             store.abandon()
@@ -114,7 +124,6 @@ def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
         max_s=None if hours is None else 3600 * hours,
         in_flight=options["in_flight"],
         start=start,
-        hints=hints_of(plan, options),
     )
 
 

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
+from rich.console import ConsoleRenderable
 from rich.markup import escape
 from rich.table import Table
+
+LONGEST_WORD = 24
+"""Longest word of a text, in characters, that stays whole in a narrow terminal."""
+
+NARROW, SHORTEST_WORD = 80, 8
+"""Columns of a narrow terminal, where longer words than this are cut in two before a number is."""
+
+GAP = 2
+"""Columns between two columns of a table."""
 
 LONGEST_NAME_SHOWN = 40
 """Longest name that a client chose, in characters, which a table shows."""
@@ -35,22 +46,47 @@ def size(count: float) -> str:
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table with a header row. Cells are one line of plain text, or made for rich.
 
-    Characters that could change the terminal, and rich's markup, are escaped.
-    A column whose name begins with ">" is right-aligned; the ">" is not shown.
+    Characters that could change the terminal, and rich's markup, are escaped. In a narrow terminal
+    texts wrap, between words if that suffices; numbers and their heads stay whole. A column whose
+    name begins with ">" has numbers, right-aligned; one that begins with "?" is left out if all its
+    cells are empty or 0. Both marks may stand together, as in "?>failed"; they are not shown.
     """
-    table = Table(box=None, header_style="dim")
-    for column in columns:
-        is_right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if is_right else "left")
-    for row in rows:
+    cells = [list(row) for row in rows]
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    kept = []
+    left = NARROW + GAP  # there is none behind the last column
+    for i, column in enumerate(columns):
+        if not column.startswith("?") or any(row[i] not in ("", 0) for row in cells):
+            kept.append(i)
+            name = column.removeprefix("?").removeprefix(">")
+            texts = [name, *(str(row[i]) for row in cells if not _is_drawn(row[i]))]
+            if column.removeprefix("?").startswith(">"):
+                longest = max(map(len, texts))
+                table.add_column(name, justify="right", no_wrap=True, min_width=longest)
+            else:
+                words = " ".join(texts).split()
+                longest = min(max(map(len, words), default=0), LONGEST_WORD)
+                table.add_column(name, overflow="fold", min_width=longest)
+            left -= longest + GAP
+    while left < 0:
+        widest = max(
+            (column for column in table.columns if not column.no_wrap),
+            key=lambda column: column.min_width or 0,
+            default=None,
+        )
+        if widest is None or widest.min_width is None or widest.min_width <= SHORTEST_WORD:
+            break
+        widest.min_width -= 1
+        left += 1
+    for row in cells:
         table.add_row(
-            *(c if hasattr(c, "__rich_console__") else escape(printable(str(c))) for c in row)
+            *(
+                cell if _is_drawn(cell) else escape(printable(str(cell)))
+                for cell in (row[i] for i in kept)
+            )
         )
     return table
 
 
-def whole_names(table: Table, *columns: str) -> None:
-    """Let a table that is too wide shorten other columns than these: people type such names."""
-    table.pad_edge = False
-    for column in table.columns:
-        column.no_wrap = column.header in columns
+def _is_drawn(cell: object) -> TypeGuard[ConsoleRenderable]:
+    return hasattr(cell, "__rich_console__")

@@ -17,7 +17,7 @@ from farm.cli.options import target_argument
 from farm.cli.signals import terminable
 from farm.cli.tables import printable, short_name, text_table
 from farm.client import connect
-from farm.timespan import timespan
+from farm.wording import timespan
 
 EXAMPLES = """\b
 Examples:
@@ -144,9 +144,7 @@ def _failures(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]
         _rows(state, "failures"),
         min(most, 5),
         lambda row: [
-            row.get("kind", ""),
-            row.get("model", ""),
-            row.get("count", ""),
+            *(row.get(key, "") for key in ("kind", "model", "count")),
             _ago(row.get("last")),
             row.get("text", ""),
         ],
@@ -258,11 +256,7 @@ def _workers(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
     more: list[tuple[str, str, Callable[[Mapping[str, Any]], object]]] = [
         ("failed", ">failed", lambda row: row.get("failed", "")),
         ("processor", ">cores", lambda row: _number(row.get("processor"), "{:.2f}")),
-        (
-            "memory_bytes",
-            ">MiB",
-            lambda row: _number(row.get("memory_bytes"), "{:.0f}", 1 / 2**20),
-        ),
+        ("memory_bytes", ">MiB", lambda row: _number(row.get("memory_bytes"), "{:.0f}", 1 / 2**20)),
         ("restarts", ">restarts", lambda row: row.get("restarts", "")),
         ("age_s", ">age", lambda row: _time(row.get("age_s"))),
         ("running", "runs", _call_of),

@@ -9,6 +9,7 @@ import click
 import orjson
 
 from farm.cli.options import target_argument
+from farm.client.client import RUN_FOLDER
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
 
@@ -31,10 +32,11 @@ def url(target: str | None, as_json: bool) -> None:
 
     TARGET is the farm, as after --to: here its run folder or connection file.
     """
-    where = target or os.environ.get("FARM_CONNECTION") or "farm-run"
+    named = target or os.environ.get("FARM_CONNECTION")
+    where = named or RUN_FOLDER
     if re.match(r"https?://", str(where), re.IGNORECASE):
         raise click.UsageError(f"{where} is an address; expected a run folder or connection file")
-    connection = read_connection(where)
+    connection = read_connection(where, named=bool(named))
     if not connection.url:
         raise Unavailable(f"the farm of {where} serves no HTTP, or is not up yet")
     if as_json:

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from farm.cli.log_format import log_format_option, logged
-from farm.cli.options import Renamed, fork_option, mpi_options, time_limit_option
+from farm import wording
+from farm.cli.options import setting_options, workers_option
 from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
-from farm.machine.json_log import LOG_FORMAT
+from farm.machine.json_log import LOG_FORMAT, logged
 from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
 from farm.provision.local.devices import cpus_here, devices
 from farm.provision.local.group import launch_of
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
 from farm.settings import LogFormat
-from farm.transports.connection import workers_file
+from farm.transports.connection import read_connection, workers_file
 from farm.worker.mpi.world import told_size
 
 FILE_S = 60.0
@@ -46,8 +47,6 @@ Examples:
 @click.option(
     "--to",
     "connect",
-    cls=Renamed,
-    old=("--connect",),
     type=click.Path(path_type=Path),
     default=Path("farm-run"),
     envvar="FARM_CONNECTION",
@@ -55,15 +54,12 @@ Examples:
     metavar="FILE|DIR",
     help="The farm's run folder, or the file workers.json in it; farm.json works as well.",
 )
-@click.option(
-    "-n",
+@workers_option(
     "count",
-    type=click.IntRange(1),
-    metavar="COUNT",
-    help="Number of model processes; with --gpus: per GPU; with --mpi: number of groups.  "
-    "[default: 1]",
+    1,
+    "Number of model processes; with --gpus: per GPU; with --mpi: number of groups.  [default: 1]",
 )
-@mpi_options
+@setting_options("mpi", "mpi_launch")
 @click.option(
     "--cpus",
     type=click.IntRange(1),
@@ -76,8 +72,7 @@ Examples:
     metavar="auto|per-node|0,1",
     help="Start one process for each GPU, or for each listed GPU; a process sees only its own.",
 )
-@fork_option
-@time_limit_option
+@setting_options("fork", "time_limit_s")
 @click.option(
     "--ends-at",
     type=float,
@@ -87,10 +82,7 @@ Examples:
     "[default: the end of the SLURM job]",
 )
 @click.option(
-    "--time-left",
-    type=click.FloatRange(0.0),
-    metavar="SECONDS",
-    help="The same, counted from now.",
+    "--time-left", type=click.FloatRange(0.0), metavar="SECONDS", help="The same, counted from now."
 )
 @click.option(
     "--drain-before",
@@ -104,7 +96,7 @@ Examples:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the models' output. Default: logs in the run folder.",
 )
-@log_format_option
+@setting_options("log_format", envvar=LOG_FORMAT)
 def worker(
     models: tuple[str, ...],
     connect: Path,
@@ -129,6 +121,9 @@ def worker(
     With --mpi under srun or mpiexec, the processes that the launcher started form the groups.
     """
     file = _awaited(connect)
+    source = click.get_current_context().get_parameter_source("connect")
+    if file.exists():
+        read_connection(file, named=source is not ParameterSource.DEFAULT)
     if time_left is not None:
         ends_at = time.time() + time_left
     if drain_before_s is not None and ends_at is None:
@@ -174,21 +169,30 @@ def worker(
     )
     logs_here = logged(log_format, "farm worker")
     try:
-        with (
-            logs_here,
-            drained_by_signals(workers),
-            _at(ends_at, drain_before_s, workers.drain),
-        ):
+        with logs_here, drained_by_signals(workers), _at(ends_at, drain_before_s, workers.drain):
             workers.start()
-            workers.ready.result()
+            _wait_ready(workers)
             if not workers.ended.done():
-                click.echo(f"{count} workers ready", err=True)
+                click.echo(f"{wording.counted(count, 'worker')} ready", err=True)
             workers.ended.result()
     except WorkersFailed as error:
         if error.detail:
             click.echo(error.detail, err=True)
         raise click.ClickException(str(error)) from None
     return 0
+
+
+def _wait_ready(workers: Workers) -> None:
+    """Wait until the farm has accepted all workers; say once if that takes long.
+
+    Raises WorkersFailed.
+    """
+    try:
+        workers.ready.result(wording.JOIN_S)
+    except TimeoutError:
+        text = wording.have_joined(workers.settings.count, workers.joined())
+        click.echo(f"{text}; they try {workers.connection.address()}", err=True)
+        workers.ready.result()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 
 from farm.cli.tables import printable, size, text_table
-from farm.timespan import timespan
+from farm.wording import timespan
 
 Row = dict[str, Any]
 
@@ -19,9 +19,6 @@ EACH_SHOWN = 20
 """Farms with more workers are shown by host, but for the workers with trouble."""
 
 HOSTS_SHOWN = 40
-ALWAYS = 3
-"""Columns of the table of hosts that are shown even if they are empty."""
-
 STATES = {"shut": "takes no calls", "full": "is behind", "shut and full": "is behind"}
 """Phases of the scheduler in other words; an open worker is idle or busy."""
 
@@ -43,28 +40,22 @@ def worker_tables(rows: Sequence[Row]) -> list[RenderableType]:
 
 
 def _each(rows: Sequence[Row]) -> list[RenderableType]:
-    """A table with a row for each worker, and their troubles below it.
-
-    Columns that say nothing are left out, so that the others fit in 80 characters.
-    """
+    """A table with a row for each worker, and their troubles below it."""
     models = {", ".join(row["models"]) for row in rows}
     columns = {
         "worker": [row["name"] for row in rows],
-        "models": [", ".join(row["models"]) if len(models) > 1 else "" for row in rows],
-        "device": [row.get("device", "") for row in rows],
+        "?models": [", ".join(row["models"]) if len(models) > 1 else "" for row in rows],
+        "?device": [row.get("device", "") for row in rows],
         "busy for": [_busy(row) for row in rows],
         ">p50": [_time(row, "p50") for row in rows],
         ">p99": [_time(row, "p99") for row in rows],
         ">done": [row["done"] for row in rows],
-        ">failed": [row["failed"] or "" for row in rows],
-        ">memory": ["" if (m := row["memory_bytes"]) is None else size(m) for row in rows],
-        ">cpu": ["" if (p := row["processor"]) is None else f"{p:.2f}" for row in rows],
-        ">restarts": [row["restarts"] or "" for row in rows],
+        "?>failed": [row["failed"] for row in rows],
+        "?>memory": ["" if (m := row["memory_bytes"]) is None else size(m) for row in rows],
+        "?>cpu": ["" if (p := row["processor"]) is None else f"{p:.2f}" for row in rows],
+        "?>restarts": [row["restarts"] for row in rows],
     }
-    always = ("worker", "busy for", ">p50", ">p99", ">done")
-    shown = {name: cells for name, cells in columns.items() if name in always or any(cells)}
-    table = text_table(list(shown), list(zip(*shown.values(), strict=True)))
-    table.pad_edge = False
+    table = text_table(list(columns), list(zip(*columns.values(), strict=True)))
     table.columns[0].no_wrap = True
     troubles = [f"{row['name']}: {'; '.join(row['trouble'])}" for row in rows if row["trouble"]]
     return [table, *(f"[red]{escape(printable(text))}[/]" for text in troubles)]
@@ -109,12 +100,9 @@ def _hosts(rows: Sequence[Row]) -> list[RenderableType]:
                 sum(row["restarts"] for row in those) or "",
             ]
         )
-    counts = (">workers", ">busy", ">trouble", ">longest", ">p50", ">done")
-    columns = ("host", *counts, ">failed", ">memory", ">cpu", ">restarts")
-    used = [i for i in range(len(columns)) if i < ALWAYS or any(row[i] for row in cells)]
-    table = text_table([columns[i] for i in used], [[row[i] for i in used] for row in cells])
-    table.pad_edge = False
-    for column in table.columns:
-        column.no_wrap = True
+    counts = (">workers", ">busy", "?>trouble", "?>longest", "?>p50", ">done")
+    columns = ("host", *counts, "?>failed", "?>memory", "?>cpu", "?>restarts")
+    table = text_table(columns, cells)
+    table.columns[0].no_wrap = True
     more = len(hosts) - HOSTS_SHOWN
     return [table, f"and {more} more hosts; --json lists all workers"] if more > 0 else [table]

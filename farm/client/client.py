@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from html import escape
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.failures import FailedCalls, LostWorkers, row_of
 from farm.client.http_line import HttpLine
+from farm.client.line import Line, as_it_is, submit
 from farm.client.names import with_names
-from farm.client.patience import LOOK_EVERY_S, Patience
+from farm.client.native_line import PATIENCE_S, NativeLine
 from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
 from farm.client.reports import ProgressReports, report_of
-from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable
+from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.report.page import table
-from farm.transports.connection import CLIENTS_FILE, read_connection
-from farm.transports.line import Line, as_it_is, submit
-from farm.transports.native_client import PATIENCE_S, NativeLine
+from farm.storage.lock import is_alive
+from farm.transports.connection import CLIENTS_FILE, ConnectionFile, read_connection
 from farm.wording import briefly
 
+LOOK_EVERY_S = 0.25
+"""Interval at which a farm that is not up yet, or has no models yet, is looked for."""
+
+T = TypeVar("T")
+
 RUN_FOLDER = Path("farm-run")
-"""Default folder of the connection file that `farm serve` writes."""
+"""Default run folder. `default_target` returns this very object: so `connect` knows it by `is`."""
 
 ANSWER_S = 10.0
 """Timeout for the first answer of a farm."""
@@ -82,6 +87,7 @@ def connect(
     hints = Hints(client, priority, deadline_s, chain=chain)
     first = Patience(wait or 0.0)
     given = first.with_(lambda: default_target() if target is None else target)
+    named = given is not RUN_FOLDER
     line: Line
     if isinstance(given, str) and re.match(r"https?://", given, re.IGNORECASE):
         line = HttpLine(
@@ -99,8 +105,8 @@ def connect(
     else:
         _check_path(given)
         given = Path(given).absolute()  # a pickled client may be in another folder
-        find = partial(_native_line, given, patience_s)
-        line, names = first.with_(find, lambda _: _may_come(given))
+        find = partial(_native_line, given, patience_s, named)
+        line, names = first.with_(find, lambda _: _may_come(given, named))
     if record is not None:
         try:
             line = RecordedLine(line, Path(record), reuse=reuse, version=version)
@@ -144,14 +150,14 @@ def _check_path(target: str | Path) -> None:
         )
 
 
-def _native_line(path: Path, patience_s: float) -> tuple[NativeLine, list[str]]:
+def _native_line(path: Path, patience_s: float, named: bool) -> tuple[NativeLine, list[str]]:
     """Return a line to a farm that has answered, and the names of its models."""
-    connection = read_connection(path)
+    connection = read_connection(path, named=named)
     # The farm may live although its process has another id here, as in a container.
-    gone = connection.host == socket.gethostname() and not _lives(connection.pid)
+    gone = connection.host == socket.gethostname() and not is_alive(connection.pid)
     line = NativeLine(
         connection,
-        read=partial(read_connection, path),
+        file=ConnectionFile(path, named),
         patience_s=patience_s,
         answer_s=GONE_S if gone else ANSWER_S,
     )
@@ -166,24 +172,19 @@ def _native_line(path: Path, patience_s: float) -> tuple[NativeLine, list[str]]:
         raise
 
 
-def _may_come(path: Path) -> bool:
+def _may_come(path: Path, named: bool) -> bool:
     """Whether a farm may start there later; not if its connection file cannot be used."""
     file = path / CLIENTS_FILE if path.is_dir() else path
     try:
-        read_connection(file)
+        read_connection(file, named=named)
     except Unavailable:
         return not file.exists()
     return True
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _not_served(name: str | None, models: Iterable[str]) -> str:
+    problem = "specify a model" if name is None else f"model {name!r} is not served here"
+    return f"{problem}; the models are: {', '.join(sorted(models)) or 'none'}"
 
 
 class Client:
@@ -229,14 +230,14 @@ class Client:
         Raises Unavailable if that is not there yet and the farm reports what it is waiting for.
         """
         names = self.models()
-        if not names or (needed is not None and needed not in names):
-            try:
-                self.describe(needed or "")
-            except Unavailable:
-                raise
-            except FarmError:
-                pass  # the farm is not waiting for models, or it is another kind of server
+        if names and (needed is None or needed in names):
+            return names
+        with contextlib.suppress(UnsupportedFeature):  # it is another kind of server
+            awaited = self.status().get("awaited")
             names = self.models()  # workers may have joined meanwhile
+            if awaited and (not names or needed not in (None, *names)):
+                so_far = f"{_not_served(needed, names)}; but" if names else "no model is known yet:"
+                raise Unavailable(f"{so_far} {awaited}")
         return names
 
     @briefly(FarmError)
@@ -248,8 +249,9 @@ class Client:
     def model(self, name: str | None = None) -> RemoteModel:
         """Return a served model as a callable object; without a name, the only model.
 
-        With `wait`, and for a model that was there before a restart of the farm, this waits until
-        it is there. Raises ModelNotFound, or Unavailable while the farm expects workers with it.
+        While the farm says that the model may come, because workers start, this waits, for `wait`
+        seconds if that was given. It also waits for a model that was there before a restart of the
+        farm. Raises ModelNotFound, Unavailable.
         """
         seen, here = self._seen.copy(), self._seen.copy()
         wait = self._address[1].get("wait")
@@ -258,13 +260,18 @@ class Client:
 
         def find() -> RemoteModel:
             nonlocal here
-            here = set(self.expect_models(name))
+            try:
+                here = set(self.expect_models(name))
+            except Unavailable:
+                if wait is not None:
+                    raise
+                with contextlib.suppress(ModelNotFound):
+                    self.describe(name or "")  # waits as long as the farm does
+                here = set(self.models())
             found = next(iter(here)) if name is None and len(here) == 1 else name
             if found is not None and found in here:
                 return RemoteModel(self, found)
-            served = ", ".join(sorted(here)) or "none"
-            problem = "specify a model" if name is None else f"model {name!r} is not served here"
-            raise ModelNotFound(f"{problem}; the models are: {served}")
+            raise ModelNotFound(_not_served(name, here))
 
         def may_come(error: FarmError) -> bool:
             return isinstance(error, Unavailable) or not here or name in seen
@@ -396,8 +403,7 @@ class Client:
         To follow it, ask again: `client.ask("log", worker=..., after=...)`, see docs/seeing.md.
         Raises UnsupportedFeature if its output is in no file that the farm knows.
         """
-        text: str = self.ask("log", worker=worker, lines=str(lines))["text"]
-        return text
+        return str(self.ask("log", worker=worker, lines=str(lines))["text"])
 
     @briefly(FarmError)
     def drain(self, worker: str) -> str:
@@ -405,8 +411,7 @@ class Client:
 
         Its supervisor starts no other one in its place.
         """
-        name: str = self.ask("drain", worker=worker)["draining"]
-        return name
+        return str(self.ask("drain", worker=worker)["draining"])
 
     @briefly(FarmError)
     def restart(self, worker: str) -> str:
@@ -415,8 +420,7 @@ class Client:
         The call that it runs is tried again, like that of any lost worker. Raises
         UnsupportedFeature if the worker has no supervisor of farm.
         """
-        name: str = self.ask("restart", worker=worker)["restarting"]
-        return name
+        return str(self.ask("restart", worker=worker)["restarting"])
 
     @briefly(FarmError)
     def history(self, since: float | None = None) -> dict[str, Any]:
@@ -437,12 +441,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -484,3 +483,29 @@ def _connect_again(target: str | Path, settings: Mapping[str, Any], had_models: 
     while had_models and patience.left_s() and not client.models():
         time.sleep(LOOK_EVERY_S)
     return client
+
+
+class Patience:
+    """Time to wait for something that is not there yet."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Return the rest of the time, at least 0."""
+        return max(0.0, self._until - time.monotonic())
+
+    def with_(
+        self, find: Callable[[], T], may_come: Callable[[FarmError], bool] = lambda _: True
+    ) -> T:
+        """Return what `find` returns once it finds something.
+
+        may_come: whether it helps to wait after this error of `find`. Raises the last error.
+        """
+        while True:
+            try:
+                return find()
+            except (Unavailable, ModelNotFound) as error:
+                if not self.left_s() or not may_come(error):
+                    raise
+            time.sleep(min(LOOK_EVERY_S, self.left_s()))

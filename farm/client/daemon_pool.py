@@ -5,11 +5,27 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from farm.machine.forks import renew_in_children
 
-Job = Callable[[], None]
-Begin = Callable[[int], None]
+T = TypeVar("T")
+
+
+def aside(work: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Return a future of `work(*arguments)`, which a daemon thread of its own does."""
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(work(*arguments))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="aside", daemon=True).start()
+    return answer
 
 
 class DaemonPool:
@@ -22,7 +38,7 @@ class DaemonPool:
     without the jobs of its parent.
     """
 
-    def __init__(self, size: int, name: str, begin: Begin | None = None) -> None:
+    def __init__(self, size: int, name: str, begin: Callable[[int], None] | None = None) -> None:
         self._size = size
         self._name = name
         self._begin = begin
@@ -31,13 +47,13 @@ class DaemonPool:
 
     def renew(self) -> None:
         """Start without jobs and threads; called in a forked process, which has no threads."""
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         # Guarded by the lock.
         self._threads: list[threading.Thread] = []
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Callable[[], None]) -> None:
         """Run `job` on a thread of the pool; it must not raise."""
         self._jobs.put(job)
         if self._idle.acquire(blocking=False):

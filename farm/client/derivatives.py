@@ -12,16 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import (
-    TAKE_SENS,
-    TAKE_VEC,
-    Array,
-    Call,
-    Derivative,
-    Operation,
-    Result,
-    TensorInfo,
-)
+from farm.call import TAKE_SENS, TAKE_VEC, Array, Call, Derivative, Operation, Result, TensorInfo
 from farm.client.values import Point, Values, each_of, numbers, shown
 from farm.errors import FarmError, InvalidInput, InvalidOutput, UnsupportedFeature
 from farm.model import check_call

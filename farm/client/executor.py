@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from farm.client.daemon_pool import DaemonPool
@@ -52,8 +51,8 @@ class Executor(concurrent.futures.Executor):
             raise ValueError(f"threads is {threads}; expected 1 or more")
         names = GivenNames(client, chain).checked()
         self._names = names.of_no_thread()
-        begin = None if names == GivenNames() else partial(_begin, names)
-        self._pool = DaemonPool(threads, "farm executor", begin)
+        named_by = None if names == GivenNames() else lambda n: set_names(names.of_thread(n))
+        self._pool = DaemonPool(threads, "farm executor", named_by)
         self._lock = threading.Lock()
         # Guarded by the lock.
         self._pending: set[Future[Any]] = set()
@@ -118,22 +117,13 @@ class Executor(concurrent.futures.Executor):
         if wait:
             concurrent.futures.wait(pending)
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        failed = exc_type is not None
+    def __exit__(self, *exc: object) -> None:
+        failed = exc[0] is not None
         self.shutdown(wait=not failed, cancel_futures=failed)
 
     def _done(self, future: Future[Any]) -> None:
         with self._lock:
             self._pending.discard(future)
-
-
-def _begin(names: GivenNames, number: int) -> None:
-    set_names(names.of_thread(number))
 
 
 def _give_up(pending: Iterable[Future[Any]]) -> None:

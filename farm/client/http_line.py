@@ -23,6 +23,9 @@ from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo, hal
 from farm.client.daemon_pool import DaemonPool
 from farm.client.http_calls import HttpCalls, HttpJob, Silence, Task, WaitingTask
 from farm.client.http_watch import FarmWatch
+from farm.client.line import Outcome, Receiver
+from farm.client.native_line import PATIENCE_S
+from farm.encoding.tensors import LONGEST_ANSWER, longest_answer
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -47,11 +50,11 @@ from farm.protocols.umbridge.client import (
     encode_request,
 )
 from farm.protocols.umbridge.codec import Endpoint, Question
-from farm.transports.line import Outcome, Receiver
-from farm.transports.native_client import PATIENCE_S
 
 log = logging.getLogger(__name__)
 
+CONFIGS_KEPT = 1000
+"""Most models and configs whose sizes a line keeps."""
 CONNECTIONS_TO_FARM = 64
 CONNECTIONS_TO_OTHERS = 8
 """Most connections to other servers. The official servers run one call at a time, or one per core;
@@ -102,6 +105,7 @@ class HttpLine:
         self._client = HttpClient(url, token=token, keep=False, connect_s=CONNECT_S)
         self._patience_s = first_s
         self._repeatable: dict[str, bool] = {}  # by the names of the models described so far
+        self._most: dict[tuple[str, str], int] = {}  # bytes of an answer, by model and config
         self._calls = HttpCalls()
         self._closed = threading.Event()
         self.is_farm = False
@@ -109,13 +113,14 @@ class HttpLine:
         self._watch: FarmWatch | None = first
         try:
             status, _, _ = self._ask("/farm/models")
-            self.is_farm = self._client.keep = status == 200
+            self.is_farm = status == 200
             if not self.is_farm:
                 self._check_language()
         finally:
             first.close()
         self._watch = None  # other servers may be silent while a model runs
         if self.is_farm:
+            self._client = HttpClient(url, token=token, keep=True, connect_s=CONNECT_S)
             self._watch = FarmWatch(self._client, self._calls, patience_s)
             weakref.finalize(self, self._watch.close)
         most = connections or (CONNECTIONS_TO_FARM if self.is_farm else CONNECTIONS_TO_OTHERS)
@@ -150,7 +155,7 @@ class HttpLine:
         if self.is_farm:
             path = f"/farm/models/{quote(model)}?config={quote(config)}"
             try:
-                info = ModelInfo.from_json(self._json(path, model))
+                info = ModelInfo.from_json(_data(*self._ask(path, model=model)))
             except (KeyError, TypeError, ValueError) as error:
                 raise InvalidRequest(
                     f"the farm's description has an unknown form: {error!r}"
@@ -165,6 +170,9 @@ class HttpLine:
                 description=f"{model} at {self._client.url}",
             )
         self._repeatable[model] = info.repeatable
+        if len(self._most) >= CONFIGS_KEPT:
+            self._most.clear()
+        self._most[model, config] = longest_answer(info)
         return info
 
     def _sizes(self, question: Question, prefix: str) -> tuple[TensorInfo, ...]:
@@ -174,8 +182,7 @@ class HttpLine:
 
     def status(self) -> dict[str, Any]:
         """Return workers, queues, rates and percentiles. Raises UnsupportedFeature, Unavailable."""
-        state: dict[str, Any] = self.ask("status", {})
-        return state
+        return dict(self.ask("status", {}))
 
     def ask(self, what: str, arguments: Mapping[str, str]) -> Any:
         """Return a farm's answer to a question about itself. Raises FarmError."""
@@ -188,9 +195,6 @@ class HttpLine:
         if status == 405:  # it is an action
             status, headers, body = self._ask(path, b"{}")
         return _data(status, headers, body)
-
-    def _json(self, path: str, model: str | None = None) -> Any:
-        return _data(*self._ask(path, model=model))
 
     def _ask(
         self, path: str, body: bytes = b"", model: str | None = None
@@ -362,8 +366,11 @@ class HttpLine:
     def _asked(self, job: HttpJob, call: Call) -> Result:
         path, body = encode_request(call)
         with self._answer(job, path, body) as answer:
-            whole = answer.read()
+            whole = answer.read(self._longest(call))
         return decode_response(call, answer.status, answer.headers, whole)
+
+    def _longest(self, call: Call) -> int:
+        return self._most.get((call.model, call.config), LONGEST_ANSWER)
 
     def _stream(self, job: HttpJob, tasks: Sequence[Task]) -> FarmError:
         path = f"/farm/models/{quote(tasks[0][1].model)}/evaluate"
@@ -372,10 +379,13 @@ class HttpLine:
         with self._answer(job, path, body) as answer:
             if answer.status != 200:
                 raise decode_error(answer.status, answer.headers, answer.read())
-            rest = b""
+            rest, most = b"", self._longest(tasks[0][1])
             for piece in answer.portions():
                 self._heard()
                 *lines, rest = (rest + piece).split(b"\n")
+                if len(rest) > most:
+                    text = f"a point's answer is longer than {most} bytes, the most it can have"
+                    raise InvalidOutput(text)
                 outcomes = []
                 for line in lines:
                     call_id, outcome = _outcome(line, tasks)

@@ -48,7 +48,6 @@ class FarmWatch:
         self._patience_s = patience_s
         self._ask_after_s = min(ASK_AFTER_S, patience_s / ASKS_WITHIN_PATIENCE)
         self._answer_s = (patience_s - self._ask_after_s) / 2  # there is time for a second question
-        self._tick_s = min(TICK_S, self._ask_after_s / 2)
         self._pool = DaemonPool(2, "farm client")  # the thread, and its question
         self.renew()
         renew_in_children(self)
@@ -89,13 +88,14 @@ class FarmWatch:
     # Methods of the threads
 
     def _run(self) -> None:
+        tick_s = min(TICK_S, self._ask_after_s / 2)
         looked_at = self._idle_at = time.monotonic()
         while not self._may_sleep():
-            time.sleep(self._tick_s)
+            time.sleep(tick_s)
             now = time.monotonic()
-            missed_s = now - looked_at - self._tick_s
+            missed_s = now - looked_at - tick_s
             looked_at = now
-            if missed_s > self._tick_s:  # in this time the farm may have answered unheard
+            if missed_s > tick_s:  # in this time the farm may have answered unheard
                 self._idle_at = min(now, self._silent_since() + missed_s)
             self._look(now)
         self._drop_question()

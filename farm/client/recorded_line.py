@@ -6,19 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from farm.call import Call, Hints, ModelInfo, Result
+from farm.client.line import Line, Outcome, Receiver
 from farm.errors import Unavailable
 from farm.machine.forks import renew_in_children
-from farm.record.entry import Entry, Status, encoded, status_of
+from farm.record.entry import Status, encoded, entry_of, status_of
 from farm.record.file import RecordFile
 from farm.record.key import keys_of
 from farm.record.recorder import FAILURES, NOT_KEPT, model_record
-from farm.transports.line import Line, Outcome, Receiver
 
 log = logging.getLogger(__name__)
 
@@ -26,21 +26,19 @@ CONFIGS_KEPT = 1000
 """Most descriptions cached by config."""
 
 
+@dataclass(eq=False, slots=True)
 class _Asked:
     """A call that was sent, what is recorded of it, and who waits for its outcome.
 
     id: the line's; None until it is known.
     """
 
-    __slots__ = ("call", "evaluation", "hints", "id", "version", "waiting")
-
-    def __init__(self, call: Call, hints: Hints, evaluation: bytes, version: str) -> None:
-        self.call = call
-        self.hints = hints
-        self.evaluation = evaluation
-        self.version = version
-        self.id: int | None = None
-        self.waiting: dict[int, tuple[Any, Receiver]] = {}
+    call: Call
+    hints: Hints
+    evaluation: bytes
+    version: str
+    id: int | None = None
+    waiting: dict[int, tuple[Any, Receiver]] = field(default_factory=dict)
 
     def takes(self, hints: Hints) -> bool:
         """Whether a call with these hints may wait for this one."""
@@ -205,14 +203,10 @@ class RecordedLine:
             not isinstance(outcome, Result) and not isinstance(outcome, FAILURES)
         ):
             return
-        entry = Entry(
-            key=asked.evaluation,
-            model=call.model,
-            version=asked.version,
-            operation=call.operation,
-            config=call.config,
-            inputs=call.inputs,
-            derivative=call.derivative,
+        entry = entry_of(
+            call,
+            asked.evaluation,
+            asked.version,
             time=time.time(),
             client=asked.hints.client,
             chain=asked.hints.chain or "",

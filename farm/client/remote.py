@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from farm.call import DERIVATIVES, Array, Call, ModelInfo, Operation, Result, canonical_config
-from farm.client.async_flow import outcomes_in_turn
 from farm.client.derivatives import Derivatives
-from farm.client.flow import IN_FLIGHT, Flow
+from farm.client.flow import IN_FLIGHT, Flow, outcomes_in_turn
+from farm.client.line import submit, waited_for
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
 from farm.report.page import tensors
-from farm.transports.line import submit, waited_for
 from farm.wording import briefly, short
 
 if TYPE_CHECKING:
@@ -70,14 +69,11 @@ class RemoteModel:
     # One point
 
     @briefly(FarmError)
-    def __call__(self, point: Point, config: Config | None = None) -> Output:
-        """Evaluate the model at a point and return the output."""
-        return self._output(point, config)
-
-    @briefly(FarmError)
     def evaluate(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
         return self._output(point, config)
+
+    __call__ = evaluate
 
     @briefly(FarmError)
     def gradient(
@@ -144,32 +140,15 @@ class RemoteModel:
         J is the Jacobian with respect to `in_wrt1`. sens: same shape as output `out_wrt`; vec: same
         shape as input `in_wrt2`; the result has the shape of input `in_wrt1`.
         """
-        output = self._output(
-            point,
-            config,
-            Operation.APPLY_HESSIAN,
-            out=out_wrt,
-            wrt=in_wrt1,
-            wrt2=in_wrt2,
-            sens=sens,
-            vec=vec,
-        )
+        wrt = {"out": out_wrt, "wrt": in_wrt1, "wrt2": in_wrt2}
+        output = self._output(point, config, Operation.APPLY_HESSIAN, **wrt, sens=sens, vec=vec)
         return cast(Array, output)
 
     def _output(
-        self,
-        point: Point,
-        config: Config | None,
-        operation: str = Operation.EVALUATE,
-        *,
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: ArrayLike | None = None,
-        vec: ArrayLike | None = None,
+        self, point: Point, config: Config | None, operation: str = Operation.EVALUATE, **which: Any
     ) -> Output:
         """Return what `submit` with these arguments finds; an interruption cancels the call."""
-        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
+        request = self._request(config, operation, **which)
         client = self.client
         return waited_for(client.line, request.call(point), client.hints, request.output)
 
@@ -188,16 +167,8 @@ class RemoteModel:
     ) -> Output:
         """Return what `submit` with these arguments finds; cancelling the wait cancels the call."""
         await self._describe_on_loop(config)
-        asked = self.submit(
-            point,
-            config,
-            operation=operation,
-            out=out,
-            wrt=wrt,
-            wrt2=wrt2,
-            sens=sens,
-            vec=vec,
-        )
+        wrts: dict[str, Any] = {"out": out, "wrt": wrt, "wrt2": wrt2}
+        asked = self.submit(point, config, operation=operation, **wrts, sens=sens, vec=vec)
         try:
             return await asyncio.wrap_future(asked)
         finally:
@@ -395,11 +366,11 @@ class RemoteModel:
         self,
         config: Config | None,
         operation: str,
-        out: int | str,
-        wrt: int | str,
-        wrt2: int | str | None,
-        sens: Any,
-        vec: Any,
+        out: int | str = 0,
+        wrt: int | str = 0,
+        wrt2: int | str | None = None,
+        sens: Any = None,
+        vec: Any = None,
     ) -> Request:
         values = self._values_for(config)
         if operation == Operation.EVALUATE:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
+from farm.client.line import Line
 from farm.errors import FarmError, Unavailable
 from farm.machine.forks import renew_in_children
-from farm.transports.line import Line
 
 EVERY_S = 1.0
 """Seconds between two reports; later ones replace those that have not been sent."""
@@ -16,33 +17,11 @@ LAST_S = 1.0
 """Seconds that a client that closes waits for its last report."""
 
 
-def report_of(
-    kind: str,
-    name: str,
-    *,
-    done: int,
-    failed: int,
-    total: int | None = None,
-    per_s: float | None = None,
-    ends_in_s: float | None = None,
-    state: str = "running",
-    identity: str = "",
-    client: str = "",
-) -> dict[str, str]:
-    """Return the arguments of the question `progress`; see `Client.report_progress`."""
-    values = {
-        "kind": kind,
-        "name": name,
-        "id": identity,
-        "client": client,
-        "state": state,
-        "done": done,
-        "failed": failed,
-        "total": total,
-        "calls_per_s": per_s,
-        "ends_in_s": ends_in_s,
-    }
-    return {key: str(value) for key, value in values.items() if value is not None}
+def report_of(kind: str, name: str, **values: Any) -> dict[str, str]:
+    """Return the arguments of the question `progress`; values: as of `Client.report_progress`."""
+    told = {"kind": kind, "name": name, "client": "", "state": "running", **values}
+    told |= {"id": told.pop("identity", ""), "calls_per_s": told.pop("per_s", None)}
+    return {key: str(value) for key, value in told.items() if value is not None}
 
 
 class ProgressReports:

@@ -20,8 +20,6 @@ from farm.model import varying_shape
 Point = Any
 Output = Any
 
-_FLOAT64 = np.dtype(np.float64)
-
 
 class Values:
     """Converts between users' values and the calls and results of one model with one config."""

@@ -1,9 +1,11 @@
-"""The descriptions of models, by config, so that a repeated question needs no worker."""
+"""The descriptions of models, kept by config so that a repeated question needs no worker."""
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
 
 from farm.call import EMPTY_CONFIG, ModelInfo
 from farm.scheduler.state import WorkerId
@@ -41,7 +43,8 @@ class Descriptions:
         known = self.models.get(model.name)
         if known is not None and known != model:
             log.warning("worker %s has a new description of model %r", worker, model.name)
-            self.forget(model.name)
+            for key in [key for key in self._kept if key[0] == model.name]:
+                del self._kept[key]
         self.models[model.name] = model
 
     def keep(self, model: str, config: str, info: ModelInfo) -> None:
@@ -52,7 +55,26 @@ class Descriptions:
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
 
-    def forget(self, model: str) -> None:
-        """Drop all descriptions of a model that has changed."""
-        for key in [key for key in self._kept if key[0] == model]:
-            del self._kept[key]
+
+MOST_MODELS = 100
+MOST_TENSORS = 12
+"""Most inputs, and most outputs, of a model: the status is read each second."""
+
+
+def served_models(models: Mapping[str, ModelInfo]) -> list[dict[str, Any]]:
+    """Return the first MOST_MODELS models by name as plain JSON data.
+
+    Inputs and outputs are as in `TensorInfo.to_json`, the first MOST_TENSORS of each; `left_out` is
+    the number of the others.
+    """
+    return [
+        {
+            "name": info.name,
+            "description": info.description,
+            "version": info.version,
+            "inputs": [tensor.to_json() for tensor in info.inputs[:MOST_TENSORS]],
+            "outputs": [tensor.to_json() for tensor in info.outputs[:MOST_TENSORS]],
+            "left_out": sum(max(0, len(t) - MOST_TENSORS) for t in (info.inputs, info.outputs)),
+        }
+        for _, info in sorted(models.items())[:MOST_MODELS]
+    ]

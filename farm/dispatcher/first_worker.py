@@ -12,15 +12,15 @@ import heapq
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
-from farm.call import Call, Hints, ModelInfo, Operation, WorkerInfo
-from farm.dispatcher.backend import CancelCall
+from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, WorkerInfo
+from farm.dispatcher.ended import EndedCalls
 from farm.dispatcher.events import Departure
-from farm.dispatcher.failing import Failure, OnFailed
-from farm.dispatcher.timer import Timer
+from farm.dispatcher.turns import Timer
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.scheduler.state import TaskId
 
@@ -37,18 +37,16 @@ plan a job that has just been submitted."""
 NO_CALL = Call("", Operation.EVALUATE)
 """Stands for requests of models that are not known, in reports of failures."""
 
+FIRST_AWAITED = "the farm waits for its first worker"
+
 UNKNOWN = "the model of a request is not known yet"
 
 
 class FirstWorker:
     """The requests that wait until models are known, and the calls whose model has no worker.
 
-    limit_s: how long each of them waits. awaited: returns why models are not known yet, or "" if
-    none is expected. incomplete: returns whether more models are expected beside the known ones.
-    why: returns why a model has no worker, or "" if that is not known. starts_in:
-    returns in how many seconds a worker with a model, or for "" with unknown models, may start;
-    None if that is not known. Nothing waits that would reach its limit before. may_come: returns
-    whether more workers may join.
+    limit_s: how long each of them waits. Nothing waits that would reach its limit before a worker
+    is expected to start.
     """
 
     def __init__(
@@ -56,22 +54,23 @@ class FirstWorker:
         models: Mapping[str, ModelInfo],
         open_calls: Collection[TaskId],
         fail: Callable[[TaskId, FarmError], None],
-        on_failed: Iterable[OnFailed] = (),
+        ended: EndedCalls | None = None,
+        expected: Expectation | None = None,
+        limit_s: float = math.inf,
     ) -> None:
         """open_calls: those without an outcome. fail: answers a call with an error.
 
-        on_failed: called with the requests that wait in vain, whose model is not known.
+        ended: gets the requests that wait in vain, whose model is not known.
+        expected: the workers that may join; None: none is known of.
         """
-        self.limit_s = math.inf
-        self.awaited: Callable[[], str] = str
-        self.incomplete: Callable[[], bool] = bool
-        self.may_come: Callable[[], bool] = bool
-        self.why: Callable[[str], str] = lambda model: ""
-        self.starts_in: Callable[[str], float | None] = lambda model: None
+        self.expected = expected or Expectation()
+        self.limit_s = limit_s
+        self._over = ""  # why nothing is awaited any more
+        self.changed = asyncio.Event()  # more models are known
         self._models = models
         self._open_calls = open_calls
         self._fail_call = fail
-        self._on_failed = on_failed
+        self._ended = ended
         self._workers: Counter[str] = Counter()  # by model
         self._requests: dict[_Waiting, None] = {}  # in the order in which they came
         self._going: deque[_Waiting] = deque()
@@ -79,7 +78,6 @@ class FirstWorker:
         # By model, heaps: the first limit comes first.
         self._calls: dict[str, list[tuple[float, TaskId]]] = {}
         self._timer = Timer(self._check)
-        self._check_at = math.inf
 
     # Facts
 
@@ -96,7 +94,7 @@ class FirstWorker:
 
     def may_have(self, model: str) -> bool:
         """Whether a worker has the model, or workers that have it may join."""
-        return self._workers[model] > 0 or self.may_come()
+        return self._workers[model] > 0 or self.expected.may_come
 
     # Requests
 
@@ -107,7 +105,7 @@ class FirstWorker:
 
     def when_known(
         self, go: Callable[[], None], known: Callable[[], bool] | None = None
-    ) -> CancelCall:
+    ) -> Callable[[], None]:
         """Call `go` later: once the model is known, or none is expected, or after `limit_s`.
 
         known: whether the model is known; None: any model will do. The result cancels the
@@ -137,10 +135,13 @@ class FirstWorker:
             finally:
                 cancel()
 
+    def awaited(self) -> str:
+        """Return why models are not known yet; "" if none is expected."""
+        return self._over or self.expected.awaited(self._models)
+
     def no_model(self) -> Unavailable:
         """Return the error of a request while no model is known."""
-        reason = self.awaited() or "the farm waits for its first worker"
-        return Unavailable(f"no model is known yet: {reason}")
+        return Unavailable(f"no model is known yet: {self.awaited() or FIRST_AWAITED}")
 
     def not_served(self, model: str) -> ModelNotFound | Unavailable:
         """Return the error of a call of an unknown model."""
@@ -154,17 +155,34 @@ class FirstWorker:
         awaited = self.awaited()
         return Unavailable(f"{text}; but {awaited}") if awaited else ModelNotFound(text)
 
+    def expects(self, model: str) -> bool:
+        """Whether a request for the model waits: it is not known, but may be later."""
+        return not self._may_go(partial(self._models.__contains__, model))
+
+    def waits_for(self) -> str:
+        """Return why the farm does not know all of its models yet; "" if it does."""
+        return "" if self._may_go(bool) else self.awaited() or FIRST_AWAITED
+
+    def fails(self, reason: str) -> None:
+        """Let no request wait any more: no more models come, for the first reason given."""
+        if self.limit_s <= 0.0:
+            return
+        self._over, self.limit_s = reason, 0.0
+        self._tell_late(len(self._requests))
+        self._let_go(list(self._requests))
+
     def models_known(self) -> None:
         """Let the requests continue that waited for models which are known now."""
-        news = len(self._models), self.incomplete()
+        news = len(self._models), self.expected.incomplete
         if news != self._news:
             self._news = news
+            self.changed.set()
             self._let_go([each for each in self._requests if self._may_go(each.known)])
 
     def _may_go(self, known: Callable[[], bool] | None) -> bool:
         if not self._models:
             return False
-        return known is None or known() or not self.incomplete()
+        return known is None or known() or not self.expected.incomplete
 
     def _let_go(self, some: Iterable[_Waiting]) -> None:
         """Let requests continue, so many in an iteration of the event loop."""
@@ -206,25 +224,28 @@ class FirstWorker:
     def _check_soon(self, limit: float, now: float) -> None:
         """Check at `limit`, and before that whenever a worker may be expected."""
         at = min(limit, now + CHECK_S)
-        if limit < math.inf and at < self._check_at:
-            self._check_at = at
+        if limit < math.inf and (self._timer.at is None or at < self._timer.at):
             self._timer.set(at)
 
     def _check(self) -> None:
         now = time.monotonic()
-        self._check_at = math.inf
         if self._requests:
-            limit = now + (self.starts_in("") or 0.0)
+            limit = now + (self.expected.starts_in("") or 0.0)
             late = list(takewhile(lambda each: each.limit <= limit, self._requests))
             self._tell_late(len(late))
             self._let_go(late)
             later = next((each.limit for each in self._requests if each.limit > limit), math.inf)
             self._check_soon(later, now)
         for model, calls in list(self._calls.items()):
-            expected_s = 0.0 if self._workers[model] > 0 else self.starts_in(model) or 0.0
+            has_worker = self._workers[model] > 0
+            expected_s = 0.0 if has_worker else self.expected.starts_in(model) or 0.0
             while calls and calls[0][0] <= now + expected_s:
                 limit, task_id = heapq.heappop(calls)
-                self._fail(task_id, model, "has joined" if limit <= now else "is expected to start")
+                if task_id in self._open_calls and not has_worker:
+                    how = "has joined" if limit <= now else "is expected to start"
+                    text = f"no worker of model {model!r} {how} within {self.limit_s:g} s"
+                    words = filter(None, (text, self.expected.why(model)))
+                    self._fail_call(task_id, Unavailable(": ".join(words)))
             if calls:
                 self._check_soon(calls[0][0], now)
             else:
@@ -232,31 +253,68 @@ class FirstWorker:
 
     def _tell_late(self, requests: int) -> None:
         """Report requests that go on although no model is known, or not the one they ask for."""
-        if requests:
+        if requests and self._ended is not None:
             error = self.no_model() if not self._models else self.unknown(UNKNOWN)
-            for tell in self._on_failed:
-                tell(Failure(error, requests, NO_CALL, None, "", ""))
-
-    def _fail(self, task_id: TaskId, model: str, how: str) -> None:
-        """Answer a call without a worker, if it is still open."""
-        if task_id in self._open_calls and not self._workers[model] > 0:
-            text = f"no worker of model {model!r} {how} within {self.limit_s:g} s"
-            self._fail_call(task_id, Unavailable(": ".join(filter(None, (text, self.why(model))))))
+            self._ended.refused(NO_CALL, NO_HINTS, error, requests)
 
     def close(self) -> None:
         """Let no call wait any more."""
-        self._timer.cancel()
+        self._timer.set(None)
         self._calls.clear()
 
 
+@dataclass(eq=False, slots=True)
 class _Waiting:
     """A request that waits until its model, or any, is known, or until its limit."""
 
-    __slots__ = ("go", "known", "limit")
+    go: Callable[[], None]
+    known: Callable[[], bool] | None
+    limit: float
 
-    def __init__(
-        self, go: Callable[[], None], known: Callable[[], bool] | None, limit: float
-    ) -> None:
-        self.go = go
-        self.known = known
-        self.limit = limit
+
+class Expectation:
+    """The workers that sources, such as a batch system, are expected to bring.
+
+    Each source has an expectation of its own. Without any, no worker is expected: so it is with a
+    farm whose workers all start elsewhere.
+    """
+
+    _sources: Sequence[Expectation] = ()
+    _forecasts = True
+
+    def __init__(self, sources: Sequence[Expectation] = (), *, forecasts: bool = True) -> None:
+        """sources: those whose reasons count first come first.
+
+        forecasts: whether they say when workers may start. A limit that the user has set holds
+        whatever a batch system forecasts.
+        """
+        self._sources = sources
+        self._forecasts = forecasts
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether more models are expected beside the known ones."""
+        return any(each.incomplete for each in self._sources)
+
+    @property
+    def may_come(self) -> bool:
+        """Whether more workers may join."""
+        return any(each.may_come for each in self._sources)
+
+    def awaited(self, known: Collection[str]) -> str:
+        """Return why models beside the known ones are not known yet; "" if none is expected."""
+        return next(filter(None, (each.awaited(known) for each in self._sources)), "")
+
+    def why(self, model: str) -> str:
+        """Return why no worker has a model; "" if that is not known."""
+        return next(filter(None, (each.why(model) for each in self._sources)), "")
+
+    def starts_in(self, model: str) -> float | None:
+        """Return in how many seconds a worker with a model may start; None if that is not known.
+
+        For "": a worker with models that are not known.
+        """
+        if not self._forecasts:
+            return None
+        times = [each.starts_in(model) for each in self._sources]
+        return min((time for time in times if time is not None), default=None)

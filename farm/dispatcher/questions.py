@@ -7,21 +7,18 @@ at `/farm/NAME`: questions by GET, actions by POST.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from farm.errors import InvalidInput, UnsupportedFeature
-
-Answer = Callable[[Mapping[str, str]], Any]
-"""Returns JSON data, or an awaitable of it. Raises FarmError."""
-
 
 ASKER = "asker"
 """The argument with the client that asks. A text of this name from the client is ignored."""
 
 
 class _Offered(NamedTuple):
-    answer: Answer
+    answer: Callable[[Mapping[str, str]], Any]
     changes: bool
     of_asker: bool
 
@@ -33,10 +30,16 @@ class Questions:
         self._offered: dict[str, _Offered] = {}
 
     def offer(
-        self, name: str, answer: Answer, *, changes: bool = False, of_asker: bool = False
+        self,
+        name: str,
+        answer: Callable[[Mapping[str, str]], Any],
+        *,
+        changes: bool = False,
+        of_asker: bool = False,
     ) -> None:
         """Answer the question `name` by `answer`.
 
+        answer: returns JSON data, or an awaitable of it. Raises FarmError.
         changes: it is an action, only for the owner. of_asker: `answer` also gets the name of the
         client that asks, as the argument `asker`.
         """
@@ -65,4 +68,27 @@ def needed(arguments: Mapping[str, str], name: str) -> str:
     value = arguments.get(name, "")
     if not value:
         raise InvalidInput(f"the argument {name!r} is missing")
+    return value
+
+
+def number(
+    arguments: Mapping[str, str],
+    name: str,
+    expected: str = "a number of at least 0",
+    *,
+    least: float = 0.0,
+) -> float | None:
+    """Return an argument as a finite number; None if it is not given. Raises InvalidInput.
+
+    expected: what it has to be, in words; least: the smallest allowed.
+    """
+    text = arguments.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= least):
+        raise InvalidInput(f"{name} is {text!r:.60}; expected {expected}")
     return value

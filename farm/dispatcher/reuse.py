@@ -2,28 +2,29 @@
 
 A call whose evaluation is kept needs no worker. A call for the same as another that is in the
 scheduler waits for that one's outcome. Of a call of many rows, only those rows go to the scheduler
-that the memory does not have, each of them once.
+that the memory does not have, each of them once. Rows that are answered in different ways are
+different parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from farm.call import NO_HINTS, Call, Hints, Result, WorkerInfo
 from farm.dispatcher.events import Departure
-from farm.dispatcher.feeder import Part
-from farm.dispatcher.flights import Flight, Moved, SomeRows, Waiter
-from farm.dispatcher.rows import numbered, some_rows, stacked
-from farm.dispatcher.statistics import Statistics, calls_of
-from farm.errors import FarmError
+from farm.dispatcher.feeder import Feeder, Part
+from farm.dispatcher.partition import OF_ROWS, some_rows, stacked
+from farm.dispatcher.stage import OnDone, StageContext, tell
+from farm.errors import FarmError, WorkerLost
 from farm.scheduler.actions import Outcome, Reply
 from farm.scheduler.state import TaskId
 
-OnDone = Callable[[Outcome], None]
-Begin = Callable[[Call, Hints, OnDone, float, tuple[str, ...]], TaskId]
-
+if TYPE_CHECKING:
+    from farm.dispatcher.stages import Tasks
 
 MOST_JOINED = 1000
 """Most calls that wait for one evaluation; further ones are queued, where limits apply to them."""
@@ -50,115 +51,102 @@ class Memory(Protocol):
         """Return the kept evaluation of a key, without a batch axis."""
 
 
-class Reuse:
-    """The calls of one dispatcher that are answered without a worker, and those that wait.
+class LookedUp(NamedTuple):
+    """A call, or a part of one, with the key of each row and the evaluations that memory has.
 
-    begin, drop: submit a call to the scheduler, and cancel it there. in_parts: submits a call of
-    many rows part by part. new_id: returns ids that no task has. soon: schedules a call of
-    `answer`. statistics: count the calls that are answered without a run of their own.
+    call, hints, done, now, lost_on: as they came to the stage.
     """
 
-    def __init__(
-        self,
-        memory: Memory,
-        begin: Begin,
-        drop: Callable[[TaskId], object],
-        in_parts: Callable[[Call, Hints, OnDone], TaskId],
-        new_id: Callable[[], TaskId],
-        soon: Callable[[], None],
-        statistics: Statistics,
-        clock: Callable[[], float],
-    ) -> None:
+    call: Call
+    hints: Hints
+    done: OnDone
+    now: float
+    lost_on: tuple[str, ...]
+    keys: Sequence[bytes]
+    known: Sequence[Result | None]
+
+    def some(self, rows: slice) -> LookedUp:
+        """Return some of the rows."""
+        keys, known = self.keys[rows], self.known[rows]
+        return self._replace(call=some_rows(self.call, rows), keys=keys, known=known)
+
+
+class Reusing:
+    """The stage that answers calls without a worker, and lets others wait for one evaluation.
+
+    feeder: starts a call of many rows in parts, each of which comes back to this stage.
+    """
+
+    def __init__(self, context: StageContext, memory: Memory, feeder: Feeder, inner: Tasks) -> None:
         self._memory = memory
-        self._begin = begin
-        self._drop = drop
-        self._in_parts = in_parts
-        self._new_id = new_id
-        self._soon = soon
-        self._statistics = statistics
-        self._clock = clock
+        self._feeder = feeder
+        self._inner = inner
+        self._ids = context.ids
+        self._turns = context.turns
+        self._view = context.scheduler.view
+        self._ended = context.listeners.ended
         self._flights: dict[bytes, Flight] = {}
         self._of_task: dict[TaskId, Flight] = {}
         self._waiting: dict[TaskId, Flight] = {}
         self._moved: dict[TaskId, TaskId] = {}
-        self._answers: dict[TaskId, tuple[OnDone, Call, Result, Hints]] = {}
+        self.put_off: dict[TaskId, LookedUp] = {}  # they are known
 
     def start(
-        self, call: Call, hints: Hints, on_done: OnDone, now: float, lost_on: tuple[str, ...]
+        self, call: Call, hints: Hints, done: OnDone, now: float, lost_on: tuple[str, ...] = ()
     ) -> TaskId:
-        """Answer a call from memory, or join it to another, or submit it; return its id.
+        """Answer a call from memory, or join it to another, or pass it on; return its id.
 
         Raises FarmError if the scheduler does not accept it.
         """
         keys = self._memory.keys(call)
         if keys is None:
-            return self._begin(call, hints, on_done, now, lost_on)
+            return self._inner.start(call, hints, done, now, lost_on)
         known = [self._memory.find(key) for key in keys]
-        if isinstance(on_done, Part):
-            return self._start_part(call, keys, known, hints, on_done, now, lost_on)
-        if len(keys) > 1 and self._flights:
-            pairs = zip(keys, known, strict=True)
-            if any(self._flight(key, found, hints) is not None for key, found in pairs):
-                return self._in_parts(call, hints, on_done)
-        return self._start_alike(call, keys, known, hints, on_done, now, lost_on)
+        if hints.is_limited:  # no other call waits for its rows, which may run out of time
+            own = done.parts.id if isinstance(done, Part) else next(self._ids)
+            keys = [b"%d %b" % (own, key) for key in keys]
+        asked = LookedUp(call, hints, done, now, lost_on, keys, known)
+        if isinstance(done, Part):
+            return self._start_part(asked, done)
+        if len(keys) > 1 and self._count_alike(asked) < len(keys):
+            return self._feeder.begin_call(call, hints, done, now, self)
+        return self._start_alike(asked)
 
-    def _start_part(
-        self,
-        call: Call,
-        keys: Sequence[bytes],
-        known: Sequence[Result | None],
-        hints: Hints,
-        part: Part,
-        now: float,
-        lost_on: tuple[str, ...],
-    ) -> TaskId:
+    def _start_part(self, asked: LookedUp, part: Part) -> TaskId:
         """Start the rows of a part, and those that are answered in other ways as further parts."""
         first = None
         while True:
-            count = self._count_alike(keys, known, hints, is_one_call=part.parts.is_one_call)
-            some = call if count == len(keys) else some_rows(call, slice(0, count))
+            count = self._count_alike(asked)
+            is_last = count == len(asked.keys)
             try:
-                task = self._start_alike(
-                    some, keys[:count], known[:count], hints, part, now, lost_on
-                )
+                task = self._start_alike(asked if is_last else asked.some(slice(0, count)))
             except FarmError:
                 if first is None:
                     raise
-                part.again()
+                part.parts.again(part)
                 return first
             if first is None:
                 first = task
             else:
                 part.task = task
-            if count == len(keys):
+            if is_last:
                 return first
-            part = part.split(count)
-            call, keys, known = some_rows(call, slice(count, None)), keys[count:], known[count:]
+            part = part.parts.split(part, count)
+            asked = asked.some(slice(count, None))._replace(done=part)
 
-    def _count_alike(
-        self,
-        keys: Sequence[bytes],
-        known: Sequence[Result | None],
-        hints: Hints,
-        *,
-        is_one_call: bool,
-    ) -> int:
+    def _count_alike(self, asked: LookedUp) -> int:
         """Return how many rows from the first on are answered in the same way.
 
-        These are rows in flight in one task, or known and unknown rows. If each row is a call that
-        says whether it was reused, known and unknown ones are not mixed, nor equal ones.
+        These are known rows, rows in flight in one task, or rows that run, each of them once.
         """
+        keys, known, hints = asked.keys, asked.known, asked.hints
         flight = self._flight(keys[0], known[0], hints)
-        is_mixed = is_one_call or flight is not None
-        seen: set[bytes] = set()
+        runs, seen = flight is None and known[0] is None, set[bytes]()
         for row, (key, found) in enumerate(zip(keys, known, strict=True)):
-            if self._flight(key, found, hints) is not flight:
+            is_alike = (found is None) == (known[0] is None)
+            if not is_alike or self._flight(key, found, hints) is not flight or key in seen:
                 return row
-            if is_mixed:
-                continue
-            if (found is None) != (known[0] is None) or key in seen:
-                return row
-            if found is None and not hints.is_limited:
+            if runs:
                 seen.add(key)
         return len(keys)
 
@@ -167,73 +155,48 @@ class Reuse:
         flight = self._flights.get(key)
         if flight is None or found is not None:
             return None
-        if hints.priority > flight.priority or hints.is_limited:
-            return None
-        return flight if len(flight.joined) < MOST_JOINED else None
+        waits = hints.priority <= flight.priority and len(flight.joined) < MOST_JOINED
+        return flight if waits else None
 
-    def _start_alike(
-        self,
-        call: Call,
-        keys: Sequence[bytes],
-        known: Sequence[Result | None],
-        hints: Hints,
-        on_done: OnDone,
-        now: float,
-        lost_on: tuple[str, ...],
-    ) -> TaskId:
-        """Start rows that are all in flight in one task, or none of which is in flight."""
+    def _start_alike(self, asked: LookedUp) -> TaskId:
+        """Start rows that are answered in the same way."""
+        call, hints, done, now, lost_on, keys, known = asked
         flight = self._flight(keys[0], known[0], hints)
         if flight is not None:
-            joined = self._new_id()
-            places = [flight.places[key] for key in keys]
-            flight.joined[joined] = Waiter(places, on_done, call, hints, now)
+            joined = next(self._ids)
+            flight.joined[joined] = asked
             self._waiting[joined] = flight
             return joined
-        numbers, rows = numbered(keys, known)
-        if not rows:
-            found = [result for result in known if result is not None]
-            result = found[0] if call.rows is None else stacked(found)
-            return self._answer_soon(on_done, call, result, hints)
-        reused = len(keys) - len(rows)
-        if reused:
-            on_done = SomeRows(on_done, numbers, known)
-            call = some_rows(call, rows)
-            keys = [keys[row] for row in rows]
-        if hints.is_limited:
-            task = self._begin(call, hints, on_done, now, lost_on)
-        else:
-            flight = Flight(
-                keys, on_done, hints.priority, self._landed, has_rows=call.rows is not None
-            )
-            flight.task = task = self._begin(call, hints, flight, now, lost_on)
-            self._of_task[task] = flight
-            for key in keys:
-                self._flights.setdefault(key, flight)
-        self._statistics.count_missed(call, len(keys))
-        if reused:
-            self._count(call, 0, reused, NO_HINTS)
+        if known[0] is not None:
+            answered = next(self._ids)
+            self.put_off[answered] = asked
+            self._turns.soon()
+            return answered
+        flight = Flight(keys, done, hints.priority, call.rows is not None, self)
+        flight.task = task = self._inner.start(call, hints, flight, now, lost_on)
+        self._of_task[task] = flight
+        for key in keys:
+            other = self._flights.setdefault(key, flight)
+            if other.priority < flight.priority:
+                self._flights[key] = flight
+        self._ended.reused(call, NO_HINTS, calls=0, rows=0, missed=len(keys))
         return task
 
-    def _answer_soon(self, on_done: OnDone, call: Call, result: Result, hints: Hints) -> TaskId:
-        answered = self._new_id()
-        self._answers[answered] = on_done, call, result, hints
-        self._soon()
-        return answered
-
-    def answer(self) -> None:
+    def turn(self) -> None:
         """Answer the calls whose evaluations were found since the last time."""
-        while self._answers:
-            on_done, call, result, hints = self._answers.pop(next(iter(self._answers)))
-            rows = result.rows_done(call.rows or 1)
-            self._count(call, calls_of(on_done, rows), rows, hints)
-            on_done(result)
+        while self.put_off:
+            asked = self.put_off.pop(next(iter(self.put_off)))
+            found = [result for result in asked.known if result is not None]
+            rows = len(found)
+            result = found[0] if asked.call.rows is None else stacked(found)
+            calls, _ = tell(asked.done, result, rows)
+            self._ended.reused(asked.call, asked.hints, calls=calls, rows=rows)
 
-    def _landed(self, flight: Flight, outcome: Outcome) -> None:
+    def landed(self, flight: Flight, outcome: Outcome) -> tuple[int, int]:
         """Report the outcome of a task to its own caller and to all that wait for it."""
         self._forget(flight)
         ends = [(k, flight.outcome_for(waiter, outcome)) for k, waiter in flight.joined.items()]
-        if flight.on_done is not None:
-            flight.on_done(outcome)
+        calls, fails = tell(flight.on_done, outcome, len(flight.keys))
         for joined, end in ends:
             waiter = flight.joined.pop(joined, None)
             if waiter is None:
@@ -242,73 +205,80 @@ class Reuse:
             if end is None:
                 self._again(joined, waiter)
                 continue
-            if isinstance(end, Result) and (rows := end.rows_done(len(waiter.rows))):
-                calls = calls_of(waiter.on_done, rows)
-                self._count(waiter.call, calls, rows, waiter.hints)
-            waiter.on_done(end)
+            rows = end.rows_done(len(waiter.keys)) if isinstance(end, Result) else 0
+            reused, failed = tell(waiter.done, end, rows)
+            fails += failed
+            if rows:
+                self._ended.reused(waiter.call, waiter.hints, calls=reused, rows=rows)
+        if flight.on_done is None and isinstance(outcome, FarmError):
+            calls = min(1, fails)
+        return calls, fails
 
-    def _again(self, joined: TaskId, waiter: Waiter) -> None:
+    def _again(self, joined: TaskId, waiter: LookedUp) -> None:
         """Start a call that has waited for another one without getting an outcome."""
-        if isinstance(waiter.on_done, Part):
-            waiter.on_done.again()
+        done = waiter.done
+        if isinstance(done, Part):
+            done.parts.again(done)
             return
-        moved = Moved(waiter.on_done, partial(self._moved.pop, joined, None))
+
+        def moved(outcome: Outcome) -> tuple[int, int] | None:
+            self._moved.pop(joined, None)
+            return done(outcome)
+
         try:
-            task = self.start(waiter.call, waiter.hints, moved, waiter.since, ())
+            task = self.start(waiter.call, waiter.hints, moved, waiter.now)
         except FarmError as error:
-            waiter.on_done(error)
+            done(error)
         else:
             self._moved[joined] = task
 
-    def _count(self, call: Call, calls: int, rows: int, hints: Hints) -> None:
-        self._statistics.count_reused(call, calls, rows, hints, self._clock())
-
-    def waiting_of(self, client: str, chain: str | None) -> list[TaskId]:
-        """Return the calls of a client, or of one of its chains, that wait for another call."""
-        return [
+    def waiting(self, client: str, chain: str | None) -> list[TaskId]:
+        """Return the calls of a client that wait for a worker, or for another call."""
+        joined = [
             joined
             for joined, flight in self._waiting.items()
             if (hints := flight.joined[joined].hints).client == client
             and chain in (None, hints.chain)
         ]
+        return [*self._inner.waiting(client, chain), *joined]
 
-    def fail(self, joined: TaskId, error: FarmError) -> int:
-        """Answer a call that waits for another call, and return how many calls it counts as."""
-        flight = self._waiting.get(joined)
-        if flight is None:
-            return 0
-        waiter = flight.joined[joined]
-        self.cancel(joined)
-        waiter.on_done(error)
-        return max(1, calls_of(waiter.on_done, len(waiter.rows)))
+    def fail(self, task_id: TaskId, error: FarmError) -> int:
+        """Answer a call if it waits for a worker, or for another call; return how many it is."""
+        flight = self._waiting.get(task_id)
+        if flight is not None:
+            waiter = flight.joined[task_id]
+            done, rows = waiter.done, len(waiter.keys)
+        else:
+            flight, task = self._of_task.get(task_id), self._view.task(task_id)
+            if flight is None or not flight.joined:
+                return self._inner.fail(task_id, error)
+            if flight.on_done is None or task is None or task.line is None:
+                return 0  # only others wait for it, or a worker has it
+            done, rows = flight.on_done, task.rows
+        self.cancel(task_id)
+        return max(1, tell(done, error, rows)[0])
 
     def cancel(self, task_id: TaskId) -> bool:
-        """Cancel a call; False: its task, if it has one, must be cancelled in the scheduler.
-
-        A task that others wait for goes on without its own caller.
-        """
+        """Cancel a call. A task that others wait for goes on without its own caller."""
         moved = self._moved.pop(task_id, None)
         if moved is not None:
-            if not self.cancel(moved):
-                self._drop(moved)
-            return True
-        if self._answers.pop(task_id, None) is not None:
+            return self.cancel(moved)
+        if self.put_off.pop(task_id, None) is not None:
             return True
         flight = self._waiting.pop(task_id, None)
         if flight is not None:
             del flight.joined[task_id]
             if flight.on_done is None and not flight.joined and flight.task is not None:
                 self._forget(flight)
-                self._drop(flight.task)
+                self._inner.cancel(flight.task)
             return True
         flight = self._of_task.get(task_id)
-        if flight is None:
-            return False
-        if flight.joined:
-            flight.on_done = None
-            return True
-        self._forget(flight)
-        return False
+        if flight is not None:
+            if flight.joined:
+                is_open, flight.on_done = flight.on_done is not None, None
+                return is_open
+            self._forget(flight)
+        return self._inner.cancel(task_id) or self._feeder.cancel(task_id)
 
     def _forget(self, flight: Flight) -> None:
         """Let later calls for the same rows start a task of their own."""
@@ -318,5 +288,63 @@ class Reuse:
         if flight.task is not None:
             self._of_task.pop(flight.task, None)
 
-    def __len__(self) -> int:
-        return len(self._answers)
+
+@dataclass(eq=False, repr=False)
+class Flight:
+    """A task in the scheduler: its own caller, and the others that wait for rows of it."""
+
+    keys: Sequence[bytes]
+    on_done: OnDone | None
+    priority: int
+    has_rows: bool
+    _reusing: Reusing
+    task: TaskId | None = None
+    joined: dict[TaskId, LookedUp] = field(default_factory=dict)
+
+    def __call__(self, outcome: Outcome) -> tuple[int, int]:
+        return self._reusing.landed(self, outcome)
+
+    @cached_property
+    def places(self) -> Mapping[bytes, int]:
+        """The row of each key."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    def outcome_for(self, waiter: LookedUp, outcome: Outcome) -> Outcome | None:
+        """Return a waiter's part of the task's outcome; None if it says nothing about its rows.
+
+        As that of a run of rows it may end at the first row that failed, or that was not reached.
+        """
+        asked_for = [self.places[key] for key in waiter.keys]
+        first = asked_for[0]
+        if isinstance(outcome, FarmError):
+            if len(self.keys) == 1 or not isinstance(outcome, OF_ROWS):
+                return outcome
+            if outcome.row != first or isinstance(outcome, WorkerLost):
+                return None
+            return _failed(waiter, outcome)
+        done = outcome.rows_done(len(self.keys))
+        if first >= done:
+            is_next = first == done and outcome.failed is not None
+            return _failed(waiter, outcome.failed) if is_next and outcome.failed else None
+        rows = list(takewhile(lambda row: row < done, asked_for))
+        stopped_at = asked_for[len(rows)] if len(rows) < len(asked_for) else -1
+        if not self.has_rows:
+            is_row = waiter.call.rows is not None
+            outputs = tuple([array[None] if is_row else array for array in outcome.outputs])
+        elif waiter.call.rows is None:
+            outputs = tuple([array[first, ...] for array in outcome.outputs])
+        else:
+            outputs = tuple([array[rows] for array in outcome.outputs])
+        share = len(rows) / done if outcome.batch_rows == 1 else 1.0
+        return replace(
+            outcome,
+            outputs=outputs,
+            run_time_s=outcome.run_time_s * share,
+            failed=outcome.failed if stopped_at == done else None,
+            reused=True,
+            copied=False,
+        )
+
+
+def _failed(waiter: LookedUp, error: FarmError) -> Outcome:
+    return error if len(waiter.keys) == 1 else Result((), failed=error)

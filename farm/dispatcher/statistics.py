@@ -1,56 +1,25 @@
-"""Counts and times of each model's calls since the farm started.
+"""Counts and times of models, clients and chains, and measures of the last moments.
 
-The fields are those of the KServe protocol's statistics extension, as in Triton.
+A chain is the calls of one client that give one chain name. The fields of a model are those of the
+KServe protocol's statistics extension, as in Triton.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from farm.call import QUESTIONS, Call, Hints, Result
-from farm.dispatcher.chains import Chains, counted
-from farm.dispatcher.clients import Clients
-from farm.errors import FarmError
-from farm.scheduler.actions import Outcome
-from farm.scheduler.state import Task
-from farm.scheduler.view import View
+import numpy as np
 
-
-class Counted:
-    """A receiver of a task's outcome that knows how many calls the task counts as."""
-
-    __slots__ = ()
-
-    def calls(self, rows: int) -> int:
-        """Return how many calls a task of `rows` rows counts as; 0: its call is counted later."""
-        raise NotImplementedError
-
-    def fails(self, outcome: Outcome) -> int:
-        """Return how many calls fail for good with this outcome."""
-        raise NotImplementedError
-
-
-def calls_of(on_done: object, rows: int) -> int:
-    """Return how many calls a task of `rows` rows with this receiver counts as; mostly one."""
-    return on_done.calls(rows) if isinstance(on_done, Counted) else 1
-
-
-def ended_calls(on_done: object, rows: int, outcome: Outcome, fails: int) -> int:
-    """Return how many calls a task of `rows` rows counts as with this outcome.
-
-    These are its calls, without those that fail but run again, as the rows of a lost run do.
-    fails: how many fail for good.
-    """
-    calls = calls_of(on_done, rows)
-    return min(calls, fails) if isinstance(outcome, FarmError) else calls
-
-
-def fails_of(on_done: object, outcome: Outcome) -> int:
-    """Return how many calls fail for good when this receiver gets an outcome; None: cancelled."""
-    if on_done is None or (isinstance(outcome, Result) and outcome.failed is None):
-        return 0
-    return on_done.fails(outcome) if isinstance(on_done, Counted) else 1
+from farm.call import QUESTIONS, Call, CallerName
+from farm.dispatcher.ended import ANSWERED, REFUSED, REUSED, EndedCall, EndedCalls, to_unix
+from farm.scheduler.state import TaskId
+from farm.scheduler.view import ClientCalls
 
 
 @dataclass(slots=True)
@@ -89,132 +58,372 @@ class ModelStatistics:
     reused: int = 0
     missed: int = 0
 
-    def add_run(self, rows: int, result: Result, *, one_by_one: bool = False) -> float:
-        """Record the run of a task's rows and return its worker-seconds.
+    def add(self, ended: EndedCall, done: int, failed: int, today: float) -> float:
+        """Record what ended and return the worker-seconds of its run.
 
-        one_by_one: they ran one after another, not together.
+        done, failed: how many calls were done and failed. today: the end, as Unix time.
         """
-        run_time_s = result.run_time_s
-        if one_by_one:
-            rows = result.rows_done(rows)
-            batch_rows, share = 1, float(rows)
-        else:  # every task of a run reports the whole run: count its share
-            batch_rows = max(result.batch_rows, rows)
-            share = rows / batch_rows
-            run_time_s *= share
-        self.compute.seconds += run_time_s
-        self.rows += rows
-        self.executions += share
-        of_size = self.by_batch.get(batch_rows)
-        if of_size is None:
-            of_size = self.by_batch[batch_rows] = Duration()
-        of_size.add(run_time_s, share)
-        return run_time_s
-
-    def add_outcome(
-        self, outcome: Result | FarmError, waited_s: float, today: float, calls: int = 1
-    ) -> None:
-        """Record the outcome of `calls` calls, which took `waited_s` seconds each.
-
-        today: Unix time.
-        """
-        if isinstance(outcome, FarmError):
-            self.fail.add(calls * waited_s, calls)
-            return
-        done = outcome.rows_done(calls)
-        if outcome.failed is not None:
-            self.fail.add(waited_s)
+        if ended.ending is REUSED:
+            self.success.add(0.0, ended.calls)
+            self.reused += ended.done
+            self.missed += ended.rows - ended.done
+            return 0.0
+        worker_s = 0.0
+        if ended.ran:
+            rows, worker_s = ended.rows, ended.run_s
+            if ended.is_run:
+                rows = ended.done
+                batch_rows, share = 1, float(rows)
+            else:  # every task of a run reports the whole run: count its share
+                batch_rows = rows if rows > ended.batch_rows else ended.batch_rows
+                share = rows / batch_rows
+                worker_s *= share
+            self.rows += rows
+            self.executions += share
+            of_size = self.by_batch.get(batch_rows)
+            if of_size is None:
+                of_size = self.by_batch[batch_rows] = Duration()
+            of_size.add(worker_s, share)
+        self.compute.add(worker_s, done)
+        took_s = ended.at - ended.began
+        if failed:
+            self.fail.add(failed * took_s, failed)
         if done:
-            self.success.add(done * waited_s, done)
-            self.queue.add(done * outcome.queue_time_s, done)
-            self.compute.count += done
+            self.success.add(done * took_s, done)
+            self.queue.add(done * ended.queue_s, done)
             self.last = today
+        return worker_s
+
+
+BUCKETS = 12
+"""Answers are counted in this many steps; rates and shares are over all of them."""
+
+SHORTEST_SPAN_S = 1.0
+"""Least time that a rate is over: one answer after a millisecond is not 1,000 calls/s."""
+
+
+@dataclass(eq=False, slots=True)
+class Tally:
+    """Counts answers in steps of `bucket_s` seconds.
+
+    worker_s: worker-seconds of the answered calls. last_at: time of the last answer. since_s:
+    worker-seconds of all calls of the farm at the begin.
+    """
+
+    began_at: float
+    bucket_s: float
+    last_at: float | None = None
+    done: int = 0
+    failed: int = 0
+    worker_s: float = 0.0
+    # Lists of the number of the step, answers, worker-seconds.
+    recent: deque[list[float]] = field(default_factory=partial(deque, maxlen=BUCKETS))
+    _until: float = -math.inf  # end of the last step
+    since_s: float = 0.0
+
+    def answered(self, done: int, failed: int, now: float, worker_s: float = 0.0) -> None:
+        """Count answers that came now. Of a run, its last part counts to the recent seconds."""
+        self.done += done
+        self.failed += failed
+        self.last_at = now
+        if now >= self._until:
+            step = int(now // self.bucket_s)
+            self.recent.append([step, 0, 0.0])
+            self._until = (step + 1) * self.bucket_s
+        last = self.recent[-1]
+        last[1] += done + failed
+        if worker_s:
+            self.worker_s += worker_s
+            most_s = BUCKETS * self.bucket_s
+            last[2] += worker_s if worker_s < most_s else most_s
+
+    def lately(self, now: float) -> tuple[float, float]:
+        """Return the rate of answers, and the worker-seconds, of the last steps."""
+        first = int(now // self.bucket_s) - BUCKETS + 1
+        count = seconds = 0.0
+        for step, answers, worker_s in self.recent:
+            if step >= first:
+                count += answers
+                seconds += worker_s
+        if not count:
+            return 0.0, seconds
+        span_s = now - max(self.began_at, first * self.bucket_s)
+        return count / max(SHORTEST_SPAN_S, span_s), seconds
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another tally, which is forgotten."""
+        self.began_at = min(self.began_at, other.began_at)
+        self.done += other.done
+        self.failed += other.failed
+        self.worker_s += other.worker_s
+        self.last_at = max(self.last_at or 0.0, other.last_at or 0.0)
+        steps: dict[float, list[float]] = {}
+        for step, answers, seconds in (*self.recent, *other.recent):
+            known = steps.setdefault(step, [step, 0, 0.0])
+            known[1] += answers
+            known[2] += seconds
+        self.recent = deque((steps[step] for step in sorted(steps)), maxlen=BUCKETS)
+        self._until = max(self._until, other._until)
+
+
+KEPT = 1000
+"""Most clients with a row of their own; the others, which called less lately, share one."""
+
+BUCKET_S = 15.0
+
+SHARE_OVER_S = BUCKET_S * BUCKETS
+"""Shares of worker-seconds and rates are over these three minutes."""
+
+OTHERS = "(others)"
+"""The name in the row of all clients without a row of their own."""
+
+
+class Clients:
+    """The answers of each client since the farm started.
+
+    Open calls are not counted here: the accounts that share the workers between clients know them.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: OrderedDict[str, Tally] = OrderedDict()
+        self._others = Tally(math.inf, BUCKET_S)
+        self._forgotten = 0
+
+    def answered(self, name: str, done: int, failed: int, worker_s: float, now: float) -> None:
+        """Count answers to a client. worker_s: the worker-seconds that these took."""
+        tally = self._by_name.get(name)
+        if tally is None:
+            tally = self._by_name[name] = Tally(now, BUCKET_S)
+            if len(self._by_name) > KEPT:
+                self._others.add(self._by_name.popitem(last=False)[1])
+                self._forgotten += 1
+        else:
+            self._by_name.move_to_end(name)
+        tally.answered(done, failed, now, worker_s)
+
+    def snapshot(self, open_calls: Mapping[str, ClientCalls], now: float) -> list[dict[str, Any]]:
+        """Return a row for each client, those with the largest share of the workers first.
+
+        open_calls: of the clients that have any now.
+        """
+        names = [*self._by_name, *(name for name in open_calls if name not in self._by_name)]
+        rows = [_row(n, self._by_name.get(n), open_calls.get(n), now) for n in names]
+        in_sum = _row(OTHERS, self._others, None, now) | {"others": self._forgotten}
+        rows.sort(key=lambda r: (-r["recent_s"], -(r["queued"] + r["running"]), r["client"]))
+        for row in rows[KEPT:]:
+            in_sum["others"] += 1
+            for key in ("callers", "queued", "running", "done", "failed", "worker_s", "recent_s"):
+                in_sum[key] += row[key]
+            in_sum["calls_per_s"] += row["calls_per_s"]
+        rows = rows[:KEPT]
+        if in_sum["others"]:
+            rows.append(in_sum)
+        all_s = sum(row["recent_s"] for row in rows)
+        for row in rows:
+            recent_s = row.pop("recent_s")
+            row["share"] = recent_s / all_s if all_s > 0.0 else 0.0
+        return rows
+
+
+def _row(name: str, tally: Tally | None, opened: ClientCalls | None, now: float) -> dict[str, Any]:
+    opened = opened or ClientCalls()
+    tally = tally or Tally(now, BUCKET_S)
+    per_s, recent_s = tally.lately(now)
+    return {
+        "client": name,
+        "others": 0,
+        "callers": opened.callers,
+        "queued": opened.queued,
+        "running": opened.running,
+        "done": tally.done,
+        "failed": tally.failed,
+        "share": 0.0,
+        "worker_s": tally.worker_s + opened.busy_s,
+        "recent_s": recent_s + min(SHARE_OVER_S * opened.running, opened.busy_s),
+        "calls_per_s": per_s,
+        "last_s": None if tally.last_at is None else now - tally.last_at,
+    }
+
+
+CHAINS_KEPT = 1000
+"""Most chains kept; beyond that, the one whose last call came first is forgotten."""
+
+CHAIN_BUCKET_S = 5.0
+"""The rate is over the last minute, twelve of these steps."""
+
+SAME_AGE_S = 60.0
+"""Chains with an answer in the same minute are listed by name, so that rows keep their places."""
+
+
+class Chains:
+    """The chains of one dispatcher: calls that give a client or a chain, without questions."""
+
+    def __init__(self, stream: EndedCalls) -> None:
+        self._stream = stream
+        self._of_all_s = 0.0  # worker-seconds of all answered calls of the farm
+        self._by_name: OrderedDict[CallerName, Tally] = OrderedDict()
+        self._open: dict[TaskId, Tally] = {}  # of each of their tasks without an answer
+
+    def opened(self, task_id: TaskId, call: Call, name: CallerName, now: float) -> None:
+        """Count a task that was accepted now; `name` is the client and the chain."""
+        if call.operation not in QUESTIONS:
+            self._open[task_id] = self._chain(name, now)
+
+    def _chain(self, name: CallerName, now: float) -> Tally:
+        """Return a chain, as the one that called last."""
+        chain = self._by_name.get(name)
+        if chain is None:
+            self._stream.fold()  # it begins after all calls that have ended
+            if len(self._by_name) >= CHAINS_KEPT:
+                self._by_name.popitem(last=False)
+            chain = self._by_name[name] = Tally(now, CHAIN_BUCKET_S, since_s=self._of_all_s)
+        else:
+            self._by_name.move_to_end(name)
+        return chain
+
+    def answered(self, ended: EndedCall, done: int, failed: int, worker_s: float) -> None:
+        """Record what ended and took so many worker-seconds, if it is of a chain."""
+        self._of_all_s += worker_s
+        look = self._open.get if ended.more else self._open.pop
+        chain = look(ended.task, None)
+        if chain is None and ended.chain is not None:
+            chain = self._chain(ended.chain, ended.at)
+        if chain is not None:
+            chain.answered(done, failed, ended.at, worker_s)
+
+    def cancelled(self, task_id: TaskId) -> None:
+        """Record that a task, if it is an open one of a chain, gets no answer."""
+        if task_id in self._open:
+            self._stream.fold()  # some of its rows may have been answered
+            del self._open[task_id]
+
+    def snapshot(self, sent: Iterable[TaskId], now: float) -> list[dict[str, Any]]:
+        """Return a row for each chain, those with the latest calls or answers first.
+
+        sent: the tasks that workers have.
+        """
+        self._stream.fold()
+        is_open, in_flight = Counter(self._open.values()), Counter[Tally]()
+        if is_open:
+            in_flight.update(chain for task in sent if (chain := self._open.get(task)) is not None)
+
+        def place(item: tuple[CallerName, Tally]) -> tuple[int, list[tuple[int, str]]]:
+            """Return the minutes since the last call or answer, then names as people count."""
+            (client, name), chain = item
+            last_at = chain.began_at if chain.last_at is None else chain.last_at
+            age_s = 0.0 if chain in is_open else now - last_at
+            words = re.split(r"(\d+)", f"{client} {name or ''}")
+            return int(age_s / SAME_AGE_S), [(int(w) if w.isdecimal() else 0, w) for w in words]
+
+        chains = sorted(self._by_name.items(), key=place)
+        return [
+            {
+                "client": client,
+                "chain": name,
+                "queued": is_open[chain] - in_flight[chain],
+                "in_flight": in_flight[chain],
+                "began_s": now - chain.began_at,
+                "done": chain.done,
+                "failed": chain.failed,
+                "calls_per_s": chain.lately(now)[0],
+                "share": min(
+                    1.0, chain.worker_s / max(chain.worker_s, self._of_all_s - chain.since_s, 1e-9)
+                ),
+                "run_time_s": chain.worker_s,
+                "last_answer_s": None if chain.last_at is None else now - chain.last_at,
+            }
+            for (client, name), chain in chains
+        ]
 
 
 class Statistics:
     """Statistics of models, chains and clients of one dispatcher, without questions."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: EndedCalls) -> None:
         self.models: dict[str, ModelStatistics] = {}
-        self.chains = Chains()
+        self.chains = Chains(stream)
         self.clients = Clients()
+        stream.add_window(self)
 
-    def add_answer(
-        self, task: Task, outcome: Result | FarmError, calls: int, now: float, today: float
-    ) -> None:
-        """Record an answer to a task, which counts as `calls` calls. today: Unix time."""
-        worker_s = self.add_run(task, outcome)
-        if calls:
-            self.add_outcome(task.call, outcome, now - task.submitted_at, today, calls)
-        if task.call.operation not in QUESTIONS:
-            client = task.account.client.name
-            self.clients.answered(client, *counted(outcome, calls), worker_s, now)
-        if task.id in self.chains.open:
-            self.chains.task_answered(task.id, outcome, calls, worker_s, now)
+    def fold(self, records: Sequence[EndedCall]) -> None:
+        """Take the records since the last time."""
+        unix = to_unix()
+        models, chains, clients = self.models, self.chains, self.clients
+        for ended in records:
+            if ended.ending is REFUSED or ended.operation in QUESTIONS:
+                continue
+            of_model = models.get(ended.model)
+            if of_model is None:
+                of_model = models[ended.model] = ModelStatistics()
+            done, failed = ended.ends
+            worker_s = of_model.add(ended, done, failed, unix + ended.at)
+            if ended.calls or ended.ending is ANSWERED:
+                clients.answered(ended.client, done, failed, worker_s, ended.at)
+                chains.answered(ended, done, failed, worker_s)
 
-    def add_whole(
-        self,
-        call: Call,
-        outcome: Result | FarmError,
-        hints: Hints,
-        began: float,
-        now: float,
-        today: float,
-    ) -> None:
-        """Record the outcome of a call whose tasks counted as none."""
-        self.add_outcome(call, outcome, now - began, today)
-        failed = isinstance(outcome, FarmError)
-        self._add_caller(hints, int(not failed), int(failed), now)
 
-    def _add_caller(self, hints: Hints, done: int, failed: int, now: float) -> None:
-        self.clients.answered(hints.client, done, failed, 0.0, now)
-        if hints.shown_as is not None:
-            self.chains.answered(hints.shown_as, done, failed, now)
+SAMPLES = 2000
+"""Samples per percentile: enough for a p99, few enough to sort for each snapshot."""
 
-    def add_run(self, task: Task, outcome: Result | FarmError) -> float:
-        """Record the run of a task, a call or a part of one, and return its worker-seconds."""
-        if not isinstance(outcome, Result) or task.call.operation in QUESTIONS:
-            return 0.0
-        worker_s = self._of(task.call).add_run(task.rows, outcome, one_by_one=task.is_run)
-        self.chains.of_all_s += worker_s
-        return worker_s
 
-    def add_outcome(
-        self,
-        call: Call,
-        outcome: Result | FarmError,
-        waited_s: float,
-        today: float,
-        calls: int = 1,
-    ) -> None:
-        """Record the outcome of a call, or of `calls` calls that ran as its rows."""
-        if call.operation not in QUESTIONS:
-            self._of(call).add_outcome(outcome, waited_s, today, calls)
+class Measures:
+    """Counts and recent samples of one dispatcher.
 
-    def count_reused(self, call: Call, calls: int, rows: int, hints: Hints, now: float) -> None:
-        """Record calls that were answered without a run of their own.
+    overhead_s: time from call to answer minus the model's run time, of calls that found an idle
+    worker; idle_gap_s: time that a worker was idle before a call that was already queued.
+    """
 
-        call: one of them; calls, rows: how many these are.
-        """
-        of_model = self._of(call)
-        of_model.success.add(0.0, calls)
-        of_model.reused += rows
-        if calls:
-            self._add_caller(hints, calls, 0, now)
+    def __init__(self, stream: EndedCalls) -> None:
+        stream.add_window(self)
+        self._overhead_s: deque[float] = deque(maxlen=SAMPLES)
+        self._idle_gap_s: deque[float] = deque(maxlen=SAMPLES)
+        self._done_at: deque[float] = deque(maxlen=SAMPLES)
+        self.done = 0
+        self.failed = 0
+        self.run_time_s = 0.0
 
-    def count_missed(self, call: Call, rows: int) -> None:
-        """Record rows of a call that run because no evaluation of them is known."""
-        self._of(call).missed += rows
+    def fold(self, records: Sequence[EndedCall]) -> None:
+        """Take the records since the last time; each row of a run counts."""
+        for ended in records:
+            if ended.ending is not ANSWERED:
+                continue
+            if ended.failure is not None:
+                self.failed += ended.failure.calls
+            if not ended.ran:
+                self._done_at.append(ended.at)
+                continue
+            if ended.is_run:
+                self._done_at.extend([ended.at] * min(ended.done, SAMPLES))
+                self.done += ended.done
+            else:
+                self._done_at.append(ended.at)
+                self.done += 1
+            self.run_time_s += ended.run_s
+            if ended.copied:
+                continue  # the time before the copy is neither overhead nor idle time
+            if not ended.waited:
+                self._overhead_s.append(ended.at - ended.began - ended.run_s)
+            elif ended.idle_s >= 0.0:
+                self._idle_gap_s.append(ended.idle_s)
 
-    def snapshot(self, view: View, now: float) -> dict[str, Any]:
-        """Return the rows of chains and of clients."""
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """Return counts, calls/s over the last 10 s, and percentiles in seconds, as JSON data."""
+        recent = sum(1 for t in self._done_at if t > now - 10.0)
+        span = 10.0
+        if recent == SAMPLES:  # the samples span less than 10 s: use their span
+            span = max(now - self._done_at[0], 1e-9)
         return {
-            "chains": self.chains.snapshot(view.sent(), now),
-            "clients": self.clients.snapshot(view.clients(now), now),
+            "done": self.done,
+            "failed": self.failed,
+            "run_time_s": self.run_time_s,
+            "calls_per_s": recent / span,
+            "overhead_s": _percentiles(self._overhead_s),
+            "idle_gap_s": _percentiles(self._idle_gap_s),
         }
 
-    def _of(self, call: Call) -> ModelStatistics:
-        known = self.models.get(call.model)
-        if known is None:
-            known = self.models[call.model] = ModelStatistics()
-        return known
+
+def _percentiles(samples: deque[float]) -> dict[str, float] | None:
+    if not samples:
+        return None
+    p50, p95, p99 = np.percentile(samples, (50, 95, 99))
+    return {"p50": float(p50), "p95": float(p95), "p99": float(p99), "samples": len(samples)}

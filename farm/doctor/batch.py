@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
-from farm.doctor import qstat
 from farm.doctor.finding import Finding, Weight, ok, warning, wrong
 from farm.errors import FarmError, Unavailable
 from farm.provision.batch.commands import Commands
 from farm.provision.batch.plan import ClusterPlan, read_plan
-from farm.provision.batch.system import BatchError, BatchSystem
+from farm.provision.batch.system import BatchError, BatchSystem, Stand
 from farm.provision.batch.systems import SYSTEMS
 from farm.provision.batch.systems.slurm import clean
 from farm.settings import SettingsError
+from farm.wording import counted
 
 ANSWER_S = 15.0
 
@@ -29,9 +31,9 @@ def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
     """
     needed = _system_of(cluster)
     asked_for = needed.title if needed is not None else used
-    owner = "" if asked_for else qstat.owner()
+    owner = "" if asked_for else qstat_owner()
     answering: list[Finding] = []
-    if owner == qstat.UNKNOWN:
+    if owner == UNKNOWN:
         text = "qstat is neither that of PBS nor that of Grid Engine"
         remedy = "look at the output of `qstat --version` and `qstat -help`"
         answering.append(warning("batch system", text, remedy))
@@ -39,7 +41,7 @@ def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
     for name, system in SYSTEMS.items():
         if asked_for and system.title != asked_for:
             continue
-        if owner and name in qstat.SYSTEMS and name != owner:
+        if owner and name in QSTAT_SYSTEMS and name != owner:
             continue  # PBS and Grid Engine have commands of the same names
         make = wrong if system is needed else warning
         try:
@@ -59,7 +61,8 @@ def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
         if listing.problem:
             answering.append(warning("batch system", f"{system.title}: {listing.problem}", remedy))
         else:
-            text = f"{system.title} answers; you have {len(listing.rows)} jobs"
+            live = sum(row.stand is not Stand.ENDED for row in listing.rows)
+            text = f"{system.title} answers; you have {counted(live, 'job')}"
             answering.append(ok("batch system", text))
         if name == "slurm" and shutil.which("sinfo"):
             answering += _partitions()
@@ -131,7 +134,9 @@ def _partitions() -> list[Finding]:
         return [wrong("partitions", f"sinfo: {error}", "try sinfo by hand")]
     if not found:
         return [wrong("partitions", "sinfo lists none", "ask your administrators")]
-    text = ", ".join(f"{name} ({nodes} nodes)" for name, (_, nodes) in sorted(found.items()))
+    text = ", ".join(
+        f"{name} ({counted(nodes, 'node')})" for name, (_, nodes) in sorted(found.items())
+    )
     if not any(is_up and nodes for is_up, nodes in found.values()):
         remedy = "jobs stay pending; look at: sinfo --list-reasons"
         return [wrong("partitions", f"none is up with usable nodes: {text}", remedy)]
@@ -146,3 +151,42 @@ def _sinfo() -> str:
     """Return sinfo's lines of partition, availability, nodes and their state. Raises BatchError."""
     commands = Commands(clean, timeout_s=ANSWER_S)
     return asyncio.run(commands.run("sinfo", "-h", "-o", "%P|%a|%D|%t"))
+
+
+QSTAT_S = 5.0
+
+QSTAT_SYSTEMS = ("pbs", "grid-engine")
+"""The batch systems that have a command `qstat`."""
+
+UNKNOWN = "unknown"
+
+_PBS = re.compile(r"\bpbs_version\b", re.IGNORECASE)
+"""Output of `qstat --version`; source: qstat(1B) of PBS Pro."""
+
+_GRID_ENGINE = re.compile(r"^usage: qstat \[options\]|\bGrid Engine\b|^\w*GE \d", re.MULTILINE)
+"""Output of `qstat -help`: a line with the version, such as `SGE 8.1.9`, and then the usage."""
+
+
+def qstat_owner() -> str:
+    """Return the key of the system that `qstat` belongs to; UNKNOWN for others; empty: no qstat."""
+    if (path := shutil.which("qstat")) is None:
+        return ""
+    if _PBS.search(_printed(path, "--version")):
+        return "pbs"
+    return "grid-engine" if _GRID_ENGINE.search(_printed(path, "-help")) else UNKNOWN
+
+
+def _printed(*command: str) -> str:
+    """Return what a command prints; empty if it cannot be run or does not end."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=QSTAT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")

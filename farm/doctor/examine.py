@@ -34,6 +34,7 @@ def checks(named: str | None, cluster: Path | None) -> dict[str, Check]:
         "time limits": machine.time_limits,
         "disk": partial(folder.disk, where),
         "keys": partial(folder.permissions, where),
+        "left on disk": partial(folder.left, where),
         "port": partial(target.port, named),
         "farm": partial(target.answers, named),
         "batch system": lambda: batch.systems(cluster, target.batch_system(named)),

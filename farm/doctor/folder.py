@@ -1,14 +1,18 @@
-"""The run folder: its disk and file system, its permissions and those of the keys in it."""
+"""The folders of farm: disk, file system, permissions, and all that is left of them."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from farm.doctor.finding import Finding, ok, warning, wrong
-from farm.machine.private import OTHERS
+from farm.doctor.finding import Finding, Weight, ok, warning, wrong
+from farm.machine.private import LOCK, OTHERS, abandoned
+from farm.sweep.file.signature import key_path
 from farm.transports.connection import CLIENTS_FILE, WORKERS_FILE
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -73,6 +77,69 @@ def permissions(folder: Path) -> list[Finding]:
         return found
     names = ", ".join(path.name for path in keys)
     return [ok("keys", f"{names} in {folder}, for this user only" if keys else f"none in {folder}")]
+
+
+def left(folder: Path) -> list[Finding]:
+    """List all that farm has on this machine's disks for this user, with how to remove it.
+
+    folder: the run folder. Other run folders are looked for in the current folder only.
+    """
+    found = [*_run_folders(folder), *_temporary()]
+    key = key_path()
+    if key.exists():
+        remedy = f"rm {shlex.quote(str(key))}, and sweep files written so far need --trust"
+        found.append(_left(f"the key {key}, which signs this user's sweep files", remedy))
+    return found or [ok("left on disk", "nothing")]
+
+
+def _run_folders(folder: Path) -> Iterator[Finding]:
+    """Yield a finding for the run folder, and for others in the current folder."""
+    for path in sorted({folder, *Path().glob("farm-*")}):
+        marks = [name for name in (*KEYS, "logs", "jobs") if (path / name).exists()]
+        if not (marks and _is_own(path)):
+            continue
+        remedy = f"rm -r {shlex.quote(str(path))}"
+        text = f"the run folder {path}, {_size(path)}"
+        if CLIENTS_FILE in marks:
+            text += ", of a farm that runs or was killed"
+            remedy = f"farm stop {shlex.quote(str(path))}, and then: {remedy}"
+        yield _left(text, remedy)
+
+
+def _temporary() -> Iterator[Finding]:
+    """Yield a finding for each temporary folder of farm."""
+    place = Path(tempfile.gettempdir())
+    gone = set(abandoned())
+    for path in sorted(filter(_is_own, place.iterdir())):
+        text = f"the temporary folder {path}, {_size(path)}"
+        remedy = f"rm -r {shlex.quote(str(path))}"
+        if path in gone:
+            remedy = f"the next start of a farm removes it; or: {remedy}"
+            yield _left(f"{text}, of a process that was killed", remedy)
+        elif (path / LOCK).exists():
+            yield _left(f"{text}, in use", "it goes with the process that uses it")
+        elif path.name.startswith("farm-"):
+            remedy = f"once no farm of yours runs here: {remedy}"
+            yield _left(f"{text}, which no process has locked", remedy)
+
+
+def _left(text: str, remedy: str) -> Finding:
+    return Finding("left on disk", Weight.OK, text, remedy)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a path is a folder of this user, and no link."""
+    try:
+        facts = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+
+
+def _size(folder: Path) -> str:
+    """Return the size of all files in a folder."""
+    paths = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
+    return f"{sum(path.lstat().st_size for path in paths if path.exists()) / 2**20:.1f} MiB"
 
 
 def nearest(folder: Path) -> Path:

@@ -9,9 +9,7 @@ import subprocess
 import time
 
 from farm.doctor.finding import Finding, ok, warning, wrong
-from farm.machine.cpus import allowed_cpus
-from farm.machine.memory import usable_memory
-from farm.machine.open_files import OPEN_FILES
+from farm.machine.resources import OPEN_FILES, allowed_cpus, usable_memory
 from farm.provision.batch.allocation import end_time
 from farm.provision.local.devices import devices
 from farm.worker.containers.runtime import PROGRAMS, fault_in

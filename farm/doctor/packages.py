@@ -48,8 +48,7 @@ def program_is_this_one() -> list[Finding]:
 
 
 def versions(
-    requirements: Sequence[str] | None = None,
-    installed: Callable[[str], str] = metadata.version,
+    requirements: Sequence[str] | None = None, installed: Callable[[str], str] = metadata.version
 ) -> list[Finding]:
     """Compare installed packages with the minima of farm's dependencies and extras.
 

@@ -15,6 +15,7 @@ from farm.doctor.finding import Finding, ok, warning, wrong
 from farm.errors import FarmError, Unavailable
 from farm.storage.lock import born
 from farm.transports.connection import CLIENTS_FILE, Connection, read_connection
+from farm.wording import counted
 
 PORT = 4242
 """Default port of `farm serve`."""
@@ -102,7 +103,7 @@ def _state(where: str | Path, state: dict[str, Any]) -> list[Finding]:
     if events and events[-1].get("time", 0.0) > time.time() + SKEW_S:
         text = "its clock is ahead of the one here"
         found.append(warning("farm", text, "synchronise the clocks of both machines"))
-    text = f"{where} answers: {len(workers)} workers, {queued} queued calls"
+    text = f"{where} answers: {counted(len(workers), 'worker')}, {counted(queued, 'queued call')}"
     return [ok("farm", text), *found]
 
 

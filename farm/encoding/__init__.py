@@ -1,4 +1,4 @@
 """Pure functions that several protocols share: JSON numbers, configs, rows, tensors, errors.
 
-Codecs use `json_numbers.py`, `tensors.py` and `rows.py`; `errors.py` has errors as JSON.
+Codecs use `json_numbers.py` and `tensors.py`; `errors.py` has errors as JSON.
 """

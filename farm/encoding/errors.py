@@ -22,6 +22,7 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
     WorkerLost,
+    shortened,
 )
 
 ERRORS: Mapping[type[FarmError], tuple[str, int]] = MappingProxyType(
@@ -87,4 +88,4 @@ def _error_text(body: bytes) -> str:
     text = answer.get("error", answer.get("detail")) if type(answer) is dict else None
     if type(text) is not str:
         text = " ".join(body[:2000].decode("utf-8", "replace").split()) or "an empty body"
-    return text if len(text) <= 400 else f"{text[:397]}..."
+    return shortened(text, 400)

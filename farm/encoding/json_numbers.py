@@ -10,7 +10,9 @@ import json
 import math
 import sys
 from array import array
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -94,19 +96,38 @@ def tensor(value: Any, where: str) -> Array:
     """
     if type(value) is not list or list not in map(type, value):
         return vector(value, where)
-    if where.count("[") > MAX_DIMENSIONS:
-        raise InvalidInput(f"{where} is nested more than {MAX_DIMENSIONS} deep")
-    parts = []
-    for i, part in enumerate(value):
-        if type(part) is not list:
-            raise InvalidInput(f"{where}[{i}] is {kind_of(part)}; expected a list as before it")
-        parts.append(tensor(part, f"{where}[{i}]"))
-        if parts[i].shape != parts[0].shape:
-            raise InvalidInput(
-                f"{where}[{i}] has shape {parts[i].shape}, {where}[0] has {parts[0].shape}; "
-                "expected the same"
-            )
-    return np.stack(parts)
+    # Level by level, as there may be a million lists, and each of them may be empty.
+    shape: list[int] = []
+    level: list[Any] = [value]
+    while list in map(type, level):
+        if len(shape) > MAX_DIMENSIONS:
+            raise InvalidInput(f"{where} is nested more than {MAX_DIMENSIONS} deep")
+        if {*map(type, level)} != {list}:
+            i, odd = next((i, part) for i, part in enumerate(level) if type(part) is not list)
+            at = _position(where, shape, i)
+            raise InvalidInput(f"{at} is {kind_of(odd)}; expected a list, as others here")
+        size = len(level[0])
+        if {*map(len, level)} != {size}:
+            i, odd = next((i, part) for i, part in enumerate(level) if len(part) != size)
+            at, first = _position(where, shape, i), _position(where, shape, 0)
+            lengths = f"{at} has length {len(odd)}, {first} has length {size}"
+            raise InvalidInput(f"{lengths}; expected the same")
+        shape.append(size)
+        level = [*chain.from_iterable(level)]
+    if not NUMBERS.issuperset(map(type, level)):
+        i, wrong = next((i, v) for i, v in enumerate(level) if type(v) not in NUMBERS)
+        at = _position(where, shape, i)
+        raise InvalidInput(f"{at} is {kind_of(wrong)}; expected a number")
+    try:
+        return np.asarray(array("d", level)).reshape(shape)
+    except OverflowError:
+        i = next(i for i, v in enumerate(level) if abs(v) > sys.float_info.max)
+        raise InvalidInput(f"{_position(where, shape, i)} is too large for a float64") from None
+
+
+def _position(where: str, shape: Sequence[int], index: int) -> str:
+    """Return the position of an entry of an array of this shape, such as `input[2][0]`."""
+    return where + "".join(f"[{i}]" for i in np.unravel_index(index, shape)) if shape else where
 
 
 def as_declared(values: Array, declared: TensorInfo) -> Array:

@@ -12,10 +12,10 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from farm.errors import FarmError, Unavailable, UnsupportedFeature
 from farm.experiment.ask.fitters import Fitters
@@ -30,17 +30,21 @@ from farm.protocols.aepsych.codec import AepsychReply, AepsychRequest
 
 logger = logging.getLogger(__name__)
 
-OnRun = Callable[[RunCommand, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Carries out a command for the closed loop and returns the answer. Raises FarmError.
-
-The second argument is the experiment's own status.
-"""
-
 A_FEW_EVENTS = 3
 """Events of one step that are applied in one event-loop iteration."""
 
 SHOWN = 20
 """Maximum number of experiments in a server's status."""
+
+
+class LoopCommands(Protocol):
+    """Carries out clients' commands for closed loops."""
+
+    async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out a command and return the answer. known: the experiment's own status.
+
+        Raises FarmError.
+        """
 
 
 def applied(experiments: dict[int, Experiment], event: Event) -> None:
@@ -56,17 +60,13 @@ def applied(experiments: dict[int, Experiment], event: Event) -> None:
 
 
 class Experiments:
-    """All experiments of one journal; `start`, then `session` and `handle`, then `stop`.
-
-    Implements the World that sessions see. on_run: carries out commands for the closed loop, if
-    there is a farm to evaluate points.
-    """
+    """All experiments of one journal; `start`, then `session` and `handle`, then `stop`."""
 
     def __init__(self, path: Path, *, fitters: Fitters | None = None) -> None:
         """path: the journal's file. fitters: does the work."""
         self.experiments: dict[int, Experiment] = {}
         self.db_name = str(path)
-        self.on_run: OnRun | None = None
+        self._loops: LoopCommands | None = None
         self._path = path
         self._fitters = fitters or Fitters()
         self._journal: ExperimentJournal | None = None
@@ -92,6 +92,10 @@ class Experiments:
     def session(self) -> Session:
         """Return a session for a new client."""
         return Session(self)
+
+    def accept_commands(self, loops: LoopCommands) -> None:
+        """Have clients' commands carried out, as there is a farm to evaluate points."""
+        self._loops = loops
 
     async def set_up(self, config: str, given: Sequence[InitialTrials]) -> int:
         """Begin an experiment with the trials of its `seed_data`; return its number.
@@ -183,8 +187,8 @@ class Experiments:
         return await self._take(session, number, lambda: then(result, time.time()))
 
     async def _run(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.on_run is not None:
-            return await self.on_run(command, known)
+        if self._loops is not None:
+            return await self._loops.command(command, known)
         if command.action is RunAction.STATUS:
             return known
         raise UnsupportedFeature(

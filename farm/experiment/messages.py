@@ -6,6 +6,7 @@ received value.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.errors import InvalidInput, UnsupportedFeature
+from farm.errors import InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, ParameterKind
 from farm.experiment.config.option_table import number_of
 from farm.experiment.config.space import WHOLE, Space
 from farm.experiment.config.work import Answered, Query, QueryKind
 from farm.experiment.state.experiment import Experiment
+from farm.expression import is_number
 
 MAX_SEED = 2**31
 TRUE = ("true", "1", "1.0", "yes", "on")
@@ -60,17 +62,15 @@ def experiment_number(message: Mapping[str, Any]) -> int | None:
 
 
 def whole_number(
-    message: Mapping[str, Any], key: str, *, least: int, most: int | None = None
+    message: Mapping[str, Any], key: str, *, least: int, most: float = math.inf
 ) -> int | None:
     """Return the whole number under a key, which may be a text; None if it is missing."""
     value = message.get(key)
     if value is None:
         return None
     number = None if isinstance(value, bool) else number_of(value)
-    expected = f"a whole number from {least}" + ("" if most is None else f" to {most}")
-    if number is None or not number.is_integer() or number < least:
-        raise InvalidInput(f"{key!r} is {shown(value)}; expected {expected}")
-    if most is not None and number > most:
+    expected = f"a whole number from {least}" + ("" if most == math.inf else f" to {most}")
+    if number is None or not number.is_integer() or not least <= number <= most:
         raise InvalidInput(f"{key!r} is {shown(value)}; expected {expected}")
     return int(number)
 
@@ -193,10 +193,10 @@ def _number(outcome: Outcome, value: Any) -> float:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     expected = "0 or 1" if outcome.kind is OutcomeKind.BINARY else "a number"
-    try:
-        number = float(value) if isinstance(value, str | int | float) else None
-    except (ValueError, OverflowError):
-        number = None
+    number = None
+    if is_number(value) if isinstance(value, str) else isinstance(value, int | float):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
     if number is None:
         raise InvalidInput(f"outcome {outcome.name!r} is {shown(value)}; expected {expected}")
     if outcome.kind is OutcomeKind.BINARY and math.isfinite(number) and number not in (0.0, 1.0):
@@ -301,4 +301,4 @@ def _max_time(value: Any) -> float | None:
 def shown(value: object) -> str:
     """Return the value as an error message shows it, shortened."""
     text = "missing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text, 60)

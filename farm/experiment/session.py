@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, uuid5
 
 from farm.call import Array
@@ -26,6 +26,9 @@ from farm.experiment.state.events import Asked, Event, Finished, Released, SetUp
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.seeding import InitialTrials, begun_with, seeds_of, unread_seed_data
 from farm.protocols.aepsych.codec import AepsychRequest
+
+if TYPE_CHECKING:
+    from farm.experiment.host import Experiments
 
 SETUPS = -1
 """The turn shared by all setups: they are numbered one after another."""
@@ -43,22 +46,6 @@ TRIALS_AN_EVENT = 10_000
 
 LONGEST_NOTES = 2000
 """Maximum bytes of the notes in `info`: the Python client reads 4096 bytes of the whole answer."""
-
-
-class World(Protocol):
-    """The part of the server that a session uses."""
-
-    @property
-    def experiments(self) -> Mapping[int, Experiment]:
-        """The experiments by number."""
-
-    @property
-    def next_number(self) -> int:
-        """Number of the next experiment to be set up."""
-
-    @property
-    def db_name(self) -> str:
-        """The database name that `info` reports."""
 
 
 class RunAction(StrEnum):
@@ -107,7 +94,7 @@ class Session:
     current: its number. last_set_up: the id that a later setup without one inherits.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Experiments) -> None:
         self.world = world
         self.current: int | None = None
         self.last_set_up = ""
@@ -130,7 +117,7 @@ class Session:
         message = request.message
         match request.type:
             case "setup":
-                return self._setup(message, now)
+                return self.set_up(messages.config_source(message), now)
             case "resume":
                 return self._resume(message)
             case "exit":
@@ -178,9 +165,6 @@ class Session:
             raise InvalidInput(f"experiment {number} does not exist; {there}")
         return experiment
 
-    def _setup(self, message: Mapping[str, Any], now: float) -> Step:
-        return self.set_up(messages.config_source(message), now)
-
     def set_up(
         self,
         source: str | Mapping[str, Any],
@@ -196,11 +180,12 @@ class Session:
         can_execute(config)
         number = self.world.next_number
         chosen = config.metadata.experiment_id or self.last_set_up
+        unique = f"{self.world.db_name}/{number}/{now}/{config.text}"
         event = SetUp(
             experiment=number,
             time=now,
             config_text=config.text,
-            experiment_id=chosen or _unique_id(self.world.db_name, number, now, config.text),
+            experiment_id=chosen or str(uuid5(NAMESPACE_OID, unique)),
             seed=messages.seed_of(config, number),
         )
         new = Experiment(number, config, seed=event.seed, experiment_id=event.experiment_id)
@@ -380,8 +365,3 @@ def acquisition_name(generator: Generator) -> str:
     if generator.acquisition is not None:
         return generator.acquisition.name
     return ", ".join(filter(None, map(acquisition_name, generator.parts)))
-
-
-def _unique_id(*parts: object) -> str:
-    """Return a UUID that differs by database, number, time and config."""
-    return str(uuid5(NAMESPACE_OID, "/".join(map(str, parts))))

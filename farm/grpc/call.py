@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from farm.bodies.body import Body, HeldBody
-from farm.bodies.held import FREE_BYTES, HeldBytes, Share
+from farm.bodies.body import Body
+from farm.bodies.held import FREE_BYTES, Share
 from farm.bodies.unpacking import Headers
-from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
-from farm.errors import FarmError
+from farm.call import CancelCall
+from farm.errors import INTERNAL_ERROR, FarmError
 from farm.grpc.frames import literal
-from farm.grpc.http2 import Http2Connection
 from farm.grpc.messages import (
     ERRORS,
     HEADERS,
@@ -26,8 +26,10 @@ from farm.grpc.messages import (
 )
 from farm.grpc.spans import HEALTH, GrpcSpan
 from farm.grpc.unpacking import Message, unpacked
-from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
-from farm.monitoring.tracing import Tracing
+from farm.http.call_ids import NAMING, REQUEST_ID, Naming, call_id_of
+
+if TYPE_CHECKING:
+    from farm.grpc.connection import GrpcConnection
 
 logger = logging.getLogger(__name__)
 
@@ -49,20 +51,8 @@ class Caller(NamedTuple):
     headers: Headers
     remaining_s: float | None
     is_owner_here: Callable[[], bool] = lambda: False
+    end: str = ""
 
-
-class Naming(NamedTuple):
-    """How calls get ids and spans.
-
-    make_id: makes the id of a call that has none; None: it stays without. tracing: makes the spans
-    of calls; None: there are none.
-    """
-
-    make_id: Callable[[], bytes] | None = None
-    tracing: Tracing | None = None
-
-
-NOTHING_NAMED = Naming()
 
 Write = Callable[[bytes | memoryview], Awaitable[None]]
 
@@ -110,72 +100,35 @@ class Service(Protocol):
         """End all streams because the server stops: they finish running work and close."""
 
 
-class CallConnection(Protocol):
-    """The part of a connection that a call uses."""
-
-    @property
-    def http2(self) -> Http2Connection:
-        """The connection's protocol state."""
-
-    @property
-    def held(self) -> HeldBytes:
-        """Memory for long messages."""
-
-    def flush_soon(self) -> None:
-        """Send the pending HTTP/2 frames in the next turn of the loop."""
-
-    def call_ended(self, stream: int) -> None:
-        """The stream has ended."""
-
-    def overdue(self, call: GrpcCall) -> None:
-        """Call `expire` on this call soon, because its deadline has passed."""
-
-    async def turn(self) -> None:
-        """Wait for a turn of this connection: one client's burst must not delay the others."""
-
-
 class GrpcCall:
     """An open call; its connection passes it the events of its stream."""
 
-    def __init__(
-        self,
-        line: CallConnection,
-        stream: int,
-        service: Service,
-        limit: int,
-        naming: Naming = NOTHING_NAMED,
-    ) -> None:
+    def __init__(self, line: GrpcConnection, stream: int) -> None:
         self._line = line
         self._stream = stream
-        self._service = service
-        self._limit = limit
-        self._naming = naming
         self._call_id = b""  # as the answer's metadata has it
         self._span: GrpcSpan | None = None
         self._headers_sent = False
         self._undo: Callable[[], object] | None = None  # while the method runs
         self._timer: asyncio.TimerHandle | None = None
-        self._messages: Messages[HeldBody]
+        self._path: str
+        self._messages: Messages
         self._caller: Caller
-        self._size = 0  # bytes received
-        self._size_seen = -1  # at the last look; -1: no bytes were missing then
+        self._progress = math.inf  # bytes since the last look; infinite if it missed none
         self._ended = False
         self._room: _Room | None = None  # for a long message
-        # The method that takes the messages: one of these.
-        self._unary: Unary | None = None
-        self._direct: Direct | None = None
-        self._server_stream: ServerStream | None = None
-        self._requests: _Requests | None = None
+        self._requests: _Requests | None = None  # of a method that takes several messages
         # Writing
         self._clear = asyncio.Event()
         self._written = 0  # bytes since the last pause
 
     def begin(self, path: str, caller: Caller) -> None:
         """Start the call, whose headers have arrived. Raises Failed."""
-        caller = self._named(path, caller)
+        served = self._line.served
+        caller = self._named(path, caller, served.naming)
         headers = caller.headers
-        encoding, limit = headers.get(b"grpc-encoding", b"identity"), self._limit
-        self._messages = Messages(encoding, limit, lambda: HeldBody(limit))
+        encoding = headers.get(b"grpc-encoding", b"identity")
+        self._messages = Messages(encoding, served.limit)
         timeout = headers.get(b"grpc-timeout")
         loop = asyncio.get_running_loop()
         if timeout is not None:
@@ -183,11 +136,9 @@ class GrpcCall:
             caller = caller._replace(remaining_s=remaining_s)
             self._timer = loop.call_later(remaining_s, self._line.overdue, self)
         self._caller = caller
-        service = self._service
-        self._unary = service.unary.get(path)
-        self._direct = service.direct.get(path)
-        self._server_stream = service.server_streams.get(path)
-        if self._unary is not None or self._server_stream is not None:
+        self._path = path
+        service = served.service
+        if path in service.unary or path in service.server_streams:
             return
         if (both_ways := service.bidirectional.get(path)) is not None:
             self._room = room = _Room(self._line, self._stream)
@@ -196,12 +147,12 @@ class GrpcCall:
         else:
             raise GrpcFailure("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
 
-    def _named(self, path: str, caller: Caller) -> Caller:
+    def _named(self, path: str, caller: Caller, naming: Naming) -> Caller:
         """Begin the span of the call, and find its id; return the caller with both in the headers.
 
         They are what an HTTP request has: `traceparent` and `x-request-id`.
         """
-        make_id, tracing = self._naming
+        make_id, tracing = naming
         headers = caller.headers
         if tracing is not None and not path.startswith(HEALTH):
             self._span = GrpcSpan(tracing, path, headers, caller.peer)
@@ -221,7 +172,7 @@ class GrpcCall:
     def received(self, part: bytes) -> None:
         """Handle a part of the request's body. Raises Failed."""
         whole = self._messages.add(part)
-        self._size += len(part)
+        self._progress += len(part)
         if self._requests is not None:
             self._requests.received(len(part), whole)
             return
@@ -246,19 +197,20 @@ class GrpcCall:
             raise GrpcFailure("INTERNAL", "no message for a method that takes one")
         if self._room is not None:
             self._room.settle()
-        if (unary := self._unary) is not None:
-            if not (type(body) is bytes and self._starts_directly(body)):
-                self._start(lambda: self._answer(unary, body))
-        elif (server_stream := self._server_stream) is not None:
+        service, path = self._line.served.service, self._path
+        if (unary := service.unary.get(path)) is None:
+            server_stream = service.server_streams[path]
             self._start(lambda: self._stream_answers(server_stream, body))
+        elif not (type(body) is bytes and self._starts_directly(body)):
+            self._start(lambda: self._answer(unary, body))
 
     def look(self, progress: int) -> None:
         """Raise Failed if bytes are missing and few have come since the last look."""
         waits = self._undo is None if self._requests is None else self._messages.is_partial
         if not waits or (self._room is not None and self._room.is_waiting):
-            self._size_seen = -1
-        elif self._size_seen < 0 or self._size - self._size_seen >= progress:
-            self._size_seen = self._size
+            self._progress = math.inf
+        elif self._progress >= progress:
+            self._progress = 0
         else:
             raise GrpcFailure("DEADLINE_EXCEEDED", "the request came too slowly")
 
@@ -285,10 +237,11 @@ class GrpcCall:
 
     def _starts_directly(self, message: bytes) -> bool:
         """Start the method without a task; False: it has to be started with one."""
-        if self._direct is None:
+        direct = self._line.served.service.direct.get(self._path)
+        if direct is None:
             return False
         try:
-            undo = self._direct(message, self._caller, self._answered)
+            undo = direct(message, self._caller, self._answered)
         except Exception as error:
             self._fail_by(error)
             return True
@@ -397,7 +350,7 @@ class _Room:
 
     __slots__ = ("_expected", "_line", "_share", "_stream", "_unacknowledged")
 
-    def __init__(self, line: CallConnection, stream: int) -> None:
+    def __init__(self, line: GrpcConnection, stream: int) -> None:
         self._line = line
         self._stream = stream
         self._share: Share | None = None
@@ -412,7 +365,7 @@ class _Room:
     def ask(self, size: int) -> None:
         """Reserve memory for a message of `size` bytes; -1: its size is not known yet."""
         if size > FREE_BYTES and self._share is None:
-            self._share = self._line.held.reserve(size, self._grant)
+            self._share = self._line.served.held.reserve(size, self._grant)
             if self._share.granted:
                 self._grant()
 
@@ -437,7 +390,7 @@ class _Room:
         """The message is complete: count its memory, whether it was granted or not."""
         if self._share is not None and not self._share.granted:
             self._share.release()
-            self._share = self._line.held.hold(self._share.size)
+            self._share = self._line.served.held.hold(self._share.size)
 
     def release(self) -> None:
         """Free the memory of the message."""
@@ -449,7 +402,7 @@ class _Room:
 class _Requests:
     """Iterates over the messages of a call that sends several."""
 
-    def __init__(self, line: CallConnection, messages: Messages[HeldBody], room: _Room) -> None:
+    def __init__(self, line: GrpcConnection, messages: Messages, room: _Room) -> None:
         self._line = line
         self._messages = messages
         self._room = room

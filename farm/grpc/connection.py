@@ -11,16 +11,17 @@ from typing import cast
 
 from farm.bodies.held import HeldBytes
 from farm.bodies.unpacking import Refused
-from farm.grpc.call import NOTHING_NAMED, Caller, GrpcCall, Naming, Service
+from farm.grpc.call import Caller, GrpcCall, Service
 from farm.grpc.frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
 from farm.grpc.headers import LARGEST_LIST
 from farm.grpc.http2 import Event, Http2Connection, Opened
 from farm.grpc.messages import HEADERS_TOO_LARGE, NOT_GRPC, NOT_GRPC_TEXT, GrpcFailure
 from farm.grpc.sending import Drained, HalfClosed, Received, Reset
+from farm.http.access import Access
+from farm.http.call_ids import NOTHING_NAMED, Naming
 from farm.http.connections import Connections
-from farm.http.exchange import COPIED_BYTES, Admits
-from farm.http.portions import PORTION_BYTES, Buffer, Portions
-from farm.http.turns import Turns
+from farm.http.exchange import COPIED_BYTES
+from farm.http.turns import PORTION_BYTES, Buffer, Portions, Turns
 from farm.machine.peer import Peer
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class GrpcServerState:
     """State shared by all connections of a server. limit: largest message, in bytes."""
 
     service: Service
-    access: Admits
+    access: Access
     limit: int
     held: HeldBytes
     turns: Turns
@@ -85,8 +86,7 @@ class GrpcConnection(Portions):
         """The connection is in `served.connections` while it is open."""
         super().__init__(served.buffer)
         self.http2 = Http2Connection()
-        self.held = served.held
-        self._served = served
+        self.served = served
         self._calls: dict[int, GrpcCall] = {}
         self._overdue: deque[GrpcCall] = deque()
         self._backlog: deque[asyncio.Future[None]] = deque()  # messages that wait for their turn
@@ -110,13 +110,13 @@ class GrpcConnection(Portions):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        self._peer = self._served.access.peer(transport)
+        self._peer = self.served.access.peer(transport)
         if self._peer.closed:
             self._transport.abort()
             return
-        self.let_in = self._served.access.trusts(self._peer)
+        self.let_in = self.served.access.trusts(self._peer)
         self._flush()
-        self._served.connections.add(self)
+        self.served.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: cancel its calls."""
@@ -128,7 +128,7 @@ class GrpcConnection(Portions):
         """Handle bytes from the client: a part now, the rest in later turns."""
         if self._has_turn or self._stuck:
             units = 0
-        elif self._served.turns.are_wanted:
+        elif self.served.turns.are_wanted:
             units = FIRST_STEP
         else:
             units = self._units
@@ -162,7 +162,7 @@ class GrpcConnection(Portions):
         if not self._has_turn:
             self._has_turn = True
             self._read(False)
-            self._served.turns.later(self._step)
+            self.served.turns.later(self._step)
 
     def _step(self) -> None:
         """Do a part of the pending work, and ask for another turn if some is left."""
@@ -178,7 +178,7 @@ class GrpcConnection(Portions):
                     message.set_result(None)
         if not self._lost:
             if not self._transport.is_closing():
-                heavy = self._served.heavy
+                heavy = self.served.heavy
                 self._receive(b"", 0 if self._stuck else self._units, alone=not heavy)
                 if self.http2.spent > 2 * self._units:
                     heavy.add(self)
@@ -186,7 +186,7 @@ class GrpcConnection(Portions):
         elif self._calls:
             self._next_turn()
         else:
-            self._served.connections.discard(self)
+            self.served.connections.discard(self)
 
     def _receive(self, data: bytes, limit: int, *, alone: bool = False) -> None:
         """alone: this is a turn of its own, so a single frame may take longer."""
@@ -240,20 +240,20 @@ class GrpcConnection(Portions):
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._refuse(stream, oversized)
             return
-        call = self._calls[stream] = GrpcCall(
-            self, stream, self._served.service, self._served.limit, self._served.naming
-        )
+        call = self._calls[stream] = GrpcCall(self, stream)
         try:
             if oversized:
                 text = f"the metadata is larger than {LARGEST_LIST} bytes, the limit here"
                 raise GrpcFailure("RESOURCE_EXHAUSTED", text)
             if b":authority" in headers:
                 headers = {**headers, b"host": headers[b":authority"]}
-            user = self._served.access.user(self._peer, headers)
+            access = self.served.access
+            user = access.user(self._peer, headers)
             self.let_in = True
             path = headers[b":path"].decode("latin-1")
-            is_owner_here = partial(self._served.access.is_owner_here, self._peer, headers)
-            call.begin(path, Caller(self._peer.host, user, headers, None, is_owner_here))
+            is_owner_here = partial(access.is_owner_here, self._peer, headers)
+            about = (self._peer.host, user, headers, None, is_owner_here, str(self._peer))
+            call.begin(path, Caller(*about))
         except Refused as refused:
             status = "PERMISSION_DENIED" if refused.status == 403 else "UNAUTHENTICATED"
             call.fail(status, refused.message)
@@ -315,7 +315,7 @@ class GrpcConnection(Portions):
 
     def look(self, now: float) -> None:
         """Close the connection of a client that is too slow; called about once a second."""
-        timeouts = self._served.timeouts
+        timeouts = self.served.timeouts
         if self._transport.is_closing():
             doing, most = "closing", timeouts.closing
         elif self._stuck:
@@ -343,7 +343,7 @@ class GrpcConnection(Portions):
                         call.fail(failed.status, failed.text)
             self._bodies_since = now
         self.http2.grow_patient(1.0)
-        self._units = self._served.step
+        self._units = self.served.step
 
     def _part(self, doing: str) -> None:
         if doing.startswith("idle"):

@@ -107,7 +107,7 @@ def _fault_of_names(names: tuple[bytes, ...]) -> str:
     """Check the names; sections 8.2.1 and 8.2.2."""
     for name in names:
         if _NO_NAME.search(name, name.startswith(b":")) or not name:
-            return f"{name[:40]!r} is not a header name"
+            return f"{_shown(name)} is not a header name"
         if name in CONNECTION_SPECIFIC:
             return f"{name.decode()} is a header of HTTP/1.1"
         if name in ONCE and names.count(name) > 1:
@@ -129,15 +129,19 @@ def _fault_of_meaning(headers: Headers) -> str:
     """Check the headers that have a meaning; sections 8.1.1, 8.2.2 and 8.3.1."""
     path = headers[b":path"]
     if not path.startswith(b"/") and (path != b"*" or headers[b":method"] != b"OPTIONS"):
-        return f":path is {path[:40]!r}"
+        return f":path is {_shown(path)}"
     if not headers[b":method"] or not headers[b":scheme"]:
         return ":method or :scheme is empty"
     if b"te" in headers and headers[b"te"] != b"trailers":
         return "te must be trailers"
     length = headers.get(b"content-length", b"0")
     if not length.isdigit() or len(length) > 18:
-        return f"content-length is {length[:40]!r}"
+        return f"content-length is {_shown(length)}"
     host = headers.get(b"host")
     if host is not None and headers.get(b":authority", host) != host:
         return "host and :authority differ"
     return ""
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode("latin-1"))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
 
+from farm.bodies.body import HeldBody
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -138,29 +138,19 @@ def framed(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
     return (prefix, message) if len(message) > LONG else (prefix + message,)
 
 
-class Collects(Protocol):
-    """Collects the parts of a long message."""
-
-    def add(self, part: bytes) -> None:
-        """Append a part."""
-
-
-Long = TypeVar("Long", bound=Collects)
-
-
-class Messages(Generic[Long]):
+class Messages:
     """Extracts messages from the bytes of a request's body, however they are split.
 
-    encoding: the value of `grpc-encoding`; limit: bytes of a message, compressed and decompressed;
-    collect: creates a collector for a message above `LONG` bytes; `next` returns that collector.
+    encoding: the value of `grpc-encoding`; limit: bytes of a message, compressed and decompressed.
+    A message above `LONG` bytes is collected in a HeldBody.
     """
 
     __slots__ = (
-        *("_body", "_collect", "_encoding", "_have", "_limit", "_long", "_packed", "_parts"),
+        *("_body", "_encoding", "_have", "_limit", "_long", "_packed", "_parts"),
         *("_position", "_size"),
     )
 
-    def __init__(self, encoding: bytes, limit: int, collect: Callable[[], Long]) -> None:
+    def __init__(self, encoding: bytes, limit: int) -> None:
         if encoding not in (b"identity", b"gzip", b"deflate"):
             shown = encoding[:20].decode("latin-1")
             raise GrpcFailure(
@@ -168,8 +158,7 @@ class Messages(Generic[Long]):
             )
         self._encoding = encoding
         self._limit = limit
-        self._collect = collect
-        self._long: Long | None = None  # the next message, if it is long
+        self._long: HeldBody | None = None  # the next message, if it is long
         self._packed = False  # whether the next message is compressed, once its size is known
         self._body = b""
         self._position = 0  # in `_body`
@@ -193,7 +182,7 @@ class Messages(Generic[Long]):
         return 0 <= self._size < self._have - PREFIX
 
     def add(self, part: bytes) -> bool:
-        """Add a part; return whether a message is complete. Raises Failed, or as `collect` does."""
+        """Add a part; return whether a message is complete. Raises Failed, OSError."""
         if self._long is not None and (missing := PREFIX + self._size - self._have) > 0:
             self._long.add(part[:missing])
             self._body, self._position = part[missing:], 0
@@ -223,14 +212,14 @@ class Messages(Generic[Long]):
             if self._size > self._limit:
                 raise too_large(self._limit)
             if self._size > LONG and self._size > self._have - PREFIX:
-                self._long = self._collect()
+                self._long = HeldBody(self._limit)
                 for part in (self._body[at + PREFIX :], *self._parts):
                     self._long.add(bytes(part))
                 self._body, self._position = b"", 0
                 self._parts.clear()
         return 0 <= self._size <= self._have - PREFIX
 
-    def next(self) -> bytes | Long | Packed | PackedLong[Long] | None:
+    def next(self) -> bytes | HeldBody | Packed | PackedLong | None:
         """Return the next message, or None until it is complete. Raises Failed."""
         if not self.is_whole():
             return None
@@ -295,10 +284,10 @@ class Messages(Generic[Long]):
 
 
 @dataclass(frozen=True, slots=True)
-class PackedLong(Generic[Long]):
+class PackedLong:
     """A long compressed message. limit: largest decompressed size, in bytes."""
 
-    collected: Long
+    collected: HeldBody
     limit: int
 
 

@@ -15,6 +15,7 @@ from farm.bodies.body import Body
 from farm.errors import InvalidRequest, Unavailable
 from farm.grpc.call import Bidirectional, Caller, Direct, Requests, ServerStream, Unary, Write
 from farm.grpc.messages import STATUSES
+from farm.wording import needs
 
 PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 """Packages of the service, the current one first; many clients know only the older."""
@@ -105,10 +106,8 @@ class Reflection:
 
         Raises Unavailable without protobuf, or if two parts have different files of one name.
         """
-        try:
+        with needs("kserve", "gRPC needs protobuf", Unavailable):
             from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-        except ImportError:
-            raise Unavailable('gRPC needs protobuf: pip install "modelfarm[kserve]"') from None
         files = [described(package) for package in PACKAGES]
         for part in descriptors:
             files += descriptor_pb2.FileDescriptorSet.FromString(part).file

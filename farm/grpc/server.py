@@ -18,16 +18,15 @@ from typing import TypeVar
 
 from farm.bodies.held import HeldBytes
 from farm.errors import Unavailable
-from farm.grpc.call import Bidirectional, Direct, Naming, ServerStream, Service, Unary
+from farm.grpc.call import Bidirectional, Direct, ServerStream, Service, Unary
 from farm.grpc.connection import GrpcConnection, GrpcServerState, GrpcTimeouts
-from farm.http.call_ids import call_ids
+from farm.http.access import Access
+from farm.http.call_ids import NOTHING_NAMED, Naming
 from farm.http.connections import Connections
-from farm.http.exchange import Admits
 from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen
-from farm.machine.open_files import allow_many_open_files
-from farm.monitoring.tracing import Tracing
-from farm.wording import worded
+from farm.machine.resources import allow_many_open_files
+from farm.wording import needs, worded
 
 T = TypeVar("T")
 
@@ -46,12 +45,8 @@ LAST_WORDS_S = 1.0
 
 def check_packages() -> None:
     """Raise Unavailable, naming the extra to install, if the package that gRPC needs is missing."""
-    try:
+    with needs("kserve", "gRPC needs the package protobuf", Unavailable):
         importlib.import_module("google.protobuf")
-    except ImportError:
-        raise Unavailable(
-            'gRPC needs the package protobuf: pip install "modelfarm[kserve]"'
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,53 +100,38 @@ class GrpcServer:
     def __init__(
         self,
         service: Service,
-        access: Admits,
+        access: Access,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
         max_body_bytes: int = LARGEST_MESSAGE,
-        tls: Tls | None = None,
         held: HeldBytes | None = None,
         timeouts: GrpcTimeouts = GrpcTimeouts(),  # noqa: B008  # it is immutable
-        names_requests: bool = False,
-        tracing: Tracing | None = None,
+        naming: Naming = NOTHING_NAMED,
     ) -> None:
-        """port: 0 picks a free one; tls: None serves without encryption.
-
-        held: memory for long messages of all connections, possibly shared by several servers.
-        names_requests: whether calls without an id for logs get one. tracing: makes spans of calls,
-        if given.
-        """
+        """held: memory for long messages of all connections; several servers may share it."""
         self._service = service
         self._access = access
-        self._host = host
-        self._port = port
         self._limit = min(max_body_bytes, LARGEST_MESSAGE)
-        self._tls = tls
         self._held = held or HeldBytes(1 << 62)
         self._timeouts = timeouts
-        self._naming = Naming(call_ids() if names_requests else None, tracing)
+        self._naming = naming
         self._server: asyncio.Server | None = None
         self.connections: Connections | None = None  # while it runs
 
-    async def start(self) -> tuple[str, int]:
-        """Listen and return the address. Raises Unavailable if it cannot be bound."""
-        context = None if self._tls is None else self._tls.context()
-        listener = listen(
-            self._host, self._port, port_option=worded("--grpc-port 0", "grpc_port=0")
-        )
+    async def start(
+        self, host: str = "127.0.0.1", port: int = 0, *, tls: Tls | None = None
+    ) -> tuple[str, int]:
+        """Listen and return the address. Raises Unavailable if it cannot be bound.
+
+        port: 0 picks a free one; tls: None serves without encryption.
+        """
+        context = None if tls is None else tls.context()
+        listener = listen(host, port, port_option=worded("--grpc-port 0", "grpc_port=0"))
         loop = asyncio.get_running_loop()
         connections = Connections(loop, allow_many_open_files() // SHARE_OF_FILES)
         self.connections = connections
         served = GrpcServerState(
-            self._service,
-            self._access,
-            self._limit,
-            self._held,
-            Turns(loop),
-            connections,
-            self._timeouts,
-            self._naming,
+            *(self._service, self._access, self._limit, self._held, Turns(loop), connections),
+            *(self._timeouts, self._naming),
         )
         self._server = await loop.create_server(
             partial(GrpcConnection, served),

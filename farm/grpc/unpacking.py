@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from farm.bodies.body import Body, HeldBody
 from farm.grpc.messages import LONG, Packed, PackedLong
 
-Message = bytes | HeldBody | Packed | PackedLong[HeldBody]
+Message = bytes | HeldBody | Packed | PackedLong
 
 
 async def unpacked(message: Message) -> Body:
@@ -18,7 +18,7 @@ async def unpacked(message: Message) -> Body:
     return await asyncio.get_running_loop().run_in_executor(_thread, _body_of, message)
 
 
-def _body_of(message: Packed | PackedLong[HeldBody]) -> Body:
+def _body_of(message: Packed | PackedLong) -> Body:
     if isinstance(message, PackedLong):
         message = Packed(message.collected.read(), message.limit)
     body = message.unpack()

@@ -7,6 +7,7 @@ import binascii
 import hmac
 import ipaddress
 import logging
+import re
 import socket
 import time
 from collections.abc import Collection
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 """Headers that a proxy adds. It connects from loopback on behalf of clients on other machines."""
+
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^][:@/]*))(?::[0-9]*)?")
+"""The whole of a Host header (RFC 9112, 3.2): a name or an address, and a port."""
 
 NOTED_FOR_S = 60.0
 NOTED_PEERS = 16
@@ -186,8 +190,10 @@ def _is_loopback(host: str) -> bool:
 @lru_cache(maxsize=256)
 def _names_this_machine(host: bytes) -> bool:
     """Whether a Host header contains localhost, this machine's name or one of its addresses."""
-    name = host.decode("latin-1").lower().rpartition("]")[0].removeprefix("[")
-    name = name or host.decode("latin-1").lower().partition(":")[0]
+    found = _HOST.fullmatch(host.decode("latin-1").lower())
+    if found is None:
+        return False
+    name = found["name"] if found["ipv6"] is None else found["ipv6"]
     if name in ("", "localhost", socket.gethostname().lower()):
         return True
     try:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.bodies.body import Body
 from farm.bodies.unpacking import Headers
-from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
-from farm.encoding.errors import error_body
-from farm.http.request import JSON, Request
+from farm.call import CancelCall, Hints
+from farm.errors import INTERNAL_ERROR
+from farm.http.request import JSON, ErrorForm, Request, hints_of, json_error
 
 if TYPE_CHECKING:
     from farm.http.exchange import Exchange
@@ -33,6 +33,9 @@ IS_OWNERS = "farm.is_owners"
 
 IS_OWNER_HERE = "farm.is_owner_here"
 """The same for the owner's programs on this machine only."""
+
+END = "farm.end"
+"""Key in the ASGI scope: `Request.end`."""
 
 PATIENCE_S = 0.05
 """Seconds that a call runs before farm starts to watch whether its client disconnects."""
@@ -51,9 +54,9 @@ def headers_of(scope: Scope) -> Headers:
     return dict(scope["headers"])
 
 
-def peer_of(scope: Scope) -> str:
-    """Return the host that the request comes from, or ""."""
-    return str(scope["client"][0])
+def hints_in(scope: Scope) -> Hints:
+    """Return the hints in the request's headers. Raises InvalidInput."""
+    return hints_of(headers_of(scope), scope["client"][0], scope[USER], scope[END])
 
 
 async def read_body(receive: Receive) -> Body:
@@ -134,9 +137,9 @@ async def answer_json(
 class Application:
     """Runs an ASGI application for an exchange: one whole request, in a task of its own."""
 
-    def __init__(self, app: ASGIApp, error_body: Callable[[str, str], bytes] = error_body) -> None:
-        """error_body: encodes the bodies of errors that arise outside the application."""
-        self.error_body = error_body
+    def __init__(self, app: ASGIApp, error_form: ErrorForm = json_error) -> None:
+        """error_form: of errors that arise outside the application."""
+        self.error_form = error_form
         self._app = app
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -175,7 +178,7 @@ class Application:
         if cycle.begun:
             exchange.cut_off()
         else:
-            exchange.answer(status, self.error_body(kind, message))
+            exchange.fail(status, kind, message)
 
 
 class _Cycle:
@@ -208,6 +211,7 @@ class _Cycle:
             "http_version": head.version,
             "server": None,
             "client": (request.peer, 0),
+            END: request.end,
             "scheme": "http",
             "root_path": "",
             "headers": list(head.fields),

@@ -10,9 +10,11 @@ import re
 import secrets
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 from farm.bodies.unpacking import Headers
 from farm.call import checked_call_id
+from farm.monitoring.tracing import Tracing
 
 REQUEST_ID = b"x-request-id"
 TRACE_PARENT = b"traceparent"
@@ -41,6 +43,20 @@ def trace_parent_of(headers: Headers) -> str:
     # Later versions may have more fields behind these.
     parent = _PARENT.match(headers.get(TRACE_PARENT, b""))
     return parent[0].decode() if parent else ""
+
+
+class Naming(NamedTuple):
+    """How calls get ids and spans.
+
+    make_id: makes the id of a call that has none; None: it stays without. tracing: makes the spans
+    of calls; None: there are none.
+    """
+
+    make_id: Callable[[], bytes] | None = None
+    tracing: Tracing | None = None
+
+
+NOTHING_NAMED = Naming()
 
 
 def call_ids() -> Callable[[], bytes]:

@@ -23,7 +23,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from farm.errors import Cancelled, InvalidRequest, Unavailable
+from farm.encoding.tensors import LONGEST_ANSWER
+from farm.errors import Cancelled, InvalidOutput, InvalidRequest, Unavailable
 from farm.machine.forks import renew_in_children
 from farm.machine.listener import CONNECT_TIMEOUT_S, SOCKET_OPTIONS
 from farm.version import __version__
@@ -92,9 +93,20 @@ class Response:
     headers: Mapping[str, str]
     response: HTTPResponse
 
-    def read(self) -> bytes:
-        """Return the body."""
-        return self.response.read()
+    def read(self, most: int = LONGEST_ANSWER) -> bytes:
+        """Return the body. Raises InvalidOutput if it is longer than `most` bytes."""
+        too_long = InvalidOutput(f"the answer is longer than {most} bytes, the most it can have")
+        length = self.response.length
+        if length is not None:
+            if length > most:
+                raise too_long
+            return self.response.read()
+        whole = bytearray()
+        for portion in self.portions():  # it may have no end
+            whole += portion
+            if len(whole) > most:
+                raise too_long
+        return bytes(whole)
 
     def portions(self) -> Iterator[bytes]:
         """Yield the body in portions as they arrive."""
@@ -200,18 +212,19 @@ class HttpClient:
         *,
         headers: Mapping[str, str] = JSON,
         once: bool = False,
+        most: int = LONGEST_ANSWER,
         cancellation: Cancellation | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Return status, headers and body of the answer. Raises as `answer` does.
+        """Return status, headers and body of the answer. Raises as `answer` and `Response.read` do.
 
         once: send the request at most once, on a new connection. Otherwise it is sent a second time
         if connections are kept and one ends without an answer: a server may close an idle
-        connection at the moment it is reused.
+        connection at the moment it is reused. most: bytes of the body.
         """
         with self.answer(
             path, body, headers, own=once, again=not once, cancellation=cancellation
         ) as answer:
-            return answer.status, answer.headers, answer.read()
+            return answer.status, answer.headers, answer.read(most)
 
     @contextlib.contextmanager
     def answer(

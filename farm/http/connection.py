@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import select
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -14,17 +14,26 @@ from urllib.parse import unquote
 import httptools
 
 from farm.bodies.held import HeldBytes, Share
-from farm.encoding.errors import error_body
 from farm.http.asgi import Application
+from farm.http.call_ids import NOTHING_NAMED, Naming
+from farm.http.connections import (
+    CLIENT_ENDS,
+    CLOSES,
+    HEARD_ALL,
+    LINGERING,
+    LINGERS,
+    OPEN,
+    SERVER_ENDS,
+    TAKE_NO_MORE,
+    HttpTimeouts,
+    Stage,
+)
 from farm.http.exchange import STATUS_LINES, Exchange, Routes
-from farm.http.portions import PORTION_BYTES, Buffer, Portions
 from farm.http.reader import HttpFault, Reader, RequestHead
-from farm.http.request import JSON, Handler
-from farm.http.timeouts import HttpTimeouts, Stage
-from farm.http.turns import Turns
+from farm.http.request import ErrorForm, Handler, json_error
+from farm.http.turns import PORTION_BYTES, Buffer, Portions, Turns
 from farm.machine.peer import Peer
 from farm.machine.traffic import Traffic
-from farm.monitoring.tracing import Tracing
 
 if TYPE_CHECKING:
     from farm.http.connections import Connections
@@ -71,11 +80,7 @@ LOOK_AGAIN_S = 0.02
 
 @dataclass(slots=True)
 class HttpServerState:
-    """State shared by all connections of a server. bodies: queue of long bodies to handle.
-
-    make_id: makes an id for a request that has none; None: it stays without. tracing: makes spans
-    of requests; None: there are none.
-    """
+    """State shared by all connections of a server. bodies: queue of long bodies to handle."""
 
     front: Routes
     held: HeldBytes
@@ -84,8 +89,7 @@ class HttpServerState:
     connections: Connections
     timeouts: HttpTimeouts
     traffic: Traffic = field(default_factory=Traffic)
-    make_id: Callable[[], bytes] | None = None
-    tracing: Tracing | None = None
+    naming: Naming = NOTHING_NAMED
     buffer: Buffer = field(default_factory=Buffer)
 
 
@@ -97,6 +101,7 @@ class HttpConnection(Portions):
         self.served = served
         self.peer = Peer("")
         self.let_in = False
+        self.phase = OPEN
         self.paused = False  # reading is paused
         # Start time of the stage in which it was last seen.
         self.since = asyncio.get_running_loop().time()
@@ -108,11 +113,8 @@ class HttpConnection(Portions):
         self._queued = False  # waits for another turn of the loop
         self._tiny_parts = 0  # in the current request
         self._rests = False
-        self._heard_all = False  # the client has closed its sending half
         self._sent_ahead = False
         self._wants_input = True  # nothing can be done until the client sends more
-        self._ends = False  # takes no further requests
-        self._over = False  # reads and writes nothing more
         self._lingered = 0
         self._unsent: Share | None = None  # bytes of an answer, while the client does not read
         self._drained: asyncio.Future[None] | None = None
@@ -133,7 +135,7 @@ class HttpConnection(Portions):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: cancel its running request."""
-        self._over = True
+        self.phase = CLOSES[self.phase]
         self.served.connections.discard(self)
         if self._exchange is not None:
             self._exchange.client_left()
@@ -143,11 +145,11 @@ class HttpConnection(Portions):
 
     def received(self, data: bytes) -> None:
         """Handle bytes from the client."""
-        self.served.traffic.received += len(data)
+        self.served.traffic.receives(len(data))
         if len(data) >= PORTION_BYTES and not self._rests:
             self._rests = True
             self.served.turns.later(self._rested)
-        if self._over:
+        if self.phase >= LINGERING:
             self._lingered += len(data)
             if self._lingered > LINGER_BYTES:
                 self.transport.abort()
@@ -170,12 +172,12 @@ class HttpConnection(Portions):
         """Whether the next bytes belong to a long body, which is not kept in this buffer."""
         exchange = self._exchange
         if exchange is None:
-            return self._over
+            return self.phase >= LINGERING
         return self._reader.run > PORTION_BYTES and not exchange.waits_for_room
 
     def _rested(self) -> None:
         self._rests = False
-        if self._over:
+        if self.phase >= LINGERING:
             self._pause(False)
         else:
             self._settle()
@@ -186,9 +188,11 @@ class HttpConnection(Portions):
         Only sending shows whether the client still reads. In the middle of an answer nothing can be
         sent to find out, so the client counts as gone.
         """
-        self._heard_all = True
         exchange = self._exchange
-        if self._over or self._wants_input or (exchange is not None and exchange.begun):
+        if self.phase >= LINGERING:
+            return False
+        self.phase = CLIENT_ENDS[self.phase]
+        if self._wants_input or (exchange is not None and exchange.status):
             return False
         if exchange is not None:
             self._sent_ahead = True
@@ -210,7 +214,7 @@ class HttpConnection(Portions):
         if self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
-        if not self._over:
+        if self.phase < LINGERING:
             self.advance()
 
     async def drained(self) -> None:
@@ -234,7 +238,7 @@ class HttpConnection(Portions):
 
     def advance(self, steps: int = STEPS_AT_ONCE) -> None:
         """Read the requests whose turn has come, in about `steps` steps at most."""
-        if self._advancing or self._over:
+        if self._advancing or self.phase >= LINGERING:
             return
         self._advancing = True
         try:
@@ -247,16 +251,21 @@ class HttpConnection(Portions):
 
     def _settle(self) -> None:
         """After some steps: close the connection, or pause or resume reading."""
-        if self._over:
-            return
-        if (self._heard_all and self._wants_input) or (self._ends and self._exchange is None):
-            self._close()
-            return
+        phase = self.phase
+        if phase != OPEN:
+            if phase >= LINGERING:
+                return
+            left = phase in HEARD_ALL and self._wants_input
+            if left or (phase in TAKE_NO_MORE and self._exchange is None):
+                self._close()
+                return
         ahead = 0 if self._wants_input else self._reader.waiting
         self._pause(self._rests or ahead > AHEAD_BYTES)
 
     def _pause(self, paused: bool) -> None:
-        if paused != self.paused and not self._heard_all and not self.transport.is_closing():
+        if paused == self.paused or self.phase in HEARD_ALL:
+            return
+        if not self.transport.is_closing():
             self.paused = paused
             if paused:
                 self.transport.pause_reading()
@@ -266,12 +275,12 @@ class HttpConnection(Portions):
     def _advance(self, steps: int) -> bool:
         """Take steps; return whether the next one needs more bytes. Raises Fault."""
         reader = self._reader
-        while not self._is_over():
+        while self.phase < LINGERING:  # any answer may have changed it
             exchange = self._exchange
             if exchange is None:
                 if not reader.waiting:
                     return True
-                if self._unsent is not None or self._ends:
+                if self._unsent is not None or self.phase in TAKE_NO_MORE:
                     return False
                 if steps <= 0:
                     self.advance_later()
@@ -297,15 +306,12 @@ class HttpConnection(Portions):
                 return False
         return False
 
-    def _is_over(self) -> bool:
-        return self._over  # any answer may have changed it
-
     def _read_part(self, exchange: Exchange) -> bool:
         """Read the next part of the body. False: that needs more bytes."""
         part, whole = self._reader.body(), self._reader.whole
         if part is not None:
             exchange.add(part)
-            if exchange.passed_over > PASSED_OVER_BYTES and not self._over:
+            if exchange.passed_over > PASSED_OVER_BYTES and self.phase < LINGERING:
                 self._linger()
         if whole:
             exchange.complete()
@@ -316,7 +322,8 @@ class HttpConnection(Portions):
         path, handler = self._route(head.target)
         front = self.served.front
         self._exchange = exchange = Exchange(self, handler, head, path, front.max_body_bytes)
-        exchange.begin(front.access)
+        if exchange.begin(front.access):
+            self.let_in = True
         if self._reader.whole:
             exchange.complete()
 
@@ -341,7 +348,7 @@ class HttpConnection(Portions):
 
     def write_start(self, data: bytes) -> None:
         """Send the start of an answer."""
-        self.served.traffic.sent += len(data)
+        self.served.traffic.sends(len(data))
         if self._sent_ahead:
             self._sent_ahead = False
             data = data[len(AHEAD_OF_ANSWER) :]
@@ -350,7 +357,7 @@ class HttpConnection(Portions):
     def ends_after(self, exchange: Exchange) -> bool:
         """Whether the connection closes after this request's answer for reasons of its own."""
         left = self._reader.left
-        return self._ends or (left is not None and left > PASSED_OVER_BYTES)
+        return self.phase in TAKE_NO_MORE or (left is not None and left > PASSED_OVER_BYTES)
 
     def answered(self) -> None:
         """The answer to the current request has been sent."""
@@ -370,17 +377,19 @@ class HttpConnection(Portions):
         if exchange is None:
             self._send_error(fault)
             self._linger()
-        elif exchange.begun:
+        elif exchange.status:
             self.abort()
         else:
-            exchange.keep_alive = False
-            exchange.refuse(fault)
+            exchange.refuse_for_good(fault)
 
     def _send_error(self, fault: HttpFault) -> None:
-        body = error_body(fault.kind, fault.message)
+        form: ErrorForm = json_error
+        with contextlib.suppress(HttpFault):  # without a path
+            form = getattr(self._route(self._reader.target)[1], "error_form", json_error)
+        body, content_type = form(fault.kind, fault.message)
         self.write_start(
             b"%bcontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (STATUS_LINES[fault.status], JSON, len(body), body)
+            % (STATUS_LINES[fault.status], content_type, len(body), body)
         )
 
     @property
@@ -398,7 +407,7 @@ class HttpConnection(Portions):
     @property
     def owes_nothing(self) -> bool:
         """Whether this connection may be closed to make room for others."""
-        return self._exchange is None and not self._over
+        return self._exchange is None and self.phase < LINGERING
 
     def look(self, now: float) -> None:
         """Close the connection if its client is too slow or has silently disconnected."""
@@ -409,7 +418,7 @@ class HttpConnection(Portions):
             self.since = now
         elif now - self.since > allowed:
             self._too_late(stage)
-        if self._heard_all or self.paused:
+        if self.phase in HEARD_ALL or self.paused:
             self._look_for_reset()
 
     def standing(self) -> tuple[Stage, int, float]:
@@ -418,7 +427,7 @@ class HttpConnection(Portions):
         unsent = self.transport.get_write_buffer_size()
         if unsent:
             return Stage.STUCK, unsent // timeouts.progress, timeouts.stuck
-        if self._over:
+        if self.phase >= LINGERING:
             return Stage.LINGER, 0, timeouts.linger
         if exchange is None:
             if self._reader.waiting:
@@ -447,7 +456,9 @@ class HttpConnection(Portions):
 
     def _look_for_reset(self) -> None:
         """Abort if the client is gone. While reading is paused, only this check detects it."""
-        if self._over:  # the connection may be closed already, and the transport without a socket
+        if (
+            self.phase >= LINGERING
+        ):  # the connection may be closed already, and the transport without a socket
             return
         descriptor = self.transport.get_extra_info("socket").fileno()
         if descriptor < 0:
@@ -462,9 +473,10 @@ class HttpConnection(Portions):
 
     def end(self) -> None:
         """Take no more requests; close once the current one is answered."""
-        self._ends = True
-        if self._exchange is None and not self._over:
-            self._close()
+        if self.phase < LINGERING:
+            self.phase = SERVER_ENDS[self.phase]
+            if self._exchange is None:
+                self._close()
 
     def give_up(self) -> None:
         """Answer the open request with an error now, because the server stops."""
@@ -478,19 +490,20 @@ class HttpConnection(Portions):
 
     def abort(self) -> None:
         """Close at once, without sending what is buffered."""
-        self._over = True
+        self.phase = CLOSES[self.phase]
         self.transport.abort()
 
     def _close(self) -> None:
         """Close after sending what is buffered."""
-        self._over = True
+        self.phase = CLOSES[self.phase]
         self.transport.close()
 
     def _linger(self) -> None:
         """Stop sending and let the client finish: closing while it sends would lose the answer."""
-        if self._heard_all:
+        if self.phase in HEARD_ALL:
             self._close()
+        if self.phase >= LINGERING:
             return
-        self._over = True
+        self.phase = LINGERS[self.phase]
         self.transport.write_eof()
         self._pause(self._rests)

@@ -1,4 +1,4 @@
-"""The connections of a server: their limit, and the timer that closes slow ones.
+"""The connections of a server: their limits, and the timer that closes slow ones.
 
 One timer checks all of them.
 """
@@ -8,7 +8,85 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum, unique
 from typing import Protocol
+
+from farm.transitions import TransitionTable
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTimeouts:
+    """Time limits for a client, in seconds.
+
+    idle: until a request begins; longer than clients keep connections, so that the clients close
+    them and none sends on a connection that farm is closing. head: from its first byte to its last;
+    clients send it at once. body, stuck: for each `progress` bytes of a body that is received or an
+    answer that is sent; networks in use are faster than 2 kB/s. contended: for each hundredth of a
+    large body while other requests wait for its memory. linger: until a client has read the answer
+    after which the connection closes.
+    """
+
+    idle: float = 75.0
+    head: float = 10.0
+    body: float = 30.0
+    stuck: float = 30.0
+    contended: float = 5.0
+    linger: float = 5.0
+    progress: int = 64 * 1024
+
+
+@unique
+class ConnectionPhase(IntEnum):
+    """The phase of a connection.
+
+    OPEN: it takes requests; LAST: none after the current one. HALF_CLOSED, LAST_HALF_CLOSED: the
+    client has closed its sending half, so requests that have arrived are answered. LINGERING: all
+    is sent, and what the client still sends is discarded; CLOSED: it takes and sends nothing more.
+    """
+
+    OPEN = 1
+    LAST = 2
+    HALF_CLOSED = 3
+    LAST_HALF_CLOSED = 4
+    LINGERING = 5
+    CLOSED = 6
+
+
+OPEN, LAST, HALF_CLOSED, LAST_HALF_CLOSED, LINGERING, CLOSED = ConnectionPhase
+
+CONNECTIONS = TransitionTable(
+    "HTTP connection",
+    ((OPEN, LAST), "server ends", LAST),
+    ((HALF_CLOSED, LAST_HALF_CLOSED), "server ends", LAST_HALF_CLOSED),
+    ((OPEN,), "client ends", HALF_CLOSED),
+    ((LAST,), "client ends", LAST_HALF_CLOSED),
+    ((OPEN, LAST), "answered while client sends", LINGERING),
+    (tuple(ConnectionPhase), "closes", CLOSED),
+    begins={"connected": OPEN},
+)
+SERVER_ENDS = CONNECTIONS.event("server ends")
+CLIENT_ENDS = CONNECTIONS.event("client ends")
+LINGERS = CONNECTIONS.event("answered while client sends")
+CLOSES = CONNECTIONS.event("closes")
+
+TAKE_NO_MORE = (LAST, LAST_HALF_CLOSED)
+"""The phases in which a connection closes after its current request."""
+
+HEARD_ALL = (HALF_CLOSED, LAST_HALF_CLOSED)
+"""The phases in which the client sends no more, but waits for answers."""
+
+
+class Stage(Enum):
+    """Stages of a connection, named by the event that ends each; BUSY alone has no limit."""
+
+    IDLE = "a request"
+    HEAD = "the rest of a head"
+    BODY = "the rest of a body"
+    BUSY = "an answer, or room for a body"
+    STUCK = "the client to read its answer"
+    LINGER = "the client to close"
+
 
 LOOK_EVERY_S = 1.0
 """Interval between two checks, in seconds; time limits are only this precise."""

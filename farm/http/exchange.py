@@ -6,19 +6,19 @@ import asyncio
 import http
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from farm.bodies.body import HEAVY_BYTES, MOST_IN_MEMORY, QUICK_BYTES, Gathering
 from farm.bodies.held import FREE_BYTES, Share
-from farm.bodies.unpacking import Extra, Headers, Refused, too_large
-from farm.dispatcher.backend import INTERNAL_ERROR, CancelCall
-from farm.encoding.errors import error_body
+from farm.bodies.unpacking import Extra, Refused, too_large
+from farm.call import CancelCall
+from farm.errors import INTERNAL_ERROR
+from farm.http.access import Access
 from farm.http.asgi import Application
 from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
 from farm.http.reader import HttpFault, RequestHead
-from farm.http.request import JSON, ErrorForm, Handler, IsRaw, Request
+from farm.http.request import JSON, ErrorForm, Handler, IsRaw, Request, json_error
 from farm.http.spans import HttpSpan, is_traced
-from farm.machine.peer import Peer
 
 if TYPE_CHECKING:
     from farm.http.connection import HttpConnection
@@ -31,30 +31,11 @@ COPIED_BYTES = 64 * 1024
 """A body up to this size is cheaper to copy behind its head than to send separately."""
 
 
-class Admits(Protocol):
-    """Access rules for connections and requests."""
-
-    def peer(self, transport: Any) -> Peer:
-        """Return the other end of a new connection."""
-
-    def trusts(self, peer: Peer) -> bool:
-        """Whether the peer needs no token."""
-
-    def user(self, peer: Peer, headers: Headers) -> str:
-        """Return the name in the client's credentials, or "". Raises Refused."""
-
-    def is_owner(self, peer: Peer, headers: Headers) -> bool:
-        """Whether a request comes from the owner of the server."""
-
-    def is_owner_here(self, peer: Peer, headers: Headers) -> bool:
-        """Whether it comes from a program of that owner on this machine."""
-
-
 class Routes(Protocol):
     """The access rules, and the endpoint for each path."""
 
     @property
-    def access(self) -> Admits:
+    def access(self) -> Access:
         """The access rules."""
 
     @property
@@ -77,9 +58,9 @@ class Routes(Protocol):
 class Exchange:
     """Collects a request, has a handler or an application answer it, and sends the answer.
 
-    begun, answered: whether a part of the answer has been sent, and whether all of it has.
-    keep_alive: whether another request may follow. size, passed_over: bytes of the body received
-    before the answer, and those received and discarded after it.
+    status: of the answer, once a part of it has been sent; 0 before. answered: whether all of it
+    has been sent. keep_alive: whether another request may follow. size, passed_over: bytes of the
+    body received before the answer, and those received and discarded after it.
     """
 
     __slots__ = (
@@ -95,11 +76,11 @@ class Exchange:
         "_span",
         "_user",
         "answered",
-        "begun",
         "head",
         "keep_alive",
         "passed_over",
         "size",
+        "status",
     )
 
     def __init__(
@@ -113,7 +94,7 @@ class Exchange:
         """path: as the handler knows it; limit: largest size of the body, in bytes."""
         self.head = head
         self.keep_alive = head.keep_alive
-        self.begun = False
+        self.status = 0
         self.answered = False
         self.size = 0
         self.passed_over = 0
@@ -152,20 +133,23 @@ class Exchange:
 
     # The request
 
-    def begin(self, access: Admits) -> None:
-        """Check the head, and refuse the request or prepare for its body."""
-        head, connection = self.head, self._connection
-        tracing = connection.served.tracing
+    def begin(self, access: Access) -> bool:
+        """Check the head, and refuse the request or prepare for its body.
+
+        Return whether the client may send requests.
+        """
+        head, connection, admitted = self.head, self._connection, False
+        tracing = connection.served.naming.tracing
         if tracing is not None and is_traced(head):
             self._span = HttpSpan(tracing, head, self._path, connection.peer.host)
         try:
             self._user = access.user(connection.peer, head.headers)
-            connection.let_in = True
+            admitted = True
             expectation = head.headers.get(b"expect")
             if expectation is not None and expectation.lower() != b"100-continue":
                 raise Refused(417, "InvalidInput", "an expectation other than 100-continue")
             if head.length == 0:
-                return
+                return True
             if head.length is not None and head.length > self._limit:
                 raise too_large(self._limit)
         except Refused as refused:
@@ -174,7 +158,7 @@ class Exchange:
                 # decides whether a body follows.
                 self.keep_alive = False
             self.refuse(refused)
-            return
+            return admitted
         if head.length is None or head.length > FREE_BYTES:
             held = connection.served.held
             if head.length is None:
@@ -182,6 +166,7 @@ class Exchange:
             self._share = held.reserve(head.length or self._limit, self._room)
         if not self.waits_for_room:
             self._invite()
+        return True
 
     def _room(self) -> None:
         """Memory for the body is available: read it."""
@@ -243,15 +228,15 @@ class Exchange:
             return
         gathered, self._body = self._body, None
         handler, head = self._handler, self.head
-        make_id = self._connection.served.make_id
+        make_id = self._connection.served.naming.make_id
         if make_id is not None or not NAMING.isdisjoint(head.headers):
             self._name(make_id)
             head = self.head
         try:
             body = b"" if gathered is None else gathered.whole(head.headers)
-            peer = self._connection.peer.host
-            about = (head.method, self._path, head.headers, body, peer, self._user)
-            request = Request(*about, self.is_owner_here)
+            peer = self._connection.peer
+            about = (head.method, self._path, head.headers, body, peer.host, self._user)
+            request = Request(*about, self.is_owner_here, str(peer))
             if isinstance(handler, Application):
                 cancel: CancelCall | None = handler.start(self, request)
             else:
@@ -262,7 +247,7 @@ class Exchange:
             self.refuse(refused)
         except Exception:
             logger.exception("answering %s", self._path, extra={"call": self._call_id})
-            self.answer(500, self._error_body("InternalError", INTERNAL_ERROR))
+            self.fail(500, "InternalError", INTERNAL_ERROR)
 
     def _name(self, make_id: Callable[[], bytes] | None) -> None:
         """Note the call's id; if the request has none, give it a new one."""
@@ -281,7 +266,7 @@ class Exchange:
         """Send the complete answer."""
         if self.answered:
             return
-        self._begin_answer(status)
+        self.status = status
         more = b"".join([b"%b: %b\r\n" % header for header in headers])
         if self._call_id:
             more += b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode())
@@ -299,7 +284,7 @@ class Exchange:
         elif len(body) > COPIED_BYTES:
             connection.write_start(start)
             connection.transport.write(body)
-            connection.served.traffic.sent += len(body)
+            connection.served.traffic.sends(len(body))
         else:
             connection.write_start(b"".join((start, body)))
         self._end()
@@ -308,7 +293,7 @@ class Exchange:
         """Send status and headers; the body follows in parts."""
         if self.answered:
             return
-        self._begin_answer(status)
+        self.status = status
         start = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         start += [b"%b: %b\r\n" % header for header in headers]
         if self._call_id:
@@ -323,16 +308,11 @@ class Exchange:
         start.append(b"\r\n")
         self._connection.write_start(b"".join(start))
 
-    def _begin_answer(self, status: int) -> None:
-        self.begun = True
-        if self._span is not None:
-            self._span.status = status
-
     def write(self, part: bytes) -> None:
         """Send a part of the body."""
         if self.answered or not part or self.head.method == "HEAD":
             return
-        self._connection.served.traffic.sent += len(part)
+        self._connection.served.traffic.sends(len(part))
         transport = self._connection.transport
         transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)
 
@@ -368,11 +348,18 @@ class Exchange:
     def refuse(self, refused: Refused | HttpFault) -> None:
         """Answer with an error, even in the middle of the request."""
         headers = refused.headers if isinstance(refused, Refused) else ()
-        self.answer(refused.status, self._error_body(refused.kind, refused.message), headers)
+        self.fail(refused.status, refused.kind, refused.message, headers)
 
-    def _error_body(self, kind: str, message: str) -> bytes:
-        form: ErrorForm = getattr(self._handler, "error_body", error_body)
-        return form(kind, message)
+    def refuse_for_good(self, fault: HttpFault) -> None:
+        """Answer with an error, after which the connection closes: its bytes are unreadable."""
+        self.keep_alive = False
+        self.refuse(fault)
+
+    def fail(self, status: int, kind: str, message: str, headers: Extra = ()) -> None:
+        """Answer with an error in the form of the path."""
+        form: ErrorForm = getattr(self._handler, "error_form", json_error)
+        body, content_type = form(kind, message)
+        self.answer(status, body, headers, content_type)
 
     def give_up(self) -> None:
         """Answer with an error now, because the server stops."""
@@ -380,8 +367,7 @@ class Exchange:
         if isinstance(self._handler, Application) and self._cancel is not None:
             return  # its task is cancelled, and sends the answer
         cancel = self._cancel
-        message = "the farm shut down before the call finished"
-        self.answer(503, self._error_body("Unavailable", message))
+        self.fail(503, "Unavailable", "the farm shut down before the call finished")
         if cancel is not None:
             cancel()
 
@@ -396,7 +382,7 @@ class Exchange:
     def _let_go(self) -> None:
         self._body = None
         if self._span is not None:
-            self._span.end(self._call_id)
+            self._span.end(self.status, self._call_id)
             self._span = None
         if self._share is not None:
             self._share.release()

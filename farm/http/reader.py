@@ -48,7 +48,7 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ \S+ HTTP/1\.[01]\r\n"
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})((?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?[ \t]*)\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _ABSOLUTE = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?")
-_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"origin", b"sec-fetch-site"})
 """Headers whose repetition could make two programs interpret one request differently."""
 
 
@@ -100,6 +100,7 @@ class Reader:
         # The body that is being read.
         self._left = 0  # bytes left of the body, or of its chunk
         self._chunks: _Chunks | None = None
+        self._between = False  # two chunks
 
     @property
     def waiting(self) -> int:
@@ -115,6 +116,12 @@ class Reader:
     def run(self) -> int:
         """Bytes left of the body, or of its current chunk."""
         return self._left
+
+    @property
+    def target(self) -> bytes:
+        """Path and query of the request whose head is being read; b"" if they are not there yet."""
+        line = self._data[self._at : self._at + LONGEST_LINE].partition(b"\r\n")[0].split(b" ")
+        return line[1] if len(line) > 1 else b""
 
     def feed(self, data: bytes) -> None:
         """Add bytes from the client."""
@@ -184,18 +191,18 @@ class Reader:
         if self._chunks is None:
             self.whole = not self._left
         elif not self._left:
-            self._chunks.between = True
+            self._between = True
         return part
 
     def _next_chunk(self, chunks: _Chunks) -> bool:
         """Read up to the data of the next chunk. False: it has not arrived, or there is none."""
-        if chunks.between:
+        if self._between:
             if self.waiting < 2:
                 return False
             if not self._data.startswith(b"\r\n", self._at):
                 raise _bad("a chunk that is longer than its size")
             self._at += 2
-            chunks.between = False
+            self._between = False
         while (line := self._line()) is not None:
             if chunks.last:
                 if line == b"\r\n":
@@ -206,7 +213,6 @@ class Reader:
             self._left = chunks.size(line)
             if self._left:
                 return True
-            chunks.last = True
         return False
 
     def _line(self) -> bytes | None:
@@ -221,15 +227,14 @@ class Reader:
 
 
 class _Chunks:
-    """The position in a chunked body: `between` two chunks, or behind the `last` one.
+    """The lines of a chunked body, up to the one of the `last` chunk, and then its trailers.
 
     Source: RFC 9112 7.1.
     """
 
-    __slots__ = ("_extensions", "_trailers", "between", "last")
+    __slots__ = ("_extensions", "_trailers", "last")
 
     def __init__(self) -> None:
-        self.between = False
         self.last = False
         self._extensions = 0
         self._trailers = 0
@@ -242,7 +247,9 @@ class _Chunks:
         self._extensions += len(found[2])
         if self._extensions > MOST_EXTENSIONS:
             raise _bad(f"chunk extensions above {MOST_EXTENSIONS} bytes")
-        return int(found[1], 16)
+        size = int(found[1], 16)
+        self.last = not size
+        return size
 
     def trailer(self, line: bytes) -> None:
         """Skip a trailer. Raises Fault."""
@@ -315,6 +322,8 @@ def _checked_head(raw: bytes, found: _Fields) -> RequestHead:
     headers = dict(fields)
     if len(headers) != len(fields):
         _check_repeated(fields)
+    if version == "1.1" and b"host" not in headers:
+        raise _bad("no Host header, which version 1.1 requires")  # RFC 9112 3.2
     target = found.target
     if not target.startswith(b"/") and target != b"*":
         target = _relative(target, headers)

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from farm.bodies.unpacking import Extra, Headers
-from farm.call import LONGEST_NAME, MAX_PRIORITY, Hints, Result
-from farm.dispatcher.backend import CancelCall, named
+from farm.call import LONGEST_NAME, MAX_PRIORITY, CancelCall, Hints, Result, named
+from farm.encoding.errors import error_body
 from farm.errors import InvalidInput
 from farm.http.call_ids import NAMING, call_id_of, trace_parent_of
 
@@ -31,7 +31,8 @@ class Request(NamedTuple):
     """A whole request. path: unquoted, except below /v2, where it is as sent, with its query.
 
     body: a HeldBody if it is long. peer: the client's host; user: its Basic name, or "".
-    is_owner_here: whether the client is a program of the server's owner on this machine.
+    is_owner_here: whether the client is a program of the server's owner on this machine. end: the
+    client's host, and the owner of its socket if that is known.
     """
 
     method: str
@@ -41,6 +42,11 @@ class Request(NamedTuple):
     peer: str
     user: str
     is_owner_here: Callable[[], bool] = lambda: False
+    end: str = ""
+
+    def hints(self) -> Hints:
+        """Return the hints in its headers. Raises InvalidInput."""
+        return hints_of(self.headers, self.peer, self.user, self.end)
 
 
 class Answer(Protocol):
@@ -55,11 +61,17 @@ class Answer(Protocol):
 Handler = Callable[[Request, Answer], CancelCall | None]
 """Answers a request, now or later; returns the function that cancels it, or None."""
 
-ErrorForm = Callable[[str, str], bytes]
-"""Encodes the body of an answer to an error outside the handler, from its kind and message.
+ErrorForm = Callable[[str, str], tuple[bytes, bytes]]
+"""Returns body and content type for an error outside the handler, from its kind and message.
 
-A handler may have such a method `error_body`; otherwise errors have the form of encoding/errors.py.
+A handler may have such a method `error_form`; otherwise errors have the form of `json_error`.
 """
+
+
+def json_error(kind: str, message: str) -> tuple[bytes, bytes]:
+    """Return body and content type of an error in farm's own form."""
+    return error_body(kind, message), JSON
+
 
 IsRaw = Callable[[Headers], bool]
 """Whether a long body with these headers is raw numbers, which no reader process has to parse.
@@ -68,7 +80,7 @@ A handler may have such a method `is_raw`.
 """
 
 
-def hints_of(headers: Headers, peer: str, user: str) -> Hints:
+def hints_of(headers: Headers, peer: str, user: str, end: str = "") -> Hints:
     """Return the hints in the headers `Farm-Client`, `-Chain`, `-Priority` and `-Deadline`.
 
     The id of the call is that of its `X-Request-ID` or `traceparent`.
@@ -90,8 +102,9 @@ def hints_of(headers: Headers, peer: str, user: str) -> Hints:
             shown_as=(client, chain) if is_named else None,
             call_id=call_id_of(headers),
             trace_parent=trace_parent_of(headers),
+            end=end,
         )
-    return named(user or peer)
+    return named(user or peer, end)
 
 
 _HINTS = NAMING | {b"farm-client", b"farm-chain", b"farm-priority", b"farm-deadline"}

@@ -7,16 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from farm.bodies.held import HeldBytes
-from farm.http.call_ids import call_ids
+from farm.http.call_ids import NOTHING_NAMED, Naming
 from farm.http.connection import HttpConnection, HttpServerState
-from farm.http.connections import Connections
+from farm.http.connections import Connections, HttpTimeouts
 from farm.http.exchange import Routes
-from farm.http.timeouts import HttpTimeouts
 from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen, listen_unix, several
-from farm.machine.open_files import allow_many_open_files
+from farm.machine.resources import allow_many_open_files
 from farm.machine.traffic import Traffic
-from farm.monitoring.tracing import Tracing
 
 LAST_WORDS_S = 1.0
 """Seconds for answers that are being sent, after everything else has ended."""
@@ -38,57 +36,46 @@ class HttpServer:
         self,
         front: Routes,
         *,
-        host: str = "127.0.0.1",
-        port: int = 4242,
-        unix: Path | None = None,
         held: HeldBytes | None = None,
         timeouts: HttpTimeouts = TIMEOUTS,
         most_connections: int | None = None,
-        names_requests: bool = False,
-        tracing: Tracing | None = None,
+        naming: Naming = NOTHING_NAMED,
     ) -> None:
-        """port: 0 picks a free one; unix: path of a socket that is served too.
+        """held: memory for bodies of all connections; several servers may share it.
 
-        held: memory for bodies of all connections, possibly shared by several servers.
         most_connections: None derives it from the number of files that this process may open.
-        names_requests: whether requests without an id for logs get one. tracing: makes spans of
-        requests, if given.
         """
         self._front = front
-        self._host = host
-        self._port = port
-        self.unix = unix
         self._held = held or HeldBytes(1 << 62)
         self._timeouts = timeouts
         self._most = most_connections
-        self._make_id = call_ids() if names_requests else None
-        self._tracing = tracing
+        self._naming = naming
+        self.unix: Path | None = None
         self._servers: list[asyncio.Server] = []
         self.connections: Connections | None = None  # while it runs
         self.traffic = Traffic()
 
-    async def start(self) -> tuple[str, int]:
-        """Listen and return the address. Raises Unavailable if it cannot be bound."""
+    async def start(
+        self, host: str = "127.0.0.1", port: int = 0, *, unix: Path | None = None
+    ) -> tuple[str, int]:
+        """Listen and return the address. Raises Unavailable if it cannot be bound.
+
+        port: 0 picks a free one; unix: path of a socket that is served too.
+        """
         files = allow_many_open_files()
         loop = asyncio.get_running_loop()
-        listener = listen(self._host, self._port)
+        listener = listen(host, port)
         try:
-            local = None if self.unix is None else listen_unix(str(self.unix))
+            local = None if unix is None else listen_unix(str(unix))
         except BaseException:
             listener.close()
             raise
+        self.unix = unix
         connections = Connections(loop, self._most or files // SHARE_OF_FILES)
         self.connections = connections
         served = HttpServerState(
-            self._front,
-            self._held,
-            Turns(loop),
-            Turns(loop, 1),
-            connections,
-            self._timeouts,
-            self.traffic,
-            self._make_id,
-            self._tracing,
+            *(self._front, self._held, Turns(loop), Turns(loop, 1), connections),
+            *(self._timeouts, self.traffic, self._naming),
         )
         made = partial(HttpConnection, served)
         for sock in several(listener):

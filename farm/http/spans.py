@@ -15,19 +15,15 @@ NOT_FOUND = (404, 405)
 
 
 class HttpSpan:
-    """Begins with the request's head. Calls of the request become its children.
+    """Begins with the request's head. Calls of the request become its children."""
 
-    status: of the answer, once that has begun; 0: the client left before.
-    """
-
-    __slots__ = ("_method", "_path", "_span", "status")
+    __slots__ = ("_method", "_path", "_span")
 
     def __init__(self, tracing: Tracing, head: RequestHead, path: str, client: str) -> None:
         """path: as the handler knows it; client: the peer's host, or ""."""
         headers = head.headers
         self._method = head.method
         self._path = path.partition("?")[0]
-        self.status = 0
         attributes = {
             "http.request.method": head.method,
             "url.path": self._path,
@@ -41,10 +37,12 @@ class HttpSpan:
         self._span = tracing.request(head.method, headers, attributes)
         headers[TRACE_PARENT] = self._span.parent
 
-    def end(self, call_id: str) -> None:
-        """End the span. call_id: the id that the answer has."""
+    def end(self, status: int, call_id: str) -> None:
+        """End the span.
+
+        status: of the answer; 0: the client left before it began. call_id: the id that it has.
+        """
         found: dict[str, str | int] = {"farm.call.id": call_id} if call_id else {}
-        status = self.status
         name = ""
         if status:
             found["http.response.status_code"] = status

@@ -7,9 +7,12 @@ parent's stream.
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Renewable(Protocol):
@@ -29,7 +32,10 @@ def renew_in_children(thing: Renewable) -> None:
 
 def _renew_all() -> None:
     for thing in list(_renewable):
-        thing.renew()
+        try:
+            thing.renew()
+        except Exception:  # the others can still be used
+            log.exception("%r cannot be renewed in a forked process", thing)
 
 
 os.register_at_fork(after_in_child=_renew_all)

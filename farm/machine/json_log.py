@@ -6,10 +6,14 @@ Keys: `time` (UTC, RFC 3339), `level`, `logger`, `message`, for errors `exceptio
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import os
+import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -24,8 +28,6 @@ LOG_FORMAT = "FARM_LOG_FORMAT"
 LONGEST_LINE = 100_000
 """Characters of a printed line after which it is cut in two, so that memory is bounded."""
 
-Context = Callable[[], Mapping[str, str]]
-
 
 def nothing() -> Mapping[str, str]:
     """Return no fields, for a process without a context."""
@@ -35,7 +37,7 @@ def nothing() -> Mapping[str, str]:
 class JsonFormatter(logging.Formatter):
     """Formats records as JSON objects. context: returns the fields of the current thread."""
 
-    def __init__(self, context: Context = nothing) -> None:
+    def __init__(self, context: Callable[[], Mapping[str, str]] = nothing) -> None:
         super().__init__()
         self._context = context
 
@@ -59,12 +61,7 @@ def has(record: logging.LogRecord, name: str) -> bool:
 
 
 def line_of(
-    at: float,
-    level: str,
-    logger: str,
-    message: str,
-    fields: Mapping[str, str],
-    exception: str = "",
+    at: float, level: str, logger: str, message: str, fields: Mapping[str, str], exception: str = ""
 ) -> str:
     """Return one line of a log. at: Unix time."""
     time = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
@@ -82,6 +79,17 @@ def line_of(
     return orjson.dumps(clean).decode()
 
 
+class _BegunLine(threading.local):
+    """The line that each thread has begun."""
+
+    text = ""
+
+    def replace(self, text: str) -> str:
+        """Begin another line and return the one before."""
+        before, self.text = self.text, text
+        return before
+
+
 class JsonLines(io.TextIOBase):
     """A text stream that writes each line it is given as a JSON object to another one.
 
@@ -89,13 +97,19 @@ class JsonLines(io.TextIOBase):
     the descriptor itself, past this stream.
     """
 
-    def __init__(self, to: TextIO, logger: str, now: Callable[[], float], context: Context) -> None:
+    def __init__(
+        self,
+        to: TextIO,
+        logger: str,
+        now: Callable[[], float],
+        context: Callable[[], Mapping[str, str]],
+    ) -> None:
         super().__init__()
         self._to = to
         self._logger = logger
         self._now = now
         self._context = context
-        self._begun = threading.local()
+        self._begun = _BegunLine()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a constant in its class
@@ -112,11 +126,11 @@ class JsonLines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write the lines that end in `text`, and keep the rest."""
-        *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
+        *lines, rest = (self._begun.text + text).split("\n")
         while len(rest) > LONGEST_LINE:
             lines.append(rest[:LONGEST_LINE])
             rest = rest[LONGEST_LINE:]
-        self._begun.text = rest
+        self._begun.replace(rest)
         for line in lines:
             self._put(line)
         return len(text)
@@ -128,8 +142,7 @@ class JsonLines(io.TextIOBase):
 
     def end(self) -> None:
         """Write the line that this thread has begun."""
-        rest, self._begun.text = getattr(self._begun, "text", ""), ""
-        if rest:
+        if rest := self._begun.replace(""):
             self._put(rest)
 
     def _put(self, line: str) -> None:
@@ -137,3 +150,34 @@ class JsonLines(io.TextIOBase):
             text = line_of(self._now(), "INFO", self._logger, line, self._context())
             self._to.write(text + "\n")
             self._to.flush()
+
+
+@contextlib.contextmanager
+def logged(log_format: str, program: str) -> Iterator[None]:
+    """Log in this format for the length of the block, also in the processes that it starts.
+
+    program: the logger's name of lines that are printed to stderr for people.
+    """
+    before = os.environ.get(LOG_FORMAT)
+    os.environ[LOG_FORMAT] = log_format
+    try:
+        if log_format == "text":
+            yield
+            return
+        handlers = logging.getLogger().handlers
+        formatters = [handler.formatter for handler in handlers]
+        for handler in handlers:
+            handler.setFormatter(JsonFormatter())
+        lines = JsonLines(sys.stderr, program, time.time, nothing)
+        try:
+            with contextlib.redirect_stderr(lines):
+                yield
+        finally:
+            lines.end()
+            for handler, formatter in zip(handlers, formatters, strict=True):
+                handler.setFormatter(formatter)
+    finally:
+        if before is None:
+            del os.environ[LOG_FORMAT]
+        else:
+            os.environ[LOG_FORMAT] = before

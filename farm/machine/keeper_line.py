@@ -1,7 +1,7 @@
 """A front door's end of the line to its keeper (`keeper.py`), which starts it again after a crash.
 
-Over the line the front door hands its listening sockets to the keeper, gets those of its
-predecessor, and learns that it shall stop.
+Over the line the front door hands its listening sockets, and files in memory, to the keeper, gets
+those of its predecessor, and learns that it shall stop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeeperLine:
         self._line = socket.socket(fileno=descriptor)
         self.restarts = 0
         self.reason = ""
-        self._kept: list[tuple[str, socket.socket]] = []
+        self._kept: list[tuple[str, int]] = []
         self._stop_asked = False
         try:
             self._read_first_words()
@@ -65,9 +65,7 @@ class KeeperLine:
             for line in lines:
                 word, _, rest = line.decode().partition(" ")
                 if word == "socket" and descriptors:
-                    kept = socket.socket(fileno=descriptors.pop(0))
-                    kept.setblocking(False)
-                    self._kept.append((_plain(rest), kept))
+                    self._kept.append((_plain(rest), descriptors.pop(0)))
                 elif word == "restarts":
                     count, _, self.reason = rest.partition(" ")
                     self.restarts = int(count)
@@ -80,17 +78,27 @@ class KeeperLine:
 
         Several of one name are returned in the order in which they were handed over.
         """
+        descriptor = self.take_file(name)
+        if descriptor is None:
+            return None
+        kept = socket.socket(fileno=descriptor)
+        kept.setblocking(False)
+        return kept
+
+    def take_file(self, name: str) -> int | None:
+        """Return the descriptor that an earlier front door handed over under this name, or None."""
         for i, (kept_as, kept) in enumerate(self._kept):
             if kept_as == name:
                 del self._kept[i]
                 return kept
         return None
 
-    def hand(self, name: str, listening: socket.socket) -> None:
-        """Let the keeper hold a listening socket for the next front door."""
+    def hand(self, name: str, held: socket.socket | int) -> None:
+        """Let the keeper hold a listening socket, or a file, for the next front door."""
         line = b"socket " + name.encode("unicode_escape") + b"\n"
+        descriptor = held if isinstance(held, int) else held.fileno()
         with contextlib.suppress(OSError):  # the keeper has ended: no front door follows
-            socket.send_fds(self._line, [line], [listening.fileno()])
+            socket.send_fds(self._line, [line], [descriptor])
 
     def serves(self) -> None:
         """Tell the keeper that this front door serves."""

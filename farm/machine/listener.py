@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -22,7 +23,6 @@ listening socket and turn, so a burst would otherwise take a turn for each conne
 
 PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Keep-alive: a vanished peer is noticed within two minutes, and routers keep idle connections."""
-
 
 CONNECT_TIMEOUT_S = 30.0
 """Timeout for connecting to another program's server."""
@@ -80,10 +80,10 @@ def bound(host: str, port: int, *, port_option: str = "") -> socket.socket:
             raise
     except OSError as error:
         reason = error.strerror or str(error)
-        port_option = port_option or worded("--port 0", "port=0")
-        raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason}; {port_option} picks a free one"
-        ) from None
+        remedy = ""
+        if port and error.errno in (errno.EADDRINUSE, errno.EACCES):
+            remedy = f"; {port_option or worded('--port 0', 'port=0')} picks a free one"
+        raise Unavailable(f"cannot listen on {host}:{port}: {reason}{remedy}") from None
     return listener
 
 

@@ -15,14 +15,24 @@ class Traffic:
     received: int = 0
     sent: int = 0
 
+    def receives_message(self, frames: Iterable[Bytes]) -> None:
+        """Count a message that has arrived."""
+        for frame in frames:
+            self.received += frame.nbytes if isinstance(frame, memoryview) else len(frame)
+
+    def sends_message(self, frames: Iterable[Bytes]) -> None:
+        """Count a message that was sent."""
+        for frame in frames:
+            self.sent += frame.nbytes if isinstance(frame, memoryview) else len(frame)
+
+    def receives(self, count: int) -> None:
+        """Count bytes that were received."""
+        self.received += count
+
+    def sends(self, count: int) -> None:
+        """Count bytes that were sent."""
+        self.sent += count
+
     def shown(self) -> dict[str, int]:
         """Return the counts as JSON data."""
         return asdict(self)
-
-
-def size_of(frames: Iterable[Bytes]) -> int:
-    """Return the bytes of all frames of a message."""
-    size = 0
-    for frame in frames:
-        size += frame.nbytes if isinstance(frame, memoryview) else len(frame)
-    return size

@@ -28,5 +28,6 @@ class WakePipe:
         """Close both ends; a signal that comes later finds no other file under their numbers."""
         read_end, write_end = self.read_end, self._write_end
         self.read_end = self._write_end = -1
-        os.close(write_end)
-        os.close(read_end)
+        if read_end >= 0:  # otherwise it is closed already
+            os.close(write_end)
+            os.close(read_end)

@@ -1,38 +1,86 @@
 """Counters and histograms of a farm since it started, for Prometheus: see `farm/server/metrics.py`.
 
 They only grow, so that whoever reads them now and then computes rates and quantiles of the time in
-between. `dispatcher/measures.py` has those of the last moments.
+between. `dispatcher/statistics.py` has those of the last moments.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
-from farm.call import Result, WorkerInfo
+from farm.call import Operation, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.ended import ANSWERED, EndedCall
 from farm.dispatcher.events import Departure
 from farm.errors import LossCause, TimeLimitExceeded, WorkerLost
-from farm.monitoring.histogram import SHORT_TIMES_S, Histogram
-from farm.scheduler.actions import Outcome
-from farm.scheduler.queues import Queue
-from farm.scheduler.state import Task
+
+TIMES_S = tuple(float(f"{digit}e{power}") for power in range(-4, 5) for digit in (1, 2, 5))
+"""Bounds of run times and waits, in seconds: 0.1 ms to 14 hours, three in each decade."""
+
+SHORT_TIMES_S = tuple(bound for bound in TIMES_S if bound <= 1.0)
+"""Bounds of times that farm itself takes, in seconds."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How many times lie between which bounds and above the last, and their sum.
+
+    A time equal to a bound lies below it, as in Prometheus.
+    """
+
+    bounds: Sequence[float] = TIMES_S
+    counts: list[int] = field(init=False)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Record `count` events that took `seconds` each."""
+        self.counts[bisect_left(self.bounds, seconds)] += count
+        self.sum += seconds * count
+
 
 DONE = "done"
 """The outcome of a call that did not fail; others are the names of their errors' classes."""
 
 
+@dataclass(slots=True)
 class _OfQueue:
     """The counts of one model and operation."""
 
-    __slots__ = ("ends", "overheads_s", "retries", "run_times_s", "waits_s")
+    ends: dict[str, int] = field(default_factory=lambda: {DONE: 0})
+    retries: int = 0
+    run_times_s: Histogram = field(default_factory=Histogram)
+    waits_s: Histogram = field(default_factory=Histogram)
+    overheads_s: Histogram = field(default_factory=partial(Histogram, SHORT_TIMES_S))
 
-    def __init__(self) -> None:
-        self.ends: Counter[str] = Counter({DONE: 0})
-        self.retries = 0
-        self.run_times_s = Histogram()
-        self.waits_s = Histogram()
-        self.overheads_s = Histogram(SHORT_TIMES_S)
+    def add(self, ended: EndedCall) -> None:
+        """Count an answer to a task."""
+        error, done = ended.error, ended.done
+        if ended.losses:
+            was_last = isinstance(error, WorkerLost | TimeLimitExceeded) and not ended.ran
+            self.retries += ended.losses - was_last
+        if error is not None:
+            name = type(error).__name__
+            self.ends[name] = self.ends.get(name, 0) + 1
+        if not ended.ran:
+            return
+        if ended.is_run:
+            self.ends[DONE] += done
+        else:
+            self.ends[DONE] += error is None
+            done = 1
+        if done:
+            self.run_times_s.add(ended.row_s, done)
+        self.waits_s.add(ended.queue_s, max(1, done))
+        if not (ended.waited or ended.copied):
+            self.overheads_s.add(max(0.0, ended.at - ended.began - ended.run_s))
 
 
 class Counters:
@@ -47,10 +95,10 @@ class Counters:
         self._losses = Counter(
             {cause.value: 0 for cause in LossCause if cause is not LossCause.STOPPED}
         )
-        self._of: dict[Queue, _OfQueue] = {}
+        self._of: dict[tuple[str, Operation], _OfQueue] = {}
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
-        dispatcher.on_recorded.append(self.answered)
+        dispatcher.ended.add_window(self)
         dispatcher.add_part("counts", self.snapshot)
 
     def joined(self, info: WorkerInfo, before: WorkerInfo | None) -> None:
@@ -64,34 +112,14 @@ class Counters:
         else:
             self._losses[departure.cause.value] += 1
 
-    def answered(self, task: Task, outcome: Outcome, now: float) -> None:
-        """Count the last answer to a task. now: monotonic time."""
-        queue = task.queue
-        of = self._of.get(queue)
-        if of is None:
-            of = self._of[queue] = _OfQueue()
-        if task.lost_on:
-            was_last = isinstance(outcome, WorkerLost | TimeLimitExceeded)
-            of.retries += len(task.lost_on) - was_last
-        if not isinstance(outcome, Result):
-            of.ends[type(outcome).__name__] += 1
-            return
-        failed = outcome.failed
-        run_time_s = outcome.run_time_s
-        if failed is not None:
-            of.ends[type(failed).__name__] += 1
-        if task.is_run:
-            if rows := outcome.rows_done(task.rows):
-                of.ends[DONE] += rows
-                of.run_times_s.add(run_time_s / rows, rows)
-            of.waits_s.add(outcome.queue_time_s, max(1, rows))
-        else:
-            of.ends[DONE] += failed is None
-            of.waits_s.add(outcome.queue_time_s)
-            of.run_times_s.add(run_time_s)
-        attempt = task.attempt
-        if attempt.alone and not (attempt.refill or outcome.copied):
-            of.overheads_s.add(max(0.0, now - task.submitted_at - run_time_s))
+    def fold(self, records: Sequence[EndedCall]) -> None:
+        """Take the records since the last time."""
+        for ended in records:
+            if ended.ending is ANSWERED:
+                of = self._of.get((ended.model, ended.operation))
+                if of is None:
+                    of = self._of[ended.model, ended.operation] = _OfQueue()
+                of.add(ended)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counts as JSON data."""
@@ -100,15 +128,7 @@ class Counters:
             "drained": self._drained,
             "losses": dict(self._losses),
             "queues": [
-                {
-                    "model": queue.model.name,
-                    "operation": queue.operation.value,
-                    "ends": dict(of.ends),
-                    "retries": of.retries,
-                    "run_times_s": of.run_times_s.snapshot(),
-                    "waits_s": of.waits_s.snapshot(),
-                    "overheads_s": of.overheads_s.snapshot(),
-                }
-                for queue, of in self._of.items()
+                {"model": model, "operation": operation.value, **asdict(of)}
+                for (model, operation), of in self._of.items()
             ],
         }

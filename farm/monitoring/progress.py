@@ -6,15 +6,14 @@ client. Without a report for a while it has left; once it has ended it stays a w
 
 from __future__ import annotations
 
-import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farm.call import LONGEST_NAME
+from farm.dispatcher.questions import number
 from farm.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -33,52 +32,24 @@ SHOWN_S = 600.0
 """Seconds for which one that has ended is listed."""
 
 KINDS = ("sweep", "experiment")
+NUMBERS = ("done", "failed", "total", "calls_per_s", "ends_in_s")
 RUNNING = "running"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One report. began_at: when the first report of the same sweep came."""
+class Report(NamedTuple):
+    """One report. began_at: when the first of the same sweep came; runs: whether that goes on."""
 
-    kind: str
-    name: str
-    client: str
-    state: str
-    done: int
-    failed: int
-    total: int | None
-    calls_per_s: float
-    ends_in_s: float | None
+    row: dict[str, Any]
     at: float
     began_at: float
-
-    def row(self, now: float) -> dict[str, Any]:
-        """Return the report as JSON data for this moment."""
-        ends_in_s = None
-        if self.ends_in_s is not None and self.state == RUNNING:
-            ends_in_s = max(0.0, self.ends_in_s - (now - self.at))
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "client": self.client,
-            "state": self.state,
-            "done": self.done,
-            "failed": self.failed,
-            "total": self.total,
-            "calls_per_s": self.calls_per_s,
-            "ends_in_s": ends_in_s,
-            "since_s": now - self.began_at,
-        }
+    runs: bool
 
 
 class ProgressBoard:
     """The reports of sweeps and experiments, and beside them the chains of the dispatcher."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._clock = clock
         self._reports: OrderedDict[tuple[str, str, str], Report] = OrderedDict()
         dispatcher.offer("progress", self.answer)
         dispatcher.add_part("progress", self.snapshot)
@@ -97,70 +68,54 @@ class ProgressBoard:
         name, client, identity = (
             arguments.get(key, "")[:LONGEST_NAME] for key in ("name", "client", "id")
         )
-        now = self._clock()
+        now, state = time.monotonic(), arguments.get("state", RUNNING)[:LONGEST_NAME]
         key = kind, client, identity or name
         known = self._reports.pop(key, None)
-        self._reports[key] = Report(
-            kind=kind,
-            name=name,
-            client=client,
-            state=arguments.get("state", RUNNING)[:LONGEST_NAME],
-            done=_count(arguments, "done") or 0,
-            failed=_count(arguments, "failed") or 0,
-            total=_count(arguments, "total"),
-            calls_per_s=_number(arguments, "calls_per_s") or 0.0,
-            ends_in_s=_number(arguments, "ends_in_s"),
-            at=now,
-            began_at=now if known is None or known.state != RUNNING else known.began_at,
-        )
+        told = {k: number(arguments, k) for k in NUMBERS}
+        row = {
+            "kind": kind,
+            "name": name,
+            "client": client,
+            "state": state,
+            "done": int(told["done"] or 0),
+            "failed": int(told["failed"] or 0),
+            "total": None if told["total"] is None else int(told["total"]),
+            "calls_per_s": told["calls_per_s"] or 0.0,
+            "ends_in_s": told["ends_in_s"],
+        }
+        began_at = known.began_at if known is not None and known.runs else now
+        self._reports[key] = Report(row, now, began_at, state == RUNNING)
         if len(self._reports) > KEPT:
             self._reports.popitem(last=False)
         return []
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return the rows: first those that run, then those that have ended, then chains."""
-        now = self._clock()
+        now = time.monotonic()
         for key, report in list(self._reports.items()):
-            if now - report.at > (SILENT_S if report.state == RUNNING else SHOWN_S):
+            if now - report.at > (SILENT_S if report.runs else SHOWN_S):
                 del self._reports[key]
-        reports = sorted(self._reports.values(), key=lambda r: (r.state != RUNNING, -r.began_at))
+        reports = sorted(self._reports.values(), key=lambda r: (not r.runs, -r.began_at))
+        rows = []
+        for row, at, began_at, runs in reports:
+            ends_in_s = row["ends_in_s"] if runs else None
+            if ends_in_s is not None:
+                ends_in_s = max(0.0, ends_in_s - (now - at))
+            rows.append({**row, "ends_in_s": ends_in_s, "since_s": now - began_at})
         chains = self._dispatcher.chains.snapshot(self._dispatcher.view.sent(), now)
-        named = (row for row in chains if row["chain"])
-        return [
-            *(report.row(now) for report in reports),
-            *(_of_chain(row) for row in islice(named, CHAINS_SHOWN)),
-        ]
-
-
-def _of_chain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "kind": "chain",
-        "name": row["chain"],
-        "client": row["client"],
-        "state": RUNNING if row["queued"] + row["in_flight"] else "idle",
-        "done": row["done"],
-        "failed": row["failed"],
-        "total": None,
-        "calls_per_s": row["calls_per_s"],
-        "ends_in_s": None,
-        "since_s": row["began_s"],
-    }
-
-
-def _number(arguments: Mapping[str, str], name: str) -> float | None:
-    """Return a number of at least 0; None if it is not given. Raises InvalidInput."""
-    text = arguments.get(name, "")
-    if not text:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value < math.inf:
-        raise InvalidInput(f"{name} is {text!r:.40}; expected a number of at least 0")
-    return value
-
-
-def _count(arguments: Mapping[str, str], name: str) -> int | None:
-    value = _number(arguments, name)
-    return None if value is None else int(value)
+        for row in islice((row for row in chains if row["chain"]), CHAINS_SHOWN):
+            rows.append(
+                {
+                    "kind": "chain",
+                    "name": row["chain"],
+                    "client": row["client"],
+                    "state": RUNNING if row["queued"] + row["in_flight"] else "idle",
+                    "done": row["done"],
+                    "failed": row["failed"],
+                    "total": None,
+                    "calls_per_s": row["calls_per_s"],
+                    "ends_in_s": None,
+                    "since_s": row["began_s"],
+                }
+            )
+        return rows

@@ -1,7 +1,9 @@
-"""OpenTelemetry: spans are made here and sent to a collector. It needs the extra `otel`.
+"""OpenTelemetry: spans of requests and calls, sent to a collector. It needs the extra `otel`.
 
-The standard environment variables configure it, such as OTEL_EXPORTER_OTLP_ENDPOINT. A thread of
-OpenTelemetry sends the spans in batches, so the event loop never waits for the collector.
+Those of a call, which say how long it waited and which workers ran it, are made when it ends, from
+the record of its task, so they cost a running call nothing. The standard environment variables
+configure OpenTelemetry, such as OTEL_EXPORTER_OTLP_ENDPOINT. A thread of it sends the spans in
+batches, so the event loop never waits for the collector.
 """
 
 from __future__ import annotations
@@ -11,11 +13,18 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
+from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from farm.errors import FarmError, Unavailable
+from farm.call import Result
+from farm.dispatcher.ended import to_unix
+from farm.errors import FarmError, TimeLimitExceeded, Unavailable, WorkerLost
+from farm.scheduler.actions import Outcome
+from farm.scheduler.phases import ANSWERED, LOST, RETURNED
+from farm.scheduler.state import Attempt, Task
 from farm.version import __version__
+from farm.wording import needs
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
 
 Attributes = Mapping[str, str | int | float | bool]
 
-log = logging.getLogger(__name__)
+log, THEIRS = logging.getLogger(__name__), logging.getLogger("opentelemetry")
 
 LAST_SPANS_S = 3.0
 """Seconds that the collector gets for the last spans when the farm ends."""
@@ -48,11 +57,9 @@ def start_tracing() -> Tracing | None:
         value = os.environ.get(name, "").strip()
         if value and value not in supported:
             raise Unavailable(f"{name} is {value!r}; expected {' or '.join(supported)}")
-    if os.environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none":
-        return None
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return None
-    return Tracing()
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    is_none = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none"
+    return None if is_off or is_none else Tracing()
 
 
 class Tracing:
@@ -63,34 +70,27 @@ class Tracing:
     """
 
     def __init__(self) -> None:
-        try:
+        with needs("otel", "spans need the packages of OpenTelemetry", Unavailable):
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import OTELResourceDetector, Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation import tracecontext
-        except ImportError:
-            raise Unavailable(
-                'spans need the packages of OpenTelemetry: pip install "modelfarm[otel]"'
-            ) from None
         self._api = trace
         self._incoming = tracecontext.TraceContextTextMapPropagator()
         self._complaints = _Complaints()
-        ours = Resource(
-            {
-                "service.name": "farm",
-                "service.version": __version__,
-                "host.name": socket.gethostname(),
-                "process.pid": os.getpid(),
-            }
-        )
+        ours: dict[str, str | int] = {
+            "service.name": "farm",
+            "service.version": __version__,
+            "host.name": socket.gethostname(),
+            "process.pid": os.getpid(),
+        }
         try:
-            given = ours.merge(OTELResourceDetector().detect())  # the environment's names win
+            # The environment's names win.
+            resource = Resource.create(ours).merge(OTELResourceDetector().detect())
             self._exporter = OTLPSpanExporter()
-            self._provider = TracerProvider(
-                resource=Resource.create(given.attributes), shutdown_on_exit=False
-            )
+            self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
             self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         except Exception as error:  # a variable without meaning
             self._complaints.close()
@@ -110,18 +110,22 @@ class Tracing:
         kind = self._api.SpanKind.SERVER
         return RequestSpan(self._tracer.start_span(name, parent, kind, attributes))
 
-    def call(self, name: str, began_at: int, attributes: Attributes) -> Span:
-        """Begin the span of a call that came without a request of HTTP or gRPC."""
-        kind = self._api.SpanKind.SERVER
-        root = self._api.set_span_in_context(self._api.INVALID_SPAN)
-        return self._tracer.start_span(name, root, kind, attributes, start_time=began_at)
+    def span(
+        self, name: str, began_at: int, attributes: Attributes, within: Context | None = None
+    ) -> Span:
+        """Begin a span within another one.
 
-    def within(self, span: Span) -> Context:
-        """Return the context of the children of a span."""
-        return self._api.set_span_in_context(span)
+        within: None begins a trace, for a call that came without a request of HTTP or gRPC.
+        """
+        kind = self._api.SpanKind.SERVER if within is None else self._api.SpanKind.INTERNAL
+        if within is None:
+            within = self.within(self._api.INVALID_SPAN)
+        return self._tracer.start_span(name, within, kind, attributes, start_time=began_at)
 
-    def within_parent(self, parent: str) -> Context:
-        """Return the context of the children of a span, as in a header `traceparent`."""
+    def within(self, parent: Span | str) -> Context:
+        """Return the context of the children of a span. parent: it, or its `traceparent`."""
+        if not isinstance(parent, str):
+            return self._api.set_span_in_context(parent)
         _, trace_id, span_id, flags = parent.split("-")[:4]
         context = self._api.SpanContext(
             int(trace_id, 16),
@@ -131,23 +135,68 @@ class Tracing:
         )
         return self._api.set_span_in_context(self._api.NonRecordingSpan(context))
 
-    def child(self, name: str, context: Context, began_at: int, attributes: Attributes) -> Span:
-        """Begin a span within another one."""
-        kind = self._api.SpanKind.INTERNAL
-        return self._tracer.start_span(name, context, kind, attributes, start_time=began_at)
-
-    def fail(self, span: Span, error: FarmError, at: int) -> None:
-        """Mark a span as failed, with an event that has the error's text and traceback."""
-        self.mark(span, error)
+    def fail(self, span: Span, error: FarmError, at: int | None = None) -> None:
+        """Mark a span as failed; with `at`, by an event that has the error's text and traceback."""
+        span.set_attribute("error.type", type(error).__name__)
+        span.set_status(self._api.StatusCode.ERROR, error.message)
+        if at is None:
+            return
         about = {"exception.type": type(error).__name__, "exception.message": error.message}
         if error.detail:
             about["exception.stacktrace"] = error.detail
         span.add_event("exception", about, timestamp=at)
 
-    def mark(self, span: Span, error: FarmError) -> None:
-        """Mark a span as failed."""
-        span.set_attribute("error.type", type(error).__name__)
-        span.set_status(self._api.StatusCode.ERROR, error.message)
+    def answered(self, task: Task, outcome: Outcome, now: float) -> None:
+        """Make a span for each wait and each run of a task: of a call, or of a part of a long one.
+
+        They are children of the request's span. A call of a native client has no request: it gets a
+        span of its own, which begins a trace. now: monotonic time of the task's last answer.
+        """
+        call, origin = task.call, task.call.origin
+        zero = to_unix()
+
+        def nanoseconds(at: float) -> int:
+            return int((zero + at) * 1e9)
+
+        error = outcome.failed if isinstance(outcome, Result) else outcome
+        about = {"farm.model": call.model, "farm.operation": call.operation.value}
+        whole = None
+        if origin is not None and origin.trace_parent:
+            context = self.within(origin.trace_parent)
+        else:
+            name = f"{call.operation.value} {call.model}"
+            named = {**about, "farm.client": task.account.client.name}
+            if origin is not None:
+                named["farm.call.id"] = origin.call_id
+            whole = self.span(name, nanoseconds(task.submitted_at), named)
+            context = self.within(whole)
+        steps = steps_of(task, error, now)
+        answered = [s for s in steps if s.attempt is not None and s.attempt.phase is ANSWERED]
+        ends = answered[-1] if answered else steps[-1]
+        number = len(task.past.lost_on) - sum(s.attempt.phase is LOST for s in steps if s.attempt)
+        for step in steps:
+            attributes: dict[str, str | int | float] = dict(about)
+            if step.attempt is not None:
+                number += 1
+                attributes["farm.worker"] = step.attempt.worker.id
+                attributes |= {"farm.attempt": number, "farm.rows": task.rows}
+                if step.attempt.is_copy:
+                    attributes["farm.copy"] = True
+                if step is ends and isinstance(outcome, Result):
+                    attributes["farm.run_time_s"] = outcome.run_time_s
+                    attributes["farm.batch_rows"] = outcome.batch_rows
+            span = self.span(step.name, nanoseconds(step.began), attributes, context)
+            ended = nanoseconds(step.ended)
+            if step is ends and error is not None:
+                self.fail(span, error, ended)
+            elif step.attempt is not None and step.attempt.phase is LOST:
+                lost = f"worker {step.attempt.worker.id} was lost: {step.attempt.why}"
+                self.fail(span, WorkerLost(lost), ended)
+            span.end(ended)
+        if whole is not None:
+            if error is not None:
+                self.fail(whole, error)
+            whole.end(nanoseconds(now))
 
     def close(self) -> None:
         """Send the last spans, for `LAST_SPANS_S` at most."""
@@ -155,7 +204,7 @@ class Tracing:
         ending.start()
         ending.join(LAST_SPANS_S)
         if ending.is_alive():
-            self._complaints.mute()
+            self._complaints.setLevel(logging.CRITICAL + 1)
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # ends its waits
             log.warning("the last spans were not sent: their collector does not take them in time")
         else:
@@ -196,10 +245,9 @@ class _Complaints(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._said_at = float("-inf")
-        self._logger = logging.getLogger("opentelemetry")
-        self._propagated = self._logger.propagate
-        self._logger.propagate = False
-        self._logger.addHandler(self)
+        self._propagated = THEIRS.propagate
+        THEIRS.propagate = False
+        THEIRS.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the record's text, unless there was a line within the last minute."""
@@ -209,12 +257,47 @@ class _Complaints(logging.Handler):
             text = " ".join(record.getMessage().split())
             log.warning("spans may be lost, calls go on: %s (one such line a minute)", text)
 
-    def mute(self) -> None:
-        """Say nothing any more."""
-        self._said_at = float("inf")
-
     def close(self) -> None:
         """Leave the loggers as they were."""
-        self._logger.removeHandler(self)
-        self._logger.propagate = self._propagated
+        THEIRS.removeHandler(self)
+        THEIRS.propagate = self._propagated
         super().close()
+
+
+class SpanStep(NamedTuple):
+    """A wait or a run of a task, by the name of its span; times are monotonic.
+
+    attempt: None for a wait.
+    """
+
+    name: str
+    began: float
+    ended: float
+    attempt: Attempt | None = None
+
+
+def steps_of(task: Task, error: FarmError | None, now: float) -> list[SpanStep]:
+    """Return the waits and runs of a task that has ended, at least one, oldest first.
+
+    A worker that returned the task without beginning it is left out: the wait goes on. error: the
+    task's outcome, if it failed.
+    """
+    last = getattr(task, "attempt", None)  # not set before the first sending
+    attempts = list(task.past.former)
+    attempts += [a for a in (last, task.copy) if a is not None and a not in attempts]
+    steps: list[SpanStep] = []
+    waits_since = task.submitted_at
+    waits = True
+    for attempt in sorted(attempts, key=attrgetter("sent_at")):
+        if attempt.phase is RETURNED:
+            continue
+        if not attempt.is_copy:
+            steps.append(SpanStep("queue", min(waits_since, attempt.sent_at), attempt.sent_at))
+        is_lost = attempt.phase is LOST
+        ended = attempt.ended_at if is_lost else now
+        steps.append(SpanStep("run", attempt.sent_at, ended, attempt))
+        waits_since = max(waits_since, ended)
+        waits = is_lost
+    if not steps or (waits and not isinstance(error, WorkerLost | TimeLimitExceeded)):
+        steps.append(SpanStep("queue", min(waits_since, now), now))
+    return steps

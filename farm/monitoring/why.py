@@ -1,4 +1,7 @@
-"""Why a call waits: its place, who goes first, what the workers do, and which jobs are pending."""
+"""Answers why a call waits: its place, why it was passed over, what runs, and pending jobs.
+
+The reasons are the scheduler's: see `explanation`.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from farm.dispatcher.first_worker import FIRST_AWAITED
 from farm.dispatcher.questions import ASKER
 from farm.errors import InvalidInput
-from farm.monitoring.health import STUCK, STUCK_FROM_S
+from farm.monitoring.workers import STUCK, STUCK_FROM_S
+from farm.scheduler.explanation import end_in_words, waits
 from farm.scheduler.phases import QUEUED
-from farm.scheduler.place import waits
 from farm.scheduler.state import Task
 from farm.scheduler.story import story
-from farm.timespan import timespan
+from farm.wording import timespan
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
 
 NAMED = 3
 """Most clients that one line names; the data has more of them."""
-
-TOLD_ELSEWHERE = ("busy", "older", "priority", "due time")
-"""Rules that other lines of the answer are about: those on the place and on the workers."""
 
 JOBS_SHOWN = 20
 """Most jobs that are listed."""
@@ -61,20 +62,16 @@ class Why:
         found = self._meant(arguments)
         task, waiting = found.task, found.waiting
         if task is None:
-            return {
-                "why": [found.nothing, *self._before_models()],
-                "phase": None,
-                "position": 0,
-                "before": [],
-                "workers": None,
-                "jobs": [],
-            }
+            why = [found.nothing, *self._before_models()]
+            empty: dict[str, Any] = {"before": [], "workers": None, "jobs": []}
+            return {"why": why, "phase": None, "position": 0, **empty}
         now, view = self._clock(), self._dispatcher.view
         state = waits(task, view, now)
         kinds, jobs = self._jobs(task.call.model)
         lines = _lines(task, state, waiting, now)
         if task.phase is QUEUED:
-            lines += _of_jobs(self._system(), kinds, jobs)
+            system = str(self._cluster().get("system", "")) or "the batch system"
+            lines += _of_jobs(system, kinds, jobs)
             if not state["workers"]["count"] and not kinds:
                 lines.append(self._no_worker(task.call.model))
             lines += self._limits(task)
@@ -92,28 +89,21 @@ class Why:
         chain = arguments.get("chain")
         if call := arguments.get("call", ""):
             return self._by_number(call) or self._by_id(call) or _Meant(None, 0, _not_open(call))
-        if "of" in arguments:
-            return self._by_any_name(arguments["of"])
-        client = arguments.get("client", arguments.get(ASKER, ""))
-        if "client" not in arguments and not client:
-            raise InvalidInput(
-                "specify a call by its number in `farm status` or by its id, or a client"
-            )
-        nothing = f"{_client(client)} has no open call" + _in_chain(chain)
+        if (name := arguments.get("of")) is not None:
+            if found := self._by_number(name) or self._of_client(name) or self._by_id(name):
+                return found
+            if name.isdecimal():
+                return _Meant(None, 0, _not_open(name))
+            client = "" if name == NO_NAME else name
+            no_id = ", and no open call has this id" if client else ""
+        else:
+            client, no_id = arguments.get("client", arguments.get(ASKER, "")), ""
+            if "client" not in arguments and not client:
+                raise InvalidInput(
+                    "specify a call by its number in `farm status` or by its id, or a client"
+                )
+        nothing = f"{_client(client)} has no open call{_in_chain(chain)}{no_id}"
         return self._of_client(client, chain) or _Meant(None, 0, nothing)
-
-    def _by_any_name(self, name: str) -> _Meant:
-        """Return the call with this number, or of the client of this name, or with this id."""
-        found = self._by_number(name) or self._of_client(name) or self._by_id(name)
-        if found is None and name == NO_NAME:
-            name = ""
-            found = self._of_client(name)
-        if found is not None:
-            return found
-        if name.isdecimal():
-            return _Meant(None, 0, _not_open(name))
-        no_id = ", and no open call has this id" if name else ""
-        return _Meant(None, 0, f"{_client(name)} has no open call{no_id}")
 
     def _by_number(self, call: str) -> _Meant | None:
         task = self._dispatcher.view.call(call)
@@ -135,15 +125,15 @@ class Why:
         """Yield what requests wait for while no model is known."""
         first = self._dispatcher.first_worker
         if first.requests:
-            awaited = first.awaited() or "the farm waits for its first worker"
+            awaited = first.awaited() or FIRST_AWAITED
             yield f"{first.requests} requests wait until models are known: {awaited}"
 
     def _no_worker(self, model: str) -> str:
         """Return what is known of a model without workers that no job brings."""
         first = self._dispatcher.first_worker
-        if known := first.why(model):
+        if known := first.expected.why(model):
             return known
-        if first.may_come():
+        if first.expected.may_come:
             return "the farm starts its workers again when they end; its events say why they ended"
         return "the farm expects no other worker: add one with `farm worker`"
 
@@ -151,9 +141,6 @@ class Why:
         part = self._dispatcher.parts.get("cluster")
         found = part() if part is not None else {}
         return found if isinstance(found, dict) else {}
-
-    def _system(self) -> str:
-        return str(self._cluster().get("system", "")) or "the batch system"
 
     def _jobs(self, model: str) -> tuple[list[Any], list[Any]]:
         """Return the kinds of workers with a model, and their jobs that have no workers yet."""
@@ -195,17 +182,20 @@ def _lines(task: Task, state: Mapping[str, Any], waiting: int, now: float) -> li
     if waiting > 1:
         first += f"; it is the oldest of {waiting} calls that wait"
     lines = [first, _place(state)]
-    rules = [r for r in state["rules"] if r["rule"] not in TOLD_ELSEWHERE]
-    lines += [rule["text"] for rule in rules]
-    lines += _workers(state["workers"])
+    lines += [rule["text"] for rule in state["rules"] if not rule["calls"]]
+    for row in state["workers"]["rows"][:1]:
+        if (call := row["running"]) is not None:
+            whose, since = _client(call["client"], ""), timespan(row["running_s"])
+            longest = f"the longest run is call {call['call']} of {whose} on worker {row['name']}"
+            lines.append(f"{longest}, for {since}; it {end_in_words(row['ends_in_s'])}")
     if (starts_in_s := state["starts_in_s"]) is not None:
-        lines.append(f"by the mean run time it may begin in about {timespan(starts_in_s)}")
+        lines.append(f"by the usual run times it may begin in about {timespan(starts_in_s)}")
     return lines + past
 
 
 def _usual(task: Task, worker: str, since_s: float) -> Iterator[str]:
     """Yield how long such calls run, and what to do about one that runs much longer."""
-    times = task.queue.run_times
+    times = task.times
     if not times.count:
         return
     p95_s = times.p95()
@@ -228,35 +218,6 @@ def _place(state: Mapping[str, Any]) -> str:
     if len(before) > NAMED:
         rows.append(f"{sum(row['count'] for row in before[NAMED:])} of others")
     return f"its place is {position}; before it go about {', '.join(rows)}"
-
-
-def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
-    count = workers["count"]
-    if not count:
-        return
-    does = [f"{workers['busy']} busy"]
-    does += [
-        f"{workers[key]} {word}"
-        for key, word in (
-            ("idle", "idle"),
-            ("shut", "draining or unreachable"),
-            ("full", "behind with reading"),
-        )
-        if workers[key]
-    ]
-    running = list(workers["running"].items())
-    by = ", ".join(f"{calls} of {_client(client, '')}" for client, calls in running[:NAMED])
-    more = ", and of others" if len(running) > NAMED else ""
-    yield (
-        f"{count} worker{'' if count == 1 else 's'} with its model: {', '.join(does)}"
-        + (f"; they run {by}{more}" if by else "")
-    )
-    longest = workers["rows"][0]
-    if (call := longest["running"]) is not None:
-        yield (
-            f"the longest run is call {call['call']} of {_client(call['client'], '')} on worker "
-            f"{longest['name']}, for {timespan(longest['running_s'])}"
-        )
 
 
 def _of_jobs(

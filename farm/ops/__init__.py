@@ -1,9 +1,9 @@
 """Served models as functions of JAX, PyTorch and PyTensor, with derivatives.
 
 Each function here turns a `RemoteModel` into an op of one framework; docs/ops.md describes what the
-ops have in common. `evaluation.py` answers queries (`query.py`), `asking.py` puts them to the
-model, `repeats.py` remembers the answers, `rules.py` has the rules of differentiation, and one
-module for each framework applies them.
+ops have in common. `evaluation.py` answers queries, `asking.py` puts them to the model and
+remembers the answers, `rules.py` has the rules of differentiation, and one module for each
+framework applies them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from farm.client import RemoteModel
 from farm.ops.asking import Counts
-from farm.ops.evaluation import Evaluation
-from farm.ops.served import ServedOp
+from farm.ops.evaluation import Evaluation, ServedOp
+from farm.wording import needs
 
 Names = int | str | Sequence[int | str]
 """Inputs or outputs, by name or by position from 0: one, or several."""
@@ -37,10 +37,8 @@ def jax_op(
 
     Raises ImportError without JAX, and FarmError if the model does not fit.
     """
-    try:
+    with needs("jax", "farm.ops.jax_op needs jax"):
         from farm.ops.jax import JaxOp
-    except ImportError as error:
-        raise _missing("jax", error) from error
     return JaxOp(Evaluation(model, config, out, wrt))
 
 
@@ -54,10 +52,8 @@ def torch_op(
 
     Arguments and errors are those of `jax_op`.
     """
-    try:
+    with needs("torch", "farm.ops.torch_op needs torch"):
         from farm.ops.torch import TorchOp
-    except ImportError as error:
-        raise _missing("torch", error) from error
     return TorchOp(Evaluation(model, config, out, wrt))
 
 
@@ -71,17 +67,9 @@ def pytensor_op(
 
     Arguments and errors are those of `jax_op`.
     """
-    try:
+    with needs("pytensor", "farm.ops.pytensor_op needs pytensor"):
         from farm.ops.pytensor import PytensorOp
-    except ImportError as error:
-        raise _missing("pytensor", error) from error
     return PytensorOp(Evaluation(model, config, out, wrt))
-
-
-def _missing(library: str, error: ImportError) -> ImportError:
-    return ImportError(
-        f'farm.ops.{library}_op needs {library}: pip install "modelfarm[{library}]" ({error})'
-    )
 
 
 __all__ = ["Counts", "ServedOp", "jax_op", "pytensor_op", "torch_op"]

@@ -1,11 +1,14 @@
-"""A served model as ops see it: shapes, and queries answered by numpy arrays."""
+"""A served model as ops see it: shapes, queries answered by numpy arrays, the base of all ops."""
 
 from __future__ import annotations
 
 import operator
 import os
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from math import prod
 from typing import Any, SupportsIndex
 
@@ -15,14 +18,42 @@ from farm.call import BYTES, Array, Operation, TensorInfo, numpy_dtype
 from farm.client import RemoteModel
 from farm.errors import InvalidInput, UnsupportedFeature
 from farm.ops.asking import Asking, Counts, ModelQuestion
-from farm.ops.query import OpQuery, OpQueryKind
+
+
+class OpQueryKind(StrEnum):
+    """The result of a query. J: the Jacobian of the results with respect to the inputs."""
+
+    VALUE = "value"
+    """The results."""
+    BOTH = "both"
+    """The result, which is one number, and its gradients."""
+    PULL = "pull"
+    """J^T c, for cotangents c of the results: reverse mode."""
+    PUSH = "push"
+    """J v, for tangents v of the inputs: forward mode."""
+    BEND = "bend"
+    """The derivative of J^T c along v: second derivatives."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpQuery:
+    """A question about points. Operands: the inputs, then cotangents, then tangents.
+
+    outs: the results whose cotangents are given, by position among the op's results; along: the
+    inputs whose tangents are given; wrt: the inputs whose gradients are returned.
+    """
+
+    kind: OpQueryKind
+    outs: tuple[int, ...] = ()
+    along: tuple[int, ...] = ()
+    wrt: tuple[int, ...] = ()
+
 
 NEEDED_FOR = {
     Operation.GRADIENT: "reverse mode (grad, vjp, backward) needs",
     Operation.APPLY_JACOBIAN: "forward mode (jvp, jacfwd) of this output needs",
     Operation.APPLY_HESSIAN: "second derivatives need",
 }
-
 
 NEEDS = {
     OpQueryKind.VALUE: (Operation.EVALUATE,),
@@ -168,7 +199,7 @@ class Evaluation:
             return [
                 self._column(values, 0, count),
                 *(
-                    _stack(g, self.inputs[i].shape)
+                    np.array(g, np.float64).reshape(len(g), *self.inputs[i].shape)
                     for g, i in zip(gradients, query.wrt, strict=True)
                 ),
             ]
@@ -260,15 +291,12 @@ def _is_one(which: object) -> bool:
 
 
 def _positions(
-    which: int | str | Sequence[int | str],
-    tensors: Sequence[TensorInfo],
-    what: str,
-    model: str,
+    which: int | str | Sequence[int | str], tensors: Sequence[TensorInfo], what: str, model: str
 ) -> tuple[int, ...]:
     """Return positions of tensors, given by name or position."""
     names = [tensor.name for tensor in tensors]
     found = []
-    several: Sequence[Any] = [which] if _is_one(which) else which  # type: ignore[assignment]
+    several: Sequence[Any] = [which] if _is_one(which) else which  # type: ignore[assignment]  # not narrowed
     for each in several:
         position = names.index(each) if each in names else each
         is_number = isinstance(position, SupportsIndex)
@@ -290,5 +318,28 @@ def _rows(array: Array, shape: tuple[int, ...], tensor: TensorInfo | None) -> Ar
     return np.ascontiguousarray(array).reshape(shape)
 
 
-def _stack(answers: list[Any], shape: tuple[int, ...]) -> Array:
-    return np.array(answers, np.float64).reshape(len(answers), *shape)
+class ServedOp(ABC):
+    """A served model as a function of a framework's arrays. Can be pickled.
+
+    Arguments are the inputs in order, of shape (..., *shape of the input); leading axes are points
+    and broadcast. Returns the output, of shape (..., *shape of the output), or (...) if it has one
+    entry; a tuple if several outputs were asked for. Results have the type of the arguments.
+    """
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    @abstractmethod
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the output at the points. Raises FarmError."""
+
+    @property
+    def counts(self) -> Counts:
+        """Return the requests and calls that this process has sent, and the repeats it has not."""
+        return self.evaluation.counts
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.evaluation.info.name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.evaluation,)

@@ -22,10 +22,8 @@ from jax.interpreters import ad, batching, mlir
 
 from farm.call import Array
 from farm.errors import FarmError
-from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp, is_floating
 from farm.ops.rules import DerivativeRules
-from farm.ops.served import ServedOp
 
 
 class JaxOp(ServedOp):
@@ -107,7 +105,6 @@ def _answers(evaluation: Evaluation, query: OpQuery, dtype: Any, *operands: Any)
 
 query_p.def_impl(_run)
 
-
 (_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 """The effect of a debugging callback, which all of JAX's transformations allow. A compiled program
 with an effect is not called by JAX's fastest path, in which all errors become ValueErrors."""
@@ -137,13 +134,7 @@ def _lowered(ctx: Any, *operands: Any, evaluation: Evaluation, query: OpQuery, d
     evaluation.check_offered(query)
     _errors.install()
     found, _, _ = mlir.emit_python_callback(
-        ctx,
-        callback,
-        None,
-        list(operands),
-        ctx.avals_in,
-        ctx.avals_out,
-        has_side_effect=False,
+        ctx, callback, None, list(operands), ctx.avals_in, ctx.avals_out, has_side_effect=False
     )
     return found
 
@@ -171,11 +162,7 @@ ad.primitive_jvps[query_p] = _jvp
 
 
 def _transposed(
-    cotangents: Sequence[Any],
-    *operands: Any,
-    evaluation: Evaluation,
-    query: OpQuery,
-    dtype: Any,
+    cotangents: Sequence[Any], *operands: Any, evaluation: Evaluation, query: OpQuery, dtype: Any
 ) -> list[Any]:
     rules = DerivativeRules(evaluation, partial(_apply, evaluation, dtype))
     given = [None if isinstance(ct, ad.Zero) else ct for ct in cotangents]

@@ -15,10 +15,8 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
-from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp, is_floating
 from farm.ops.rules import DerivativeRules, third_order
-from farm.ops.served import ServedOp
 
 
 class PytensorOp(ServedOp):
@@ -54,10 +52,7 @@ def _known(x: Any, core: Sequence[int]) -> tuple[int, ...]:
     """Return a variable's shape; sizes that are not known yet are taken to fit."""
     shape = tuple(-1 if n is None else n for n in x.type.shape)
     own = zip(shape[len(shape) - len(core) :], core, strict=len(shape) >= len(core))
-    return (
-        *shape[: len(shape) - len(core)],
-        *(n if size == -1 else size for size, n in own),
-    )
+    return (*shape[: len(shape) - len(core)], *(n if size == -1 else size for size, n in own))
 
 
 def _aligned(evaluation: Evaluation, inputs: list[Any]) -> list[Any]:

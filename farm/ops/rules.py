@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from farm.errors import UnsupportedFeature
-from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind
 
-Apply = Callable[[OpQuery, Sequence[Any]], list[Any]]
 Some = dict[int, Any]
 """Arrays by position of their input or result; those that are zero are missing."""
 
@@ -27,7 +25,9 @@ ONE = np.ones(())
 class DerivativeRules:
     """Forward and reverse derivatives of the queries of one evaluation."""
 
-    def __init__(self, evaluation: Evaluation, apply: Apply) -> None:
+    def __init__(
+        self, evaluation: Evaluation, apply: Callable[[OpQuery, Sequence[Any]], list[Any]]
+    ) -> None:
         self._evaluation = evaluation
         self._apply = apply
         self._input_axes = [len(tensor.shape) for tensor in evaluation.inputs]
@@ -72,13 +72,7 @@ class DerivativeRules:
         return [value, *(gradients[i] for i in query.wrt)], [moved, *bent]
 
     def _linear(
-        self,
-        query: OpQuery,
-        x: list[Any],
-        c: list[Any],
-        v: list[Any],
-        tc: list[Any],
-        tv: list[Any],
+        self, query: OpQuery, x: list[Any], c: list[Any], v: list[Any], tc: list[Any], tv: list[Any]
     ) -> list[Any]:
         """Return the tangents that come from those of cotangents and tangents."""
         live_c = {k: t for k, t in zip(query.outs, tc, strict=True) if t is not None}

@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from farm.ops.evaluation import Evaluation, is_floating
-from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp, is_floating
 from farm.ops.rules import DerivativeRules
-from farm.ops.served import ServedOp
 
 
 class TorchOp(ServedOp):

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from farm.bodies.readers import READS_HERE, Reads
 from farm.call import ModelInfo
-from farm.dispatcher.backend import Backend
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.grpc.call import Service
 from farm.http.access import Access
 from farm.http.asgi import Application
@@ -28,18 +28,16 @@ class Site:
     backend: runs calls and knows the models. access: access rules; open_access: the same for
     protocols whose messages have no token. settings: of the farm; options: of the protocol, from
     its `check`. readers: decode and encode long messages in processes of their own. experiments:
-    carries out the requests of AEPsych's clients, if AEPsych is served. more_models: whether
-    workers may bring models that are not known yet.
+    carries out the requests of AEPsych's clients, if AEPsych is served.
     """
 
-    backend: Backend
+    backend: Dispatcher
     access: Access
     open_access: Access
     settings: Settings
     options: Any = None
     readers: Reads = READS_HERE
     experiments: Any = None
-    more_models: bool = False
 
 
 Waits = Callable[[str, str, Mapping[str, ModelInfo]], bool]
@@ -72,6 +70,7 @@ class Endpoints:
     farm's gRPC port, called if there is one; grpc_descriptors: a serialized FileDescriptorSet of
     their services, for server reflection. listener: serves at addresses of its own. waits: from
     method, path and the known models to whether the handler's request waits for more of these.
+    check: raises SettingsError if the options do not fit the farm's models, once these are known.
     close: releases the protocol's resources when the farm stops.
     """
 
@@ -83,4 +82,5 @@ class Endpoints:
     grpc_descriptors: bytes = b""
     listener: ProtocolListener | None = None
     waits: Waits | None = None
+    check: Callable[[Mapping[str, ModelInfo]], None] | None = None
     close: Callable[[], None] | None = None

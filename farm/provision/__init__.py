@@ -1,4 +1,5 @@
 """Workers: `local/` runs them on this machine, `batch/` submits jobs for them.
 
-Commands and server use `local/supervisor.py`; an elastic farm adds `batch/elastic.py`.
+Commands and server use `local/supervisor.py`; a farm has `own_workers.py`, `batch/elastic.py`, or
+both.
 """

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Derivative, Operation, numpy_dtype
+from farm.call import Array, Call, Derivative, Operation, numpy_dtype
 from farm.record.key import KEY_BYTES
 from farm.storage.frames import FRAME, HEAD, Format, Record
 
@@ -68,6 +68,18 @@ class Entry:
     worker: str = ""
     client: str = ""
     chain: str = ""
+
+
+def entry_of(call: Call, key: bytes, version: str, **facts: Any) -> Entry:
+    """Return the evaluation of a call by a version of its model. facts: the other fields."""
+    return Entry(
+        key,
+        call.model,
+        version,
+        call.operation,
+        call.config,
+        **{"inputs": call.inputs, "derivative": call.derivative, **facts},
+    )
 
 
 def status_of(outputs: tuple[Array, ...]) -> Status:

@@ -14,18 +14,10 @@ from typing import Any, NamedTuple
 
 from farm.errors import Unavailable
 from farm.machine.forks import renew_in_children
-from farm.record.entry import (
-    EVALUATION,
-    FORMAT,
-    PREFIX,
-    Entry,
-    Status,
-    decoded,
-    key_and_status,
-)
+from farm.record.entry import EVALUATION, FORMAT, PREFIX, Entry, Status, decoded, key_and_status
 from farm.record.index import INDEXED_BYTES, Index
 from farm.storage.errors import LockTaken, RecordTooLarge, StorageError, WrongFormat
-from farm.storage.files import is_full
+from farm.storage.files import is_full, open_regular, resolved
 from farm.storage.frames import (
     FRAME,
     Damage,
@@ -66,6 +58,9 @@ def lock_of(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
 
 
+FORKED = "a forked process does not record"
+
+
 class RecordFile:
     """A record that this process writes. Threads may share it; a forked process does not.
 
@@ -73,12 +68,9 @@ class RecordFile:
     recorded any more; it is empty while all is well.
     """
 
-    def __init__(
-        self, path: Path, *, indexed: bool, on_trouble: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, indexed: bool) -> None:
         """Open or create a file. indexed: keep an index, for `find`.
 
-        on_trouble: called with the reason, on any thread, when recording stops.
         Raises Unavailable if another process records there, or the file is not a record.
         """
         self.path = path
@@ -86,7 +78,7 @@ class RecordFile:
         self.damage: list[Damage] = []
         self.counts = [0] * len(Status)
         self.index = Index() if indexed else None
-        self._on_trouble = on_trouble or (lambda reason: None)
+        self._is_reported = False
         self._mutex = threading.Lock()  # guards the journal, the index and the counts
         self._lock = self._acquired()
         try:
@@ -95,7 +87,6 @@ class RecordFile:
             self._lock.release()
             raise
         self._dirty = False
-        self._is_parents = False
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="record", daemon=True)
         self._keeper.start()
@@ -106,8 +97,8 @@ class RecordFile:
 
         The index is not used there: a thread of the parent may just have been changing it.
         """
-        self._is_parents = True
-        self.trouble = "a forked process does not record"
+        self.trouble = FORKED
+        self._is_reported = True
         self._mutex = threading.Lock()
         if self.index is not None:
             self.index = Index()
@@ -124,13 +115,14 @@ class RecordFile:
             raise Unavailable(f"record {self.path} cannot be written: {error}") from None
 
     def _opened(self) -> Journal:
-        path = self.path
         try:
+            path = resolved(self.path)
             if not path.exists():
-                return Journal.start(path.resolve(), FORMAT, (), mode=MODE)
-            check_regular(path)
+                return Journal.start(path, FORMAT, (), mode=MODE)
+            if not path.is_file():  # devices, pipes and folders, which a new file must not replace
+                raise Unavailable(f"record {path} is not a regular file")
             if not path.stat().st_size:
-                return Journal.start(path.resolve(), FORMAT, (), mode=MODE)
+                return Journal.start(path, FORMAT, (), mode=MODE)
             check_trust(path)
             with path.open("rb") as file:
                 check_format(file, path, FORMAT)
@@ -198,12 +190,18 @@ class RecordFile:
         if reason:
             self.stop(reason)
 
+    def new_trouble(self) -> str:
+        """Return `trouble` if it has not been returned yet, otherwise ""."""
+        if self._is_reported:
+            return ""
+        self._is_reported = bool(self.trouble)
+        return self.trouble
+
     def stop(self, reason: str) -> None:
         """End the recording; evaluations recorded so far can still be found."""
         if not self.trouble:
             self.trouble = reason
             log.error("record %s: nothing more is recorded: %s", self.path, reason)
-            self._on_trouble(reason)
 
     def find(self, key: bytes) -> Entry | None:
         """Return the finite evaluation of a key; None if there is none that can be read."""
@@ -256,7 +254,7 @@ class RecordFile:
 
     def close(self) -> None:
         """Synchronise the file with the disk, close it and release the lock."""
-        if self._is_parents:
+        if self.trouble == FORKED:
             self._journal.close()
             return
         self._closing.set()
@@ -264,12 +262,6 @@ class RecordFile:
         self._sync()
         self._journal.close()
         self._lock.release()
-
-
-def check_regular(path: Path) -> None:
-    """Raise Unavailable for devices, pipes and folders, which a new file must not replace."""
-    if not path.is_file():
-        raise Unavailable(f"record {path} is not a regular file")
 
 
 def check_trust(path: Path) -> None:
@@ -292,7 +284,7 @@ def wrong_format(error: WrongFormat) -> str:
     if error.version is not None:
         return (
             f"{error.path} has version {error.version} of farm's record format; this farm reads "
-            f"version {FORMAT.version}"
+            f"version {FORMAT.version}; use the release that wrote it, or name another file"
         )
     return f"{error.path} is not a record of farm"
 
@@ -309,7 +301,7 @@ def is_record(path: Path) -> bool:
     """Whether a file begins as a record of any version does."""
     name = FORMAT.name.encode()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(name)) == name
     except OSError:
         return False
@@ -322,7 +314,7 @@ def entries_in(path: Path, damage: Callable[[Damage], None]) -> Iterator[Stored]
     to the first damaged place, if there is one. Raises Unavailable.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             check_format(file, path, FORMAT)
         for found in _frames(path):
             if isinstance(found, Damage):

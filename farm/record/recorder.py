@@ -22,14 +22,8 @@ from farm.call import (
     Result,
     WorkerInfo,
 )
-from farm.errors import (
-    FarmError,
-    InvalidOutput,
-    ModelFailed,
-    TimeLimitExceeded,
-    WorkerLost,
-)
-from farm.record.entry import MODEL, Entry, Status, encoded, status_of
+from farm.errors import FarmError, InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLost
+from farm.record.entry import MODEL, Entry, Status, encoded, entry_of, status_of
 from farm.record.file import RecordFile
 from farm.record.key import keys_of
 from farm.scheduler.actions import Outcome, Reply
@@ -48,9 +42,6 @@ SMALL_BYTES, MOST_ASKED = 4096, 4096
 """Keys of the last MOST_ASKED calls of up to SMALL_BYTES are kept until their answers come, so
 that most keys are computed once. Calls that are never answered drop out."""
 
-Note = Callable[[str, str, str], None]
-Describe = Callable[[str, str], ModelInfo | None]
-
 
 class _AskedKeys(NamedTuple):
     """The keys of a call for a version of its model."""
@@ -67,13 +58,12 @@ class Recorder:
     report the same version are.
     """
 
-    def __init__(self, path: Path, *, reuses: bool, note: Note | None = None) -> None:
-        """Open the file. note: records an event: its kind, subject and text. Raises Unavailable."""
+    def __init__(self, path: Path, *, reuses: bool) -> None:
+        """Open the file. Raises Unavailable."""
         self.reuses = reuses
-        self._note = note or (lambda kind, subject, text: None)
-        self._troubles: list[str] = []
-        self.file = RecordFile(path, indexed=reuses, on_trouble=self._troubles.append)
-        self._describe: Describe = lambda model, config: None
+        self._note: Callable[[str, str, str], None] = lambda kind, subject, text: None
+        self.file = RecordFile(path, indexed=reuses)
+        self._describe: Callable[[str, str], ModelInfo | None] = lambda model, config: None
         self._here: dict[str, dict[str, str]] = {}  # of each model: version by worker
         self._former: OrderedDict[str, dict[str, str]] = OrderedDict()
         self._agreed: dict[str, str] = {}
@@ -81,7 +71,11 @@ class Recorder:
         self._described: dict[tuple[str, str], ModelInfo] = {}
         self._asked: dict[int, _AskedKeys] = {}  # by the id of their call, until it is answered
 
-    def start(self, describe: Describe, note: Note) -> None:
+    def start(
+        self,
+        describe: Callable[[str, str], ModelInfo | None],
+        note: Callable[[str, str, str], None],
+    ) -> None:
         """Use the descriptions and the events of a farm. Reports damage found in the file."""
         self._describe = describe
         self._note = note
@@ -120,8 +114,7 @@ class Recorder:
                 self.file.stop(f"an evaluation cannot be encoded: {error!r}")
             else:
                 self.file.add(records)
-        while self._troubles:
-            reason = self._troubles.pop()
+        if self.file.trouble and (reason := self.file.new_trouble()):
             text = f"nothing more is recorded: {reason}; calls are answered as before"
             self._note("record", str(self.file.path), text)
 
@@ -155,18 +148,13 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         """Return the state of the record, and which models are answered from it, as JSON data."""
-        models = {
-            model: {
-                "versions": sorted(set(versions.values())),
-                "reused": self.reuses and model in self._agreed and self._is_repeatable(model),
-            }
-            for model, versions in self._here.items()
-        }
+        models = {}
+        for model, versions in self._here.items():
+            info = self._describe(model, EMPTY_CONFIG)
+            may_be = model in self._agreed and (info is None or info.repeatable)
+            reused = self.reuses and may_be
+            models[model] = {"versions": sorted(set(versions.values())), "reused": reused}
         return {**self.file.status(), "reuse": self.reuses, "models": models}
-
-    def _is_repeatable(self, model: str) -> bool:
-        info = self._describe(model, EMPTY_CONFIG)
-        return info is None or info.repeatable
 
     def close(self) -> None:
         """Write everything to disk and release the file."""
@@ -257,15 +245,12 @@ class Recorder:
         came_from = outcome.worker if isinstance(outcome, Result) else ""
         for row, status, outputs, run_time_s, error in _rows_of(call, outcome):
             inputs = call.inputs if call.rows is None else tuple([a[row, ...] for a in call.inputs])
-            entry = Entry(
-                key=keys[row],
-                model=call.model,
-                version=version,
-                operation=call.operation,
-                config=call.config,
+            entry = entry_of(
+                call,
+                keys[row],
+                version,
                 inputs=inputs,
                 outputs=outputs,
-                derivative=call.derivative,
                 time=now,
                 run_time_s=run_time_s,
                 status=status,

@@ -8,7 +8,6 @@ message of an error, cannot run as a script.
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 import re
@@ -22,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
+from farm.report.page import policy
+from farm.storage.files import replacing, resolved
 
 LIBRARY = "echarts.min.js"
 
@@ -61,25 +62,15 @@ def write_interactive(
     whole = [library(), f'(function () {{\n"use strict";\n{own}\nstart();\n}})();\n']
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(whole)}">'
+        f"{policy(whole)}"
         f"<title>{html.escape(title)}</title>"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{style}</style></head><body>{body}"
         f'<script type="application/json" id="data">{as_json(data)}</script>'
         f"{''.join(f'<script>{script}</script>' for script in whole)}</body></html>\n"
     )
-    out.write_bytes(page.encode("utf-8", "replace"))
-
-
-def _policy(scripts: list[str]) -> str:
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in scripts
-    )
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    with replacing(resolved(out)) as new:
+        new.write_bytes(page.encode("utf-8", "replace"))
 
 
 def as_json(data: Any) -> str:

@@ -5,6 +5,8 @@ Every function accepts plain text and escapes it; only `Html` is inserted unchan
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import NewType
 
 from farm.call import ModelInfo
+from farm.storage.files import replacing, resolved
 
 Html = NewType("Html", str)
 """Text that is HTML already."""
@@ -39,17 +42,33 @@ def write_page(out: Path, *, title: str, note: str, blocks: Sequence[Html]) -> N
     The file is written after the page is complete, so an earlier error keeps the old file.
     """
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime())
-    out.write_text(_page(title, f"{note}; report of {written}", blocks), encoding="utf-8")
+    with replacing(resolved(out)) as new:
+        new.write_text(_page(title, f"{note}; report of {written}", blocks), encoding="utf-8")
 
 
 def _page(title: str, note: str, blocks: Sequence[Html]) -> str:
     title = html.escape(title)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"{policy()}"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{STYLE}</style></head><body><h1>{title}</h1>"
         f"{_note(note)}{''.join(blocks)}</body></html>\n"
     )
+
+
+def policy(scripts: Sequence[str] = ()) -> Html:
+    """Return the element that lets a page run these scripts only, and load nothing."""
+    hashes = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        for script in scripts
+    ]
+    sources = " ".join(hashes or ["'none'"])
+    rules = (
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return Html(f'<meta http-equiv="Content-Security-Policy" content="{rules}">')
 
 
 def section(heading: str, note: str, *blocks: Html) -> Html:

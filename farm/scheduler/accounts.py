@@ -9,8 +9,11 @@ all models that share workers, which decides between models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
+
+from farm.errors import Overloaded
 
 if TYPE_CHECKING:
     from farm.scheduler.queues import ClientTasks, ModelQueues
@@ -20,6 +23,14 @@ SLOT = 1 << 30
 
 MOST_CALLERS = 64
 """Most callers that count for a client's share: a host with 10,000 threads is not 10,000 hosts."""
+
+FEW_QUEUED = 100
+"""A client with fewer waiting calls than this may use the reserve."""
+
+RESERVE = 10
+"""The queue may exceed `most` by a tenth of it, for clients with few waiting calls: a single client
+that fills the queue must not lock out all others.
+"""
 
 DEBT_RUNS = 1.0
 """A client that returns owes at most this many mean runs more than the one served last.
@@ -34,19 +45,18 @@ BULK = ""
 Chain = str | None
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class ClientUsage:
     """A client; all its accounts share this, and it is removed with the last of them."""
 
-    __slots__ = ("__weakref__", "name", "queued")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queued = 0
+    name: str
+    queued: int = 0
 
 
 Clients = WeakValueDictionary[str, ClientUsage]
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Usage:
     """A client's use of the workers of a SharedWorkers: over all of its models.
 
@@ -55,31 +65,16 @@ class Usage:
     slot for each of them. rivals: its lines at levels where other clients wait, too.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "chains",
-        "fair_slots",
-        "free_at",
-        "held",
-        "name",
-        "rivals",
-        "single",
-        "used_s",
-        "waiting",
-        "weight",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.held = 0
-        self.used_s = 0.0
-        self.free_at = 0.0
-        self.waiting = 0
-        self.single = 0
-        self.chains: dict[str, int] = {}
-        self.weight = 1
-        self.fair_slots = SLOT
-        self.rivals: dict[ClientTasks, None] = {}
+    name: str
+    used_s: float = 0.0
+    held: int = 0
+    free_at: float = 0.0
+    waiting: int = 0
+    single: int = 0
+    chains: dict[str, int] = field(default_factory=dict)
+    weight: int = 1
+    fair_slots: int = SLOT
+    rivals: dict[ClientTasks, None] = field(default_factory=dict)
 
     def add_callers(self, chain: Chain, count: int) -> None:
         """Count callers, of whom a chain is one.
@@ -90,7 +85,9 @@ class Usage:
             self.single += count
         else:
             self.chains[chain] = 1
-        weight = min(MOST_CALLERS, self.single + len(self.chains))
+        weight = self.single + len(self.chains)
+        if weight > MOST_CALLERS:
+            weight = MOST_CALLERS
         if weight > self.weight:
             moves = self.held >= self.fair_slots
             self.weight, self.fair_slots = weight, SLOT * weight
@@ -103,7 +100,8 @@ class Usage:
             self.single -= count
         else:
             del self.chains[chain]
-        self.weight = min(MOST_CALLERS, self.single + len(self.chains)) or 1
+        weight = self.single + len(self.chains) or 1
+        self.weight = weight if weight < MOST_CALLERS else MOST_CALLERS
         self.fair_slots = SLOT * self.weight
 
     def reorder(self) -> None:
@@ -126,17 +124,15 @@ class Usage:
         self.fair_slots = SLOT * self.weight
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Account:
     """A client's use of one model's workers: slots held now, and worker-seconds per caller."""
 
-    __slots__ = ("active", "client", "held", "usage", "used_s")
-
-    def __init__(self, client: ClientUsage, usage: Usage) -> None:
-        self.client = client
-        self.usage = usage
-        self.used_s = 0.0
-        self.held = 0
-        self.active = 0
+    client: ClientUsage
+    usage: Usage
+    used_s: float = 0.0
+    held: int = 0
+    active: int = 0
 
     def opened(self, chain: Chain, callers: int = 1) -> None:
         """Count an open task, and its callers if these have no other."""
@@ -156,6 +152,12 @@ class Account:
         else:
             self.usage.remove_callers(chain, callers)
 
+    def waits(self, tasks: int) -> None:
+        """Count so many waiting tasks more, for the client and for its turns between models."""
+        client, usage = self.client, self.usage
+        client.queued += tasks
+        usage.waiting += tasks
+
     def gave_back(self, held: int, seconds: float) -> None:
         """Reduce the held slots and correct the charge: the client's turn may come earlier."""
         usage = self.usage
@@ -165,6 +167,11 @@ class Account:
         usage.used_s += seconds
         if usage.rivals:
             usage.reorder()
+
+
+def share(account: Account) -> tuple[int, float]:
+    """Return the workers that a client holds and the worker-seconds it has used, per caller."""
+    return account.held // account.usage.fair_slots, account.used_s
 
 
 class Accounts:
@@ -181,9 +188,6 @@ class Accounts:
         self._clients = clients
         self._by_name: dict[str, Account] = {}
         self._most = self.KEPT
-
-    def __len__(self) -> int:
-        return len(self._by_name)
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._by_name.values())
@@ -208,6 +212,23 @@ class Accounts:
             usage.used_s = self.group.served_s
         return account
 
+    def charge(self, account: Account, held: int, seconds: float, now: float) -> None:
+        """Charge a client for a task that is sent: its slots and, until it ends, a mean run."""
+        used_s, usage = account.used_s, account.usage
+        if used_s > self.virtual_s:
+            self.virtual_s = used_s
+        account.held += held
+        account.used_s = used_s + seconds
+        usage.held += held
+        usage.used_s += seconds
+        usage.free_at = now + seconds
+
+    def join(self, group: SharedWorkers) -> None:
+        """Let the model share workers with the others of a group."""
+        old, self.group = self.group, group
+        for account in self:
+            account.usage = group.takes_over(account.usage, old.served_s)
+
     def _open(self, name: str) -> Account:
         if len(self._by_name) >= self._most:
             self._by_name = {n: a for n, a in self._by_name.items() if a.active}
@@ -230,30 +251,42 @@ class SharedWorkers:
         self.served_s = 0.0
         self.longest_s = 0.0
         self.models: list[ModelQueues] = []
+        self._moved: dict[Usage, Usage] = {}
         self._usages: WeakValueDictionary[str, Usage] = WeakValueDictionary()
 
     def usage(self, name: str) -> Usage:
         """Return a client's usage; if it has no account yet a new one, level with `served_s`."""
         usage = self._usages.get(name)
         if usage is None:
-            usage = self._usages[name] = Usage(name)
-            usage.used_s = self.served_s
+            usage = self._usages[name] = Usage(name, self.served_s)
         return usage
+
+    def serve(self, usage: Usage) -> None:
+        """Note whose turn it is."""
+        self.served_s = usage.used_s
+
+    def look(self) -> None:
+        """Find the longest mean run of the classes that wait or run now."""
+        queues = [queue for model in self.models for queue in model.by_operation.values()]
+        busy = [queue.kinds.slowest_s() for queue in queues if queue.counts.in_flight or queue.size]
+        self.longest_s = max(busy, default=0.0)
 
     def absorb(self, other: SharedWorkers) -> None:
         """Take over another group's models: a worker has joined that serves models of both."""
-        moved: dict[Usage, Usage] = {}
         for model in other.models:
-            model.accounts.group = self
-            for account in model.accounts:
-                old = account.usage
-                if old not in moved:
-                    moved[old] = self.usage(old.name)
-                    moved[old].add(old, old.used_s - other.served_s)
-                account.usage = moved[old]
+            model.accounts.join(self)
         self.models += other.models
+        moved, self._moved = self._moved, {}
         for usage in moved.values():  # with more callers, lines may come earlier
             usage.reorder()
+
+    def takes_over(self, other: Usage, served_s: float) -> Usage:
+        """Return the client's usage, to which that of another group, at `served_s`, is added."""
+        usage = self._moved.get(other)
+        if usage is None:
+            usage = self._moved[other] = self.usage(other.name)
+            usage.add(other, other.used_s - served_s)
+        return usage
 
 
 def united(models: Iterable[ModelQueues]) -> None:
@@ -267,3 +300,20 @@ def united(models: Iterable[ModelQueues]) -> None:
             if len(group.models) > len(first.models):
                 first, group = group, first
             first.absorb(group)
+
+
+def check_room(
+    queued: int, most: int, client: str, queued_of_client: int, most_of_client: int
+) -> None:
+    """Raise Overloaded if the queue has no room for a call of `client`.
+
+    queued: number of waiting calls, of which `queued_of_client` are the client's.
+    most, most_of_client: maximum number of waiting calls.
+    """
+    if queued >= most and (queued_of_client >= FEW_QUEUED or queued >= most + most // RESERVE):
+        raise Overloaded(f"{queued} calls are waiting, the most the farm takes; try again later")
+    if queued_of_client >= most_of_client:
+        raise Overloaded(
+            f"{queued_of_client} calls of client {client!r} are waiting, the most one client may "
+            "have; try again later"
+        )

@@ -44,7 +44,7 @@ class Reply:
             of.batch_rows,
             of.more,
             of.failed,
-            self.task.copied,
+            self.task.past.copied,
             row_times_s=of.row_times_s,
         )
 

@@ -15,9 +15,10 @@ from itertools import islice
 import numpy as np
 
 from farm.call import DERIVATIVES, Call, Operation
-from farm.scheduler.placement import Pool, open_to, worker_for
-from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
-from farm.scheduler.state import Task, Worker
+from farm.scheduler.placement import Pool, depth_for, open_to, worker_for
+from farm.scheduler.queues import ClientTasks, ModelQueues
+from farm.scheduler.state import Task
+from farm.scheduler.workers import Worker
 
 WARM_UPS = 2.0
 """A call is passed over by others of its client for at most this many warm-ups."""
@@ -48,25 +49,25 @@ def placed(worker: Worker, model: ModelQueues, call: Call) -> bool:
     """
     if call.operation is Operation.COST:
         return False
-    last = worker.configs.get(model)
+    last = model.config_at.get(worker)
     if model.keeps_point and call.operation in EVALUATIONS:
         _forget_point(worker, model)
-        key = worker.points[model] = point_key(call)
+        key = model.point_at[worker] = point_key(call)
         model.by_point[key] = worker
     if last == call.config:
         return False
     if last is not None:
         _remove(model, last, worker)
-    worker.configs[model] = call.config
+    model.config_at[worker] = call.config
     model.by_config.setdefault(call.config, {})[worker] = None
     return True
 
 
 def forget(worker: Worker) -> None:
     """Forget a worker that has left."""
-    for model, config in worker.configs.items():
-        _remove(model, config, worker)
-    for model in list(worker.points):
+    for model in worker.pool.queues:
+        if (config := model.config_at.pop(worker, None)) is not None:
+            _remove(model, config, worker)
         _forget_point(worker, model)
 
 
@@ -78,7 +79,7 @@ def _remove(model: ModelQueues, config: str, worker: Worker) -> None:
 
 
 def _forget_point(worker: Worker, model: ModelQueues) -> None:
-    key = worker.points.pop(model, None)
+    key = model.point_at.pop(worker, None)
     if key is not None and model.by_point.get(key) is worker:
         del model.by_point[key]
 
@@ -101,12 +102,13 @@ def point_key(call: Call) -> int:
     return key
 
 
-def matters(queue: Queue, head: Task) -> bool:
+def matters(head: Task) -> bool:
     """Whether some workers may be better than others for the next call of a queue."""
+    queue = head.queue
     model = queue.model
     if model.keeps_point and queue.operation in AT_A_POINT:
         return True
-    if not queue.run_times.warm_up_s:
+    if not queue.kinds.warm_up_s:
         return False
     if len(model.by_config) > 1 or head.call.config not in model.by_config:
         return True
@@ -114,36 +116,34 @@ def matters(queue: Queue, head: Task) -> bool:
 
 
 def choose(
-    queue: Queue,
-    head: Task,
-    depth: int,
-    pools: Collection[Pool],
-    limits: Mapping[Pool, int],
-    now: float,
-) -> tuple[Task, Worker | None] | None:
-    """Return the call of the head's client to run next, and the worker for it.
+    head: Task, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
+) -> tuple[Task, int, Worker | None] | None:
+    """Return the call of the head's client to run next, its depth, and the worker for it.
 
     The worker is None if any will do. None: the head waits a moment for its worker.
     """
+    queue = head.queue
     model = queue.model
     if model.keeps_point and queue.operation in AT_A_POINT:
         worker = model.by_point.get(point_key(head.call))
         if worker is not None:
-            if open_to(worker, queue, 1, pools, limits, now):
-                return head, worker
+            if open_to(worker, head, 1, pools, limits, now):
+                return head, depth, worker
             if _waits(head, pools, now):
                 return None
-    if not queue.run_times.warm_up_s:
-        return head, None
+    if not queue.kinds.warm_up_s:
+        return head, depth, None
     task = head
-    patience_s = WARM_UPS * queue.run_times.warm_up_s
+    patience_s = WARM_UPS * queue.kinds.warm_up_s
     line = head.line
     assert line is not None
     if head.passed_at is None or now - head.passed_at < patience_s:
-        task = _of_line(line, queue, depth, pools, limits, now) or head
+        task = _of_line(line, head, depth, pools, limits, now) or head
     if task is not head and head.passed_at is None:
-        head.passed_at = now
-    return task, _worker_for(queue, task, depth, pools, limits, now)
+        head.pass_by(now)
+    if task.times is not head.times:
+        depth = min(depth, depth_for(task))
+    return task, depth, _worker_for(task, depth, pools, limits, now)
 
 
 def waits_until(derivative: Task) -> float:
@@ -151,7 +151,7 @@ def waits_until(derivative: Task) -> float:
 
     It counts from the arrival, so that many that wait for one worker do not wait one by one.
     """
-    return derivative.submitted_at + WAIT_RUNS * derivative.queue.run_times.mean
+    return derivative.submitted_at + WAIT_RUNS * derivative.times.mean
 
 
 def _waits(head: Task, pools: Collection[Pool], now: float) -> bool:
@@ -166,7 +166,7 @@ def _waits(head: Task, pools: Collection[Pool], now: float) -> bool:
 
 def _of_line(
     line: ClientTasks,
-    queue: Queue,
+    head: Task,
     depth: int,
     pools: Collection[Pool],
     limits: Mapping[Pool, int],
@@ -178,18 +178,18 @@ def _of_line(
     """
     if not line.is_mixed or len(by_config := line.by_config()) == 1:
         return None
-    is_free = False
-    for worker in _idle(queue, pools, limits, now):
+    is_free, model = False, head.queue.model
+    for worker in _idle(head, pools, limits, now):
         is_free = True
-        tasks = by_config.get(worker.configs.get(queue.model, ""))
+        tasks = by_config.get(model.config_at.get(worker, ""))
         if tasks:
             return next(iter(tasks.values()))
     if not is_free and depth > 1:
-        ahead = worker_for(queue, depth, pools, limits, now)
-        tasks = None if ahead is None else by_config.get(ahead.configs.get(queue.model, ""))
+        ahead = worker_for(head, depth, pools, limits, now)
+        tasks = None if ahead is None else by_config.get(model.config_at.get(ahead, ""))
         if tasks:
             return next(iter(tasks.values()))
-    holders = queue.model.by_config
+    holders = model.by_config
 
     def waiting_per_worker(config: str) -> float:
         there = holders.get(config)
@@ -200,45 +200,37 @@ def _of_line(
 
 
 def _worker_for(
-    queue: Queue,
-    task: Task,
-    depth: int,
-    pools: Collection[Pool],
-    limits: Mapping[Pool, int],
-    now: float,
+    task: Task, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
 ) -> Worker | None:
     """Return a free worker that is warm for a call, or else the one that is missed least.
 
     If no worker is free, one that is warm and prefetches.
     """
-    model = queue.model
+    model = task.queue.model
     warm = list(islice(model.by_config.get(task.call.config, ()), LOOK))
     for worker in warm:
-        if open_to(worker, queue, 1, pools, limits, now):
+        if open_to(worker, task, 1, pools, limits, now):
             return worker
     coldest: Worker | None = None
-    for worker in _idle(queue, pools, limits, now):
-        config = worker.configs.get(model)
+    for worker in _idle(task, pools, limits, now):
+        config = model.config_at.get(worker)
         if config is None or len(model.by_config[config]) > 1:
             return worker
-        if coldest is None or worker.last_answer_at < coldest.last_answer_at:
+        if coldest is None or worker.answers.last_at < coldest.answers.last_at:
             coldest = worker
     if coldest is None and depth > 1:
         for worker in warm:
-            if open_to(worker, queue, depth, pools, limits, now):
+            if open_to(worker, task, depth, pools, limits, now):
                 return worker
     return coldest
 
 
 def _idle(
-    queue: Queue,
-    pools: Collection[Pool],
-    limits: Mapping[Pool, int],
-    now: float,
+    task: Task, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
 ) -> Iterator[Worker]:
-    """Yield workers with a free slot that may take the queue's next call."""
-    for pool in queue.model.pools:
+    """Yield workers with a free slot that may take a call."""
+    for pool in task.queue.model.pools:
         if pool in pools:
             for worker in islice(pool.longest_idle(), LOOK):
-                if open_to(worker, queue, 1, pools, limits, now):
+                if open_to(worker, task, 1, pools, limits, now):
                     yield worker

@@ -30,13 +30,15 @@ def batch_key(call: Call, *, max_batch: int) -> object:
 def take_batch(queue: Queue, head: Task) -> list[Task]:
     """Remove from `queue` the next batch: `head`, whose turn it is, and calls compatible with it.
 
+    head: it has a batch key.
+
     A batch has at most `queue.max_batch` rows; a single call with more rows runs alone. Calls join
     in the order of turns as long as the next one fits, and then oldest first.
     """
     queue.remove(head)
     batch = [head]
     room = queue.max_batch - head.rows
-    if head.batch_key is None or room <= 0:
+    if room <= 0:
         return batch
     while queue.size:
         task = queue.head()
@@ -56,29 +58,27 @@ def take_batch(queue: Queue, head: Task) -> list[Task]:
     return batch + riders
 
 
-def linger_after(lot: Lot, queue: Queue, now: float) -> None:
-    """Delay the queue's next batch a moment after a batch of several calls has ended.
+def linger_after(lot: Lot, task: Task, now: float) -> None:
+    """Delay the queue's next batch a moment after one of several calls, as `task`, has ended.
 
     This happens only if no worker idles otherwise: calls of a lone client are never delayed.
     """
-    linger_s = min(LINGER * queue.run_times.mean, LONGEST_LINGER_S)
+    queue = task.queue
+    linger_s = min(LINGER * task.times.mean, LONGEST_LINGER_S)
     if lot.size < 2 or linger_s < SHORTEST_LINGER_S:
         return
     if any(pool.has_idle() for pool in queue.model.pools):
         return
-    queue.lingers_until = now + linger_s
-    queue.company = min(queue.size + lot.size, queue.max_batch)
-
-
-def awaits_more(queue: Queue, now: float) -> bool:
-    """Whether the queue's next batch still waits for calls of those who were just answered."""
-    return now < queue.lingers_until and queue.size < queue.company
+    queue.linger(now + linger_s, min(queue.size + lot.size, queue.max_batch))
 
 
 def lingers(queue: Queue, now: float) -> bool:
-    """Whether the queue's next batch waits for more calls; afterwards pools are checked again."""
-    if not awaits_more(queue, now):
-        queue.company = 0
+    """Whether the queue's next batch still waits for calls of those who were just answered.
+
+    Afterwards pools are checked again.
+    """
+    if now >= queue.lingers_until or queue.size >= queue.company:
+        queue.linger(0.0, 0)
         return False
     for pool in queue.model.pools:
         pool.recheck(queue.lingers_until)

@@ -2,7 +2,8 @@
 
 The first answer counts. This shortens the end of a batch of calls, when nothing waits and a few
 slow workers are all that is left (backup tasks, Dean and Ghemawat 2004). A copy is the farm's own
-decision: the client is charged for one run only, that of the answer.
+decision: the client is charged for one run only, that of the answer. A copy goes to a worker that
+can end a run, so that if it has lost, it holds the worker no longer than another takes to start.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from itertools import islice
 
 from farm.scheduler.actions import Send
 from farm.scheduler.affinity import placed
-from farm.scheduler.phases import SENT, TASKS
+from farm.scheduler.phases import SENT
 from farm.scheduler.placement import Pool, Pools
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.reserve import keepers, without_reserves
-from farm.scheduler.state import Attempt, Lot, Task, Worker
-
-TASK_OUTRUN = TASKS.event("answered first")
+from farm.scheduler.run_times import RunTimes
+from farm.scheduler.state import Attempt, Lot, Task
+from farm.scheduler.workers import Worker
 
 KNOWN_RUNS = 20
 """Fewer known runs say too little about the usual run time."""
@@ -29,7 +30,7 @@ SLOW_BY_S = 1.0
 """A call is slow if it has run this many times the p95, and this many seconds longer than that."""
 
 CALLS_A_COPY = 20
-"""Answered calls of a model and operation for each of its copies: at most 5 % extra calls."""
+"""Known runs of a kind of call for each of its copies: at most 5 % extra runs."""
 
 LOOK_AGAIN_S = 0.25
 """Least time between two searches for slow calls that begin because a worker has become idle."""
@@ -67,12 +68,14 @@ class Copies:
             self._look(now)
         sends = []
         for queue, late in list(self.late.items()):
-            left = late = [task for task in late if is_slow(task, now)]
+            left = late = [t for t in late if _may_be_copied(t) and _slow_at(t) <= now]
             pools = [pool for pool in queue.model.pools if has_spare(pool)]
             if pools:
                 left = []
                 for task in late:
-                    worker = _worker_for(task, pools, now) if _in_budget(queue) else None
+                    times = task.times
+                    may_copy = CALLS_A_COPY * (times.copies + 1) <= times.count
+                    worker = _worker_for(task, pools, now) if may_copy else None
                     if worker is None:
                         left.append(task)
                     else:
@@ -90,37 +93,31 @@ class Copies:
         self.late = {}
         spare = filter(has_spare, self._pools.values())
         models = dict.fromkeys([model for pool in spare for model in pool.queues])
+        queues: dict[Queue, None] = {}
         for task in _running(models):
-            queue = task.queue
             if not _may_be_copied(task):
                 continue
-            times = queue.run_times
-            if times.count < KNOWN_RUNS:
-                next_at = now + max(LEARN_S, times.mean)
-            elif (slow_at := _slow_at(task)) > now:
-                next_at = min(slow_at, now + limit_s(queue, 1))  # for calls sent from now on
-            else:
-                self.late.setdefault(queue, []).append(task)
+            if task.times.count < KNOWN_RUNS:
+                next_at = now + max(LEARN_S, task.times.mean)
+            elif (next_at := _slow_at(task)) <= now:
+                self.late.setdefault(task.queue, []).append(task)
                 continue
+            queues[task.queue] = None
             self.look_at = min(self.look_at, next_at)
+        for queue in queues:  # for calls sent from now on
+            known = [limit_s(kind) for kind in queue.kinds if kind.count >= KNOWN_RUNS]
+            self.look_at = min(self.look_at, now + min(known, default=NEVER))
 
 
-def limit_s(queue: Queue, rows: int) -> float:
-    """Return the run time from which a call is slow; the rows of a run follow one another."""
-    p95_s = queue.run_times.p95()
-    if queue.max_batch == 1:
-        p95_s *= rows
+def limit_s(kind: RunTimes, rows: int = 1) -> float:
+    """Return the run time from which a call is slow. rows: of a run, which follow one another."""
+    p95_s = kind.p95() * rows
     return max(SLOW_FACTOR * p95_s, p95_s + SLOW_BY_S)
-
-
-def is_slow(task: Task, now: float) -> bool:
-    """Whether a call is still running, without a copy, and has run far longer than usual."""
-    return _may_be_copied(task) and _slow_at(task) <= now
 
 
 def _may_be_copied(task: Task) -> bool:
     """Whether the rules allow a copy: a suspect runs once at a time, and a batch stays together."""
-    if task.phase is not SENT or task.copied or task.lost_on or not task.queue.may_copy:
+    if task.phase is not SENT or task.past.copied or task.past.lost_on or not task.queue.may_copy:
         return False
     lot = task.attempt.lot
     return lot is not None and lot.size == 1
@@ -130,24 +127,20 @@ def _slow_at(task: Task) -> float:
     attempt = task.attempt
     began_at = attempt.sent_at
     if attempt.lot is not None and not attempt.lot.exclusive:  # it may have waited there
-        began_at = max(began_at, attempt.worker.last_answer_at)
-    return began_at + limit_s(task.queue, task.rows)
-
-
-def _in_budget(queue: Queue) -> bool:
-    return CALLS_A_COPY * (queue.copies + 1) <= queue.done
+        began_at = max(began_at, attempt.worker.answers.last_at)
+    return began_at + limit_s(task.times, task.run_length)
 
 
 def has_spare(pool: Pool) -> bool:
-    """Whether a worker of the pool idles although no call waits that it could run.
+    """Whether workers that may run copies idle although no call waits that they could run.
 
     Calls that wait at other workers are about to be recalled. If such a worker does not return
     them, they end after the call that it runs, so that a copy of this one would gain nothing.
     """
-    if not pool.has_idle():
+    if not pool.hosts or not pool.has_idle():
         return False
     for model in pool.queues:
-        if model.waiting or any(queue.to_come for queue in model.by_operation.values()):
+        if model.waiting or any(queue.counts.to_come for queue in model.by_operation.values()):
             return False
         if any(donor.behind for donor in model.pools):
             return False
@@ -166,14 +159,15 @@ def _running(models: Collection[ModelQueues]) -> Iterator[Task]:
 def _worker_for(task: Task, pools: Collection[Pool], now: float) -> Worker | None:
     """Return an idle worker on another host than the task's, or another one if there is one host.
 
-    A slow host may be what makes the call slow.
+    A slow host may be what makes the call slow. It can end a run: a sequence would keep it.
     """
     slow, queue = task.attempt.worker, task.queue
     pools = without_reserves(pools, queue, keepers(queue))
     hosts = {host for pool in queue.model.pools for host in pool.hosts}
     for pool in pools:
-        for worker in islice(pool.idle(queue, now), LOOK):
-            if worker is not slow and (len(hosts) == 1 or worker.host != slow.host):
+        for worker in islice(pool.idle(task, now), LOOK):
+            elsewhere = worker.host != slow.host or (len(hosts) == 1 and worker is not slow)
+            if elsewhere and worker.ends_runs and not worker.sequences:
                 return worker
     return None
 
@@ -181,71 +175,10 @@ def _worker_for(task: Task, pools: Collection[Pool], now: float) -> Worker | Non
 def _copied(task: Task, worker: Worker, now: float) -> Send:
     """Place a copy of `task` on an idle worker; its client holds and pays nothing for it."""
     cold = placed(worker, task.queue.model, task.call)
-    lot = Lot(1, task.rows, exclusive=True, cold=cold)  # it may run as long as the first
-    copy = Attempt(worker, lot, 0, 0.0, task.attempt.weight, not worker.lots, False, now)
-    copy.is_copy = True
-    worker.lots += 1
-    worker.exclusive_lots += 1
-    worker.pool.moved(worker)
-    if worker.busy_since is None:
-        worker.busy_since = now
-    worker.held[task.id] = task
-    task.copy = copy
-    task.copied = True
-    queue = task.queue
-    if worker.pool.lots_of is not None:
-        worker.pool.lots_of[queue] += 1
-    queue.copies += 1
-    queue.in_flight += task.calls
-    queue.extra += task.calls
+    lot = Lot(1, 1, task.rows, exclusive=True, cold=cold)  # it may run as long as the first
+    weight, alone = task.account.usage.weight, not worker.lots
+    task.send_copy(Attempt(worker, lot, 0, 0.0, now, weight, alone, is_copy=True))
+    worker.take([task], lot, now)
+    task.queue.counts.copy(task.calls)
+    task.times.add_copy()
     return Send(worker.id, [task])
-
-
-# The end of one of two attempts
-
-
-def prefer(task: Task, attempt: Attempt) -> Attempt:
-    """Make `attempt` the task's first one, which holds its client's slot and charge; return it."""
-    other = task.attempt
-    if attempt is not other:
-        attempt.held, attempt.charged_s = other.held, other.charged_s
-        other.held, other.charged_s = 0, 0.0
-        task.attempt, task.copy = attempt, other
-    return attempt
-
-
-def ending_at(task: Task, worker: Worker) -> Attempt:
-    """Return the attempt at `worker`, which ends without an answer; any other one goes on.
-
-    That one is then the task's only attempt.
-    """
-    attempt = task.attempt
-    if task.copy is not None:
-        if attempt.worker is worker:
-            prefer(task, task.copy)
-        else:
-            attempt = task.copy
-        task.copy = None
-        task.queue.extra -= task.calls
-    return attempt
-
-
-def outrun(task: Task) -> Worker:
-    """Settle a task whose attempt was answered while the other goes on; return the other's worker.
-
-    Nothing depends on the other attempt any more.
-    """
-    loser = task.copy
-    assert loser is not None, "two attempts were in progress"
-    task.phase = TASK_OUTRUN[task.phase]
-    task.former += (task.attempt,)
-    task.attempt, task.copy = loser, None
-    task.account.closed(task.chain, task.callers)
-    loser.worker.outrun += 1
-    return loser.worker
-
-
-def loser_ended(task: Task) -> None:
-    """Settle the end of an outrun task's last attempt."""
-    task.queue.extra -= task.calls
-    task.attempt.worker.outrun -= 1

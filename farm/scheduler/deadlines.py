@@ -24,10 +24,10 @@ class Deadlines:
 
     def add(self, at: float, task_id: TaskId, *, to_start: bool = False) -> None:
         """Add a deadline for the task's answer, or with `to_start` for its start."""
-        heapq.heappush(self._heap, (at, task_id, to_start))
-        if len(self._heap) > 2 * len(self._tasks) + self.SLACK:
+        if len(self._heap) >= 2 * len(self._tasks) + self.SLACK:
             self._heap = [entry for entry in self._heap if entry[1] in self._tasks]
             heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (at, task_id, to_start))  # the task is among those just after
         self.first_at = self._heap[0][0]
 
     def earliest(self) -> float:
@@ -48,9 +48,6 @@ class Deadlines:
                 late[task] = None
         self.first_at = heap[0][0] if heap else math.inf
         return list(late)
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
 
 def error_for_deadline(task: Task, now: float) -> DeadlineExceeded:

@@ -1,22 +1,30 @@
-"""Assigns waiting tasks to workers that have credit, in the order of turns."""
+"""Assigns waiting tasks to workers that have credit, in the order of turns.
+
+Pools index workers by their credit, and queues order clients by the slots they hold, so each change
+updates both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
+from farm.scheduler.accounts import SLOT
 from farm.scheduler.actions import Send
-from farm.scheduler.affinity import choose, matters
+from farm.scheduler.affinity import choose, matters, placed
 from farm.scheduler.batching import lingers, take_batch
-from farm.scheduler.credit import place
 from farm.scheduler.placement import Pool, depth_for, has_room, leave_room, worker_for
-from farm.scheduler.queues import Queue
+from farm.scheduler.queues import BATCH, BUSY, NO_PLACE, POINT, RESERVE, TOO_LONG, Queue
 from farm.scheduler.reserve import keepers, with_neighbours, without_reserves
 from farm.scheduler.sequences import waits_for_slot, worker_for_step
-from farm.scheduler.state import WorkerId
+from farm.scheduler.state import Attempt, Lot, Task, WorkerId
 from farm.scheduler.turns import next_turn
+from farm.scheduler.workers import Worker
+
+UNKNOWN_CHARGE_S = 1e-6
+"""Charge of a call of unknown length, so that clients take turns from the start."""
 
 
-def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
+def fill(pools: Collection[Pool], now: float) -> Collection[Send]:
     """Move tasks from their queues to workers of `pools` that may take them; return the messages.
 
     Pools that have not changed since the last call have no room, or must not be given any tasks.
@@ -35,8 +43,10 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
     sends: dict[WorkerId, Send] = {}
     limits: dict[Pool, int] = {}
     while queues:
-        queue = queues[0] if len(queues) == 1 else next_turn(queues)
+        is_last = len(queues) == 1
+        queue = queues[0] if is_last else next_turn(queues)
         if queue.company and lingers(queue, now):
+            queue.passed_over = BATCH
             queues.remove(queue)
             continue
         head = queue.head()
@@ -44,23 +54,36 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
         if has_reserve and (kept := keepers(queue)):
             depth, room = 1, without_reserves(pools, queue, kept)
         if head.sequence is not None:
-            worker = worker_for_step(head, queue, room, now)
-        elif (queue.run_times.warm_up_s or queue.model.keeps_point) and matters(queue, head):
-            chosen = choose(queue, head, depth, room, limits, now)
+            worker = worker_for_step(head, room, now)
+        elif (queue.kinds.warm_up_s or queue.model.keeps_point) and matters(head):
+            chosen = choose(head, depth, room, limits, now)
             if chosen is None:
+                queue.passed_over = POINT
                 queues.remove(queue)
                 continue
-            head, worker = chosen
+            head, depth, worker = chosen
             if worker is None:
-                worker = worker_for(queue, depth, room, limits, now)
+                worker = worker_for(head, depth, room, limits, now)
         else:
-            worker = worker_for(queue, depth, room, limits, now)
+            worker = worker_for(head, depth, room, limits, now)
         if worker is None:
             queues.remove(queue)
-            if queues and (head.sequence is None or waits_for_slot(head)):
-                leave_room(queue, depth, room, limits, now)
+            queue.passed_over = BUSY
+            if head.sequence is None:
+                for pool in queue.model.pools:
+                    if pool.occupied & 1:
+                        queue.passed_over = TOO_LONG if room is pools else RESERVE
+            elif not waits_for_slot(head):
+                queue.passed_over = NO_PLACE
+                continue
+            if queues:
+                leave_room(head, depth, room, limits, now)
             continue
-        batch = take_batch(queue, head)
+        if head.batch_key is None:
+            queue.remove(head)
+            batch = [head]
+        else:
+            batch = take_batch(queue, head)
         place(batch, worker, depth, now)
         if head.sequence is not None:
             head.sequence.sent(worker)
@@ -70,5 +93,40 @@ def fill(pools: Collection[Pool], now: float) -> Iterable[Send]:
         else:
             send.tasks.extend(batch)
         if not queue.size or not (queue.needs_no_slot or head.sequence or has_room(queue, pools)):
+            queue.passed_over = BUSY
+            if is_last:
+                break
             queues.remove(queue)
     return sends.values()
+
+
+def place(batch: list[Task], worker: Worker, depth: int, now: float) -> None:
+    """Place tasks of one queue on `worker` as one lot; `depth`: maximum lots per slot."""
+    first = batch[0]
+    queue = first.queue
+    model = queue.model
+    accounts = model.accounts
+    size = len(batch)
+    rows = first.rows if size == 1 else sum([task.rows for task in batch])
+    lot: Lot | None = None
+    row_held = 0
+    if not queue.needs_no_slot:
+        is_warm = model.config_at.get(worker) is first.call.config and not model.keeps_point
+        cold = not is_warm and placed(worker, model, first.call)
+        lot = Lot(size, size, rows, exclusive=depth == 1, cold=cold)
+        # As many lots as one slot may hold count as one slot; rounded up, so that they reach it.
+        row_held = -(-SLOT // (depth * rows))
+    row_charge_s = first.times.mean or UNKNOWN_CHARGE_S
+    if queue.max_batch > 1:  # one evaluation for all rows
+        row_charge_s /= rows
+    accounts.group.serve(first.account.usage)
+    alone, last_at = not worker.lots, worker.answers.last_at
+    for task in batch:
+        weight = task.account.usage.weight
+        charged_s = row_charge_s * task.rows / weight
+        held = row_held * task.rows
+        accounts.charge(task.account, held, charged_s, now)
+        refill = alone and last_at > task.submitted_at
+        task.send(Attempt(worker, lot, held, charged_s, now, weight, alone, refill))
+    worker.take(batch, lot, now)
+    queue.counts.send(first.calls if size == 1 else sum([task.calls for task in batch]))

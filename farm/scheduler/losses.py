@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from farm.errors import FarmError, LossCause, TimeLimitExceeded, WorkerLost
-from farm.scheduler.state import Task, TaskId, Worker
+from farm.scheduler.placement import FITS_FACTOR
+from farm.scheduler.state import Task, TaskId
 from farm.scheduler.story import with_story
+from farm.scheduler.workers import Worker
+from farm.wording import counted, timespan
 
 CRASH_RETRIES = 1
 """How often a call is requeued although its model crashed: each time costs a restart of a group."""
@@ -40,19 +43,42 @@ def error_for_loss(
     if cause is LossCause.CRASH:
         retries = min(retries, CRASH_RETRIES)
     time_limit = cause is LossCause.TIME_LIMIT
-    text = _why_given_up(task, time_limit=time_limit, retries=retries)
+    too_long = _too_long_for_jobs(task, cause)
+    text = too_long or _why_given_up(task, time_limit=time_limit, retries=retries)
     one_by_one = task.queue.max_batch == 1
     if text:
         text = with_story(text, task, task.attempt.ended_at)
-        kind = TimeLimitExceeded if time_limit else WorkerLost
+        kind = TimeLimitExceeded if too_long or time_limit else WorkerLost
         error: FarmError = kind(text, detail=detail)
-    elif task.is_run or (task.gathered and task.rows > 1):
-        error = WorkerLost(task.lost_on[-1], detail=detail)
+    elif task.is_run or task.callers > 1:
+        error = WorkerLost(task.past.lost_on[-1], detail=detail)
     else:
         return None
     if one_by_one and task.queue.repeatable:
         error.row = row
     return error
+
+
+def _too_long_for_jobs(task: Task, cause: LossCause) -> str:
+    """Return why a new job like the last one is too short for a lost task; empty if it may not be.
+
+    The rows of a run, and tasks that were evaluated together, are tried alone first.
+    """
+    attempt = task.attempt
+    worker, ran_s = attempt.worker, attempt.outlasted_s
+    if (
+        FITS_FACTOR * ran_s < worker.lifetime_s
+        or cause not in (LossCause.UNKNOWN, LossCause.STOPPED)
+        or not task.queue.repeatable
+        or task.is_run
+        or not (attempt.lot is None or attempt.lot.size == 1)
+    ):
+        return ""
+    return (
+        f"the call needs more than {timespan(ran_s)}: it ran that long on worker {worker.id} until "
+        f"the time limit of its job, which leaves a worker about {timespan(worker.lifetime_s)}; "
+        "raise the limit (`time` in the file of --cluster, --time of sbatch)"
+    )
 
 
 def _why_given_up(task: Task, *, time_limit: bool, retries: int) -> str:
@@ -63,14 +89,15 @@ def _why_given_up(task: Task, *, time_limit: bool, retries: int) -> str:
         return f"worker {worker} was killed: {reason}"
     if not task.queue.repeatable:
         return (
-            f"worker {task.lost_on[0]} may have run this call before it was lost, and model "
+            f"worker {task.past.lost_on[0]} may have run this call before it was lost, and model "
             f"{task.call.model!r} is not repeatable"
         )
-    if task.answers:
+    if task.past.answers:
         return (
-            f"worker {worker} was lost ({reason}) after {task.answers} answers of a stream, "
+            f"worker {worker} was lost ({reason}) after {task.past.answers} answers of a stream, "
             "which cannot be restarted"
         )
-    if len(task.lost_on) > retries:
-        return f"the call was lost {len(task.lost_on)} times, with " + ", ".join(task.lost_on)
+    if len(task.past.lost_on) > retries:
+        times = counted(len(task.past.lost_on), "time")
+        return f"the call was lost {times}, with {', '.join(task.past.lost_on)}"
     return ""

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from farm.scheduler.accounts import united
 from farm.scheduler.phases import OPEN, WorkerPhase
 from farm.scheduler.queues import ModelQueues, Queue
-from farm.scheduler.state import MAX_PREFETCH, Task, Worker, WorkerId
+from farm.scheduler.run_times import MAX_PREFETCH
+from farm.scheduler.state import Task, WorkerId
+from farm.scheduler.workers import Worker
 
 FULL = MAX_PREFETCH + 1
 """Level of a worker that takes no more calls; lower levels are the lots per slot."""
@@ -97,25 +99,33 @@ class Pools(dict[frozenset[str], "Pool"]):
     def __init__(self) -> None:
         self.behind = 0
         self.recheck_at = NO_END
+        self.rechecks: dict[Pool, float] = {}
 
-    def has_idle(self) -> bool:
-        """Whether some worker has a free slot."""
-        for pool in self.values():  # noqa: SIM110  (a generator costs more than the look)
-            if pool.occupied & 1:
-                return True
-        return False
+    def add_behind(self, lots: int) -> None:
+        """Count so many more lots that wait at workers."""
+        self.behind += lots
+
+    def recheck(self, pool: Pool, at: float) -> None:
+        """Check at this time, or earlier, whether the workers of a pool take waiting calls."""
+        if at < self.rechecks.get(pool, NO_END):
+            self.rechecks[pool] = at
+            self.recheck_at = min(at, self.recheck_at)
 
     def due(self, now: float) -> list[Pool]:
         """Return the pools that are to be checked now, each once."""
-        due = []
-        self.recheck_at = NO_END
-        for pool in self.values():
-            if pool.recheck_at <= now:
-                pool.recheck_at = NO_END
-                due.append(pool)
-            elif pool.recheck_at < self.recheck_at:
-                self.recheck_at = pool.recheck_at
+        due = [pool for pool, at in self.rechecks.items() if at <= now]
+        for pool in due:
+            del self.rechecks[pool]
+        self.recheck_at = min(self.rechecks.values(), default=NO_END)
         return due
+
+    def drop_if_empty(self, pool: Pool) -> None:
+        """Remove a pool whose last worker has left."""
+        if not pool.size:
+            del self[frozenset(model.name for model in pool.queues)]
+            self.rechecks.pop(pool, None)
+            for model in pool.queues:
+                model.pools.remove(pool)
 
 
 class Pool:
@@ -125,8 +135,7 @@ class Pool:
     by both, so that a call's worker is found without a scan.
     """
 
-    def __init__(self, models: frozenset[str], queues: list[ModelQueues], pools: Pools) -> None:
-        self.models = models
+    def __init__(self, queues: list[ModelQueues], pools: Pools) -> None:
         self.queues = queues
         self._pools = pools
         # Its models with a reserve; only then the lots of each class at its workers are counted.
@@ -134,9 +143,8 @@ class Pool:
         self.lots_of: Counter[Queue] | None = Counter() if self.reserving else None
         self.size = 0
         self.slots = 0
-        self.hosts: Counter[str] = Counter()  # of its workers
+        self.hosts: Counter[str] = Counter()  # of its workers that can end a run
         self.behind = 0
-        self.recheck_at = NO_END
         self.is_ending = False  # some worker has an end
         self._lifetimes: list[float] = []  # of its workers at joining, ascending
         self._shelves = [_Shelf() for _ in range(ANY_LEVEL + 1)]
@@ -146,23 +154,19 @@ class Pool:
         """Add a worker that holds no tasks."""
         self.size += 1
         self.slots += worker.slots
-        self.hosts[worker.host] += 1
+        if worker.ends_runs:
+            self.hosts[worker.host] += 1
         insort(self._lifetimes, worker.lifetime_s)
         self.is_ending = self._lifetimes[0] < NO_END
         worker.level = 0 if worker.slots else ANY_LEVEL
         self._put(worker)
 
     def remove(self, worker: Worker) -> None:
-        """Remove a worker."""
+        """Remove a worker that holds no tasks."""
         self.size -= 1
         self.slots -= worker.slots
-        self.hosts[worker.host] -= 1
-        if not self.hosts[worker.host]:
-            del self.hosts[worker.host]
-        self.behind -= worker.behind
-        self._pools.behind -= worker.behind
-        if self.lots_of is not None:
-            self.lots_of -= lots_of([worker])
+        if worker.ends_runs:
+            self.hosts -= Counter([worker.host])
         del self._lifetimes[bisect_left(self._lifetimes, worker.lifetime_s)]
         self.is_ending = self.size > 0 and self._lifetimes[0] < NO_END
         self._take(worker)
@@ -170,21 +174,26 @@ class Pool:
             shelf.forget(worker.ends_at)
 
     def moved(self, worker: Worker) -> None:
-        """Reindex a worker after its lots or slots changed."""
+        """Reindex a worker after its lots or slots changed: by its lots per slot.
+
+        At level 0 a slot is free; at FULL the worker takes no more.
+        """
         lots, slots = worker.lots, worker.slots
         behind = lots - slots if lots > slots else 0
         if behind and worker.last_slots:  # it drains, and runs calls of sequences meanwhile
             behind = max(0, lots - worker.last_slots)
         if behind != worker.behind:
             self.behind += behind - worker.behind
-            self._pools.behind += behind - worker.behind
+            self._pools.add_behind(behind - worker.behind)
             worker.behind = behind
         if lots < slots and worker.phase is OPEN:
             level = 0
-        elif lots >= slots > 0 and worker.exclusive_lots:
+        elif not slots:
+            level = ANY_LEVEL
+        elif worker.exclusive_lots or worker.phase is WorkerPhase.FULL:
             level = FULL
         else:
-            level = wanted_level(worker)
+            level = min(lots // slots, FULL)
         old = worker.level
         if level != old:  # `_take` and `_put`, in one, as this is the path of each call
             end = worker.ends_at
@@ -205,9 +214,13 @@ class Pool:
 
     def recheck(self, at: float) -> None:
         """Check at this time, or earlier, whether its workers take waiting calls."""
-        if at < self.recheck_at:
-            self.recheck_at = at
-            self._pools.recheck_at = min(at, self._pools.recheck_at)
+        self._pools.recheck(self, at)
+
+    def resize(self, worker: Worker, slots: int, last_slots: int) -> None:
+        """Set a worker's slots."""
+        self.slots += slots - worker.slots
+        worker.offer(slots, last_slots)
+        self.moved(worker)
 
     def has_idle(self) -> bool:
         """Whether some worker has a free slot."""
@@ -230,19 +243,22 @@ class Pool:
         if not shelf.size:
             self.occupied ^= 1 << worker.level
 
-    def least_loaded(self, depth: int, queue: Queue, now: float) -> Worker | None:
+    def least_loaded(self, depth: int, task: Task, now: float) -> Worker | None:
         """Return a worker of the lowest level below `depth` that may take a call now, or None."""
         levels = self.occupied & ((1 << depth) - 1)
         if not levels:
             return None
-        if not self.is_ending:
-            return self._shelves[(levels & -levels).bit_length() - 1].last(NO_END)
-        needed_until = self._needed_until(queue, now)
+        if not self.is_ending:  # as `last` does, because this is the path of each call
+            alike = self._shelves[(levels & -levels).bit_length() - 1].by_end[NO_END]
+            worker_id, worker = alike.popitem()
+            alike[worker_id] = worker
+            return worker
+        needed_until = self._needed_until(task, now)
         while levels:
             lowest = levels & -levels
-            worker = self._shelves[lowest.bit_length() - 1].pick(needed_until)
-            if worker is not None:
-                return worker
+            found = self._shelves[lowest.bit_length() - 1].pick(needed_until)
+            if found is not None:
+                return found
             levels ^= lowest
         return None
 
@@ -250,15 +266,15 @@ class Pool:
         """Yield the workers with a free slot, those that were added first before others."""
         return iter(self._shelves[0])
 
-    def lasts(self, worker: Worker, queue: Queue, now: float) -> bool:
-        """Whether a worker lasts as long as a call of the queue is likely to take."""
-        return not self.is_ending or worker.ends_at >= self._needed_until(queue, now)
+    def lasts(self, worker: Worker, task: Task, now: float) -> bool:
+        """Whether a worker lasts as long as a call is likely to take."""
+        return not self.is_ending or worker.ends_at >= self._needed_until(task, now)
 
-    def idle(self, queue: Queue, now: float) -> Iterator[Worker]:
-        """Yield the workers with a free slot that last long enough for a call of `queue` now."""
+    def idle(self, task: Task, now: float) -> Iterator[Worker]:
+        """Yield the workers with a free slot that last long enough for a call now."""
         if self.has_idle():
             shelf = self._shelves[0]
-            for end in shelf.ends[bisect_left(shelf.ends, self._needed_until(queue, now)) :]:
+            for end in shelf.ends[bisect_left(shelf.ends, self._needed_until(task, now)) :]:
                 yield from reversed(shelf.by_end[end].values())
 
     def shut_lots(self) -> Counter[Queue]:
@@ -273,11 +289,12 @@ class Pool:
             yield from self._shelves[highest]
             levels ^= 1 << highest
 
-    def _needed_until(self, queue: Queue, now: float) -> float:
+    def _needed_until(self, task: Task, now: float) -> float:
         # The call must be likely to end before the worker does, if any worker's allocation was
         # initially long enough; otherwise it would never be assigned.
-        needed_s = FITS_FACTOR * queue.run_times.p95()
-        longest_s = max([pool._lifetimes[-1] for pool in queue.model.pools])
+        ran_s = [attempt.outlasted_s for attempt in task.past.former] if task.past.lost_on else []
+        needed_s = FITS_FACTOR * max([task.times.p95(), *ran_s])
+        longest_s = max([pool._lifetimes[-1] for pool in task.queue.model.pools])
         return now + max(0.0, min(needed_s, LONGEST_SHARE * longest_s))
 
 
@@ -293,19 +310,11 @@ def pool_for(pools: Pools, models: Collection[ModelQueues]) -> Pool:
     pool = pools.get(names)
     if pool is None:
         queues = sorted(models, key=lambda model: model.name)
-        pool = pools[names] = Pool(names, queues, pools)
+        pool = pools[names] = Pool(queues, pools)
         for model in queues:
             model.pools.append(pool)
         united(queues)
     return pool
-
-
-def drop_if_empty(pool: Pool, pools: Pools) -> None:
-    """Remove a pool whose last worker has left."""
-    if not pool.size:
-        del pools[pool.models]
-        for model in pool.queues:
-            model.pools.remove(pool)
 
 
 def end_at_most(ends_at: float | None) -> float:
@@ -315,32 +324,19 @@ def end_at_most(ends_at: float | None) -> float:
     return ends_at - ends_at % ENDS_TOGETHER_S
 
 
-def wanted_level(worker: Worker) -> int:
-    """Return the lots per slot; 0: a slot is free; FULL: the worker takes no more."""
-    if not worker.slots:
-        return ANY_LEVEL
-    if worker.phase is WorkerPhase.FULL:
-        return FULL
-    if worker.lots < worker.slots:
-        return 0
-    if worker.exclusive_lots:
-        return FULL
-    return min(worker.lots // worker.slots, FULL)
-
-
 def depth_for(head: Task) -> int:
     """Return the level below which a worker may take `head`."""
     queue = head.queue
     if queue.needs_no_slot:
         return ANY_LEVEL
-    if head.lost_on or not queue.repeatable:
+    if head.past.lost_on or not queue.repeatable:
         return 1
-    times = queue.run_times
+    times = head.times
     prefetch = times.prefetch_for(times.of_rows(head.rows)) if head.is_run else times.prefetch
     mean = times.mean
     if prefetch and mean > SHARED_RUN_S and mean > SHARED_ROUND_TRIPS * times.round_trip_s:
         for pool in queue.model.pools:
-            if len(pool.models) > 1:
+            if len(pool.queues) > 1:
                 return 1
     return 1 + prefetch
 
@@ -354,19 +350,20 @@ def has_room(queue: Queue, pools: Collection[Pool]) -> bool:
 
 
 def worker_for(
-    queue: Queue, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
+    head: Task, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
 ) -> Worker | None:
-    """Return the least loaded worker of `pools` that may take the head of `queue`, or None.
+    """Return the least loaded worker of `pools` that may take the head of a queue, or None.
 
     It must be below level `depth`, and below its pool's entry in `limits`: see `leave_room`.
     """
     best: Worker | None = None
+    queue = head.queue
     limited = limits and not queue.needs_no_slot
     for pool in queue.model.pools:
         if pool not in pools:
             continue
         below = min(depth, limits.get(pool, depth)) if limited else depth
-        worker = pool.least_loaded(below, queue, now)
+        worker = pool.least_loaded(below, head, now)
         if worker is not None and (best is None or worker.level < best.level):
             best = worker
     return best
@@ -374,7 +371,7 @@ def worker_for(
 
 def open_to(
     worker: Worker,
-    queue: Queue,
+    task: Task,
     depth: int,
     pools: Collection[Pool],
     limits: Mapping[Pool, int],
@@ -384,17 +381,17 @@ def open_to(
     pool = worker.pool
     if pool not in pools or worker.level >= min(depth, limits.get(pool, depth)):
         return False
-    return pool.lasts(worker, queue, now)
+    return pool.lasts(worker, task, now)
 
 
 def leave_room(
-    queue: Queue, depth: int, pools: Collection[Pool], limits: dict[Pool, int], now: float
+    head: Task, depth: int, pools: Collection[Pool], limits: dict[Pool, int], now: float
 ) -> None:
-    """While the head of `queue` waits for a lightly loaded worker, let later calls load none.
+    """While the head of a queue waits for a lightly loaded worker, let later calls load none.
 
     Otherwise short calls, many of which wait at a worker, would keep long calls, which need a free
     slot, from ever getting one. Calls that need no slot are not affected.
     """
-    for pool in queue.model.pools:
-        if pool in pools and pool.least_loaded(ANY_LEVEL, queue, now) is not None:
+    for pool in head.queue.model.pools:
+        if pool in pools and pool.least_loaded(ANY_LEVEL, head, now) is not None:
             limits[pool] = min(depth, limits.get(pool, depth))

@@ -14,12 +14,16 @@ import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, unique
 from typing import TYPE_CHECKING
 
 from farm.call import QUESTIONS, ModelInfo, Operation
 from farm.policies import USUAL, ModelPolicy
 from farm.scheduler.accounts import Account, Accounts, Clients, SharedWorkers
-from farm.scheduler.state import RunTimes, Task, TaskId, Worker, needs_no_slot
+from farm.scheduler.run_times import KindsOfCall, RunTimes
+from farm.scheduler.state import Task, TaskId, needs_no_slot
+from farm.scheduler.workers import Worker
 
 if TYPE_CHECKING:
     from farm.scheduler.placement import Pool
@@ -29,6 +33,28 @@ COPIED = frozenset(Operation) - QUESTIONS - {Operation.STREAM}
 """Operations of which slow calls are copied."""
 
 
+@unique
+class PassedOver(Enum):
+    """Why the last `fill` gave a queue's next call no worker.
+
+    NOT_YET: none has tried. BUSY: no worker has a free slot. RESERVE: those that have one keep it
+    for shorter calls; TOO_LONG: or end before the call would. NO_PLACE: for its sequence. BATCH: it
+    waits a moment for more calls. POINT: and for the worker that evaluated its point.
+    """
+
+    NOT_YET = "not yet"
+    BUSY = "busy"
+    RESERVE = "reserve"
+    TOO_LONG = "too long"
+    NO_PLACE = "no place"
+    BATCH = "batch"
+    POINT = "same point"
+
+
+NOT_YET, BUSY, RESERVE, TOO_LONG, NO_PLACE, BATCH, POINT = PassedOver
+
+
+@dataclass(eq=False, repr=False, slots=True)
 class ClientTasks:
     """The waiting tasks of one client at one rank, oldest first.
 
@@ -36,18 +62,48 @@ class ClientTasks:
     Tasks are added and removed by the line's Level.
     """
 
-    __slots__ = ("account", "back", "config", "entry", "index", "is_mixed", "level", "tasks")
+    account: Account
+    level: Level
+    # In the order of arrival; `back` is a heap of tasks that were requeued, if there are any.
+    tasks: OrderedDict[TaskId, Task] = field(default_factory=OrderedDict)
+    back: list[TaskId] | None = None
+    entry: Entry | None = None
+    config: str = ""
+    is_mixed: bool = False
+    index: dict[str, OrderedDict[TaskId, Task]] | None = None  # see by_config
 
-    def __init__(self, account: Account, level: Level) -> None:
-        self.account = account
-        self.level = level
-        # In the order of arrival; `back` is a heap of tasks that were requeued, if there are any.
-        self.tasks: OrderedDict[TaskId, Task] = OrderedDict()
-        self.back: list[TaskId] | None = None
-        self.entry: Entry | None = None
-        self.config = ""
+    def open(self, task: Task) -> None:
+        """Begin with the first task."""
+        self.tasks[task.id] = task
+        self.config = task.call.config
         self.is_mixed = False
-        self.index: dict[str, OrderedDict[TaskId, Task]] | None = None  # see by_config
+        self.index = None
+        task.line = self
+
+    def add(self, task: Task) -> bool:
+        """Add a task; return whether it may be older than others here."""
+        self.tasks[task.id] = task
+        if task.call.config != self.config:
+            self.is_mixed = True
+        if self.index is not None:
+            self.add_to_index(task)
+        task.line = self
+        if not task.past.former and task.sequence is None:
+            return False
+        self.back = self.back or []
+        heapq.heappush(self.back, task.id)
+        return True
+
+    def close(self) -> None:
+        """End without tasks."""
+        self.entry = self.back = None
+
+    def place(self) -> Entry:
+        """Return where the line belongs in the order of turns, which is noted."""
+        account = self.account
+        held = account.held // account.usage.fair_slots
+        self.entry = held, account.used_s, self.first().id, self
+        return self.entry
 
     def by_config(self) -> Mapping[str, Mapping[TaskId, Task]]:
         """Return the tasks by the config of their call, each oldest first.
@@ -97,45 +153,27 @@ last ordered.
 """
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Level:
     """The lines of one rank in the order of their turns."""
 
-    __slots__ = ("_closed", "_heap", "lines", "rank")
+    rank: int
+    lines: dict[Account, ClientTasks] = field(default_factory=dict)
+    # Only kept for two or more lines. An entry that its line does not own is stale.
+    _heap: list[Entry] = field(default_factory=list)
+    # The last one that ended, for reuse: a client usually asks again.
+    _closed: ClientTasks | None = None
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.lines: dict[Account, ClientTasks] = {}
-        # Only kept for two or more lines. An entry that its line does not own is stale.
-        self._heap: list[Entry] = []
-        # The last one that ended, for reuse: a client usually asks again.
-        self._closed: ClientTasks | None = None
-
-    def add(self, task: Task) -> None:
-        """Add `task` to its client's line; a requeued task goes before younger ones."""
-        line = self.lines.get(task.account)
-        if line is None:
-            line = self._closed
-            if line is None or line.account is not task.account:
-                line = ClientTasks(task.account, self)
-            self._closed = None
-            self.lines[task.account] = line
-            line.tasks[task.id] = task
-            line.config = task.call.config
-            line.is_mixed = False
-            line.index = None
-            if len(self.lines) > 1:
-                self._add_rival(line)
-        else:
-            line.tasks[task.id] = task
-            if task.call.config != line.config:
-                line.is_mixed = True
-            if line.index is not None:
-                line.add_to_index(task)
-            if task.former or task.sequence is not None:  # it may be older than others here
-                line.back = line.back or []
-                heapq.heappush(line.back, task.id)
-                self.earlier(line)
-        task.line = line
+    def open(self, task: Task) -> None:
+        """Add a line for a client's first task."""
+        line = self._closed
+        if line is None or line.account is not task.account:
+            line = ClientTasks(task.account, self)
+        self._closed = None
+        self.lines[task.account] = line
+        line.open(task)
+        if len(self.lines) > 1:
+            self._add_rival(line)
 
     def _add_rival(self, line: ClientTasks) -> None:
         rivals = self.lines.values() if len(self.lines) == 2 else (line,)
@@ -150,8 +188,7 @@ class Level:
             line.remove_from_index(task)
         task.line = None
         if not line.tasks:
-            line.entry = None
-            line.back = None
+            line.close()
             del self.lines[line.account]
             self._closed = line
             if self.lines:
@@ -168,10 +205,10 @@ class Level:
         if len(self.lines) < 2:
             return
         if len(self.lines) == 2 or len(self._heap) > 2 * len(self.lines):
-            self._heap = [_entry(each) for each in self.lines.values()]
+            self._heap = [each.place() for each in self.lines.values()]
             heapq.heapify(self._heap)
         else:
-            heapq.heappush(self._heap, _entry(line))
+            heapq.heappush(self._heap, line.place())
 
     def head(self) -> Task:
         """Return the task whose turn it is."""
@@ -190,18 +227,66 @@ class Level:
             now_held = account.held // account.usage.fair_slots
             if held == now_held and used_s == account.used_s and task_id == first.id:
                 return first
-            heapq.heapreplace(heap, _entry(line))
+            heapq.heapreplace(heap, line.place())
 
 
-def _entry(line: ClientTasks) -> Entry:
-    account = line.account
-    held = account.held // account.usage.fair_slots
-    line.entry = (held, account.used_s, line.first().id, line)
-    return line.entry
+@dataclass(slots=True)
+class CallCounts:
+    """The calls of one model and operation that do not wait in its queue.
+
+    to_come: rows of calls split into parts that are not tasks yet. aside: calls of sequences that
+    wait elsewhere. in_flight: at workers, also of one task; extra: of these, the copies and the
+    calls that were answered elsewhere. copies: sent so far.
+    """
+
+    to_come: int = 0
+    aside: int = 0
+    in_flight: int = 0
+    extra: int = 0
+    copies: int = 0
+    done: int = 0
+    failed: int = 0
+
+    def expect(self, rows: int) -> None:
+        """Count rows that are to come, or with a negative number rows that have."""
+        self.to_come += rows
+
+    def wait_aside(self, calls: int) -> None:
+        """Count calls of sequences that wait elsewhere, or with a negative number fewer."""
+        self.aside += calls
+
+    def send(self, calls: int) -> None:
+        """Count the calls of tasks that are sent."""
+        self.in_flight += calls
+
+    def copy(self, calls: int) -> None:
+        """Count the calls of a task that is sent to a second worker."""
+        self.in_flight += calls
+        self.extra += calls
+        self.copies += 1
+
+    def leave(self, calls: int) -> None:
+        """Count the calls of a task that a worker has no more."""
+        self.in_flight -= calls
+
+    def stay_one(self, calls: int) -> None:
+        """Note that one of two attempts at these calls is over, or is not the second any more."""
+        self.extra -= calls
+
+    def split(self, gone: int, done: int, *, copied: bool) -> None:
+        """Count the calls that leave a run which is split, and those that are answered."""
+        self.in_flight -= 2 * gone if copied else gone
+        self.extra -= gone if copied else 0
+        self.done += done
+
+    def reply(self, done: int, failed: bool) -> None:
+        """Count the outcome of a task."""
+        self.done += done
+        self.failed += failed
 
 
 class Queue:
-    """The waiting tasks of one model and operation, and statistics of their runs."""
+    """The waiting tasks of one model and operation, and the run times of their kinds."""
 
     def __init__(self, model: ModelQueues, operation: Operation) -> None:
         self.model = model
@@ -211,17 +296,12 @@ class Queue:
         self.max_batch = 1
         self.repeatable = True
         self.may_copy = False
-        self.run_times = RunTimes()
+        self.kinds = KindsOfCall()
         self.size = 0
         self.calls = 0  # for which its tasks wait
-        self.to_come = 0  # rows of calls split into parts that are not tasks yet
-        self.aside = 0  # calls of sequences that wait, but not here
-        self.in_flight = 0  # calls, also of one task
-        self.done = 0
-        self.failed = 0
-        self.copies = 0  # sent so far
-        self.extra = 0  # of `in_flight`: copies, and calls that were answered elsewhere
+        self.counts = CallCounts()
         self.turns = 0
+        self.passed_over = NOT_YET  # set by `fill`, for explanations
         # Until when the next batch waits for more calls, and how many tasks end the wait.
         self.lingers_until = 0.0
         self.company = 0
@@ -229,15 +309,26 @@ class Queue:
         self._ranks: list[int] = []  # the last is served first
         self._by_batch_key: dict[object, OrderedDict[TaskId, Task]] = {}
 
+    @property
+    def run_times(self) -> RunTimes:
+        """Return the run times of all kinds together: to show, not to decide by."""
+        return self.kinds.whole
+
     def add(self, task: Task) -> None:
         """Add a waiting `task`; a lost one goes before others of its priority."""
-        rank = 2 * task.priority + (1 if task.lost_on else 0)
+        rank = 2 * task.priority + (1 if task.past.lost_on else 0)
         level = self._levels.get(rank)
         if level is None:
             level = self._levels[rank] = Level(rank)
-        if not level.lines:
+        if not self._ranks:
+            self._ranks = [rank]
+        elif not level.lines:
             insort(self._ranks, rank)
-        level.add(task)
+        line = level.lines.get(task.account)
+        if line is None:
+            level.open(task)
+        elif line.add(task):
+            level.earlier(line)
         if task.batch_key is not None:
             tasks = self._by_batch_key.get(task.batch_key)
             if tasks is None:
@@ -245,11 +336,10 @@ class Queue:
             tasks[task.id] = task
         if not self.size:
             self.model.waiting[self] = None
+            self.passed_over = NOT_YET
         self.size += 1
         self.calls += task.calls
-        account = task.account
-        account.client.queued += 1
-        account.usage.waiting += 1
+        task.account.waits(1)
 
     def remove(self, task: Task) -> None:
         """Remove a waiting task."""
@@ -258,7 +348,8 @@ class Queue:
         level = line.level
         level.remove(task, line)
         if not level.lines:
-            del self._ranks[bisect_left(self._ranks, level.rank)]
+            ranks = self._ranks
+            del ranks[-1 if ranks[-1] == level.rank else bisect_left(ranks, level.rank)]
             if level.rank:  # the level of the usual rank is kept: new calls arrive all the time
                 del self._levels[level.rank]
         if task.batch_key is not None:
@@ -266,13 +357,23 @@ class Queue:
             del tasks[task.id]
             if not tasks:
                 del self._by_batch_key[task.batch_key]
-        account = task.account
-        account.client.queued -= 1
-        account.usage.waiting -= 1
+        task.account.waits(-1)
         self.size -= 1
         self.calls -= task.calls
         if not self.size:
             del self.model.waiting[self]
+
+    def linger(self, until: float, company: int) -> None:
+        """Let the next batch wait until then, or until there are so many tasks."""
+        self.lingers_until = until
+        self.company = company
+
+    def adopt(self, max_batch: int, *, repeatable: bool, copies: bool) -> None:
+        """Adopt what a worker says of its model."""
+        if self.operation is Operation.EVALUATE:
+            self.max_batch = max_batch
+        self.repeatable = repeatable or self.needs_no_slot
+        self.may_copy = copies and repeatable and self.operation in COPIED
 
     def head(self) -> Task:
         """Return the task whose turn it is; the queue must not be empty."""
@@ -291,11 +392,10 @@ class Queue:
         for rank in reversed(self._ranks):
             yield self._levels[rank]
 
-    def waiting(self) -> Iterator[Task]:
-        """Yield all waiting tasks, in no particular order."""
-        for level in self._levels.values():
-            for line in level.lines.values():
-                yield from line.tasks.values()
+    def lines(self) -> Iterator[ClientTasks]:
+        """Yield the waiting tasks of each client at each rank, those served first before others."""
+        for level in self.levels():
+            yield from level.lines.values()
 
 
 class ModelQueues:
@@ -309,9 +409,11 @@ class ModelQueues:
         self.accounts = Accounts(clients, group)
         self.pools: list[Pool] = []
         self.waiting: dict[Queue, None] = {}
-        # The workers that ran a config last, and the one that evaluated a point last.
+        # The configs and points that workers ran last; and by config, by point these workers.
         self.keeps_point = False
+        self.config_at: dict[Worker, str] = {}
         self.by_config: dict[str, dict[Worker, None]] = {}
+        self.point_at: dict[Worker, int] = {}
         self.by_point: dict[int, Worker] = {}
         self.by_operation = {operation: Queue(self, operation) for operation in Operation}
         self.sequences: Sequences | None = None
@@ -328,8 +430,10 @@ class ModelQueues:
             max_batch = min(max_batch, evaluate.max_batch)
             repeatable = repeatable and evaluate.repeatable
             copies = copies and evaluate.may_copy
-        evaluate.max_batch = max_batch
         self.keeps_point = model.keeps_point
         for queue in self.by_operation.values():
-            queue.repeatable = repeatable or queue.needs_no_slot
-            queue.may_copy = copies and repeatable and queue.operation in COPIED
+            queue.adopt(max_batch, repeatable=repeatable, copies=copies)
+
+    def keep(self, sequences: Sequences) -> None:
+        """Keep the sequences of the model from now on."""
+        self.sequences = sequences

@@ -1,17 +1,15 @@
-"""Selects calls to recall from workers: calls that have not begun and fit better elsewhere."""
+"""Recall: calls that have not begun and fit better elsewhere, and calls that come back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from farm.scheduler.actions import Recall
-from farm.scheduler.phases import ATTEMPTS, RECALLED
+from farm.scheduler.phases import RECALLED
 from farm.scheduler.placement import Pool
-from farm.scheduler.state import Lot, Task, Worker
-
-ATTEMPT_RECALLED = ATTEMPTS.event("recalled")
-ATTEMPT_NOT_RECALLED = ATTEMPTS.event("recall void")
+from farm.scheduler.state import Attempt, Lot, Task, TaskId
+from farm.scheduler.workers import Worker
 
 LOOK = 16
 """Workers examined for calls to recall, from the fullest on."""
@@ -46,7 +44,7 @@ def in_vain(worker: Worker) -> Recall | None:
     chosen = []
     kept: set[Lot | None] = set()
     for task in _waiting_at(worker):
-        credit = worker.slots * task.queue.run_times.prefetch
+        credit = worker.slots * task.times.prefetch
         lot = task.at(worker).lot
         if task.phase.has_caller and (lot in kept or len(kept) < credit):
             kept.add(lot)
@@ -55,13 +53,14 @@ def in_vain(worker: Worker) -> Recall | None:
     return _ask(worker, chosen) if chosen else None
 
 
-def void_recall(worker: Worker) -> None:
-    """Let a recall be repeated: an earlier one may have been lost with a connection."""
-    worker.recall_pending = False
-    for task in worker.held.values():
-        attempt = task.at(worker)
-        if attempt.phase is RECALLED:
-            attempt.phase = ATTEMPT_NOT_RECALLED[attempt.phase]
+def released(worker: Worker, task_ids: Iterable[TaskId]) -> Iterator[tuple[Task, Attempt]]:
+    """Release those of the tasks that a worker holds; yield each with its attempt there."""
+    for task_id in task_ids:
+        task = worker.held.get(task_id)
+        if task is not None:
+            attempt = task.ends_at(worker)
+            worker.release(task, attempt)
+            yield task, attempt
 
 
 def has_too_much(worker: Worker, prefetch: int) -> bool:
@@ -72,9 +71,9 @@ def has_too_much(worker: Worker, prefetch: int) -> bool:
 def _stalled_at(donor: Worker, now: float) -> float | None:
     """Return when `donor` counts as stalled, with calls still waiting at it; None: now."""
     newest = donor.held[next(reversed(donor.held))]
-    times = newest.queue.run_times
+    times = newest.times
     patience_s = 2 * times.round_trip_s
-    since = max(donor.last_answer_at, donor.busy_since or 0.0)
+    since = max(donor.answers.last_at, donor.busy_since or 0.0)
     if since + patience_s <= now or donor.behind * times.mean >= patience_s * donor.slots:
         return None
     return since + patience_s
@@ -87,16 +86,13 @@ def _waiting_at(worker: Worker) -> list[Task]:
 
 def _for(pool: Pool, tasks: list[Task], now: float) -> list[Task]:
     able = {
-        queue
-        for queue in {t.queue for t in tasks}
-        if queue.model in pool.queues and pool.least_loaded(1, queue, now) is not None
+        kind
+        for kind, task in {task.times: task for task in tasks}.items()
+        if task.queue.model in pool.queues and pool.least_loaded(1, task, now) is not None
     }
-    return [t for t in tasks if t.queue in able]
+    return [t for t in tasks if t.times in able]
 
 
 def _ask(worker: Worker, tasks: list[Task]) -> Recall:
-    for task in tasks:
-        attempt = task.at(worker)
-        attempt.phase = ATTEMPT_RECALLED[attempt.phase]
-    worker.recall_pending = True
+    worker.recall(tasks)
     return Recall(worker.id, [t.id for t in tasks])

@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
 from farm.call import Operation
 from farm.errors import Cancelled, FarmError, InvalidInput, WorkerLost
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import ModelQueues, Queue
-from farm.scheduler.state import Task, TaskId, Worker
+from farm.scheduler.state import Task, TaskId
+from farm.scheduler.workers import Worker
 from farm.sequences import SequenceId, SequenceLimits, SequenceStep, needs_start
 
 LOOK = 16
 """Idle workers with a place for a sequence of which the one with the fewest sequences gets it."""
-
-NEVER = math.inf
 
 
 class BoundQueue(Queue):
@@ -33,7 +33,7 @@ class BoundQueue(Queue):
 
     def __init__(self, main: Queue, worker: Worker) -> None:
         super().__init__(main.model, main.operation)
-        self.run_times = main.run_times
+        self.kinds = main.kinds
         self.repeatable = False
         self.worker = worker
         self.sequences = 0
@@ -42,14 +42,19 @@ class BoundQueue(Queue):
     def add(self, task: Task) -> None:
         """Add a waiting call."""
         super().add(task)
-        self._main.aside += 1
+        self._main.counts.wait_aside(1)
 
     def remove(self, task: Task) -> None:
         """Remove a waiting call."""
         super().remove(task)
-        self._main.aside -= 1
+        self._main.counts.wait_aside(-1)
+
+    def hold(self, sequences: int) -> None:
+        """Count sequences more that the worker has."""
+        self.sequences += sequences
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class LiveSequence:
     """A sequence that waits for its first run, or has begun and not ended.
 
@@ -59,16 +64,13 @@ class LiveSequence:
     lost_with: the worker that it was lost with, and why.
     """
 
-    __slots__ = ("closed", "current", "id", "lost_with", "of", "queue", "waiting")
-
-    def __init__(self, sequence_id: SequenceId, of: Sequences) -> None:
-        self.id = sequence_id
-        self.of = of
-        self.current: Task | None = None
-        self.waiting: OrderedDict[TaskId, Task] = OrderedDict()
-        self.closed = False
-        self.queue: BoundQueue | None = None
-        self.lost_with = ""
+    id: SequenceId
+    of: Sequences
+    current: Task | None = None
+    waiting: OrderedDict[TaskId, Task] = field(default_factory=OrderedDict)
+    closed: bool = False
+    queue: BoundQueue | None = None
+    lost_with: str = ""
 
     @property
     def worker(self) -> Worker | None:
@@ -79,9 +81,7 @@ class LiveSequence:
         """Note that its current call was sent to a worker, which has the sequence from now on."""
         if self.queue is not None:
             return
-        self.queue = self.of.queue_at(worker)
-        self.queue.sequences += 1
-        self.of.places_taken += 1
+        self.queue = self.of.take_place(worker)
         self.lost_with = ""
         worker.sequences[self] = None
 
@@ -91,26 +91,42 @@ class LiveSequence:
         if queue is None:
             return
         self.queue = None
-        self.of.places_taken -= 1
-        queue.sequences -= 1
         del queue.worker.sequences[self]
-        if not queue.sequences:
-            assert not queue.size, "only calls of the worker's sequences wait for it"
-            del self.of.bound[queue.worker]
+        self.of.free_place(queue)
+
+    def add(self, task: Task, step: SequenceStep) -> bool:
+        """Add a call; False: it waits behind others."""
+        task.begin(self)
+        self.closed = step.end
+        if self.current is not None:
+            self.hold(task)
+            return False
+        self.current = task
+        return True
+
+    def goes_on(self) -> Task | None:
+        """End the current call; return the next one, which is current now, or None."""
+        following = next(iter(self.waiting.values()), None)
+        if following is not None:
+            self.let_go(following)
+        self.current = following
+        return following
+
+    def lose(self, why: str) -> None:
+        """Note that the worker which has its state has left."""
+        self.lost_with = why
 
     def hold(self, task: Task) -> None:
         """Let a call wait behind those before it."""
         self.waiting[task.id] = task
-        task.queue.aside += 1
-        task.account.client.queued += 1
-        task.account.usage.waiting += 1
+        task.queue.counts.wait_aside(1)
+        task.account.waits(1)
 
     def let_go(self, task: Task) -> None:
         """Remove a call that waits behind others."""
         del self.waiting[task.id]
-        task.queue.aside -= 1
-        task.account.client.queued -= 1
-        task.account.usage.waiting -= 1
+        task.queue.counts.wait_aside(-1)
+        task.account.waits(-1)
 
     def followers(self, first: Task | None) -> list[Task]:
         """Return the waiting calls that need the state which `first` leaves; None: the current.
@@ -169,14 +185,8 @@ class Sequences:
         live = self.live.get(step.id)
         if live is None:
             live = self.live[step.id] = LiveSequence(step.id, self)
-        task.sequence = live
-        live.closed = step.end
-        if live.current is not None:
-            live.hold(task)
-            return False
         self.idle.pop(live, None)
-        live.current = task
-        return True
+        return live.add(task, step)
 
     def rest(self, live: LiveSequence, now: float) -> None:
         """Let a sequence end when it has been idle for long."""
@@ -189,15 +199,29 @@ class Sequences:
 
     def ends_at(self) -> float:
         """Return when the first idle sequence ends."""
-        return next(iter(self.idle.values()), NEVER)
+        return next(iter(self.idle.values()), math.inf)
 
-    def queue_at(self, worker: Worker) -> BoundQueue:
-        """Return the queue of a worker."""
+    def end_when_idle(self) -> None:
+        """Let each sequence end as soon as it is idle."""
+        self.limits = SequenceLimits(self.limits.most, 0.0)
+
+    def take_place(self, worker: Worker) -> BoundQueue:
+        """Count one more sequence at a worker; return its queue."""
         queue = self.bound.get(worker)
         if queue is None:
             main = self.model.by_operation[Operation.EVALUATE]
             queue = self.bound[worker] = BoundQueue(main, worker)
+        queue.hold(1)
+        self.places_taken += 1
         return queue
+
+    def free_place(self, queue: BoundQueue) -> None:
+        """Count a sequence less at a worker."""
+        queue.hold(-1)
+        self.places_taken -= 1
+        if not queue.sequences:
+            assert not queue.size, "only calls of the worker's sequences wait for it"
+            del self.bound[queue.worker]
 
     def count_at(self, worker: Worker) -> int:
         """Return how many sequences of the model a worker has."""
@@ -209,25 +233,19 @@ class Sequences:
         size = sum([pool.size for pool in self.model.pools])
         return self.places_taken < self.limits.most * size
 
-    def worker_for_start(self, queue: Queue, pools: Collection[Pool], now: float) -> Worker | None:
+    def worker_for_start(self, task: Task, pools: Collection[Pool], now: float) -> Worker | None:
         """Return an idle worker of `pools` that may take one more sequence, or None."""
         if not self.has_place():
             return None
         found: list[Worker] = []
         for pool in self.model.pools:
             if pool in pools:
-                for worker in pool.idle(queue, now):
+                for worker in pool.idle(task, now):
                     if self.count_at(worker) < self.limits.most:
                         found.append(worker)
                         if len(found) == LOOK:
                             break
         return min(found, key=self.count_at, default=None)
-
-    def waiting(self) -> Iterator[Task]:
-        """Yield all calls that wait, but for those in the model's queues."""
-        for queue in self.bound.values():
-            yield from queue.waiting()
-        yield from self.behind_others()
 
     def behind_others(self) -> Iterator[Task]:
         """Yield the calls that wait behind others of their sequence."""
@@ -242,22 +260,19 @@ def step_of(task: Task) -> SequenceStep:
     return step
 
 
-def takes_step(worker: Worker) -> bool:
-    """Whether a worker can begin a call of a sequence that it has.
+def worker_for_step(task: Task, pools: Collection[Pool], now: float) -> Worker | None:
+    """Return the worker of `pools` that may begin a call of a sequence now, or None.
 
-    One that drains does, until its sequences have ended.
+    A worker that drains begins the calls of its sequences until these have ended.
     """
-    return worker.lots < (worker.slots or worker.last_slots) and not worker.phase.has_unread
-
-
-def worker_for_step(task: Task, queue: Queue, pools: Collection[Pool], now: float) -> Worker | None:
-    """Return the worker of `pools` that may begin a call of a sequence now, or None."""
     live = task.sequence
     assert live is not None, "it is the call of a sequence"
     worker = live.worker
     if worker is None:
-        return live.of.worker_for_start(queue, pools, now)
-    return worker if worker.pool in pools and takes_step(worker) else None
+        return live.of.worker_for_start(task, pools, now)
+    if worker.pool not in pools or worker.phase.has_unread:
+        return None
+    return worker if worker.lots < (worker.slots or worker.last_slots) else None
 
 
 def waits_for_slot(task: Task) -> bool:

@@ -24,22 +24,14 @@ def split_run(task: Task, attempt: Attempt, done: Result) -> Task:
     """
     call, count = task.call, len(done.row_times_s)
     over = copy(task)
-    over.take(_some_rows(call, 0, count))
-    account, callers, calls = task.account, task.callers, task.calls
-    task.take(_some_rows(call, count, count + 1))
-    if task.gathered:  # otherwise all rows have one caller
-        account.usage.remove_callers(task.chain, callers - task.callers)
-    task.row = count
-    gone = calls - task.calls
-    task.queue.in_flight -= gone if task.copy is None else 2 * gone
-    task.queue.extra -= 0 if task.copy is None else gone
-    attempt.charged_s -= done.run_time_s / attempt.weight
-    if (lot := attempt.lot) is not None:
-        lot.rows = 1
-    task.queue.done += count if task.phase.has_caller else 0
-    attempt.worker.done += count
+    over.keep(_some_rows(call, 0, count))
+    gone = task.keep_row(count, _some_rows(call, count, count + 1))
+    answered = count if task.phase.has_caller else 0
+    task.queue.counts.split(gone, answered, copied=task.copy is not None)
+    attempt.split(done.run_time_s)
+    attempt.worker.answers.add_rows(count)
     if count:
-        task.queue.run_times.add(done.run_time_s / count)
+        task.times.add(done.run_time_s / count)
     return over
 
 

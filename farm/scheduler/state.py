@@ -1,161 +1,113 @@
-"""The scheduler's records (Task, Attempt, Lot, Worker) and run-time statistics.
+"""The scheduler's records of calls: Task, Attempt, Lot.
 
-Only the scheduler changes these; other code reads through `Scheduler.snapshot()`.
+Only the scheduler changes these; other code reads through `Scheduler.view`.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from typing import TYPE_CHECKING, NewType
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from farm.call import Call, Operation, Result
 from farm.errors import FarmError
 from farm.scheduler.phases import (
+    ATTEMPTS,
     HELD,
-    OPEN,
+    LOST,
+    OUTRUN,
     QUEUED,
-    SHUT,
-    WORKERS,
+    TASKS,
     AttemptPhase,
     TaskPhase,
-    WorkerPhase,
 )
+from farm.scheduler.run_times import FEW_RUNS, SAMPLED, RunTimes
 from farm.transitions import PhaseEvent
 
 if TYPE_CHECKING:
     from farm.scheduler.accounts import Account, Chain
-    from farm.scheduler.placement import Pool
-    from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
+    from farm.scheduler.queues import ClientTasks, Queue
     from farm.scheduler.sequences import LiveSequence
+    from farm.scheduler.workers import Worker
 
 TaskId = NewType("TaskId", int)
 WorkerId = NewType("WorkerId", str)
 
-WORKER_FULL = WORKERS.event("stops reading")
-WORKER_READS = WORKERS.event("reads on")
-WORKER_SHUT = WORKERS.event("offers no slot")
-WORKER_OPEN = WORKERS.event("offers slots")
+IDLE_SHARE = 0.25
+"""A call waited for no other if its worker idled for this fraction of the time that sending it
+took.
 
-MAX_PREFETCH = 256
-"""Maximum calls that may wait at a worker; larger messages save nothing (measured)."""
+That time is then a round trip. A shorter idle time is what a worker needs between two calls, which
+prefetching cannot remove.
+"""
 
-LONG_RUN_ROUND_TRIPS = 50
-"""A call longer than this many round trips gains nothing from prefetching (simulated)."""
+ENDS_ABOUT_S = 10.0
+"""Allowed clock skew between two machines when the end of a job is judged."""
 
-SHORTEST_ROUND_TRIP_S = 2e-5
-"""Lower bound of a round trip: a coarse clock must not stop all prefetching."""
-
-SHORTEST_RUN_S = 1e-6
-"""Lower bound of the evaluation of one row in a run of rows."""
+TASK_SENT = TASKS.event("sent")
+TASK_OUTRUN = TASKS.event("answered first")
+ATTEMPT_ANSWERED = ATTEMPTS.event("answered")
 
 
-WARM_UP_SHARE = 0.2
-"""A warm-up that is shorter than this part of a run is not worth a preference."""
+class Past(NamedTuple):
+    """The history of a task, beyond waiting and one sending.
 
-WARM_UP_RUNS = 32
-LEAST_WARM_UPS = 3
-TRIED_RUNS = 64
-"""After so many runs, all after a change of config, each call may have a config of its own."""
+    former: attempts that are over, although their workers may still answer. lost_on: how it was
+    lost before. copied: whether there ever was a copy. answers: of a stream that continues. row:
+    the one that is left of a run that was split; -1: it was not.
+    """
 
-SPARE = 4 / 3
-"""Prefetch margin: assume that round trips may be up to a third longer than measured."""
+    former: tuple[Attempt, ...] = ()
+    lost_on: tuple[str, ...] = ()
+    copied: bool = False
+    answers: int = 0
+    row: int = -1
 
 
+NOTHING_YET = Past()
+
+
+@dataclass(eq=False, repr=False, slots=True)
 class Task:
     """The record of one Call from submission to reply.
 
-    attempt: the current or last sending; not set before the first. former: earlier attempts, which
-    are over, although their workers may still answer. copy: a second attempt in progress, at
-    another worker. copied: whether there ever was one. gathered: its rows are calls of as many
-    callers. row: the one that is left of a run that was split; -1: it was not.
+    attempt: the current or last sending; not set before the first. copy: a second attempt in
+    progress, at another worker. calls: that wait for it, one for each row of a run, and of gathered
+    calls; callers: of these calls. is_run: its rows run one after another. times: of its kind.
+    line: where it waits. passed_at: when another went first to find its worker warm.
     """
 
-    __slots__ = (
-        "account",
-        "answers",
-        "attempt",
-        "batch_key",
-        "call",
-        "chain",
-        "copied",
-        "copy",
-        "deadline",
-        "former",
-        "gathered",
-        "id",
-        "is_run",
-        "line",
-        "lost_on",
-        "passed_at",
-        "phase",
-        "priority",
-        "queue",
-        "row",
-        "rows",
-        "sequence",
-        "submitted_at",
-    )
-
-    def __init__(
-        self,
-        task_id: TaskId,
-        call: Call,
-        queue: Queue,
-        account: Account,
-        priority: int,
-        deadline: float | None,
-        now: float,
-        batch_key: object,
-        chain: Chain,
-        gathered: bool = False,
-    ) -> None:
-        # The request; `take` alone changes it.
-        self.id = task_id
-        self.queue = queue
-        self.gathered = gathered
-        self.take(call)
-        self.account = account
-        self.chain = chain
-        self.priority = priority
-        self.deadline = deadline
-        self.submitted_at = now
-        # The state; `line` is None while it does not wait.
-        self.row = -1
-        self.phase: TaskPhase = QUEUED
-        self.line: ClientTasks | None = None
-        self.attempt: Attempt
-        self.copy: Attempt | None = None
-        self.copied = False
-        self.former: tuple[Attempt, ...] = ()
-        self.batch_key = batch_key
-        self.lost_on: tuple[str, ...] = ()
-        self.answers = 0  # of a stream that continues
-        self.passed_at: float | None = None  # when another went first to find its worker warm
-        self.sequence: LiveSequence | None = None
-
-    def take(self, call: Call) -> None:
-        """Set what its worker is asked."""
-        self.call = call
-        self.rows = call.rows or 1
-        self.is_run = self.rows > 1 and self.queue.max_batch == 1  # they run one after another
-
-    @property
-    def calls(self) -> int:
-        """How many calls wait for the task: one for each row of a run, and of gathered calls."""
-        return self.rows if self.is_run or self.gathered else 1
-
-    @property
-    def callers(self) -> int:
-        """How many callers wait for it."""
-        return self.rows if self.gathered else 1
+    id: TaskId
+    call: Call
+    queue: Queue
+    times: RunTimes
+    account: Account
+    chain: Chain
+    priority: int
+    submitted_at: float
+    batch_key: object
+    rows: int
+    is_run: bool
+    callers: int
+    calls: int
+    phase: TaskPhase = QUEUED
+    line: ClientTasks | None = None
+    attempt: Attempt = field(init=False)
+    copy: Attempt | None = None
+    past: Past = NOTHING_YET
+    passed_at: float | None = None
+    sequence: LiveSequence | None = None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """Return all attempts of an open task; first those that are over, in the order of ends."""
         if self.phase is QUEUED:
-            return self.former
-        return (*self.former, self.attempt, *(() if self.copy is None else (self.copy,)))
+            return self.past.former
+        return (*self.past.former, self.attempt, *(() if self.copy is None else (self.copy,)))
+
+    @property
+    def run_length(self) -> int:
+        """The rows that follow one another in its run; all rows of a call run at once."""
+        return self.rows if self.is_run else 1
 
     def ended(self, outcome: Result | FarmError) -> int:
         """Return how many evaluations succeeded with this outcome; each row of a run counts."""
@@ -170,7 +122,112 @@ class Task:
         copy = self.copy
         return self.attempt if copy is None or copy.worker is not worker else copy
 
+    # Changes
 
+    def send(self, attempt: Attempt) -> None:
+        """Note that the task is sent to a worker."""
+        self.phase = TASK_SENT[self.phase]
+        self.attempt = attempt
+
+    def send_copy(self, copy: Attempt) -> None:
+        """Note that the task is sent to a second worker as well."""
+        self.copy = copy
+        self.past = self.past._replace(copied=True)
+
+    def pass_by(self, now: float) -> None:
+        """Note that another goes first, whose worker is warm."""
+        self.passed_at = now
+
+    def change(self, event: PhaseEvent[TaskPhase]) -> None:
+        """Note an event that changes its phase alone."""
+        self.phase = event[self.phase]
+
+    def add_former(self, attempt: Attempt) -> None:
+        """Note that an attempt is over, although its worker may still answer."""
+        self.past = self.past._replace(former=(*self.past.former, attempt))
+
+    def lose(self, *how: str) -> None:
+        """Note losses; from now on it runs alone, so that only a faulty call fails."""
+        self.past = self.past._replace(lost_on=self.past.lost_on + how)
+
+    def run_alone(self) -> None:
+        """Let the task share no batch."""
+        self.batch_key = None
+
+    def goes_on(self) -> None:
+        """Count an answer of a stream that continues."""
+        self.past = self.past._replace(answers=self.past.answers + 1)
+
+    def end(self, event: PhaseEvent[TaskPhase]) -> None:
+        """End; its client's part has ended before if another worker has answered."""
+        phase = self.phase
+        if phase is OUTRUN:
+            self.queue.counts.stay_one(self.calls)
+            self.attempt.worker.count_outrun(-1)
+        else:
+            self.account.closed(self.chain, self.callers)
+        self.phase = event[phase]
+
+    def prefer(self, attempt: Attempt) -> Attempt:
+        """Make `attempt` the first one, which holds its client's slot and charge; return it."""
+        other = self.attempt
+        if attempt is not other:
+            attempt.take_over(other)
+            self.attempt, self.copy = attempt, other
+        return attempt
+
+    def ends_at(self, worker: Worker) -> Attempt:
+        """Return the attempt at `worker`, which ends without an answer; any other one goes on.
+
+        That one is then the only attempt.
+        """
+        attempt = self.attempt
+        if self.copy is not None:
+            if attempt.worker is worker:
+                self.prefer(self.copy)
+            else:
+                attempt = self.copy
+            self.copy = None
+            self.queue.counts.stay_one(self.calls)
+        return attempt
+
+    def outrun(self) -> Worker:
+        """Settle the answer of one attempt while the other goes on; return the other's worker.
+
+        Nothing depends on the other attempt any more.
+        """
+        loser = self.copy
+        assert loser is not None, "two attempts were in progress"
+        self.phase = TASK_OUTRUN[self.phase]
+        self.add_former(self.attempt)
+        self.attempt, self.copy = loser, None
+        self.account.closed(self.chain, self.callers)
+        loser.worker.count_outrun(1)
+        return loser.worker
+
+    def begin(self, sequence: LiveSequence) -> None:
+        """Belong to a sequence from now on."""
+        self.sequence = sequence
+
+    def keep(self, call: Call) -> None:
+        """Ask for some rows of a run, as another task does for the others."""
+        self.call = call
+        self.rows = rows = call.rows or 1
+        self.is_run = self.is_run and rows > 1
+        self.callers = min(rows, self.callers)
+        self.calls = min(rows, self.calls)
+
+    def keep_row(self, row: int, call: Call) -> int:
+        """Go on as the call of one row; return how many calls wait for it no more."""
+        callers, calls = self.callers, self.calls
+        self.keep(call)
+        if callers > 1:  # otherwise all rows have one caller
+            self.account.usage.remove_callers(self.chain, callers - self.callers)
+        self.past = self.past._replace(row=row)
+        return calls - self.calls
+
+
+@dataclass(eq=False, repr=False, slots=True)
 class Attempt:
     """One sending of a task to a worker.
 
@@ -179,45 +236,28 @@ class Attempt:
     is_copy: the task ran elsewhere when it was sent.
     """
 
-    __slots__ = (
-        "alone",
-        "charged_s",
-        "ended_at",
-        "held",
-        "is_copy",
-        "lot",
-        "phase",
-        "refill",
-        "sent_at",
-        "weight",
-        "why",
-        "worker",
-    )
+    worker: Worker
+    lot: Lot | None
+    held: int
+    charged_s: float
+    sent_at: float
+    weight: int
+    alone: bool
+    refill: bool = False
+    is_copy: bool = False
+    phase: AttemptPhase = HELD
+    # Set if it ends without an answer.
+    ended_at: float = field(init=False)
+    why: str = field(init=False)
 
-    def __init__(
-        self,
-        worker: Worker,
-        lot: Lot | None,
-        held: int,
-        charged_s: float,
-        weight: int,
-        alone: bool,
-        refill: bool,
-        now: float,
-    ) -> None:
-        self.worker = worker
-        self.lot = lot
-        self.held = held
-        self.charged_s = charged_s
-        self.weight = weight
-        self.alone = alone
-        self.refill = refill
-        self.sent_at = now
-        self.is_copy = False
-        self.phase: AttemptPhase = HELD
-        # Set if it ends without an answer.
-        self.ended_at: float
-        self.why: str
+    def take_over(self, other: Attempt) -> None:
+        """Take over the slot and the charge of another attempt."""
+        self.held, self.charged_s, self.weight = other.held, other.charged_s, other.weight
+        other.held, other.charged_s = 0, 0.0
+
+    def change(self, event: PhaseEvent[AttemptPhase]) -> None:
+        """Note an event that changes its phase alone."""
+        self.phase = event[self.phase]
 
     def end(self, event: PhaseEvent[AttemptPhase], why: str, now: float) -> None:
         """End the attempt without an answer, which may still come late."""
@@ -225,7 +265,54 @@ class Attempt:
         self.ended_at = now
         self.why = why
 
+    def fail(self) -> None:
+        """End the attempt with an error: its client stays charged for the estimate."""
+        self.phase = ATTEMPT_ANSWERED[self.phase]
+        self.charged_s = 0.0
 
+    def answer(self, task: Task, outcome: Result, now: float) -> None:
+        """End the attempt with an answer: charge the client for the run, and record its time.
+
+        Not if another worker has answered before.
+        """
+        self.phase = ATTEMPT_ANSWERED[self.phase]
+        if task.phase is OUTRUN:
+            return
+        times, lot, run_time_s = task.times, self.lot, outcome.run_time_s
+        used_s = run_time_s if lot is None else run_time_s * task.rows / lot.rows
+        self.charged_s -= used_s / self.weight
+        gap_s = now - self.sent_at - run_time_s
+        if (self.alone and len(self.worker.held) == 1) or outcome.idle_s > IDLE_SHARE * gap_s:
+            times.add_round_trip(gap_s)
+        elif 0.0 < gap_s - outcome.queue_time_s < times.round_trip_s:
+            # A round trip is shorter: the call waited behind others, and its answer may have too.
+            times.add_round_trip(gap_s - outcome.queue_time_s)
+        if lot is None:
+            times.add(run_time_s)
+        elif not lot.timed:  # the calls of a batch all report the same run
+            lot.timed = True
+            if task.is_run:
+                run_time_s /= max(1, outcome.rows_done(task.rows))
+            times.add(run_time_s)
+            if lot.cold or times.count < FEW_RUNS or times.count % SAMPLED == 0:
+                task.queue.kinds.learn_warm_up(times, run_time_s, cold=lot.cold)
+
+    def split(self, run_time_s: float) -> None:
+        """Charge the client for the rows that are answered before the one which is left."""
+        self.charged_s -= run_time_s / self.weight
+        if self.lot is not None:
+            self.lot.keep_row()
+
+    @property
+    def outlasted_s(self) -> float:
+        """Its run time in seconds if it ran until its worker's time was over; 0 otherwise."""
+        worker = self.worker
+        if self.phase is not LOST or self.ended_at < worker.ends_at - ENDS_ABOUT_S:
+            return 0.0
+        return self.ended_at - worker.began(self.sent_at)
+
+
+@dataclass(eq=False, slots=True)
 class Lot:
     """Tasks that take one unit of a worker's credit: one call, or one batch.
 
@@ -233,262 +320,16 @@ class Lot:
     suspect. cold: the worker ran another config of the model before, or nothing.
     """
 
-    __slots__ = ("cold", "exclusive", "remaining", "rows", "size", "timed")
+    size: int
+    remaining: int
+    rows: int
+    exclusive: bool
+    cold: bool
+    timed: bool = False
 
-    def __init__(self, size: int, rows: int, *, exclusive: bool, cold: bool) -> None:
-        self.size = size
-        self.remaining = size
-        self.rows = rows
-        self.exclusive = exclusive
-        self.cold = cold
-        self.timed = False
-
-
-class Worker:
-    """The record of one worker from joining to leaving.
-
-    outrun: number of its tasks that another worker has answered. done, failed: the tasks that it
-    answered first, with a result and with an error.
-    """
-
-    __slots__ = (
-        "behind",
-        "busy_since",
-        "configs",
-        "done",
-        "ends_at",
-        "exclusive_lots",
-        "failed",
-        "held",
-        "host",
-        "id",
-        "last_answer_at",
-        "last_slots",
-        "level",
-        "lifetime_s",
-        "lots",
-        "most_slots",
-        "outrun",
-        "phase",
-        "points",
-        "pool",
-        "recall_pending",
-        "run_ended_at",
-        "sequences",
-        "slots",
-    )
-
-    def __init__(
-        self,
-        worker_id: WorkerId,
-        pool: Pool,
-        *,
-        slots: int,
-        ends_at: float,
-        now: float,
-        host: str = "",
-    ) -> None:
-        self.id = worker_id
-        self.pool = pool
-        self.host = host
-        self.ends_at = ends_at
-        self.lifetime_s = ends_at - now
-        self.phase: WorkerPhase = OPEN if slots else SHUT
-        self.slots = slots
-        self.most_slots = slots
-        # In the order of sending: the first lots run, the rest are prefetched.
-        self.held: dict[TaskId, Task] = {}
-        self.lots = 0
-        self.exclusive_lots = 0
-        self.outrun = 0
-        # The keys by which its pool indexes it: see `Pool.moved`.
-        self.level = 0
-        self.behind = 0
-        self.recall_pending = False
-        self.last_answer_at = self.run_ended_at = now
-        self.busy_since: float | None = None
-        self.done = 0
-        self.failed = 0
-        # For each model the config that it was sent last, and the key of the point.
-        self.configs: dict[ModelQueues, str] = {}
-        self.points: dict[ModelQueues, int] = {}
-        # Those whose state it has, and the slots that it offers to their calls while it drains.
-        self.sequences: dict[LiveSequence, None] = {}
-        self.last_slots = 0
-
-    @property
-    def runs_in_vain(self) -> bool:
-        """Whether it holds nothing but calls that other workers have answered."""
-        return 0 < len(self.held) == self.outrun
-
-    def running(self) -> tuple[Task, float] | None:
-        """Return the oldest task that it runs and when that began, about; None: it runs nothing.
-
-        With one slot a call begins when the one before it is answered.
-        """
-        for task in self.held.values():
-            attempt = task.at(self)
-            if attempt.lot is not None:
-                began_at = attempt.sent_at
-                return task, max(began_at, self.run_ended_at) if self.most_slots == 1 else began_at
-        return None
-
-    def answered(
-        self,
-        task: Task,
-        outcome: Result | FarmError,
-        lot: Lot | None,
-        now: float,
-        *,
-        first: bool,
-    ) -> None:
-        """Record an answer. lot: of the task; first: no other worker has answered it before."""
-        self.last_answer_at = now
-        if lot is not None:
-            self.run_ended_at = now
-        if first:
-            is_error = isinstance(outcome, FarmError) or outcome.failed is not None
-            self.failed += is_error
-            self.done += (not is_error) if task.rows == 1 else task.ended(outcome)
-
-    def offer(self, slots: int, last_slots: int = 0) -> None:
-        """Set the number of slots it offers from now on; 0: it gets no calls.
-
-        last_slots: with 0, the slots for calls of sequences that it has.
-        """
-        self.last_slots = last_slots
-        if bool(slots) != bool(self.slots):
-            self.phase = (WORKER_OPEN if slots else WORKER_SHUT)[self.phase]
-        self.slots = slots
-        self.most_slots = max(self.most_slots, slots)
-
-    def fill(self, full: bool) -> None:
-        """Set whether it has so much unread data that it gets no more."""
-        if full != self.phase.has_unread:
-            self.phase = (WORKER_FULL if full else WORKER_READS)[self.phase]
-
-    def held_in_turn(self, slots: int) -> tuple[list[Task], list[Task]]:
-        """Return the tasks that fill `slots` slots, those sent first, and those waiting behind."""
-        first: list[Task] = []
-        waiting: list[Task] = []
-        lots: set[Lot] = set()
-        for task in self.held.values():
-            lot = task.at(self).lot
-            if lot is None or lot in lots or len(lots) < slots:
-                first.append(task)
-                if lot is not None:
-                    lots.add(lot)
-            else:
-                waiting.append(task)
-        return first, waiting
-
-
-class RunTimes:
-    """The last run times of one class of calls, model and operation, and derived statistics.
-
-    A run is one evaluation: of a call, of a batch, or of one row of a run of rows.
-    mean: seconds, 0 while no run is known; prefetch: how many lots may wait behind a running one;
-    round_trip_s: the time of sending and answering without the run, 1 ms until it is measured.
-    warm_up_s: what a run takes longer after a change of the config, 0 while that is not worth it.
-    """
-
-    __slots__ = (
-        "_cold",
-        "_last",
-        "_p95",
-        "_p95_is_of",
-        "_sum",
-        "_warm",
-        "count",
-        "mean",
-        "prefetch",
-        "round_trip_s",
-        "warm_up_s",
-    )
-
-    WINDOW = 128
-
-    def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=self.WINDOW)
-        self._sum = 0.0
-        self._p95 = 0.0
-        self._p95_is_of = 0
-        self.count = 0
-        self.mean = 0.0
-        self.prefetch = 0
-        self.round_trip_s = 1e-3
-        self.warm_up_s = 0.0
-        self._cold = (0, 0.0)  # runs, and their mean with the last ones counting most
-        self._warm = (0, 0.0)
-
-    def add(self, seconds: float) -> None:
-        """Record one run."""
-        last = self._last
-        total = self._sum + seconds
-        if len(last) == self.WINDOW:
-            total -= last[0]
-        last.append(seconds)
-        self._sum = total
-        self.count += 1
-        mean = self.mean = total / len(last) if total > 0.0 else 0.0
-        is_long = mean > LONG_RUN_ROUND_TRIPS * self.round_trip_s
-        self.prefetch = 0 if is_long else self.prefetch_for(mean)
-
-    def learn_warm_up(self, seconds: float, *, cold: bool) -> None:
-        """Record whether a run came after a change of its worker's config."""
-        count, mean = self._cold if cold else self._warm
-        count += 1
-        mean += (seconds - mean) / min(count, WARM_UP_RUNS)
-        if cold:
-            self._cold = count, mean
-        else:
-            self._warm = count, mean
-        (colds, cold_s), (warms, warm_s) = self._cold, self._warm
-        self.warm_up_s = 0.0
-        if warms < LEAST_WARM_UPS:
-            # Where configs alternate no run is warm, unless calls prefer warm workers for a while.
-            if LEAST_WARM_UPS <= colds <= TRIED_RUNS:
-                self.warm_up_s = cold_s
-        elif colds >= LEAST_WARM_UPS and cold_s - warm_s > WARM_UP_SHARE * warm_s:
-            self.warm_up_s = cold_s - warm_s
-
-    def of_rows(self, rows: int) -> float:
-        """Return the seconds that `rows` rows take if they are evaluated one after another."""
-        return rows * max(self.mean, SHORTEST_RUN_S)
-
-    def prefetch_for(self, seconds: float) -> int:
-        """Return how many lots of that length may wait behind a running one."""
-        if seconds > LONG_RUN_ROUND_TRIPS * self.round_trip_s:
-            return 0
-        if seconds * MAX_PREFETCH <= self.round_trip_s:
-            return MAX_PREFETCH
-        lots = self.round_trip_s / seconds
-        return min(MAX_PREFETCH, math.ceil(lots if lots < 3 else SPARE * lots))
-
-    def add_round_trip(self, seconds: float) -> None:
-        """Record one measured round trip: time from sending to answer, minus the run.
-
-        An outlier, as when a worker's host stalls, counts at most twice the usual value.
-        """
-        known_s = self.round_trip_s
-        if seconds < SHORTEST_ROUND_TRIP_S:
-            seconds = SHORTEST_ROUND_TRIP_S
-        elif seconds > 2 * known_s:
-            seconds = 2 * known_s
-        self.round_trip_s += 0.2 * (seconds - known_s)
-
-    def quantile(self, q: float) -> float:
-        """Return the q-quantile in seconds (nearest rank), 0 while no run is known."""
-        if not self._last:
-            return 0.0
-        return sorted(self._last)[max(0, math.ceil(q * len(self._last)) - 1)]
-
-    def p95(self) -> float:
-        """Return the 95 % quantile in seconds, at most a sixteenth of the window old."""
-        if self.count - self._p95_is_of > len(self._last) // 16:
-            self._p95 = self.quantile(0.95)
-            self._p95_is_of = self.count
-        return self._p95
+    def keep_row(self) -> None:
+        """Go on with one row of a run."""
+        self.rows = 1
 
 
 def needs_no_slot(operation: Operation) -> bool:

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from farm.scheduler.phases import LOST, QUEUED
 from farm.scheduler.state import Task
-from farm.timespan import timespan
+from farm.wording import timespan
 
 STEPS_TOLD = 8
 """Maximum number of steps listed; of a longer history, the last ones with a count of the others."""
@@ -32,7 +32,7 @@ def with_story(text: str, task: Task, now: float) -> str:
 
 def _steps(task: Task, now: float) -> Iterator[str]:
     losses = sum(attempt.phase is LOST for attempt in task.attempts)
-    for before in task.lost_on[: len(task.lost_on) - losses]:
+    for before in task.past.lost_on[: len(task.past.lost_on) - losses]:
         yield f"lost before with {before}"
     waits_since, queued = task.submitted_at, "queued"
     for attempt in sorted(task.attempts, key=attrgetter("sent_at")):

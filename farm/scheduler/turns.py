@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from farm.scheduler.accounts import SharedWorkers, Usage
+from farm.scheduler.accounts import Usage
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import TaskId
 
@@ -36,7 +36,7 @@ class Turn(NamedTuple):
     """The place of a queue's next call in the order between clients: the smallest is first.
 
     task_id makes places differ. own_due_at: due time from its arrival, which decides between the
-    calls of one client.
+    calls of one client. run_s: the mean run of the call's kind.
     """
 
     rank: int
@@ -46,17 +46,20 @@ class Turn(NamedTuple):
     own_due_at: float
     usage: Usage
     queue: Queue
+    run_s: float
 
 
 def turn_of(queue: Queue) -> Turn:
     """Return the place of a queue's next call; the queue must not be empty."""
     head = queue.head()
     usage = head.account.usage
-    span_s = DUE_RUNS * queue.run_times.mean
+    run_s = head.times.mean
+    span_s = DUE_RUNS * run_s
     arrived_at = head.submitted_at
     since = usage.free_at if usage.free_at > arrived_at else arrived_at
     held = usage.held // usage.fair_slots
-    return Turn(-queue.rank(), held, since + span_s, head.id, arrived_at + span_s, usage, queue)
+    due_at, own_due_at = since + span_s, arrived_at + span_s
+    return Turn(-queue.rank(), held, due_at, head.id, own_due_at, usage, queue, run_s)
 
 
 def next_turn(queues: Sequence[Queue]) -> Queue:
@@ -65,8 +68,7 @@ def next_turn(queues: Sequence[Queue]) -> Queue:
     queue = first_of(turns).queue
     queue.turns += 1
     if queue.turns % LOOK == 0 or queue.turns < LOOK:
-        group = queue.model.accounts.group
-        group.longest_s = longest_s(group)
+        queue.model.accounts.group.look()
     return queue
 
 
@@ -77,9 +79,8 @@ def first_of(turns: Sequence[Turn]) -> Turn:
     longest = group.longest_s
     least = first
     for turn in turns:
-        mean = turn.queue.run_times.mean
-        if mean > longest:
-            longest = mean
+        if turn.run_s > longest:
+            longest = turn.run_s
         if turn.usage.used_s < least.usage.used_s and turn[:2] == first[:2]:
             least = turn
     if least is not first:
@@ -94,13 +95,3 @@ def first_of(turns: Sequence[Turn]) -> Turn:
             if mine < (first.rank, first.own_due_at, first.task_id):
                 first = turn
     return first
-
-
-def longest_s(group: SharedWorkers) -> float:
-    """Return the longest mean run of the group's classes that wait or run now."""
-    longest = 0.0
-    for model in group.models:
-        for queue in model.by_operation.values():
-            if (queue.in_flight or queue.size) and queue.run_times.mean > longest:
-                longest = queue.run_times.mean
-    return longest

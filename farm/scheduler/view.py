@@ -1,4 +1,4 @@
-"""What others may read of a scheduler: single calls, and the open calls of clients and workers.
+"""A scheduler as others read it: single calls, open calls of clients and workers, snapshots.
 
 Nothing here changes the scheduler's state.
 """
@@ -7,14 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest, nsmallest
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from farm.call import Operation
+from farm.call import Call, Operation
 from farm.scheduler.accounts import Chain, Usage
-from farm.scheduler.phases import SENT
-from farm.scheduler.queues import ModelQueues
-from farm.scheduler.state import Task, TaskId, Worker, WorkerId
+from farm.scheduler.completion import OpenTasks
+from farm.scheduler.explanation import explain
+from farm.scheduler.phases import OUTRUN, SENT
+from farm.scheduler.placement import NO_END
+from farm.scheduler.queues import ModelQueues, Queue
+from farm.scheduler.state import Task, TaskId, WorkerId
+from farm.scheduler.story import story
+from farm.scheduler.workers import Worker
+from farm.transitions import words
+
+CALLS_SHOWN = 5
+
+SHOWN_FROM_S = 1.0
+"""Younger calls are not shown: on a busy farm they end before a user could read about them."""
+
+WAITS_SHOWN = 10
+
+MOST_LOOKED_AT = 1000
+"""Maximum calls of each kind that a snapshot examines, which bounds its cost with many calls."""
 
 MOST_ACCOUNTS = 10_000
 """Most accounts of clients that are looked at, which bounds the cost of a snapshot."""
@@ -54,13 +71,14 @@ class View:
 
     def __init__(
         self,
-        tasks: Mapping[TaskId, Task],
+        open_: OpenTasks,
         workers: Mapping[WorkerId, Worker],
         models: Mapping[str, ModelQueues],
         first_task: int,
         limits: tuple[int, int],
     ) -> None:
-        self._tasks = tasks
+        self._tasks: Mapping[TaskId, Task] = open_.by_id
+        self._suspects: Mapping[TaskId, Task] = open_.suspects
         self._workers = workers
         self._models = models
         self._first_task = first_task
@@ -70,47 +88,73 @@ class View:
         """Return the load now, much faster than a whole snapshot."""
         busy = sum(worker.busy_since is not None for worker in self._workers.values())
         queues = (q for model in self._models.values() for q in model.by_operation.values())
-        queued = sum(q.calls + q.aside + q.to_come for q in queues)
+        queued = sum(q.calls + q.counts.aside + q.counts.to_come for q in queues)
         return Load(len(self._workers), busy, queued)
 
     def queued(self) -> int:
         """Return how many calls wait."""
         queues = (q for model in self._models.values() for q in model.by_operation.values())
-        return sum(queue.calls + queue.aside for queue in queues)
+        return sum(queue.calls + queue.counts.aside for queue in queues)
 
-    def rows_in(self, model: str, seconds: float, *, more: int = 0) -> int:
-        """Return how many rows of a model run one after another in `seconds`, or 1.
+    def rows_in(self, call: Call, seconds: float, *, more: int = 0) -> int:
+        """Return how many rows like a call's run one after another in `seconds`, or 1.
 
         It is 1 while the run time is not known, if rows are not for a worker to run in a row, or if
         `more` rows that wait outside the queue would exceed its limits.
         """
-        queues = self._models.get(model)
+        queues = self._models.get(call.model)
         if queues is None or queues.keeps_point:
             return 1
         queue = queues.by_operation[Operation.EVALUATE]
-        if queue.max_batch > 1 or not queue.repeatable or not queue.run_times.count:
+        times = queue.kinds.of(call.config)
+        if queue.max_batch > 1 or not queue.repeatable or not times.count:
             return 1
-        if more and queue.calls + queue.to_come + more > min(self.limits):
+        if more and queue.calls + queue.counts.to_come + more > min(self.limits):
             return 1
-        return max(1, int(seconds / queue.run_times.of_rows(1)))
+        return max(1, int(seconds / times.of_rows(1)))
 
-    def batch_in(self, model: str, seconds: float, *, more: int = 0) -> int:
-        """Return the most rows of a batch if two batches of a model run in `seconds`, or 1.
+    def batch_in(self, call: Call, seconds: float, *, more: int = 0) -> int:
+        """Return the most rows of a batch if two like a call's run in `seconds`, or 1.
 
         It is 1, too, while the run time is not known, if a batch that fails may not be taken apart,
         or if `more` rows that wait outside the queue would exceed its limits.
         """
-        queue = self._models[model].by_operation[Operation.EVALUATE]
-        times = queue.run_times
+        queue = self._models[call.model].by_operation[Operation.EVALUATE]
+        times = queue.kinds.of(call.config)
         if not queue.repeatable or not times.count or 2 * times.mean > seconds:
             return 1
-        if more and queue.calls + queue.to_come + more > min(self.limits):
+        if more and queue.calls + queue.counts.to_come + more > min(self.limits):
             return 1
         return queue.max_batch
 
     def number(self, task_id: TaskId) -> str:
         """Return the short name of a call, for people: its number since the farm started."""
         return str(task_id - self._first_task + 1)
+
+    def called(self, task: Task) -> dict[str, Any]:
+        """Return what identifies a call to people, as JSON data. id: of its request, or empty."""
+        return {
+            "call": self.number(task.id),
+            "id": "" if task.call.origin is None else task.call.origin.call_id,
+            "model": task.call.model,
+            "operation": task.call.operation.value,
+            "client": task.account.client.name,
+            "chain": task.chain,
+        }
+
+    def running(self, worker: Worker, now: float) -> dict[str, Any]:
+        """Return the call that a worker runs, the oldest of several, and its age, as JSON data.
+
+        running_p95_s: what 95 % of such calls took at most; None if that is not known.
+        """
+        if (running := worker.running()) is None:
+            return {"running_s": None, "running_p95_s": None, "running": None}
+        task, began_at = running
+        return {
+            "running_s": max(0.0, now - began_at),
+            "running_p95_s": task.times.p95() * task.run_length if task.times.count else None,
+            "running": self.called(task),
+        }
 
     def call(self, name: str) -> Task | None:
         """Return the open call with this number or task id; None if there is none."""
@@ -143,15 +187,14 @@ class View:
 
     def waiting(self, client: str, chain: Chain = None) -> list[Task]:
         """Return a client's queued calls, of one chain or, for None, of all; the oldest first."""
-        lines = (
-            line
+        tasks = [
+            task
             for model in self._models.values()
             for queue in model.waiting
-            for level in queue.levels()
-            for line in level.lines.values()
+            for line in queue.lines()
             if line.account.client.name == client
-        )
-        tasks = [task for line in lines for task in line.tasks.values()]
+            for task in line.tasks.values()
+        ]
         of_sequences = (m.sequences for m in self._models.values() if m.sequences is not None)
         behind = (task for sequences in of_sequences for task in sequences.behind_others())
         tasks += [task for task in behind if task.account.client.name == client]
@@ -180,31 +223,112 @@ class View:
             chains = set().union(*(usage.chains for usage in of_client.usages))
             of_client.callers = sum(u.single for u in of_client.usages) + len(chains)
         for worker in self._workers.values():
-            for task, seconds in running_s(worker, now):
+            for task, seconds in worker.runs(now):
                 if task.account.client.name in found:
                     found[task.account.client.name].busy_s += seconds
         return found
 
-    def model(self, name: str) -> ModelQueues | None:
-        """Return the queues of a model; None if it is unknown."""
-        return self._models.get(name)
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """Return the state as rows of JSON data.
+
+        workers: one for each; queues: one for each model and operation that was ever used; calls:
+        those that stand out, with their history; waits: see `longest_waits`.
+        """
+        models = list(self._models.values())
+        return {
+            "waits": longest_waits(models, now),
+            "workers": [
+                {
+                    "name": w.id,
+                    "models": [model.name for model in w.pool.queues],
+                    "phase": words(w.phase),
+                    "slots": w.slots,
+                    "in_flight": sum([t.calls for t in w.held.values() if t.phase is not OUTRUN]),
+                    **({"sequences": len(w.sequences)} if w.sequences else {}),
+                    "busy_s": None if w.busy_since is None else now - w.busy_since,
+                    **self.running(w, now),
+                    "done": w.answers.done,
+                    "failed": w.answers.failed,
+                    "ends_in_s": None if w.ends_at == NO_END else w.ends_at - now,
+                }
+                for w in self._workers.values()
+            ],
+            "queues": [
+                {
+                    "model": model.name,
+                    "operation": queue.operation.value,
+                    "queued": queue.calls + queue.counts.aside + queue.counts.to_come,
+                    "oldest_s": oldest_s(queue, now) if queue.size else None,
+                    "in_flight": queue.counts.in_flight - queue.counts.extra,
+                    "done": queue.counts.done,
+                    "failed": queue.counts.failed,
+                    "copies": queue.counts.copies,
+                    "run_time_mean_s": queue.run_times.mean,
+                    "run_time_p50_s": queue.run_times.quantile(0.5),
+                    "run_time_p95_s": queue.run_times.quantile(0.95),
+                    "round_trip_s": queue.run_times.round_trip_s,
+                    "prefetch": queue.run_times.prefetch,
+                }
+                for model in models
+                for queue in model.by_operation.values()
+                if queue.size
+                or queue.counts.aside
+                or queue.counts.to_come
+                or queue.counts.in_flight
+                or queue.counts.done
+                or queue.counts.failed
+            ],
+            "calls": [
+                {
+                    **self.called(task),
+                    "phase": words(task.phase),
+                    "age_s": now - task.submitted_at,
+                    "story": story(task, now),
+                }
+                for task in standing_out(self._tasks.values(), self._suspects.values(), now)
+            ],
+        }
 
 
-def running_s(worker: Worker, now: float) -> Iterable[tuple[Task, float]]:
-    """Return the calls that a worker runs, each with its part of the worker-seconds so far.
+def standing_out(tasks: Iterable[Task], suspects: Iterable[Task], now: float) -> list[Task]:
+    """Return a few notable open tasks: those lost most often, then the oldest.
 
-    The calls of a batch share its seconds. A run began when the call was sent, or when the worker's
-    only slot was last free.
+    tasks: all of them, oldest first; suspects: those that were lost before.
     """
-    running = worker.held_in_turn(worker.most_slots)[0]
-    if not running:
-        return []
-    found = []
-    for task in running:
-        attempt = task.at(worker)
-        began = attempt.sent_at
-        if worker.most_slots == 1:
-            began = max(began, worker.last_answer_at)
-        alike = 1 if attempt.lot is None else attempt.lot.remaining
-        found.append((task, (now - began) / max(1, alike)))
+    found = nlargest(
+        CALLS_SHOWN, islice(suspects, MOST_LOOKED_AT), key=lambda task: len(task.past.lost_on)
+    )
+    for task in islice(tasks, MOST_LOOKED_AT):
+        if len(found) == CALLS_SHOWN or now - task.submitted_at < SHOWN_FROM_S:
+            break
+        if task not in found and task.phase.has_caller:
+            found.append(task)
     return found
+
+
+def longest_waits(models: Iterable[ModelQueues], now: float) -> list[dict[str, Any]]:
+    """Return why calls wait: a row for the oldest waiting call of each client and queue.
+
+    Those that have waited longest, `WAITS_SHOWN` at most.
+    """
+    lines = (line for model in models for queue in model.waiting for line in queue.lines())
+    oldest = {line.first(): len(line.tasks) for line in islice(lines, MOST_LOOKED_AT)}
+    shown = nsmallest(WAITS_SHOWN, oldest, key=lambda task: task.submitted_at)
+    return [
+        {
+            "client": task.account.client.name,
+            "model": task.call.model,
+            "operation": task.call.operation.value,
+            "calls": oldest[task],
+            "age_s": now - task.submitted_at,
+            "why": [reason._asdict() for reason in explain(task, now)],
+        }
+        for task in shown
+        if now - task.submitted_at >= SHOWN_FROM_S
+    ]
+
+
+def oldest_s(queue: Queue, now: float) -> float:
+    """Return for how many seconds the oldest waiting task of a queue has been open."""
+    lines = islice(queue.lines(), MOST_LOOKED_AT)
+    return now - min(line.first().submitted_at for line in lines)

@@ -8,11 +8,10 @@ import re
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from farm.bodies.unpacking import Refused
+from farm.bodies.unpacking import wrong_method
 from farm.http.request import Answer, Request
 
-STYLE = re.compile(r'<link rel="stylesheet" href="([\w.]+)">')
-SCRIPT = re.compile(r'<script src="([\w.]+)"></script>')
+FILE = re.compile(r'<(?:link rel="stylesheet" href|script src)="([\w.]+)">(</script>)?')
 
 
 def assembled(folder: Traversable) -> tuple[str, str]:
@@ -22,15 +21,14 @@ def assembled(folder: Traversable) -> tuple[str, str]:
     """
     allowed: dict[str, list[str]] = {"style": [], "script": []}
 
-    def inline(tag: str, found: re.Match[str]) -> str:
+    def inline(found: re.Match[str]) -> str:
+        tag = "script" if found[2] else "style"
         text = "\n" + folder.joinpath(found[1]).read_text(encoding="utf-8")
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         allowed[tag].append(f"'sha256-{digest}'")
         return f"<{tag}>{text}</{tag}>"
 
-    page = folder.joinpath("index.html").read_text(encoding="utf-8")
-    page = STYLE.sub(lambda found: inline("style", found), page)
-    page = SCRIPT.sub(lambda found: inline("script", found), page)
+    page = FILE.sub(inline, folder.joinpath("index.html").read_text(encoding="utf-8"))
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -54,6 +52,5 @@ HEADERS = (
 def status_page(request: Request, answer: Answer) -> None:
     """Answer GET and HEAD with the page. Raises Refused."""
     if request.method not in ("GET", "HEAD"):
-        message = f"the status page is asked with GET, not {request.method}"
-        raise Refused(405, "MethodNotAllowed", message, headers=((b"allow", b"GET, HEAD"),))
+        raise wrong_method("the status page", request.method, "GET", "HEAD")
     answer(200, PAGE, HEADERS, b"text/html; charset=utf-8")

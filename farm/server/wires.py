@@ -1,4 +1,7 @@
-"""The addresses at which a farm listens for its own messages: a Unix socket, and ZeroMQ."""
+"""The run folder of a farm, and where it listens for its own messages: a Unix socket, and ZeroMQ.
+
+One running farm uses a folder at a time. Its connection files say where the farm listens.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,29 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from farm.errors import Unavailable
 from farm.machine.addresses import is_loopback
 from farm.machine.keeper_line import keeper
+from farm.machine.private import make_private_folder, remove_abandoned, remove_unfinished
 from farm.settings import ANY_HOST, Settings
-from farm.transports.connection import Connection, new_token, read_connection
-from farm.transports.peer_line import Listener
+from farm.storage.lock import is_alive
+from farm.transports.connection import (
+    CLIENTS_FILE,
+    WORKERS_FILE,
+    Connection,
+    new_token,
+    read_connection,
+    write_connection,
+)
+from farm.transports.dial import accepts_tcp
+from farm.transports.peers import Listener
 from farm.transports.stream.listener import UnixListener
+from farm.wording import worded
+
+RUN_FOLDER = ("farm.*", ".farm.*", "workers.*", "logs", "jobs", "experiments.db*")
+"""Files that farms create in a run folder; a folder with other files is not farm's alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +55,29 @@ def listen(settings: Settings, *, elastic: bool, reach: str = "") -> Wires:
     For one machine that is a Unix socket in the run folder, and no TCP port is open. For other
     machines, expected when the host is beyond loopback or workers run as jobs (`elastic`), ZeroMQ
     listens as well; with `transport` set to zmq it listens alone.
-    reach: the name by which other machines reach this one; "" means its host name.
+    reach: the name by which other machines reach this one; "" means the address that is bound, or
+    this machine's name where that is any address.
     Raises Unavailable if an address cannot be bound.
     """
     host = socket.gethostname()
-    here = Connection("", host=host, pid=os.getpid(), token=_token_before(settings) or new_token())
+    token = ""
+    with contextlib.suppress(Unavailable):  # clients of a farm that was killed here still have it
+        token = read_connection(settings.dir).token
+    here = Connection("", host=host, pid=os.getpid(), token=token or new_token())
     wires = Wires((), here, replace(here, token=""))
     if elastic or settings.transport == "zmq" or not is_loopback(settings.host):
-        wires = _listen_beyond(settings, here, elastic=elastic, reach=reach or host)
+        wires = _listen_beyond(settings, here, elastic=elastic, reach=reach)
     if settings.transport == "zmq":
         return wires
     unix = UnixListener(settings.dir)
-    inside = unix.path.parent.resolve() == settings.dir.resolve()
-    local = unix.path.name if inside else str(unix.path)
+    path = unix.place.path
+    local = path.name if path.parent.resolve() == settings.dir.resolve() else str(path)
     return replace(
         wires,
         listeners=(unix, *wires.listeners),
         for_clients=replace(wires.for_clients, local=local),
         for_workers=replace(wires.for_workers, local=local),
     )
-
-
-def _token_before(settings: Settings) -> str:
-    """Return the token of a farm that was killed in this folder: its clients still have it."""
-    with contextlib.suppress(Unavailable):
-        return read_connection(settings.dir).token
-    return ""
 
 
 def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach: str) -> Wires:
@@ -83,7 +98,9 @@ def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach
     elif settings.host in ANY_HOST or is_loopback(settings.host):
         interface = "tcp://*"
     else:
-        interface = f"tcp://{settings.host}"
+        bound_to = f"[{settings.host}]" if ":" in settings.host else settings.host
+        interface = f"tcp://{bound_to}"
+        reach = reach or bound_to  # the machine's name may lead to another of its networks
 
     def bound(**ports: str) -> ZmqListener:
         keys = before.keys if before else None
@@ -100,7 +117,7 @@ def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach
 
     def reached(there: Connection, token: str) -> Connection:
         port = there.endpoint.rpartition(":")[2]
-        endpoint = there.endpoint if local else f"tcp://{reach}:{port}"
+        endpoint = there.endpoint if local else f"tcp://{reach or here.host}:{port}"
         return replace(there, endpoint=endpoint, host=here.host, pid=here.pid, token=token)
 
     return Wires(
@@ -110,3 +127,64 @@ def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach
         keep=(lambda: keep_secret(folder, zmq.keys)) if outlives else (lambda: None),
         forget=lambda: forget_secret(folder),
     )
+
+
+class RunFolder:
+    """The folder of one running farm, with its connection files: taken, published, left.
+
+    connection: the address and keys for clients, once they are published.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.connection = Connection("")
+        self.for_clients = folder / CLIENTS_FILE
+        self.for_workers = folder / WORKERS_FILE
+        self._folder = folder
+        self._wires: Wires | None = None
+
+    def take(self) -> None:
+        """Claim the folder. Raises Unavailable if a running farm uses it.
+
+        Removes the temporary folders of programs that were killed.
+        """
+        with contextlib.suppress(OSError):
+            remove_abandoned()
+        try:
+            make_private_folder(self._folder, known=RUN_FOLDER)
+        except OSError as error:
+            raise Unavailable(f"run folder {self._folder} cannot be made: {error}") from None
+        other = ""
+        with contextlib.suppress(Unavailable):
+            before = read_connection(self.for_clients)
+            if before.host != socket.gethostname():
+                if accepts_tcp(before.endpoint):
+                    answers = f"as something answers at {before.endpoint}"
+                    other = f"a farm on {before.host} runs in {self._folder} already, {answers}"
+            elif before.pid != os.getpid() and is_alive(before.pid):
+                other = f"a farm (process {before.pid}) runs in {self._folder} already"
+        if other:
+            raise Unavailable(
+                f"{other}; stop it, or give this one its own {worded('--dir', 'dir=')}"
+            )
+        remove_unfinished(self._folder)
+
+    def publish(self, wires: Wires) -> None:
+        """Write the connection files, and keep what a farm started after a crash takes over."""
+        write_connection(self.for_workers, wires.for_workers)
+        self.update(wires.for_clients)
+        wires.keep()
+        self._wires = wires
+
+    def update(self, connection: Connection) -> None:
+        """Write the file for clients again, with more addresses."""
+        self.connection = connection
+        write_connection(self.for_clients, connection)
+
+    def leave(self) -> None:
+        """Remove the files, unless another farm has taken the folder."""
+        with contextlib.suppress(FileNotFoundError, Unavailable):
+            if read_connection(self.for_clients).pid == os.getpid():
+                self.for_clients.unlink()
+                self.for_workers.unlink()
+                if self._wires is not None:
+                    self._wires.forget()

@@ -6,7 +6,8 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Generic, NamedTuple, TypeVar
 
@@ -30,27 +31,28 @@ class Append(NamedTuple, Generic[T]):
     done: Future[None]
 
 
-class Commits(Generic[T]):
+class Commits(ABC, Generic[T]):
     """Appends items to a journal; items that arrive during one disk sync share the next one.
 
-    Its thread also sends the lock's heartbeats. `close` ends the thread, the journal and the lock.
+    A subclass defines `encode` and `explain`, which the thread calls. The thread also sends the
+    lock's heartbeats. `close` ends the thread, the journal and the lock.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        lock: Lock,
-        encode: Callable[[T], Record],
-        explain: Callable[[Exception], Exception],
-    ) -> None:
-        """Start the thread, which calls encode, item to record, and explain, error to error."""
+    def __init__(self, journal: Journal, lock: Lock) -> None:
+        """Start the thread."""
         self._journal = journal
         self._lock = lock
-        self._encode = encode
-        self._explain = explain
         self._appends: queue.SimpleQueue[Append[T] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
+
+    @abstractmethod
+    def encode(self, item: T) -> Record:
+        """Return the record of an item. If it raises, the item's future fails."""
+
+    @abstractmethod
+    def explain(self, error: Exception) -> Exception:
+        """Return the error of a future whose item cannot be written."""
 
     def append(self, item: T) -> Future[None]:
         """Append an item atomically; the future is done when the item is on disk.
@@ -90,7 +92,7 @@ class Commits(Generic[T]):
 
     def _write(self, appends: Sequence[Append[T]]) -> None:
         try:
-            records = [self._encode(append.item) for append in appends]
+            records = [self.encode(append.item) for append in appends]
             self._lock.beat()
             self._journal.commit(records)
         except Exception as error:  # the thread must survive any error, to serve other callers
@@ -99,7 +101,7 @@ class Commits(Generic[T]):
                     self._write([append])
                 return
             logger.error("%s cannot be written: %s", self._journal.path, error)
-            appends[0].done.set_exception(self._explain(error))
+            appends[0].done.set_exception(self.explain(error))
             return
         for append in appends:
             append.done.set_result(None)

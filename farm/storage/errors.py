@@ -41,3 +41,7 @@ class WrongFormat(StorageError):
 
 class RecordTooLarge(StorageError):
     """A record is too long for a journal."""
+
+
+class UnsafeFile(OSError):
+    """A file is not just data: it is not regular, refers to other files, or declares too much."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from farm.storage.errors import RecordTooLarge, WrongFormat
+from farm.storage.files import open_regular
 
 FRAME = struct.Struct("<II")
 HEAD = struct.Struct("<BQ")
@@ -88,7 +89,7 @@ def read_frames(path: Path, format: Format) -> Iterator[Frame]:
 
     Another process may be writing the file. Raises WrongFormat, OSError.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         check_format(file, path, format)
         end = file.tell()
         size = os.fstat(file.fileno()).st_size
@@ -123,7 +124,7 @@ def read_past_damage(path: Path, format: Format) -> Iterator[Frame | Damage]:
     too. The caller must hold the file's lock: if the file shrinks meanwhile, the process is killed.
     Raises OSError.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if not os.fstat(file.fileno()).st_size:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -136,7 +137,7 @@ def damage_after(path: Path, format: Format, end: int, sequence: int) -> Damage 
     end, sequence: of that record; 0 if there is none. Another process may be writing the file.
     Raises OSError.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(end)
         rest = file.read()
     for found in _frames_and_damage(rest, 0, sequence, format):

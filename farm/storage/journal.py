@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from farm.storage.files import sync
+from farm.storage.files import open_own, replacing, sync
 from farm.storage.frames import Format, Record, framed
 
 
@@ -32,24 +32,16 @@ class Journal:
 
         Readers therefore never see a journal without them. Raises OSError, RecordTooLarge.
         """
-        new = path.with_name(path.name + ".new")
-        new.unlink(missing_ok=True)
-        journal = Journal(new, format, sequence=sequence, mode=mode)
-        try:
-            for record in records:
-                journal.append(record)
-            journal.sync()
-            os.replace(new, path)
-        except BaseException:
-            journal.close()
-            new.unlink(missing_ok=True)
-            raise
-        journal.path = path
-        try:
+        with contextlib.ExitStack() as stack:
+            with replacing(path, mode) as new:
+                journal = Journal(new, format, sequence=sequence, size=0)
+                stack.callback(journal.close)
+                for record in records:
+                    journal.append(record)
+                journal.sync()
+            journal.path = path
             sync(path)  # makes the new name durable too
-        except BaseException:
-            journal.close()
-            raise
+            stack.pop_all()
         return journal
 
     def __init__(
@@ -63,15 +55,16 @@ class Journal:
     ) -> None:
         """Open a file to append after `size` bytes, and truncate it there; None: create a file.
 
-        Raises OSError; FileExistsError if a file to create exists.
+        size: 0 for an empty file, which becomes a journal. Raises OSError; FileExistsError if a
+        file to create exists, and UnsafeFile for one that is not this user's alone.
         """
         self.path = path
         self.sequence = sequence
         self._torn = False  # bytes of a failed write follow the last record
         new = os.O_CREAT | os.O_EXCL if size is None else 0
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | new, mode)
+        self._fd = open_own(path, os.O_RDWR | new, mode)
         try:
-            if size is None:
+            if not size:
                 self._size = 0
                 self._write(format.magic, durable=False)
             else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.storage.errors import LockHeld, LockTaken
+from farm.storage.files import open_own, read_own, remove_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,10 @@ class Lock:
         while not self._create():
             self._take_over(silence_s)
             taken_over = True
-        if taken_over:
-            self._let_others_finish()
+        if taken_over:  # others that found the same stale lock may briefly have renamed ours
+            time.sleep(SETTLE_S)
         self._check_it_is_ours()
+        remove_unfinished(path.with_name(path.name.removesuffix(".lock")))
 
     def beat(self) -> None:
         """Write a heartbeat, at most once a second; may be called more often.
@@ -67,7 +68,7 @@ class Lock:
         self._last = now
         self._beat += 1
         # A full disk must not lose the lock: the file still names this process.
-        with contextlib.suppress(OSError), self.path.open("r+b") as file:
+        with contextlib.suppress(OSError), open(open_own(self.path, os.O_RDWR), "r+b") as file:
             file.write(self._text())
             file.truncate()
 
@@ -89,7 +90,7 @@ class Lock:
 
     def _create(self) -> bool:
         try:
-            fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, self._mode)
+            fd = open_own(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, self._mode)
         except FileExistsError:
             return False
         try:
@@ -108,8 +109,6 @@ class Lock:
         """Remove the existing lock if it is stale. Raises LockHeld if its holder is alive."""
         held = _read(self.path)
         if not held:
-            if _has_flock(self.path):
-                raise LockHeld(self.path, _whom(held))
             silence_s = min(silence_s, NAMELESS_S)
         if not _is_dead(held):
             if held and not _lives(held):
@@ -127,11 +126,7 @@ class Lock:
         if _read(aside) != held:
             with contextlib.suppress(OSError):  # otherwise its next heartbeat recreates it
                 os.link(aside, self.path)
-        aside.unlink()
-
-    def _let_others_finish(self) -> None:
-        """Wait for processes that found the same stale lock and may briefly have renamed ours."""
-        time.sleep(SETTLE_S)
+        aside.unlink(missing_ok=True)
 
     def _check_it_is_ours(self) -> None:
         held = _read(self.path)
@@ -146,8 +141,16 @@ def is_held(path: Path, *, silence_s: float = 2.5 * BEAT_S) -> bool:
     """
     held = _read(path)
     if not held:
-        return _has_flock(path)
+        return False
     return not _is_dead(held) and _shows_life(path, held, silence_s)
+
+
+def lives(path: Path) -> bool | None:
+    """Whether the process that holds this lock lives; None if it is one of another machine."""
+    held = _read(path)
+    if not held:
+        return False
+    return _lives(held) if _is_here(held) else None
 
 
 def _shows_life(path: Path, held: dict[str, Any], silence_s: float) -> bool:
@@ -157,21 +160,6 @@ def _shows_life(path: Path, held: dict[str, Any], silence_s: float) -> bool:
         if _lives(held) or _read(path) != held:
             return True
         time.sleep(min(0.2, silence_s))
-    return False
-
-
-def _has_flock(path: Path) -> bool:
-    """Whether a process of an older farm holds the lock by flock() on an empty file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-    finally:
-        os.close(fd)
     return False
 
 
@@ -205,6 +193,17 @@ def born(pid: int | str = "self") -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has not ended, as far as is known."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return bool(born(pid)) or not machine()
+
+
 def _is_here(held: dict[str, Any]) -> bool:
     return bool(machine()) and held.get("machine") == machine()
 
@@ -221,7 +220,7 @@ def _is_dead(held: dict[str, Any]) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_own(path))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

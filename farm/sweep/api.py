@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from farm.call import Array, ModelInfo
 from farm.errors import FarmError
 from farm.model import Model
-from farm.sweep.design.arguments import model_of, outputs_of
+from farm.sweep.design.arguments import DEFAULT_DESIGN, model_of, outputs_of, request_of
 from farm.sweep.design.comparison import check_same_model, check_same_plan
 from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
-from farm.sweep.design.from_python import DEFAULT_DESIGN, request_of
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.prepare import make_plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Progress
-from farm.sweep.file.provenance import command_line, provenance
+from farm.sweep.file.provenance import code_of, command_line, provenance
 from farm.sweep.file.reading import failures_of, load_xarray
 from farm.sweep.file.store import Store
 from farm.sweep.file.tables import load_pandas, write_parquet
 from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
-from farm.sweep.run.display import Display
-from farm.sweep.run.in_flight import CallEvaluator, PointInFlight
-from farm.sweep.run.limits import check_limits
-from farm.sweep.run.model_code import code_of
+from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
+from farm.sweep.run.in_flight import probe as probe_first
 from farm.sweep.run.model_costs import with_asked_costs
-from farm.sweep.run.notebook import NotebookBar, html_of, notebook_shell
-from farm.sweep.run.probe import probe as probe_first
-from farm.sweep.run.run import BULK, Rules, Run, Stop
+from farm.sweep.run.notebook import NotebookBar, SweepView, html_of
+from farm.sweep.run.run import BULK, Rules, Run, Stop, check_limits
 from farm.sweep.run.threads import Threads
 from farm.wording import briefly
 from farm.worker.loader import LoadError, load_models
@@ -102,39 +96,24 @@ class Sweep:
     def __init__(
         self,
         store: Store,
-        evaluator: CallEvaluator,
+        sent: PointsInFlight,
         rules: Rules,
         *,
-        started: Sequence[PointInFlight],
         owned: Threads | None,
         show: bool,
         stream: bool,
     ) -> None:
-        """Prepare the run. started: points already in flight; owned: closed at the end."""
+        """Prepare the run. sent: submits the points; owned: closed at the end."""
         self.path = store.path
         self._plan = store.plan
         self._stop = Stop()
         self._owned = owned
-        self._stream = stream
-        # The run's thread writes these; other threads read them.
-        self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
-        self._run = Run(
-            store,
-            evaluator,
-            rules=rules,
-            stop=self._stop,
-            started=started,
-            watch=self._watch,
-            on_row=self._take,
-        )
-        self._last = self._run.now()
-        self._display: Display | NotebookBar | None = None
-        if show:
-            shell = notebook_shell()
-            self._display = Display() if shell is None else NotebookBar(shell, self._last)
+        self._view = SweepView(stream=stream)
+        self._run = Run(store, sent, rules=rules, stop=self._stop, host=self._view)
+        self._view.begin(self._run.now(), bar=show)
         for row in store.finished() if stream else ():
-            self._take(row)
+            self._view.stored(row)
         self._thread = threading.Thread(target=self._go, name="sweep")
 
     def begin(self) -> None:
@@ -144,7 +123,7 @@ class Sweep:
     @property
     def progress(self) -> Progress:
         """The current progress."""
-        return self._last
+        return self._view.progress
 
     @property
     @briefly(SweepError, FarmError)
@@ -159,12 +138,12 @@ class Sweep:
         Raises the error that ended the sweep early, if any.
         """
         try:
-            while (row := self._rows.get()) is not None:
+            while (row := self._view.rows.get()) is not None:
                 yield _point(self._plan, row)
         except KeyboardInterrupt:
             self.stop()
             raise
-        self._rows.put(None)  # so that a second iteration ends
+        self._view.rows.put(None)  # so that a second iteration ends
         self.wait()
 
     @briefly(SweepError, FarmError)
@@ -182,9 +161,9 @@ class Sweep:
             raise self._error
         return self.progress
 
-    def stop(self) -> None:
-        """Stop the sweep now; it can be resumed from its file."""
-        self._stop.ask_at_once()
+    def stop(self, *, running: bool = False) -> None:
+        """Stop the sweep now, or once its running points have ended; it can be resumed."""
+        (self._stop.ask if running else self._stop.ask_at_once)()
         self._thread.join()
 
     @briefly(SweepError, FarmError)
@@ -206,13 +185,8 @@ class Sweep:
         return self
 
     @briefly(SweepError, FarmError)
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if kind is None:
+    def __exit__(self, *exc: object) -> None:
+        if exc[0] is None:
             self.wait()
         else:
             self.stop()
@@ -229,27 +203,18 @@ class Sweep:
 
     def _ipython_display_(self) -> None:
         """Show the live bar; without one IPython falls back to the other representations."""
-        if not isinstance(self._display, NotebookBar):
+        if not isinstance(self._view.display, NotebookBar):
             raise NotImplementedError
-        self._display.show_here()
-
-    def _watch(self, progress: Progress) -> None:
-        self._last = progress
-        if self._display is not None:
-            self._display.show(progress)
-
-    def _take(self, row: Row) -> None:
-        if self._stream:
-            self._rows.put(row)
+        self._view.display.show_here()
 
     def _go(self) -> None:
         try:
-            with self._display or contextlib.nullcontext():
-                self._last = self._run.go()
+            with self._view.display or contextlib.nullcontext():
+                self._run.go()
         except BaseException as error:  # re-raised in `wait`
             self._error = error
         finally:
-            self._rows.put(None)
+            self._view.rows.put(None)
             if self._owned is not None:
                 self._owned.close()
 
@@ -315,13 +280,7 @@ def sweep(
         raise SweepError(
             f"out is the folder {path}; expected a file in it, such as {path / 's.h5'}"
         )
-    check_limits(
-        seed=seed,
-        workers=workers,
-        in_flight=in_flight,
-        max_failures=max_failures,
-        max_hours=max_hours,
-    )
+    rules = rules_of(seed, workers, in_flight, max_failures, max_hours)
     if order not in ORDERS:
         raise SweepError(f"order {order!r}: expected {', '.join(ORDERS)}")
     if isinstance(model, ServedModel):
@@ -340,11 +299,6 @@ def sweep(
         provenance=provenance(command_line(), notes=notes),
         order=order,
         cost_column=rule.text if rule is not None and rule.kind == COLUMN else "",
-    )
-    rules = Rules(
-        max_failures=max_failures,
-        max_s=None if max_hours is None else 3600 * max_hours,
-        in_flight=in_flight,
     )
     with contextlib.ExitStack() as stack:
         claim = stack.enter_context(Claim(path))
@@ -370,7 +324,6 @@ def sweep(
         owned, evaluator, info = evaluator_of(model, on, workers, config)
         if owned is not None:
             stack.callback(owned.close)
-        started: list[PointInFlight] = []
         if there is not None:
             info = evaluator.describe(info.name, there.config_of(0))
             codes = [facts.get(MODEL_CODE, "") for facts in (there.provenance, request.provenance)]
@@ -382,18 +335,40 @@ def sweep(
                     file=sys.stderr,
                 )
             store = claim.resume()
+            sent = PointsInFlight(evaluator, store.plan, BULK)
         else:
             plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
             plan = _with_costs(plan, rule, cost, owned, evaluator)
-            started = probe_first(plan, evaluator, BULK) if probe else []
+            sent = (
+                probe_first(plan, evaluator, BULK)
+                if probe
+                else PointsInFlight(evaluator, plan, BULK)
+            )
             store = claim.create(plan)
         stack.callback(store.abandon)
-        begun = Sweep(
-            store, evaluator, rules, started=started, owned=owned, show=show, stream=stream
-        )
+        begun = Sweep(store, sent, rules, owned=owned, show=show, stream=stream)
         stack.pop_all()  # they belong to the sweep now
     begun.begin()
     return begun
+
+
+def rules_of(
+    seed: int | None,
+    workers: int | None,
+    in_flight: int | None,
+    max_failures: int | None,
+    max_hours: float | None,
+) -> Rules:
+    """Return the rules of a sweep. Raises SweepError if one of these numbers is out of range."""
+    check_limits(
+        seed=seed,
+        workers=workers,
+        in_flight=in_flight,
+        max_failures=max_failures,
+        max_hours=max_hours,
+    )
+    max_s = None if max_hours is None else 3600 * max_hours
+    return Rules(max_failures=max_failures, max_s=max_s, in_flight=in_flight)
 
 
 def evaluator_of(

@@ -11,7 +11,7 @@ from typing import Any
 from farm.errors import FarmError
 from farm.functions import plain_function
 from farm.model import Model
-from farm.sweep.api import MODEL_CODE, ServedModel, Sweep, evaluator_of
+from farm.sweep.api import MODEL_CODE, ServedModel, Sweep, evaluator_of, rules_of
 from farm.sweep.design.comparison import check_same_model
 from farm.sweep.design.data_frame import DATA_FRAME, is_data_frame, read_data_frame
 from farm.sweep.design.extension import LongerPlan, appended_plan, longer_plan
@@ -19,12 +19,11 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design, parse_design
 from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
+from farm.sweep.file.provenance import code_of
 from farm.sweep.order.given import extended
-from farm.sweep.run.in_flight import CallEvaluator
-from farm.sweep.run.limits import check_limits
-from farm.sweep.run.model_code import code_of
-from farm.sweep.run.run import Rules
-from farm.wording import briefly
+from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
+from farm.sweep.run.run import BULK
+from farm.wording import briefly, counted
 from farm.worker.loader import LoadError
 
 
@@ -56,25 +55,12 @@ def extend_sweep(
     Raises SweepError, FarmError.
     """
     path = Path(path)
-    check_limits(
-        seed=seed,
-        workers=workers,
-        in_flight=in_flight,
-        max_failures=max_failures,
-        max_hours=max_hours,
-    )
+    rules = rules_of(seed, workers, in_flight, max_failures, max_hours)
     if isinstance(model, ServedModel):
         on, model = model.client, model.name
-    rules = Rules(
-        max_failures=max_failures,
-        max_s=None if max_hours is None else 3600 * max_hours,
-        in_flight=in_flight,
-    )
     with contextlib.ExitStack() as stack:
         claim = stack.enter_context(Claim(path))
-        there = claim.plan
-        if there is None:
-            raise SweepError(f"{path} does not exist; start a sweep with farm.sweep(..., out=...)")
+        there = claim.existing()
         plan, note = _longer(there, design, n, points, seed)
         plan = extended(plan)
         if isinstance(model, type) and issubclass(model, Model):
@@ -88,12 +74,12 @@ def extend_sweep(
         info = evaluator.describe(info.name, there.config_of(0))
         check_same_model(path, there, info, (there.provenance.get(MODEL_CODE, ""), code))
         if show:
-            added = f"{plan.size - there.size} points are added to {there.size}"
+            added = f"{counted(plan.size - there.size, 'new point')}, after {there.size}"
             print(f"{path}: {added}" + (f"; {note}" if note else ""), file=sys.stderr)
-        store = claim.resume()
+        store = claim.extend(plan)
         stack.callback(store.abandon)
-        store.extend(plan)
-        begun = Sweep(store, evaluator, rules, started=(), owned=owned, show=show, stream=stream)
+        sent = PointsInFlight(evaluator, plan, BULK)
+        begun = Sweep(store, sent, rules, owned=owned, show=show, stream=stream)
         stack.pop_all()  # they belong to the sweep now
     begun.begin()
     return begun

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
+
+from farm.dispatcher.turns import LoopTurns
 
 STEPS_A_TURN = 64
 """Work per event-loop iteration, in calls or equivalent work."""
@@ -28,11 +30,11 @@ Steps = Iterator[int]
 class Agenda:
     """Pending work for many peers, in order of arrival for each.
 
-    within: runs the function it is given and then any immediate follow-up (`Dispatcher.act_on`).
+    The work happens within `act_on` of the turns, which then follow up on all of it.
     """
 
-    def __init__(self, within: Callable[[Callable[[], None]], None]) -> None:
-        self._within = within
+    def __init__(self, turns: LoopTurns) -> None:
+        self._turns = turns
         self._waiting: OrderedDict[Hashable, deque[Steps]] = OrderedDict()
         self._left = STEPS_A_TURN
         self._is_due = False
@@ -80,7 +82,7 @@ class Agenda:
         self._is_due = False
         self._left = STEPS_A_TURN
         if self._waiting:
-            self._within(self._work)
+            self._turns.act_on(self._work)
         if self._waiting and not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn)

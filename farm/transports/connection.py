@@ -6,7 +6,6 @@ send calls to the farm, but cannot answer in its name.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -18,6 +17,7 @@ from typing import Any
 
 from farm.errors import Unavailable
 from farm.machine.addresses import is_loopback
+from farm.machine.private import read_private, replace_private
 
 VERSION = 1
 
@@ -77,38 +77,24 @@ def new_token() -> str:
 
 def write_connection(path: Path, connection: Connection) -> None:
     """Write the file atomically, readable by its owner only."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            data = asdict(connection)
-            addresses = data.pop("addresses")
-            json.dump(addresses | data, file, indent=1)
-            file.write("\n")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink()
-        raise
+    data = asdict(connection)
+    addresses = data.pop("addresses")
+    replace_private(path, (json.dumps(addresses | data, indent=1) + "\n").encode())
 
 
-def read_connection(path: str | Path) -> Connection:
+def read_connection(path: str | Path, *, named: bool = True) -> Connection:
     """Read a connection file, or `farm.json` in a run folder.
 
-    Raises Unavailable if it is missing, malformed, or readable by others.
+    named: whether the user named it; otherwise root does not take that of another user.
+    Raises Unavailable if it is missing, malformed, another user's, or readable by others.
     """
+    if str(path).startswith(("http:/", "https:/")):  # a Path has one slash
+        raise Unavailable("a URL has no keys; expected the farm's run folder or connection file")
     path = Path(path)
     if path.is_dir():
         path = path / CLIENTS_FILE
     try:
-        mode = path.stat().st_mode & 0o777
-        if mode & 0o077:
-            raise Unavailable(
-                f"others can read the connection file {path} (mode {mode:o}); "
-                f"it holds keys, so run: chmod 600 {path}"
-            )
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_private(path, of_anybody=named))
         if not isinstance(data, dict):
             raise ValueError(f"expected a JSON object, got {type(data).__name__}")
         if data.get("version") != VERSION:
@@ -124,6 +110,18 @@ def read_connection(path: str | Path) -> Connection:
         raise Unavailable(f"connection file {path} cannot be used: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionFile:
+    """A connection file that is read again when the farm may have been replaced."""
+
+    path: Path
+    named: bool = True
+
+    def read(self) -> Connection:
+        """Return what is in it now. Raises Unavailable."""
+        return read_connection(self.path, named=self.named)
+
+
 def workers_file(path: Path) -> Path:
     """Return the path of the file for workers: beside `farm.json`, in a run folder, or `path`."""
     if path.is_dir():
@@ -131,9 +129,9 @@ def workers_file(path: Path) -> Path:
     return path.with_name(WORKERS_FILE) if path.name == CLIENTS_FILE else path
 
 
-def read_worker_connection(path: str | Path) -> Connection:
+def read_worker_connection(path: str | Path, *, named: bool = True) -> Connection:
     """Read the file that `workers_file` finds. Raises Unavailable as `read_connection` does."""
-    return read_connection(workers_file(Path(path)))
+    return read_connection(workers_file(Path(path)), named=named)
 
 
 def _check_key(name: str, key: str) -> None:

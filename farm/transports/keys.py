@@ -9,14 +9,14 @@ server reads it and takes over keys and ports, so that living workers and client
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 
 from farm.errors import Unavailable
-from farm.transports.connection import Connection, read_connection, read_worker_connection
+from farm.machine.private import read_private, replace_private
+from farm.transports.connection import read_connection, read_worker_connection
 
 FILE = "farm.key"
 
@@ -50,21 +50,16 @@ class Predecessor:
 
 def new_keys() -> Keys:
     """Return new keys."""
-    server, clients, workers = (zmq.curve_keypair() for _ in range(3))
-    return Keys(_pair(*server), _pair(*clients), _pair(*workers))
-
-
-def _pair(public: bytes, secret: bytes) -> KeyPair:
-    return KeyPair(public.decode(), secret.decode())
+    server, clients, workers = (
+        KeyPair(public.decode(), secret.decode())
+        for public, secret in (zmq.curve_keypair() for _ in range(3))
+    )
+    return Keys(server, clients, workers)
 
 
 def keep_secret(folder: Path, keys: Keys) -> None:
     """Write the server's secret key, readable by its owner only."""
-    path = folder / FILE
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(keys.server.secret)
+    replace_private(folder / FILE, keys.server.secret.encode("ascii"))
 
 
 def forget_secret(folder: Path) -> None:
@@ -76,20 +71,13 @@ def predecessor(folder: Path) -> Predecessor | None:
     """Return what an earlier farm left in its run folder; None if it cannot be taken over."""
     path = folder / FILE
     with contextlib.suppress(OSError, ValueError, Unavailable, zmq.ZMQError):
-        if path.stat().st_mode & 0o077 or path.stat().st_uid != os.getuid():
-            return None
-        clients, workers = read_connection(folder), read_worker_connection(folder)
-        secret = path.read_text(encoding="ascii")
+        secret = read_private(path).decode("ascii")
+        clients = read_connection(folder, named=False)
+        workers = read_worker_connection(folder, named=False)
         server = KeyPair(zmq.curve_public(secret.encode()).decode(), secret)
         if clients.server_key == workers.server_key == server.public:
-            keys = Keys(server, _own_pair(clients), _own_pair(workers))
-            return Predecessor(keys, _port(clients), _port(workers), clients.token)
+            files = (clients, workers)
+            keys = Keys(server, *(KeyPair(one.client_public, one.client_secret) for one in files))
+            clients_port, workers_port = (one.endpoint.rpartition(":")[2] for one in files)
+            return Predecessor(keys, clients_port, workers_port, clients.token)
     return None
-
-
-def _own_pair(connection: Connection) -> KeyPair:
-    return KeyPair(connection.client_public, connection.client_secret)
-
-
-def _port(connection: Connection) -> str:
-    return connection.endpoint.rpartition(":")[2]

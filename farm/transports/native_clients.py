@@ -6,20 +6,33 @@ import asyncio
 import logging
 import math
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from farm.call import Call, Hints, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR
-from farm.errors import FarmError, InvalidRequest, UnsupportedFeature, WorkerLost
-from farm.machine.traffic import Traffic, size_of
+from farm.call import Call, CancelCall, Hints, Operation, Result
+from farm.dispatcher.partition import check_answer
+from farm.errors import (
+    INTERNAL_ERROR,
+    Cancelled,
+    FarmError,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+    UnsupportedFeature,
+    WorkerLost,
+)
+from farm.machine.traffic import Traffic
 from farm.model import check_call
 from farm.scheduler.state import TaskId
+from farm.scheduler.view import View
 from farm.transports.agenda import STEPS_A_TURN, Agenda, Steps
-from farm.transports.native_rows import LEAST_ROWS, RUN_S, NativeRows
+from farm.transports.begun import Begun
+from farm.transports.identity import client_in
 from farm.wire import messages as wire
 from farm.wire.groups import CallGroup, groupable, row_results
 from farm.wire.messages import Kind, Message, Outcome
@@ -28,7 +41,7 @@ from farm.wire.runs import A_PIECE
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
-    from farm.transports.peer_line import PeerLine
+    from farm.transports.peers import PeerLine
 
 log = logging.getLogger(__name__)
 
@@ -44,47 +57,143 @@ ROWS_A_STEP = 16
 PATIENCE_PROBES = 3
 """A client is given up after this many failed probes in a row, sent one second apart."""
 
+REFUSALS = (ModelNotFound, Overloaded, Unavailable)
+"""Errors after which a client sends a call again, as one that has not begun."""
+
+
+RUN_S = 0.002
+"""Longest expected run of rows: it delays the answers to its first rows, and calls behind it."""
+
+ROWS_A_RUN = 128
+"""Most rows of a run: its overhead, too, takes time, and hardly more than these save (measured)."""
+
+LEAST_ROWS = 16
+"""Fewer calls than this in a group are started one by one."""
+
+
+Open: TypeAlias = "TaskId | NativeRows | CancelCall"
+"""A call of a client: a task, a row, or a wait until its model is known, which this cancels."""
+
+
+class NativeRows:
+    """The calls of a group, as `Rows`: calls that run as the rows of one request, many to a task.
+
+    A map of a fast model sends hundreds of calls in a message that differ only in their numbers.
+    Each is a call of its own to the client, which may cancel it and gets one answer to it; but they
+    are scheduled, run, answered and counted in runs. Those that are open have this object in the
+    client's `calls`. task: the id of all rows; has_gaps: some were cancelled.
+    """
+
+    is_one_call = are_callers = False
+    rows_a_step = 1 << 60  # a part is made of views
+
+    def __init__(self, group: CallGroup, client: _NativeClient, view: View) -> None:
+        self._ids = group.ids
+        self._call = group.call
+        self.config = group.call.config
+        self._client = client
+        self._view = view
+        self.row_bytes = sum([array[:1].nbytes for array in group.call.inputs])
+        self.task: TaskId | None = None
+        self.has_gaps = False
+
+    def started(self, task: TaskId) -> None:
+        """Note the task of all rows."""
+        self.task = task
+
+    def note_gap(self) -> None:
+        """Note that some of the calls were cancelled."""
+        self.has_gaps = True
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def most_open(self) -> int:
+        """Return the number of all rows: they may be open together."""
+        return len(self._ids)
+
+    def part(self, first: int, most: int) -> Call:
+        """Return a call of views of the rows. Raises Cancelled for a row that was cancelled."""
+        call = self._call
+        most = max(1, min(most, ROWS_A_RUN, self._view.rows_in(call, RUN_S)))
+        end = min(first + most, len(self._ids))
+        if self.has_gaps:
+            open_rows = self._are_open(first, end)
+            if not open_rows[0]:
+                raise Cancelled("the call was cancelled before it ran")
+            if False in open_rows:
+                end = first + open_rows.index(False)
+        inputs = tuple([array[first:end] for array in call.inputs])
+        return Call(call.model, call.operation, inputs, call.config, rows=end - first)
+
+    def done(self, first: int, end: int, result: Result) -> None:
+        """Answer the calls of these rows that are open. Raises InvalidOutput."""
+        count = end - first
+        check_answer(result, count)
+        ids = self._ids[first:end]
+        if not self.has_gaps:
+            self._client.run_done(ids, result)
+            return
+        are_open = self._are_open(first, end)
+        for call_id, is_open, one in zip(ids, are_open, row_results(result, count), strict=True):
+            if is_open:
+                self._client.call_done(call_id, one)
+
+    def failed(self, first: int, end: int, error: FarmError) -> bool:
+        """Answer these calls with the error; the others go on."""
+        for call_id, is_open in zip(self._ids[first:end], self._are_open(first, end), strict=True):
+            if is_open:
+                self._client.call_done(call_id, error)
+        return True
+
+    def finished(self) -> None:
+        """Do nothing: each call has its own answer."""
+
+    def is_wanted(self, first: int, end: int) -> bool:
+        """Whether one of these calls is open."""
+        return True in self._are_open(first, end)
+
+    def _are_open(self, first: int, end: int) -> list[bool]:
+        calls = self._client.calls
+        return [calls.get(call_id) is self for call_id in self._ids[first:end]]
+
 
 class _NativeClient:
     """The unanswered calls of one client, and answers about to be sent.
 
-    groups: answers to many calls each, with a row for each. collected: is called when there are
-    first answers to send.
+    groups: answers to many calls each, with a row for each. answered: the clients that have answers
+    to send.
     """
 
-    __slots__ = (
-        "acquaintance",
-        "answers",
-        "calls",
-        "collected",
-        "groups",
-        "line",
-        "missed",
-        "name",
-    )
-
     def __init__(
-        self, line: PeerLine, acquaintance: int, collected: Callable[[_NativeClient], None]
+        self, line: PeerLine, acquaintance: int, begun: Begun, answered: list[_NativeClient]
     ) -> None:
         self.line = line
+        self.key = line.name.hex()
+        self.begun = begun.of(self.key)
         # A client that was given up and returns gets another number: its calls were cancelled.
         self.acquaintance = acquaintance
-        self.name = line.name.decode("utf-8", "replace")
-        self.calls: dict[int, TaskId | NativeRows] = {}
+        self.name = client_in(line.name)
+        self.calls: dict[int, Open] = {}
         self.answers: list[tuple[int, Outcome]] = []
         self.groups: deque[tuple[list[int], Result]] = deque()
-        self.collected = collected
+        self.answered = answered
         self.missed = 0
 
-    def has_answers(self) -> bool:
-        """Whether there are answers to send."""
-        return bool(self.answers or self.groups)
+    def dialed_again(self, line: PeerLine) -> None:
+        """Answer on another line from now on."""
+        self.line = line
+
+    def is_gone(self, *, reached: bool, patient: bool) -> bool:
+        """Note a probe; return whether the client is given up. patient: it may be away for now."""
+        self.missed = 0 if reached else self.missed + (not patient)
+        return self.missed >= PATIENCE_PROBES
 
     def call_done(self, call_id: int, outcome: Outcome) -> None:
         """Receive the outcome of a call."""
         self.calls.pop(call_id, None)
-        if not self.has_answers():
-            self.collected(self)
+        if not (self.answers or self.groups):
+            self.answered.append(self)
         self.answers.append((call_id, outcome))
 
     def run_done(self, ids: list[int], result: Result) -> None:
@@ -95,18 +204,13 @@ class _NativeClient:
             return
         for call_id in ids:
             self.calls.pop(call_id, None)
-        if not self.has_answers():
-            self.collected(self)
+        if not (self.answers or self.groups):
+            self.answered.append(self)
         self.groups.append((ids, result))
 
-    def answered(self) -> set[int]:
+    def to_be_sent(self) -> set[int]:
         """Return the calls whose answers are about to be sent."""
         return {i for i, _ in self.answers} | {i for ids, _ in self.groups for i in ids}
-
-    def are_few(self) -> bool:
-        """Whether all answers fit in a message."""
-        count = len(self.answers) + sum([len(ids) for ids, _ in self.groups])
-        return count <= ANSWERS_A_MESSAGE
 
     def take(self) -> tuple[list[tuple[int, Outcome]], list[tuple[list[int], Result]]]:
         """Return the answers for the next message, which stay here until `sent`."""
@@ -127,7 +231,7 @@ class _NativeClient:
             self.groups.popleft()
 
 
-_PROBE = wire.encode(Kind.PROBE)
+PROBE = wire.encode(Kind.PROBE)
 
 
 class NativeClients:
@@ -140,7 +244,8 @@ class NativeClients:
         self._clients: dict[bytes, _NativeClient] = {}
         self._answered: list[_NativeClient] = []
         self._questions: set[asyncio.Task[None]] = set()
-        dispatcher.after_acting(self.flush)
+        self._begun = Begun()
+        dispatcher.turns.after_acting(self.flush)
         # Never reuse a number after a restart: clients resend calls of the previous farm.
         self._acquaintances = secrets.randbits(48)
 
@@ -149,10 +254,11 @@ class NativeClients:
         client = self._clients.get(line.name)
         if client is None:
             self._acquaintances += 1
-            client = _NativeClient(line, self._acquaintances, self._answered_first)
+            client = _NativeClient(line, self._acquaintances, self._begun, self._answered)
             self._clients[line.name] = client
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
-        client.line = line  # the client may have dialed again
+        if client.line is not line:
+            client.dialed_again(line)
         if message.kind is Kind.CALLS or message.kind is Kind.CALLS_AGAIN:
             return self._calls(client, message)
         if message.kind is Kind.CANCEL:
@@ -160,10 +266,12 @@ class NativeClients:
         if message.kind is Kind.ASK:
             return self._tell(client, message)
         if message.kind is Kind.LEAVE:
-            return self._gone(client)
+            return self._gone(client, for_good=True)
         if message.kind is not Kind.PROBE:
             hint = "; workers connect with workers.json" if message.kind is Kind.JOIN else ""
             raise InvalidRequest(f"a client does not send {message.kind.name}{hint}")
+        if message.data == client.acquaintance:
+            self._begun.are_all(client.key)
         line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         return iter(())
 
@@ -173,7 +281,7 @@ class NativeClients:
         hints = replace(hints, client=hints.client or client.name, patient=True)
         again = message.kind is Kind.CALLS_AGAIN
         # A call that is sent again after a lost connection may be running or answered.
-        answered = client.answered() if again else frozenset[int]()
+        answered = client.to_be_sent() if again else frozenset[int]()
         for some in calls:
             if isinstance(some, CallGroup) and not again and self._start_rows(client, some, hints):
                 yield 1 + len(some) // ROWS_A_STEP
@@ -197,7 +305,7 @@ class NativeClients:
             return False
         if dispatcher.on_answered:  # each call is logged or traced by itself
             return False
-        if dispatcher.view.rows_in(call.model, RUN_S, more=count) < 2:
+        if dispatcher.view.rows_in(call, RUN_S, more=count) < 2:
             return False
         if not calls.keys().isdisjoint(group.ids) or len(set(group.ids)) < count:
             return False
@@ -206,11 +314,11 @@ class NativeClients:
         info = dispatcher.description(call.model, call.config)
         if info is None:
             return False
-        rows = NativeRows(group, client, partial(dispatcher.view.rows_in, call.model, RUN_S))
+        rows = NativeRows(group, client, dispatcher.view)
         try:
             check_call(call, info)
             calls.update(dict.fromkeys(group.ids, rows))
-            rows.task = dispatcher.start_rows(rows, call.model, call.operation, hints)
+            rows.started(dispatcher.start_rows(rows, call.model, call.operation, hints))
         except FarmError:
             for call_id in group.ids:
                 calls.pop(call_id, None)
@@ -225,20 +333,69 @@ class NativeClients:
         hints: Hints,
         *,
         again: bool,
+        waits: bool = True,
     ) -> None:
+        """Start a call. waits: later, if its model is not known yet."""
         done = partial(client.call_done, call_id)
         try:
             if not isinstance(call, Call):
                 raise call
             if call.operation is Operation.STREAM:
                 raise UnsupportedFeature("streams are for HTTP and gRPC clients")
-            if again:
-                self._check_repeatable(call)
             if call.origin is not None:  # for the parts of a long call
                 hints = replace(hints, call_id=call.origin.call_id)
+            info = self._dispatcher.models().get(call.model)
+            if info is None or (not info.repeatable and call.operation is not Operation.DESCRIBE):
+                if again and not client.begun.are_all:
+                    self._begun.add(client.key, call_id)
+                if info is not None:
+                    self._start_once(client, call_id, call, hints)
+                    return
             client.calls[call_id] = self._dispatcher.start_call(call, hints, done)
         except FarmError as error:
-            done(error)
+            first = self._dispatcher.first_worker
+            if waits and isinstance(call, Call) and first.expects(call.model):
+                client.calls[call_id] = self._hold(client, call_id, call, hints, again=again)
+            else:
+                done(error)
+
+    def _hold(
+        self, client: _NativeClient, call_id: int, call: Call, hints: Hints, *, again: bool
+    ) -> CancelCall:
+        """Start a call once the farm knows its model; return the function that cancels the wait."""
+        since = time.monotonic()
+
+        def go() -> None:
+            left = hints
+            if hints.deadline_s is not None:
+                left = replace(hints, deadline_s=hints.deadline_s - (time.monotonic() - since))
+            info = dispatcher.description(call.model, call.config)
+            if call.operation is Operation.DESCRIBE and info is not None:
+                client.call_done(call_id, Result((), info=info))
+            else:
+                self._start(client, call_id, call, left, again=again, waits=False)
+
+        dispatcher, models = self._dispatcher, self._dispatcher.models()
+        return dispatcher.first_worker.when_known(go, lambda: call.model in models)
+
+    def _start_once(self, client: _NativeClient, call_id: int, call: Call, hints: Hints) -> None:
+        """Start a call that must not run twice. Raises WorkerLost if it may have begun before."""
+
+        def lost(why: str) -> WorkerLost:
+            return WorkerLost(f"{why}, and model {call.model!r} is not repeatable")
+
+        def done(outcome: Outcome) -> None:
+            self._dispatcher.beginning.pop(task, None)
+            if isinstance(outcome, REFUSALS) and call_id in client.begun:
+                outcome = lost(f"{outcome.message}; it may have run")
+            client.call_done(call_id, outcome)
+
+        if call_id in client.begun:
+            raise lost("the call may have run before a front door or its connection was lost")
+        task = client.calls[call_id] = self._dispatcher.start_call(call, hints, done)
+        self._dispatcher.beginning[task] = partial(self._begun.add, client.key, call_id)
+        if task < 0:  # it runs in parts
+            self._dispatcher.beginning.pop(task)()
 
     def _cancel(self, client: _NativeClient, message: Message) -> Steps:
         for some in wire.decode_some_ids(message):
@@ -246,51 +403,40 @@ class NativeClients:
             self._cancel_all([task for task in found if task is not None])
             yield CANCEL_STEPS
 
-    def _cancel_all(self, cancelled: Sequence[TaskId | NativeRows]) -> None:
+    def _cancel_all(self, cancelled: Sequence[Open]) -> None:
         """Cancel calls that were removed from the client's."""
         for task in dict.fromkeys(cancelled):
-            if not isinstance(task, NativeRows):
+            if isinstance(task, int):
+                self._dispatcher.beginning.pop(task, None)
                 self._dispatcher.cancel(task)
+            elif not isinstance(task, NativeRows):
+                task()
             elif task.task is not None:
-                task.has_gaps = True
+                task.note_gap()
                 self._dispatcher.drop_rows(task.task)
-
-    def _check_repeatable(self, call: Call) -> None:
-        """Raise WorkerLost for a call that may have run before and must not run twice."""
-        info = self._dispatcher.models().get(call.model)
-        runs = call.operation is not Operation.DESCRIBE
-        if runs and info is not None and not info.repeatable:
-            raise WorkerLost(
-                "the answer may have been lost with the client's connection, and "
-                f"model {call.model!r} is not repeatable"
-            )
-
-    def _answered_first(self, client: _NativeClient) -> None:
-        self._answered.append(client)
 
     def flush(self) -> None:
         """Send the collected answers."""
         if not self._answered:
             return
-        clients, self._answered = self._answered, []
+        clients = self._answered.copy()
+        self._answered.clear()
         for client in clients:
             self._send_answers(client)
 
     def _send_answers(self, client: _NativeClient) -> None:
-        if client.are_few():
-            self._send_some(client)
-        else:
+        if self._send_some(client) and (client.answers or client.groups):
             self._agenda.add((b"answers", client.line.name), self._all_sent(client))
 
     def _all_sent(self, client: _NativeClient) -> Steps:
-        while client.has_answers() and self._send_some(client):
+        while self._send_some(client):
             yield ANSWERS_A_MESSAGE // 4
 
     def _send_some(self, client: _NativeClient) -> bool:
         """Send a message of answers; keep them if the client is briefly disconnected."""
         some, groups = client.take()
         if (some or groups) and client.line.send(frames := wire.encode_answers(some, groups)):
-            self._traffic.sent += size_of(frames)
+            self._traffic.sends_message(frames)
             client.sent(len(some), len(groups))
             return True
         return False
@@ -335,12 +481,10 @@ class NativeClients:
         for client in list(self._clients.values()):
             if not client.line.may_come_back:
                 continue
-            if client.line.send(_PROBE):
-                client.missed = 0
+            reached = client.line.send(PROBE)
+            if reached:
                 self._send_answers(client)
-                continue
-            client.missed += not patient
-            if client.missed >= PATIENCE_PROBES:
+            if client.is_gone(reached=reached, patient=patient):
                 self._agenda.drop(client.line.name)
                 self._agenda.add(client.line.name, self._gone(client))
 
@@ -351,8 +495,9 @@ class NativeClients:
             self._agenda.drop(line.name)
             self._agenda.add(line.name, self._gone(client))
 
-    def _gone(self, client: _NativeClient) -> Steps:
-        self._clients.pop(client.line.name, None)
+    def _gone(self, client: _NativeClient, *, for_good: bool = False) -> Steps:
+        if self._clients.pop(client.line.name, None) is client:
+            self._begun.left(client.key, for_good=for_good)
         calls = list(client.calls.values())
         client.calls.clear()
         for first in range(0, len(calls), A_PIECE):

@@ -12,23 +12,19 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from farm.call import Buffer, Call, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
-from farm.machine.traffic import Traffic, size_of
-from farm.scheduler.state import TaskId, WorkerId
+from farm.machine.traffic import Traffic
+from farm.scheduler.state import ENDS_ABOUT_S, TaskId, WorkerId
 from farm.sequences import SequenceId
 from farm.transports.agenda import Agenda, Steps
 from farm.transports.identity import name_in
-from farm.transports.native_clients import NativeClients
-from farm.transports.peer_line import Listener, PeerLine
+from farm.transports.native_clients import PROBE, NativeClients
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
-from farm.wire.labels import TAKES_ORIGINS
-from farm.wire.messages import Kind, Message
-from farm.wire.sequences import encode_ended
+from farm.wire.messages import Kind, Message, encode_ended
 from farm.wire.usage import decode_usage
 
 if TYPE_CHECKING:
@@ -56,26 +52,47 @@ they closed their connections because their heartbeats were not answered.
 WARNINGS, WARN_AGAIN_S = 20, 60.0
 """At most 20 refused messages are logged per 60 s."""
 
-ENDS_ABOUT_S = 10.0
-"""Allowed clock skew between two machines when the end of a job is judged."""
+
+class PeerLine(Protocol):
+    """The dispatcher's end of the connection to one peer.
+
+    name: the peer's identity (`identity.py`), unique to it.
+    is_client: whether it may call models; otherwise it is a worker or a supervisor.
+    may_come_back: the connection may break, lose messages and be restored unnoticed. So the peer is
+    probed, and the calls it holds are checked.
+    """
+
+    @property
+    def name(self) -> bytes: ...
+
+    @property
+    def is_client(self) -> bool: ...
+
+    @property
+    def may_come_back(self) -> bool: ...
+
+    def send(self, frames: list[Buffer]) -> bool:
+        """Send a message without waiting; return False if the peer is not reachable."""
+
+    def rest(self) -> Iterable[Sequence[Buffer]]:
+        """Return the messages that have arrived but were not read yet."""
+
+    def close(self) -> None:
+        """End the line because the peer is dead. Not for a line that may come back."""
+
+
+class Listener(Protocol):
+    """Accepts connections of peers; passes received messages and ended lines to `Peers`."""
+
+    def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
+        """Start on the running loop."""
+
+    async def close(self) -> None:
+        """Release all resources."""
 
 
 class _JoinedWorker:
     """The state of a worker that has joined."""
-
-    __slots__ = (
-        "checks",
-        "ends_at",
-        "given_up",
-        "grace_s",
-        "heard",
-        "last_slots",
-        "life",
-        "line",
-        "out",
-        "slots",
-        "takes_origins",
-    )
 
     def __init__(self, line: PeerLine, life: str, info: WorkerInfo) -> None:
         self.line = line
@@ -83,12 +100,11 @@ class _JoinedWorker:
         self.slots = info.slots
         self.last_slots = 0
         self.ends_at = info.ends_at
-        self.takes_origins = TAKES_ORIGINS in info.labels
         self.grace_s = GROUP_GRACE_S if "ranks" in info.labels else SUPERVISOR_GRACE_S
         # Tasks that it should hold, each with the number of CHECKs sent before it.
         self.out: dict[TaskId, int] = {}
         self.checks = 0
-        self.heard = 0  # messages in which it answered or returned calls
+        self.heard = 0  # messages in which it answered or recalled calls
         # Set while it cannot be reached; it is offered no slots then.
         self.given_up: asyncio.TimerHandle | None = None
 
@@ -96,16 +112,32 @@ class _JoinedWorker:
         """Return the slots that it offers now, and those for its sequences while it drains."""
         return (0, 0) if self.given_up is not None else (self.slots, self.last_slots)
 
-    def settled(self, ids: Iterable[TaskId]) -> None:
-        """Record that the worker answered or returned these tasks."""
-        for task_id in ids:
-            self.out.pop(task_id, None)
+    def resized(self, data: object) -> None:
+        """Note the slots that it offers, and those for its sequences while it drains.
+
+        data: of a RESIZE. Raises InvalidRequest.
+        """
+        found: list[Any] = data if isinstance(data, list) else [data, 0]
+        if [type(each) for each in found] != [int, int] or min(found) < 0:
+            raise InvalidRequest(f"RESIZE expects a number of slots, got {str(data)[:100]}")
+        self.slots, self.last_slots = found
+
+    def check(self) -> list[int]:
+        """Return the data of a CHECK: its number as a negative id, and the tasks."""
+        self.checks += 1
+        return [-self.checks, *self.out]
+
+    def give_up_at(self, timer: asyncio.TimerHandle | None) -> None:
+        """Give it up then, unless it is reached before; None: it is reached, or gone."""
+        if self.given_up is not None:
+            self.given_up.cancel()
+        self.given_up = timer
 
     def missing(self, said: Sequence[int]) -> list[TaskId]:
         """Return the tasks that the worker should hold but, by its answer to a CHECK, does not.
 
         The answer contains the CHECK's number as a negative id, which no task has. Tasks sent after
-        that CHECK, such as a call that had been returned, are not compared.
+        that CHECK, such as a call that had been recalled, are not compared.
         """
         check = -min(said, default=0)
         ids = [task_id for i in said if self.out.get(task_id := TaskId(i), check) < check]
@@ -152,7 +184,7 @@ class Peers:
         self._dispatcher = dispatcher
         dispatcher.add_part("messages", self._traffic.shown)
         self._loop = asyncio.get_running_loop()
-        self._agenda = Agenda(dispatcher.act_on)
+        self._agenda = Agenda(dispatcher.turns)
         self._clients = NativeClients(dispatcher, self._agenda, self._traffic)
         for listener in self._listeners:
             listener.start(dispatcher, self)
@@ -160,8 +192,6 @@ class Peers:
     def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
         """Send tasks to a worker; a task that cannot be encoded is answered with InvalidInput."""
         peer = self._workers[worker]
-        if not peer.takes_origins:
-            tasks = [(i, replace(c, origin=None) if c.origin else c) for i, c in tasks]
         try:
             frames = wire.encode_calls(tasks)
         except TypeError as error:
@@ -180,12 +210,12 @@ class Peers:
             self._unreachable(worker, peer)
             ids = [task_id for task_id, _ in tasks]
             self._loop.call_soon(self._dispatcher.recalled, worker, ids)
-        self._traffic.sent += size_of(frames)
+        self._traffic.sends_message(frames)
 
     def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Recall tasks from a worker."""
         peer = self._workers[worker]
-        if not peer.line.send(wire.encode(Kind.TAKE_BACK, tasks)):
+        if not peer.line.send(wire.encode(Kind.RECALL, tasks)):
             self._unreachable(worker, peer)
             self._loop.call_soon(self._dispatcher.recalled, worker, [])
 
@@ -228,9 +258,9 @@ class Peers:
     def received(self, line: PeerLine, frames: Sequence[Buffer]) -> None:
         """Process a message; an invalid one is refused without effect on other peers.
 
-        Call it within `Dispatcher.act_on`.
+        Call it within `LoopTurns.act_on`.
         """
-        self._traffic.received += size_of(frames)
+        self._traffic.receives_message(frames)
         self._agenda.add(line.name, self._steps(line, frames))
 
     def _steps(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:
@@ -295,9 +325,10 @@ class Peers:
     def _said(self, worker: WorkerId, peer: _JoinedWorker, message: Message) -> None:
         """Process a message from a worker that has joined."""
         kind = message.kind
-        if kind is Kind.TAKEN_BACK:
+        if kind is Kind.RECALLED:
             ids = [TaskId(i) for i in wire.decode_ids(message)]
-            peer.settled(ids)
+            for task_id in ids:
+                peer.out.pop(task_id, None)
             peer.heard += 1
             self._dispatcher.recalled(worker, ids)
         elif kind is Kind.MISSING:
@@ -305,7 +336,7 @@ class Peers:
             if ids:
                 self._dispatcher.went_missing(worker, ids)
         elif kind is Kind.RESIZE:
-            peer.slots, peer.last_slots = _slots_of(message)
+            peer.resized(message.data)
             self._dispatcher.worker_resized(worker, *peer.offered())
         elif kind is Kind.PROBE and message.data is not None:
             used = decode_usage(message.data)
@@ -332,12 +363,9 @@ class Peers:
             self._by_line[line.name] = worker, peer
             self._dispatcher.worker_joined(info, self)
             if not self._is_own(info):
-                self._note_stranger(info)
-
-    def _note_stranger(self, info: WorkerInfo) -> None:
-        text = f"process {info.pid} on {info.host}, which this farm did not start"
-        log.warning("worker %s joined: %s", info.name, text)
-        self._dispatcher.note("from elsewhere", info.name, text)
+                text = f"process {info.pid} on {info.host}, which this farm did not start"
+                log.warning("worker %s joined: %s", worker, text)
+                self._dispatcher.note("from elsewhere", worker, text)
 
     def _lost(self, supervisor: PeerLine, message: Message) -> None:
         """Process a supervisor's message: it joins, or reports the death of one of its workers."""
@@ -354,7 +382,7 @@ class Peers:
         if self._workers.get(worker) is not peer:
             return  # it has left
         cause = loss.cause
-        is_end = cause is LossCause.STOPPED and self._dispatcher.closed  # of the farm itself
+        is_end = cause is LossCause.STOPPED and self._dispatcher.stages.closed  # of the farm itself
         if peer.is_reclaimed() and not is_end and cause is not LossCause.TIME_LIMIT:
             cause = LossCause.RECLAIMED
         self._forget(worker)
@@ -403,12 +431,9 @@ class Peers:
             self._to_probe = deque(self._workers.items())
             if all_of_them:
                 self._clients.probe(patient=self._loop.time() < self._patient_until)
-                there = self._supervisors.items()
-                self._supervisors = {
-                    name: line
-                    for name, line in there
-                    if not line.may_come_back or line.send(_PROBE)
-                }
+                for name, line in list(self._supervisors.items()):
+                    if line.may_come_back and not line.send(PROBE):
+                        del self._supervisors[name]
         sent = 0
         while self._to_probe and sent < PROBES_AT_ONCE:
             worker, peer = self._to_probe.popleft()
@@ -419,17 +444,10 @@ class Peers:
                 sent += 1
         return not self._to_probe
 
-    def _probe_supervisors(self) -> None:
-        there = self._supervisors.items()
-        self._supervisors = {
-            name: line for name, line in there if not line.may_come_back or line.send(_PROBE)
-        }
-
     def _probe(self, worker: WorkerId, peer: _JoinedWorker, *, check: bool) -> None:
-        message = _PROBE
+        message = PROBE
         if check and peer.out:
-            peer.checks += 1
-            message = wire.encode(Kind.CHECK, [-peer.checks, *peer.out])
+            message = wire.encode(Kind.CHECK, peer.check())
         if not peer.line.send(message):
             self._unreachable(worker, peer)
         elif peer.given_up is not None:
@@ -442,19 +460,17 @@ class Peers:
 
     def _unreachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
         if peer.given_up is None:
-            peer.given_up = self._loop.call_later(peer.grace_s, self._give_up, worker, peer)
+            peer.give_up_at(self._loop.call_later(peer.grace_s, self._give_up, worker, peer))
             self._dispatcher.worker_resized(worker, 0)
 
     def _reachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
-        assert peer.given_up is not None
-        peer.given_up.cancel()
-        peer.given_up = None
+        peer.give_up_at(None)
         self._dispatcher.worker_resized(worker, *peer.offered())
 
     def _give_up(self, worker: WorkerId, peer: _JoinedWorker) -> None:
         wait_s = self._patient_until - self._loop.time()
         if wait_s > 0.0:
-            peer.given_up = self._loop.call_later(wait_s, self._give_up, worker, peer)
+            peer.give_up_at(self._loop.call_later(wait_s, self._give_up, worker, peer))
             return
         self._agenda.finish(peer.line.name)
         if self._workers.get(worker) is peer:
@@ -468,24 +484,11 @@ class Peers:
         if peer is None:
             return
         del self._by_line[peer.line.name]
-        if peer.given_up is not None:
-            peer.given_up.cancel()
-
-
-_PROBE = wire.encode(Kind.PROBE)
-
-
-def _slots_of(message: Message) -> tuple[int, int]:
-    """Return the slots that a worker offers, and those for its sequences. Raises InvalidRequest."""
-    found = message.data if isinstance(message.data, list) else [message.data, 0]
-    if [type(each) for each in found] != [int, int] or min(found) < 0:
-        raise InvalidRequest(f"RESIZE expects a number of slots, got {str(message.data)[:100]}")
-    slots, last_slots = found
-    return slots, last_slots
+        peer.give_up_at(None)
 
 
 def _goodbye(message: Message) -> tuple[str, int]:
-    """Return why a worker leaves, and in how many messages it answered or returned calls.
+    """Return why a worker leaves, and in how many messages it answered or recalled calls.
 
     Raises InvalidRequest.
     """

@@ -21,7 +21,7 @@ from farm.model import Model
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId, needs_no_slot
 from farm.sequences import SequenceId
-from farm.worker.runner import Runner, timed
+from farm.worker.runner import Host, Runner, timed
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Answers = list[tuple[TaskId, Outcome]]
 
 
-class _Worker:
-    """One thread with its own Runner, and its queue of calls."""
+class _Worker(Host):
+    """One thread with its own Runner, for whose calls it is the `Host`, and its queue of calls."""
 
     def __init__(self, name: WorkerId, models: Mapping[str, Model]) -> None:
         self.name = name
@@ -40,46 +40,48 @@ class _Worker:
         self.lock = threading.Lock()
         self.waiting: dict[TaskId, tuple[Call, float]] = {}  # with their arrival times
         self.unwanted: set[TaskId] = set()  # streams to be ended
-        self.claimed_at = 0.0
-        self.stopped = False
+        self._batch: list[tuple[TaskId, tuple[Call, float]]] = []  # of which some run
+        self._claimed_at = 0.0
+        self._stopped = False
 
-    def run(self, tell: Callable[[Answers], None], gone: Callable[[], None]) -> None:
-        """Run calls as they arrive until stopped; hand back those that have not begun by then."""
-        while not self.stopped:
+    def run(self, transport: LocalTransport) -> None:
+        """Run calls as they arrive until stopped; recall those that have not begun by then."""
+        while not self._stopped:
             self.something_new.get()
             with self.lock:
-                batch = list(self.waiting.items())
-            ids = [task_id for task_id, _ in batch]
-            calls = [call for _, (call, _) in batch]
-            cancelled = self._is_unwanted(ids)
-            for outcomes in self.runner.run(
-                calls, None, self._claimer(ids), cancelled, lambda _: self.stopped
-            ):
-                tell([(ids[i], self._timed(outcome, batch[i][1][1])) for i, outcome in outcomes])
+                batch = self._batch = list(self.waiting.items())
+            for outcomes in self.runner.run([call for _, (call, _) in batch], self):
+                answers = [(batch[i][0], self._timed(i, outcome)) for i, outcome in outcomes]
+                transport.answered(self, answers)
             with self.lock:
-                self.unwanted.difference_update(ids)
-        gone()
+                self.unwanted.difference_update([task_id for task_id, _ in batch])
+        transport.ended(self)
 
-    def _claimer(self, ids: Sequence[TaskId]) -> Callable[[Sequence[int]], list[int]]:
-        def claim(positions: Sequence[int]) -> list[int]:
-            with self.lock:
-                if self.stopped:
-                    return []
-                self.claimed_at = time.perf_counter()
-                return [i for i in positions if self.waiting.pop(ids[i], None) is not None]
+    def claim(self, positions: Sequence[int]) -> Sequence[int]:
+        """Return those of the batch that have not been recalled; none once stopped."""
+        with self.lock:
+            if self._stopped:
+                return []
+            self._claimed_at = time.perf_counter()
+            return [i for i in positions if self.waiting.pop(self._batch[i][0], None) is not None]
 
-        return claim
+    def must_end(self, position: int) -> bool:
+        """Whether it is stopped."""
+        return self._stopped
 
-    def _is_unwanted(self, ids: Sequence[TaskId]) -> Callable[[int], bool]:
-        return lambda position: ids[position] in self.unwanted
+    def is_wanted(self, position: int) -> bool:
+        """Whether the stream goes on."""
+        return self._batch[position][0] not in self.unwanted
 
-    def _timed(self, outcome: Outcome, came_at: float) -> Outcome:
-        return timed(outcome, self.claimed_at - came_at) if isinstance(outcome, Result) else outcome
+    def _timed(self, position: int, outcome: Outcome) -> Outcome:
+        if not isinstance(outcome, Result):
+            return outcome
+        return timed(outcome, self._claimed_at - self._batch[position][1][1])
 
     def stop(self) -> None:
         """End after the model call that is running."""
         with self.lock:
-            self.stopped = True
+            self._stopped = True
         self.something_new.put(None)
 
 
@@ -98,22 +100,17 @@ class LocalTransport:
         self._loop = asyncio.get_running_loop()
         for name, worker in self._workers.items():
             models = worker.runner.models()
-            threading.Thread(
-                target=worker.run,
-                args=(self._teller(name), self._goodbye(name)),
-                name=name,
-                daemon=True,
-            ).start()
+            threading.Thread(target=worker.run, args=(self,), name=name, daemon=True).start()
             info = WorkerInfo(name, models, host=self._host, pid=os.getpid())
             dispatcher.worker_joined(info, self)
 
-    def _teller(self, name: WorkerId) -> Callable[[Answers], None]:
-        return lambda answers: self._soon(lambda: self._dispatcher.finished(name, answers))
+    def answered(self, worker: _Worker, answers: Answers) -> None:
+        """Report answers; called by any thread."""
+        self._soon(lambda: self._dispatcher.finished(worker.name, answers))
 
-    def _goodbye(self, name: WorkerId) -> Callable[[], None]:
-        return lambda: self._soon(
-            lambda: self._dispatcher.worker_left(name, "stopped", drained=True)
-        )
+    def ended(self, worker: _Worker) -> None:
+        """Report that a thread has ended; called by it."""
+        self._soon(lambda: self._dispatcher.worker_left(worker.name, "stopped", drained=True))
 
     def _soon(self, tell: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -135,8 +132,7 @@ class LocalTransport:
     def _describe(self, worker: _Worker, questions: Sequence[tuple[TaskId, Call]]) -> None:
         # On a separate thread: the worker's own may be busy for hours.
         for task_id, call in questions:
-            answers: Answers = [(task_id, worker.runner.execute([call])[0])]
-            self._teller(worker.name)(answers)
+            self.answered(worker, [(task_id, worker.runner.execute([call])[0])])
 
     def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Recall the tasks that have not begun."""
@@ -160,7 +156,7 @@ class LocalTransport:
         self._workers[worker].runner.end_sequence(model, sequence)
 
     def stop_workers(self) -> None:
-        """Ask every thread to end; running calls finish, the others are handed back."""
+        """Ask every thread to end; running calls finish, the others are recalled."""
         for name, worker in self._workers.items():
             self._dispatcher.worker_resized(name, 0)
             worker.stop()

@@ -12,8 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from farm.call import Call, Result
-from farm.wire.arrays import ArrayWriter, form_of
-from farm.wire.derivatives import arrays_of, calls_of, wrt_of
+from farm.wire.arrays import ArrayWriter, arrays_of, calls_of, form_of, wrt_of
 from farm.wire.runs import is_plain
 
 

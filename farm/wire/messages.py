@@ -24,6 +24,8 @@ import orjson
 
 from farm.call import (
     EMPTY_CONFIG,
+    LONGEST_NAME,
+    MAX_PRIORITY,
     Array,
     Buffer,
     Call,
@@ -31,15 +33,15 @@ from farm.call import (
     Hints,
     ModelInfo,
     Operation,
+    Origin,
     Result,
     WorkerInfo,
+    checked_call_id,
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, error_named
-from farm.sequences import step_of_row
-from farm.wire.arrays import ArrayWriter, array_at, column_at
-from farm.wire.derivatives import calls_of
+from farm.sequences import SequenceId, checked_id, step_of_row
+from farm.wire.arrays import ArrayWriter, array_at, calls_of, column_at
 from farm.wire.groups import CallGroup, call_group, result_group, rows_group
-from farm.wire.hints import LONGEST_S, hints_of_row, hints_row, last_fields, origin_of
 from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
 
 VERSION = 2
@@ -62,8 +64,8 @@ class Kind(IntEnum):
     WELCOME = 2  # D to W: that life is known; D to C: the number of this session
     CALLS = 3  # D to W, C to D: tasks
     ANSWERS = 4  # W to D, D to C: results and errors
-    TAKE_BACK = 5  # D to W: hand these back if not begun
-    TAKEN_BACK = 6  # W to D: these were not begun and will not be
+    RECALL = 5  # D to W: recall these if not begun
+    RECALLED = 6  # W to D: these were not begun and will not be
     LEAVE = 7  # W, C to D: drained or done, leaving
     JOIN_AGAIN = 8  # D to W: your name is unknown, join again
     PROBE = 9  # D to W, C: are you there; W, C to D: am I known; W to D: what I use
@@ -99,7 +101,7 @@ class Loss(NamedTuple):
 
     worker: str
     reason: str
-    running: list[int] | None
+    running: Sequence[int] | None
     cause: LossCause = LossCause.UNKNOWN
     row: int | None = None
     detail: str = ""
@@ -344,7 +346,7 @@ def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
         info = None if result.info is None else result.info.to_json()
         failed = None if result.failed is None else error_row(result.failed)
         row += [result.worker, info, result.batch_rows, result.more, failed]
-        if result.reused or times:  # an earlier front door ignores the times
+        if result.reused or times:
             row += [result.copied, result.reused, *([times] if times else [])]
         elif result.copied:
             row += [True]
@@ -498,3 +500,58 @@ def decode_some_ids(message: Message) -> Iterator[list[int]]:
         if not all(type(i) is int for i in some):
             raise InvalidRequest(wrong)
         yield some
+
+
+LONGEST_S = 1e9
+"""Maximum of times in a message; thirty years, so that sums and timers stay finite."""
+
+
+def hints_row(hints: Hints) -> list[Any]:
+    """Return the hints that a client may give as a row, which `hints_of_row` reads."""
+    return [hints.client, hints.priority, hints.deadline_s, hints.chain]
+
+
+def hints_of_row(row: Sequence[Any]) -> Hints:
+    """Read a row of hints. Raises TypeError and ValueError if it is not one."""
+    client, priority, deadline_s, chain = row
+    if not isinstance(client, str) or not isinstance(chain, str | None):
+        raise TypeError(f"the names {client!r} and {chain!r}; expected texts")
+    if type(priority) is not int:
+        raise TypeError(f"the priority {priority!r}; expected a whole number")
+    if abs(priority) > MAX_PRIORITY:  # each priority in use costs some time
+        raise ValueError(f"the priority {priority}; expected -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
+        raise ValueError(f"a deadline of {deadline_s} s")
+    client, chain = client[:LONGEST_NAME], None if chain is None else chain[:LONGEST_NAME]
+    shown_as = (client, chain) if client or chain else None
+    return Hints(client, priority, deadline_s, chain=chain, shown_as=shown_as)
+
+
+def last_fields(call: Call) -> list[Any]:
+    """Return the last fields of a call's row: its origin, and its place in a sequence if any."""
+    origin = None if call.origin is None else [call.origin.call_id, call.origin.client]
+    return [origin] if call.step is None else [origin, list(call.step)]
+
+
+def origin_of(row: Sequence[Any]) -> Origin:
+    """Read the origin of a call. Raises TypeError and ValueError if it is none."""
+    call_id, client = row
+    if not isinstance(client, str) or not checked_call_id(call_id):
+        raise ValueError(f"the call id {str(call_id)[:100]!r}; expected visible ASCII characters")
+    return Origin(call_id, client[:LONGEST_NAME])
+
+
+def encode_ended(ended: Iterable[tuple[str, SequenceId]]) -> list[Buffer]:
+    """Encode END_SEQUENCES: the model and the id of each sequence."""
+    return encode(Kind.END_SEQUENCES, list(ended))
+
+
+def decode_ended(message: Message) -> list[tuple[str, SequenceId]]:
+    """Return what `encode_ended` wrote. Raises InvalidRequest."""
+    try:
+        ended = [(model, checked_id(sequence)) for model, sequence in message.data]
+        if not all(isinstance(model, str) for model, _ in ended):
+            raise TypeError("a model is not a text")
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"malformed END_SEQUENCES message: {error}"[:300]) from None
+    return ended

@@ -10,8 +10,7 @@ from typing import Any
 
 from farm.call import Call, Result
 from farm.errors import FarmError
-from farm.wire.arrays import Form, column_from, form_of, have_form
-from farm.wire.derivatives import arrays_of, wrt_of
+from farm.wire.arrays import Form, arrays_of, column_from, form_of, have_form, wrt_of
 
 Outcome = Result | FarmError
 
@@ -49,9 +48,7 @@ def runs_of_calls(tasks: Iterable[tuple[int, Call]]) -> Iterator[list[tuple[int,
         yield run
 
 
-def runs_of_answers(
-    answers: Iterable[tuple[int, Outcome]],
-) -> Iterator[list[tuple[int, Outcome]]]:
+def runs_of_answers(answers: Iterable[tuple[int, Outcome]]) -> Iterator[list[tuple[int, Outcome]]]:
     """Yield the answers in order, in runs that can be encoded as a group: all of them results."""
     run: list[tuple[int, Outcome]] = []
     worker, batch_rows = "", 1

@@ -1,4 +1,4 @@
-"""A worker's report of the memory and processors it uses, in a PROBE to the dispatcher."""
+"""The reports of workers on themselves: labels, and in a PROBE their memory and processors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import math
 from typing import Any, NamedTuple
 
 from farm.errors import InvalidRequest
+
+SPLITS_RUNS = "splits"
+"""Label of a worker that answers a batch of rows in parts: if a row takes long, it answers those
+before it at once and leaves those behind it to others, see `farm.worker.runner`."""
+
+ENDS_RUNS = "ends"
+"""Label of a worker that can end a run whose answer is not needed: another process takes its place,
+which starts sooner than a long run ends."""
 
 
 class Used(NamedTuple):

@@ -10,7 +10,6 @@ import shutil
 import signal
 import string
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from farm.call import Array
 from farm.declared import Tensors
 from farm.errors import InvalidInput, ModelFailed, TimeLimitExceeded, error_named
 from farm.machine.lifeline import Lifeline
+from farm.machine.private import TemporaryFolder
 from farm.model import Config, Inputs, Model
 from farm.worker.runner import named
 
@@ -28,6 +28,7 @@ Reader = Callable[[Path], Any]
 
 CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 PLACEHOLDER = re.compile(r"(\$?)\$\{([^{}]*)\}")
+KEY = re.compile(r"\{config(?:\[([^\]]*)\])?")
 RESERVED = {"config", "here", "input", "output"}
 LAST_LINES = 20
 LAST_BYTES = 8192
@@ -79,35 +80,32 @@ class CommandModel(Model):
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self.input_file, self.output_file = input_file, output_file
         self.config = dict(config or {})
-        self._fill = _Filler(self.config)
-        self.environment = {**os.environ, **(environment or {})}
-        self.timeout_s = timeout_s
-        self.keep = keep
         self.read = read
-        self.directory = Path(directory or ".").resolve()
-        self.scratch = None if scratch is None else self.directory / scratch
-        self.files = [(self.directory / file).resolve() for file in files]
-        self.command = shlex.split(command) if isinstance(command, str) else list(command)
+        here = Path(directory or ".").resolve()
+        self.input_file, self.output_file = input_file, output_file
+        self.files = [(here / file).resolve() for file in files]
+        words = shlex.split(command) if isinstance(command, str) else list(command)
         if isinstance(template, Path):
-            template = (self.directory / template).read_text()
-        self.template = template
-        self._check()
-        self.command[0] = self._program(self.command[0])
-        self.name = name or Path(self.command[0]).stem
+            template = (here / template).read_text()
+        self._check(words, template or "")
+        self.config_keys = self._keys([*words, template or ""])
+        self._fill = _Filler(self.config, here, template)
+        self._folders = _Folders(None if scratch is None else here / scratch, keep)
+        self.program = _Program(words, here, {**os.environ, **(environment or {})}, timeout_s)
+        self.name = name or Path(self.program.command[0]).stem
 
-    def _check(self) -> None:
+    def _check(self, command: Sequence[str], template: str) -> None:
         """Raise ValueError for arguments with which every run would fail."""
         taken = RESERVED & set(self.inputs)
         if taken:
             raise ValueError(f"an input is called {min(taken)!r}, which placeholders use already")
-        if not self.command:
+        if not command:
             raise ValueError("the command is empty")
         known = RESERVED | set(self.inputs)
-        for part in self.command:
+        for part in command:
             _check_names(part, part, known)
-        for match in PLACEHOLDER.finditer(self.template or ""):
+        for match in PLACEHOLDER.finditer(template):
             if not match[1]:
                 _check_names("{" + match[2] + "}", match[0], known - {"input", "output"})
         if isinstance(self.read, Mapping) and set(self.read) != set(self.outputs):
@@ -118,65 +116,102 @@ class CommandModel(Model):
         for file in self.files:
             if not file.exists():
                 raise ValueError(f"there is no {str(file)!r}, which `files` names")
-        if self.keep not in ("never", "failed", "always"):
-            raise ValueError(f"keep is {self.keep!r}, expected 'never', 'failed' or 'always'")
 
-    def _program(self, word: str) -> str:
-        word = word.replace("{here}", str(self.directory))
-        program = str(self.directory / word) if "/" in word else word
-        found = shutil.which(program, path=self.environment.get("PATH"))
-        if found is None:
-            raise ValueError(f"there is no program {program!r} that can be run")
-        return found
+    def _keys(self, texts: Sequence[str]) -> frozenset[str] | None:
+        """Return the keys of the config that are used; None if a placeholder takes all of it."""
+        used = {key for text in texts for key in KEY.findall(text)}
+        return None if "" in used else frozenset(used | set(self.config))
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         """Run the program once. Raises ModelFailed, TimeLimitExceeded."""
-        if self.scratch is not None:
-            self.scratch.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f"{Path(self.name).name}-", dir=self.scratch))
-        keep = self.keep == "always"
-        try:
+        with self._folders.fresh(self.name) as scratch:
             return self._evaluate(inputs, {**self.config, **config}, scratch)
-        except Exception as error:
-            failure = named(error)
-            if self.keep == "never":
-                raise failure from None
-            keep = True
-            message = f"{failure.message} (files kept in {scratch})"
-            raise error_named(type(failure).__name__, message, failure.detail) from None
-        finally:
-            if not keep:
-                shutil.rmtree(scratch, ignore_errors=True)
 
     def _evaluate(self, inputs: Inputs, config: Config, scratch: Path) -> Any:
-        writes_file = any("{output}" in part for part in self.command)
+        command = self.program.command
+        writes_file = any("{output}" in part for part in command)
         output = scratch / (self.output_file if writes_file else "stdout.txt")
         values: dict[str, Any] = {name: Numbers(array) for name, array in inputs.items()}
         values["config"] = config
-        values["here"] = self.directory
         for file in self.files:
             (scratch / file.name).symlink_to(file)
-        if self.template is not None:
-            (scratch / self.input_file).write_text(self._fill.template(self.template, values))
+        if (text := self._fill.template(values)) is not None:
+            (scratch / self.input_file).write_text(text)
         values["input"], values["output"] = scratch / self.input_file, output
-        self._run([self._fill.text(part, values) for part in self.command], scratch)
+        self.program.run([self._fill.text(part, values) for part in command], scratch)
         if not output.exists():
             raise ModelFailed(
-                f"{self.command[0]} ended well but wrote no {output.name!r}",
+                f"{command[0]} ended well but wrote no {output.name!r}",
                 detail=_end_of(scratch / "stderr.txt") or _end_of(scratch / "stdout.txt"),
             )
         if isinstance(self.read, Mapping):
             return {name: reader(output) for name, reader in self.read.items()}
         return self.read(output)
 
-    def _run(self, argv: Sequence[str], scratch: Path) -> None:
+
+class _Folders:
+    """Makes a fresh scratch folder for each run, in `place`; `keep` says which of them stay."""
+
+    def __init__(self, place: Path | None, keep: str) -> None:
+        if keep not in ("never", "failed", "always"):
+            raise ValueError(f"keep is {keep!r}, expected 'never', 'failed' or 'always'")
+        self._place = place
+        self._keep = keep
+
+    @contextlib.contextmanager
+    def fresh(self, name: str) -> Iterator[Path]:
+        """Yield a folder for a run of the model `name`; the error of a run names it if it stays."""
+        if self._place is not None:
+            self._place.mkdir(parents=True, exist_ok=True)
+        folder = TemporaryFolder(f"{Path(name).name}-", place=self._place)
+        keep = self._keep == "always"
+        if keep:
+            folder.keep()
+        try:
+            yield folder.path
+        except Exception as error:
+            failure = named(error)
+            if self._keep == "never":
+                raise failure from None
+            if not keep:
+                folder.keep()
+                keep = True
+            message = f"{failure.message} (files kept in {folder.path})"
+            raise error_named(type(failure).__name__, message, failure.detail) from None
+        finally:
+            if not keep:
+                folder.close()
+
+
+class _Program:
+    """The program that a model runs. command: its path and its arguments with placeholders."""
+
+    def __init__(
+        self,
+        command: list[str],
+        here: Path,
+        environment: Mapping[str, str],
+        timeout_s: float | None,
+    ) -> None:
+        """here: the base of a relative path. Raises ValueError if there is no such program."""
+        word = command[0].replace("{here}", str(here))
+        program = str(here / word) if "/" in word else word
+        found = shutil.which(program, path=environment.get("PATH"))
+        if found is None:
+            raise ValueError(f"there is no program {program!r} that can be run")
+        self.command = [found, *command[1:]]
+        self._environment = environment
+        self._timeout_s = timeout_s
+
+    def run(self, argv: Sequence[str], scratch: Path) -> None:
+        """Run `argv` in a folder. Raises ModelFailed, TimeLimitExceeded."""
         with (scratch / "stdout.txt").open("wb") as out, (scratch / "stderr.txt").open("wb") as err:
             late = threading.Event()
-            with _running(argv, scratch, self.environment, out, err) as process:
-                code = _ended(process, self.timeout_s, late)
+            with _running(argv, scratch, self._environment, out, err) as process:
+                code = _ended(process, self._timeout_s, late)
         if late.is_set():
             raise TimeLimitExceeded(
-                f"{argv[0]} ran longer than {self.timeout_s:g} s and was killed",
+                f"{argv[0]} ran longer than {self._timeout_s:g} s and was killed",
                 detail=_end_of(scratch / "stderr.txt"),
             )
         if code != 0:
@@ -287,23 +322,31 @@ def _check_names(text: str, shown: str, known: set[str]) -> None:
 
 
 class _Filler(string.Formatter):
-    """Fills in placeholders. own: values by the model's author, which may hold any characters."""
+    """Fills in placeholders.
 
-    def __init__(self, own: Mapping[str, Any]) -> None:
+    own: values by the model's author, which may hold any characters; here: the value of `{here}`;
+    template: of the input file.
+    """
+
+    def __init__(self, own: Mapping[str, Any], here: Path, template: str | None) -> None:
         self._own = {value for value in own.values() if isinstance(value, str)}
+        self._here = here
+        self._template = template
 
-    def template(self, template: str, values: Mapping[str, Any]) -> str:
-        """Return a template with its `${...}` filled in. Raises ModelFailed, InvalidInput."""
+    def template(self, values: Mapping[str, Any]) -> str | None:
+        """Return the template with its `${...}` filled in. Raises ModelFailed, InvalidInput."""
+        if self._template is None:
+            return None
 
         def fill(match: re.Match[str]) -> str:
             return match[0][1:] if match[1] else self.text("{" + match[2] + "}", values)
 
-        return PLACEHOLDER.sub(fill, template)
+        return PLACEHOLDER.sub(fill, self._template)
 
     def text(self, text: str, values: Mapping[str, Any]) -> str:
         """Return a text with its `{...}` filled in. Raises ModelFailed, InvalidInput."""
         try:
-            return self.vformat(text, (), values)
+            return self.vformat(text, (), {**values, "here": self._here})
         except KeyError as error:
             raise ModelFailed(
                 f"{text!r} asks for {error}, which the config {values['config']} does not have"

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from farm.call import VERSION_OF_FILE
 from farm.version import __version__
-from farm.worker.installed import version_in
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +70,13 @@ RUN_TEXT = frozenset({"exec", "eval", "compile", "__import__"})
 def version_of_file(path: Path, source: bytes) -> str:
     """Return the version of the model in a file with this content, or "" if it has none.
 
-    The reason for having none is logged. Call it after the file was loaded: modules are then found
-    where the file found them.
+    The reason for having none is logged at DEBUG. Call it after the file was loaded: modules are
+    then found where the file found them.
     """
     try:
         parts = [source, *_others(path, source)]
     except (SyntaxError, ValueError, OSError) as error:
-        log.info("%s has no version of its own: %s", path, error)
+        log.debug("%s has no version of its own: %s", path, error)
         return ""
     found = blake2b(digest_size=8)
     for part in parts:
@@ -224,3 +223,29 @@ def _distributions() -> dict[str, list[str]]:
     import importlib.metadata
 
     return {k: list(set(v)) for k, v in importlib.metadata.packages_distributions().items()}
+
+
+def version_in(folder: Path, name: str) -> str:
+    """Return the version of the package `name` that is installed in `folder`, such as "2.1.0".
+
+    Returns "" unless exactly one folder there, NAME-VERSION.dist-info, describes such a package.
+    """
+    wanted = _normalized(name)
+    described = [
+        entry
+        for entry in folder.glob("*.dist-info")
+        if _normalized(entry.name.partition("-")[0]) == wanted
+    ]
+    if len(described) != 1:
+        return ""
+    try:
+        head = (described[0] / "METADATA").read_bytes().partition(b"\n\n")[0]
+    except OSError:
+        return ""
+    found = re.search(rb"^Version:[ \t]*(\S+)[ \t]*\r?$", head, re.MULTILINE | re.IGNORECASE)
+    return found[1].decode() if found else ""
+
+
+def _normalized(name: str) -> str:
+    """Return the form of a package's name in which equal names are equal (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -24,13 +24,13 @@ class FileKind:
 
 
 _LINES = FileKind("farm.worker.lines:script", whole=False)
-_XGBOOST = FileKind("farm.worker.frameworks.xgboost:XgboostModel")
+_XGBOOST = FileKind("farm.worker.frameworks.fitted:XgboostModel")
 
 FILES: Mapping[str, FileKind] = {
     ".onnx": FileKind("farm.worker.frameworks.onnx:OnnxModel"),
     ".pt": FileKind("farm.worker.frameworks.torch:TorchModel"),
     ".pt2": FileKind("farm.worker.frameworks.torch:TorchModel"),
-    ".skops": FileKind("farm.worker.frameworks.skops:SkopsModel"),
+    ".skops": FileKind("farm.worker.frameworks.fitted:SkopsModel"),
     ".ubj": _XGBOOST,
     ".json": _XGBOOST,
     ".fmu": FileKind("farm.worker.frameworks.fmu:FmuModel", whole=False),

@@ -30,12 +30,14 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from farm.descriptors import Objects, built_in, resolve
 from farm.errors import FarmError
+from farm.functions import check_form, decoration
 from farm.model import Model
 from farm.worker.file_version import version_of_file
 from farm.worker.kinds import FILES, PICKLES
@@ -179,7 +181,8 @@ def _module_of_file(path: Path, spec: str) -> ModuleType:
         module_name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
         if module_name in sys.modules:
             return sys.modules[module_name]
-    module_spec = importlib.util.spec_from_file_location(module_name, path)
+    loader = _FromSource(module_name, str(path))
+    module_spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
@@ -193,6 +196,18 @@ def _module_of_file(path: Path, spec: str) -> ModuleType:
                 raise _crash(f"loading {str(path)!r}", error) from error
     setattr(module, SERVED, tuple(served))
     return module
+
+
+class _FromSource(SourceFileLoader):
+    """Loads a file as it is now.
+
+    Python's kept byte code is that of another text if both have the same second and size.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the file."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 @contextlib.contextmanager
@@ -256,7 +271,8 @@ def _named(module: ModuleType, name: str, served: Sequence[Any], spec: str) -> A
     except AttributeError:
         candidates = by_name or _candidates(module)
         there = f"the models there are {_listed(candidates)}" if candidates else "nor any model"
-        raise LoadError(f"{spec}: there is no {name!r} in {_origin(module)}; {there}") from None
+        origin = getattr(module, "__file__", None) or module.__name__
+        raise LoadError(f"{spec}: there is no {name!r} in {origin}; {there}") from None
 
 
 def _only_model(module: ModuleType, spec: str) -> Any:
@@ -274,6 +290,9 @@ def _only_model(module: ModuleType, spec: str) -> Any:
         for function in vars(module).values()
         if inspect.isfunction(function) and function.__module__ == module.__name__
     ]
+    unfinished = [value for value in _own_classes(module).values() if issubclass(value, Model)]
+    if len(unfinished) == 1:
+        return unfinished[0]  # an error, as it has no evaluate
     if len(functions) == 1:
         raise LoadError(f"{spec} holds no model; {_decorate(functions[0])}")
     raise LoadError(
@@ -289,17 +308,24 @@ def _kinds_shown() -> str:
 def _candidates(module: ModuleType) -> dict[str, Any]:
     """Return a module's models by variable: its objects, and its own classes without an object."""
     objects: dict[str, Any] = {}
-    classes: dict[str, Any] = {}
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue
-        if _is_model(value):
-            if not any(value is known for known in objects.values()):
-                objects[name] = value
-        elif inspect.isclass(value) and value.__module__ == module.__name__:
-            classes[name] = value
+        if _is_model(value) and not any(value is known for known in objects.values()):
+            objects[name] = value
     made = {type(value) for value in objects.values()}
+    classes = _own_classes(module)
     return objects | {n: c for n, c in classes.items() if _is_model_class(c) and c not in made}
+
+
+def _own_classes(module: ModuleType) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and inspect.isclass(value)
+        and value.__module__ == module.__name__
+    }
 
 
 def _is_model(value: Any) -> bool:
@@ -324,6 +350,10 @@ def _as_model(value: Any, name: str, spec: str, comm: Any) -> Model:
     if comm is not None:
         value.comm = comm
     if isinstance(value, Model):
+        try:
+            check_form(value)
+        except TypeError as error:
+            raise LoadError(f"{spec}: {error}") from None
         return value
     if (kind := _kind_of(value)) is not None:
         try:
@@ -367,14 +397,10 @@ def _made(cls: type, spec: str, comm: Any) -> Any:
 
 def _decorate(function: Any) -> str:
     try:
-        parameters = [p for p in inspect.signature(function).parameters if p != "config"]
+        parameters = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         parameters = ["x"]
-    inputs = ", ".join(f'"{p}": 1' for p in parameters)
-    return (
-        f'put @farm.model(inputs={{{inputs}}}, outputs={{"y": 1}}) '
-        f"with your sizes above `def {function.__name__}`"
-    )
+    return decoration(parameters, function.__name__)
 
 
 def _crash(doing: str, error: BaseException) -> LoadError:
@@ -394,10 +420,6 @@ def _crash(doing: str, error: BaseException) -> LoadError:
         f"{doing} raised {type(error).__name__}: {text} ({where})",
         detail="".join(traceback.format_exception(error)),
     )
-
-
-def _origin(module: ModuleType) -> str:
-    return str(getattr(module, "__file__", None) or module.__name__)
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Readers for `CommandModel(read=...)`: each returns numbers from the path of the output file.
 
 All accept `file=`, the name of another file in the same folder. Numbers may be written as Fortran
-does, 1.0D-03. Each raises ValueError that says what it looked for and what the file holds.
+does, 1.0D-03 or 0.15-119. Each raises ValueError that says what it looked for and what the file
+holds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
+from farm.expression import number
 
 FIRST_BYTES = 200
+_D_EXPONENT = re.compile(r"[dDqQ](?=[+-]?\d+$)")
+_BARE_EXPONENT = re.compile(r"(?<=\.)(\d*)(?=[+-]\d{3}$)")
+"""Fortran leaves the letter out where an exponent of three digits takes its place."""
 
 
 def regex(pattern: str, *, file: str | None = None) -> Callable[[Path], Array]:
@@ -106,12 +111,9 @@ def _path(output: Path, file: str | None) -> Path:
 def _number(text: str | None, path: Path) -> float:
     text = (text or "").strip()
     try:
-        return float(text)
+        return number(_BARE_EXPONENT.sub(r"\1e", _D_EXPONENT.sub("e", text)))
     except ValueError:
-        try:
-            return float(re.sub("[dD]", "e", text, count=1))
-        except ValueError:
-            raise ValueError(f"{path.name} has {text!r} where a number is expected") from None
+        raise ValueError(f"{path.name} has {text!r} where a number is expected") from None
 
 
 def _begins(text: str) -> str:

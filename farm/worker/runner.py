@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from time import perf_counter
+
+import numpy as np
 
 from farm import functions, sequences
-from farm.call import (
-    Call,
-    ModelInfo,
-    Operation,
-    Result,
-)
+from farm.call import RUN_BYTES, RUN_S, Array, Call, ModelInfo, Operation, Result
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -29,7 +27,6 @@ from farm.errors import (
 from farm.model import Model, check_call, info_of
 from farm.sequences import SequenceId, SequenceStep
 from farm.worker import operations
-from farm.worker.row_run import RowRun
 from farm.worker.running import now_running
 
 Outcome = Result | FarmError
@@ -60,11 +57,105 @@ def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
     )
 
 
-class OnStart(Protocol):
-    """Is notified before each run."""
+class Host:
+    """The owner of the calls that a Runner runs, which names them by their positions.
 
-    def __call__(self, positions: Sequence[int], row: int = 0, /) -> None:
-        """These calls are about to run; for a run of rows, row `row`."""
+    This one lets all calls run to their ends.
+    """
+
+    def claim(self, positions: Sequence[int]) -> Sequence[int]:
+        """Return those of the next calls that are still to run: these begin now, together."""
+        return positions
+
+    def begins(self, position: int, row: int = 0) -> None:
+        """A call begins by itself after it failed together with others, or its row `row` begins."""
+
+    def runs_rows(self, position: int, run: RowRun) -> None:
+        """A call begins as a run of rows, which another thread may split."""
+
+    def must_end(self, position: int) -> bool:
+        """Whether a run of rows has to end after the row that it has evaluated."""
+        return False
+
+    def is_wanted(self, position: int) -> bool:
+        """Whether a stream has to go on after its last answer."""
+        return True
+
+
+NULL_HOST = Host()
+
+
+class RowRun:
+    """The rows of a call, for a model that takes one at a time, and answers them together."""
+
+    def __init__(self, host: Host, position: int) -> None:
+        self._host = host
+        self._position = position
+        # Guarded by the lock: `split` is called by another thread.
+        self._lock = threading.Lock()
+        self._room: list[Array] = []
+        self._times: list[float] = []
+        self._is_last = True  # no row begins after the one that runs
+
+    def evaluate(self, model: Model, info: ModelInfo, call: Call) -> Result:
+        """Evaluate row after row, as many as fit in one answer."""
+        assert call.rows is not None, "it is a call of rows"
+        inputs_of = operations.inputs_of_rows(call, info)
+        times = self._times
+        shapes: list[tuple[int, ...]] = []
+        size = row_size = 0
+        failed: FarmError | None = None
+        began = perf_counter()
+        self._is_last = False
+        for row in range(call.rows):
+            if row:
+                if (
+                    perf_counter() - began >= RUN_S
+                    or size >= RUN_BYTES
+                    or self._host.must_end(self._position)
+                ):
+                    break
+                self._host.begins(self._position, row)
+            try:
+                outputs, run_time_s = operations.run(model, info, inputs_of(row), call)
+            except BaseException as error:
+                failed = _logged(named(error), call)
+                break
+            if not row:
+                shapes = [array.shape for array in outputs]
+                row_size = sum([array.nbytes for array in outputs])
+                most = min(call.rows, 1 + RUN_BYTES // max(1, row_size))
+                self._room = [np.empty((most, *array.shape), array.dtype) for array in outputs]
+            elif [array.shape for array in outputs] != shapes:
+                break  # no array can hold both; this row begins the next run
+            for column, array in zip(self._room, outputs, strict=True):
+                column[row, ...] = array  # not as an object, if it holds bytes
+            size += row_size
+            with self._lock:
+                times.append(run_time_s)
+                if self._is_last:
+                    break
+        with self._lock:
+            self._is_last = True
+        return self._answer(len(times), failed)
+
+    def split(self) -> Result | None:
+        """Return the finished rows, as the first answer of several, and let no other row begin.
+
+        The answer of `evaluate` has all rows, these and the one that runs. None: it has ended, or
+        was split before.
+        """
+        with self._lock:
+            if self._is_last:
+                return None
+            self._is_last = True
+            count = len(self._times)
+        return self._answer(count, more=True)
+
+    def _answer(self, count: int, failed: FarmError | None = None, *, more: bool = False) -> Result:
+        times = tuple(self._times[:count])
+        outputs = tuple([column[:count] for column in self._room]) if count else ()
+        return Result(outputs, sum(times), more=more, failed=failed, row_times_s=times)
 
 
 class Runner:
@@ -122,86 +213,60 @@ class Runner:
             del self._kept[key]
         return state
 
-    def execute(self, calls: Sequence[Call], on_start: OnStart | None = None) -> list[Outcome]:
+    def execute(self, calls: Sequence[Call], host: Host = NULL_HOST) -> list[Outcome]:
         """Return the outcome of each call, in their order; see `run`."""
         outcomes: dict[int, Outcome] = {}
-        for finished in self.run(calls, on_start):
+        for finished in self.run(calls, host):
             outcomes.update(finished)
         return [outcomes[i] for i in range(len(calls))]
 
     def run(
-        self,
-        calls: Sequence[Call],
-        on_start: OnStart | None = None,
-        claim: Callable[[Sequence[int]], Sequence[int]] | None = None,
-        cancelled: Callable[[int], bool] | None = None,
-        ends_early: Callable[[int], bool] | None = None,
-        on_run: Callable[[int, RowRun], None] | None = None,
+        self, calls: Sequence[Call], host: Host = NULL_HOST
     ) -> Iterator[list[tuple[int, Outcome]]]:
         """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
 
         Evaluate calls with equal model and config share one model call of up to `max_batch` rows.
         If that raises, its members run again one by one, so that only those at fault fail; but for
-        a model with `repeatable = False` they all fail. on_start gets the positions that are about
-        to run, before each model call. claim gets the next positions and returns those still to
-        run: a host that hands calls back claims the others. A consumer that stops early leaves the
-        remaining calls unrun. A stream yields each of its answers, marked `more`, and then its end;
-        cancelled is called after each to check whether to continue. A call of several rows of a
-        model without batches is evaluated row by row, with on_start called for each. It is answered
+        a model with `repeatable = False` they all fail. A consumer that stops early leaves the
+        remaining calls unrun. A stream yields each of its answers, marked `more`, and then its end.
+        A call of several rows of a model without batches is evaluated row by row. It is answered
         with the rows finished so far when one fails, after `RUN_S`, when its outputs reach
-        `RUN_BYTES`, or when ends_early, called after each row, returns True. on_run gets each such
-        run before it begins; another thread may split it.
+        `RUN_BYTES`, or when the host says that it must end.
         """
         has_names = bool([call for call in calls if call.origin is not None])
         try:
-            yield from self._run(
-                calls, on_start, claim, cancelled, ends_early, on_run, has_names=has_names
-            )
+            for planned in self._groups(calls):
+                group = host.claim(planned)
+                begins_again = False
+                if len(group) > 1:
+                    if has_names:
+                        now_running([calls[i] for i in group])
+                    merged = self._answer_merged([calls[i] for i in group])
+                    if merged is not None:
+                        yield list(zip(group, merged, strict=True))
+                        continue
+                    begins_again = True
+                for i in group:
+                    if has_names:
+                        now_running([calls[i]])
+                    if begins_again:
+                        host.begins(i)
+                    if calls[i].operation is not Operation.STREAM:
+                        run = None
+                        if (calls[i].rows or 1) > 1:
+                            run = RowRun(host, i)
+                            host.runs_rows(i, run)
+                        yield [(i, self._answer(calls[i], run))]
+                        continue
+                    with contextlib.closing(self._answers(calls[i])) as answers:
+                        for outcome in answers:
+                            yield [(i, outcome)]
+                            if not host.is_wanted(i):
+                                yield [(i, Result(()))]
+                                break
         finally:
             if has_names:
                 now_running(())
-
-    def _run(
-        self,
-        calls: Sequence[Call],
-        on_start: OnStart | None,
-        claim: Callable[[Sequence[int]], Sequence[int]] | None,
-        cancelled: Callable[[int], bool] | None,
-        ends_early: Callable[[int], bool] | None,
-        on_run: Callable[[int, RowRun], None] | None,
-        *,
-        has_names: bool,
-    ) -> Iterator[list[tuple[int, Outcome]]]:
-        for planned in self._groups(calls):
-            group = planned if claim is None else claim(planned)
-            if len(group) > 1:
-                if has_names:
-                    now_running([calls[i] for i in group])
-                if on_start is not None:
-                    on_start(group)
-                merged = self._answer_merged([calls[i] for i in group])
-                if merged is not None:
-                    yield list(zip(group, merged, strict=True))
-                    continue
-            for i in group:
-                if has_names:
-                    now_running([calls[i]])
-                if on_start is not None:
-                    on_start((i,))
-                if calls[i].operation is not Operation.STREAM:
-                    run = None
-                    if (calls[i].rows or 1) > 1:
-                        run = _row_run(i, on_start, ends_early)
-                        if on_run is not None:
-                            on_run(i, run)
-                    yield [(i, self._answer(calls[i], run))]
-                    continue
-                with contextlib.closing(self._answers(calls[i])) as answers:
-                    for outcome in answers:
-                        yield [(i, outcome)]
-                        if cancelled is not None and cancelled(i):
-                            yield [(i, Result(()))]
-                            break
 
     def _groups(self, calls: Sequence[Call]) -> list[list[int]]:
         if len(calls) == 1:
@@ -331,13 +396,3 @@ def _mistake(call: Call, info: ModelInfo) -> FarmError | None:
     except FarmError as error:
         return named(error)
     return None
-
-
-def _row_run(
-    position: int, on_start: OnStart | None, ends_early: Callable[[int], bool] | None
-) -> RowRun:
-    return RowRun(
-        lambda row: None if on_start is None else on_start((position,), row),
-        lambda: ends_early is not None and ends_early(position),
-        lambda error, call: _logged(named(error), call),
-    )

@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 from farm.declared import Tensors
 from farm.descriptors import Remote, built_in, installed, resolve
 from farm.errors import Unavailable
+from farm.functions import ForwardingModel
 from farm.machine.listener import CONNECT_TIMEOUT_S
 from farm.machine.programs import EXIT_SERVER_GONE
-from farm.model import Config, Model, operations_of
+from farm.model import Config, Model
 from farm.worker.kinds import CONTAINERS
 
 SEAT = "FARM_REPLICA"
@@ -103,7 +104,7 @@ def _models_at(url: str, name: str | None) -> Mapping[str, Model]:
     return models
 
 
-class Replica(Model):
+class Replica(ForwardingModel):
     """The model of one of several servers; the process ends if that server does not answer."""
 
     def __init__(self, model: Model, url: str) -> None:
@@ -111,47 +112,17 @@ class Replica(Model):
         self._url = url
         self._running = 0
         self._ran_at = 0.0
-        self.name = model.name
-        self.description = model.description
-        self.max_batch = model.max_batch
-        self.repeatable = model.repeatable
-        self.keeps_point = model.keeps_point
-        self.copies = model.copies
-        self.labels = model.labels
-        self.version = model.version
-        self.operations = operations_of(model)
+        self.like(model)
+        self.description = f"{model.name} at several servers"  # the same in all processes
         threading.Thread(target=self._look_after, name="server", daemon=True).start()
 
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
         """Return the server's description."""
-        described: tuple[Tensors, Tensors] = self._asked("describe", config)
+        described: tuple[Tensors, Tensors] = self.ask("describe", config)
         return described
 
-    def evaluate(self, *arguments: Any) -> Any:
-        """Return the server's value."""
-        return self._asked("evaluate", *arguments)
-
-    def gradient(self, *arguments: Any) -> Any:
-        """Return J^T sens, from the server."""
-        return self._asked("gradient", *arguments)
-
-    def apply_jacobian(self, *arguments: Any) -> Any:
-        """Return J vec, from the server."""
-        return self._asked("apply_jacobian", *arguments)
-
-    def apply_hessian(self, *arguments: Any) -> Any:
-        """Return the Hessian's action, from the server."""
-        return self._asked("apply_hessian", *arguments)
-
-    def value_and_gradient(self, *arguments: Any) -> Any:
-        """Return the outputs and J^T sens, from the server."""
-        return self._asked("value_and_gradient", *arguments)
-
-    def cost(self, *arguments: Any) -> Any:
-        """Return the expected run time, by the server's model."""
-        return self._asked("cost", *arguments)
-
-    def _asked(self, method: str, *arguments: Any) -> Any:
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Return what the server's model returns."""
         self._running += 1
         try:
             return getattr(self._model, method)(*arguments)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.worker.containers.image import located as located_image
+from farm.worker.containers.runtime import located as located_image
 from farm.worker.file_version import version_of_file
 from farm.worker.kinds import COMMAND, CONTAINERS, FILES, ONE_AT_A_TIME, PICKLES
 from farm.worker.servers import forms, urls_of

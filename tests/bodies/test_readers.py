@@ -20,7 +20,7 @@ import pytest
 from farm.bodies.body import HeldBody
 from farm.bodies.readers import Mistake, Readers, Reads, ReadsHere
 from farm.bodies.unpacking import Refused
-from farm.call import ModelInfo, TensorInfo
+from farm.call import Hints, ModelInfo, TensorInfo
 from farm.errors import InvalidInput, InvalidRequest, Unavailable
 from farm.protocols.umbridge.codec import decode_request
 from tests.server import reader_jobs
@@ -55,11 +55,11 @@ async def readers(**options: Any) -> AsyncIterator[Readers]:
 
 
 def asked(
-    pool: Reads, function: Callable[..., Any], *arguments: Any, client: str = "a"
+    pool: Reads, function: Callable[..., Any], *arguments: Any, client: str = "a", name: str = ""
 ) -> asyncio.Future[Any]:
     """Return the outcome of a job; an exception is a value here."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    pool.execute(function, *arguments, client=client, done=future.set_result)
+    pool.execute(function, *arguments, hints=Hints(name, end=client), done=future.set_result)
     if isinstance(pool, Readers):
         pool.check()
     return future
@@ -259,6 +259,31 @@ def test_clients_take_turns_and_none_has_all_readers(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_names_take_turns_but_all_of_one_end_share_its_readers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with readers(most=2) as pool:
+
+            def ask(name: str, job: str, client: str = "uid 1") -> str:
+                path = str(tmp_path / job)
+                asked(pool, reader_jobs.waits_for, path, client=client, name=name)
+                return path
+
+            first = ask("a", "a0")
+            await until(begun(first))
+            second, other = ask("a", "a1"), ask("b", "b0")
+            hidden = [ask(f"new {i}", f"new{i}") for i in range(3)]
+            assert len(pool.pids) <= 1  # none of the names gets the reader of other ends
+            stranger = ask("a", "c0", client="uid 2")
+            await until(begun(stranger))
+            end(first)
+            await until(begun(other))
+            assert not begun(second)()
+            for path in (stranger, other, second, *hidden):
+                end(path)
+
+    asyncio.run(main())
+
+
 def test_a_job_that_is_taken_back_does_not_begin(tmp_path: Path) -> None:
     async def main() -> None:
         async with readers(most=1) as pool:
@@ -266,7 +291,10 @@ def test_a_job_that_is_taken_back_does_not_begin(tmp_path: Path) -> None:
             first = asked(pool, reader_jobs.waits_for, path)
             never: list[Any] = []
             cancel = pool.execute(
-                reader_jobs.waits_for, str(tmp_path / "second"), client="a", done=never.append
+                reader_jobs.waits_for,
+                str(tmp_path / "second"),
+                hints=Hints(end="a"),
+                done=never.append,
             )
             cancel()
             cancel()
@@ -301,11 +329,12 @@ def test_stopping_answers_everybody_and_leaves_nothing(tmp_path: Path) -> None:
 OWNER = """
 import asyncio, time
 from farm.bodies.readers import Readers
+from farm.call import Hints
 from tests.server import reader_jobs
 
 async def main():
     pool = Readers(most=2)
-    pool.execute(reader_jobs.waits_for, PATH, client="a", done=print)
+    pool.execute(reader_jobs.waits_for, PATH, hints=Hints(end="a"), done=print)
     while not pool.pids:
         await asyncio.sleep(0.01)
     print(pool.pids[0], flush=True)
@@ -340,9 +369,9 @@ def test_here_does_the_same() -> None:
         here = ReadsHere()
         outcomes: list[Any] = []
         packed = held(zlib.compress(b"abc"), b"deflate")
-        here.execute(reader_jobs.length_of, packed, client="a", done=outcomes.append)
-        here.execute(reader_jobs.breaks, held(b""), client="a", done=outcomes.append)
-        here.execute(reader_jobs.length_of, packed, client="a", done=outcomes.append)()
+        here.execute(reader_jobs.length_of, packed, hints=Hints(end="a"), done=outcomes.append)
+        here.execute(reader_jobs.breaks, held(b""), hints=Hints(end="a"), done=outcomes.append)
+        here.execute(reader_jobs.length_of, packed, hints=Hints(end="a"), done=outcomes.append)()
         assert outcomes == []
         await asyncio.sleep(0)
         assert outcomes[0] == 3

@@ -10,7 +10,7 @@ import pytest
 
 from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.reading import MANY_TEXTS, RAW_BYTES, Reading, is_long, is_long_raw
-from farm.call import Result
+from farm.call import Hints, Result
 
 
 class Recorder:
@@ -24,11 +24,11 @@ class Recorder:
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        client: str,
+        hints: Hints,
         done: Callable[[Any], None],
     ) -> Callable[[], None]:
         self.done = done
-        return lambda: self.undone.append(f"reading for {client}")
+        return lambda: self.undone.append(f"reading for {hints.client}")
 
 
 def test_what_was_read_is_gone_on_with() -> None:
@@ -37,7 +37,7 @@ def test_what_was_read_is_gone_on_with() -> None:
     def go(value: str) -> Callable[[], None]:
         return lambda: pool.undone.append(value)
 
-    cancel = Reading(go, failures.append).begin(pool, len, b"", client="me")
+    cancel = Reading(go, failures.append).begin(pool, len, b"", hints=Hints("me"))
     cancel()
     assert pool.undone == ["reading for me"]
     pool.done("the call")
@@ -53,12 +53,12 @@ def test_what_is_raised_is_a_failure(where: str) -> None:
     def go(value: Exception) -> None:
         raise value
 
-    cancel = Reading(go, failures.append).begin(pool, len, b"", client="me")
+    cancel = Reading(go, failures.append).begin(pool, len, b"", hints=Hints("me"))
     if where == "codec":
         pool.done(error)
     else:
         reading = Reading(lambda value: go(error), failures.append)
-        cancel = reading.begin(pool, len, b"", client="me")
+        cancel = reading.begin(pool, len, b"", hints=Hints("me"))
         pool.done("value")
     cancel()
     assert failures == [error]

@@ -21,6 +21,9 @@ GZIPPED = gzip.compress(b"abc", mtime=0)  # without the time, so that test ids s
         (b"GZIP", GZIPPED),
         (b"deflate", zlib.compress(b"abc")),
         (b"identity", b"abc"),
+        (b"", b"abc"),
+        (b"gzip", gzip.compress(b"a", mtime=0) + gzip.compress(b"bc", mtime=0)),
+        (b"gzip", GZIPPED + 3000 * gzip.compress(b"", mtime=0)),
     ],
 )
 def test_compressed_bodies_are_unpacked(encoding: bytes, packed: bytes) -> None:
@@ -34,6 +37,11 @@ def test_compressed_bodies_are_unpacked(encoding: bytes, packed: bytes) -> None:
         (b"gzip", b"abc", 400),
         (b"gzip", GZIPPED[:-4], 400),
         (b"gzip", GZIPPED + b"tail", 400),
+        (b"gzip", GZIPPED + GZIPPED[:-4], 400),
+        (b"gzip", GZIPPED + GZIPPED + b"tail", 400),
+        (b"deflate", zlib.compress(b"abc") * 2, 400),
+        (b"gzip", GZIPPED + gzip.compress(bytes(10**6), mtime=0), 413),
+        (b"gzip", GZIPPED * 3334, 413),
         (b"gzip", gzip.compress(bytes(10**6), mtime=0), 413),
         (b"gzip", b"", 400),
     ],
@@ -65,3 +73,9 @@ def test_a_long_body_may_not_swell_much() -> None:
     with pytest.raises(Refused, match=f"more than {MOST_SWELLING} times its size") as caught:
         unpacked(bomb, headers, limit)
     assert caught.value.status == 413
+
+
+def test_many_members_do_not_swell_freely_either() -> None:
+    packed = gzip.compress(b"abc") * 10 + gzip.compress(bytes(10 * SWELLS_FREELY))
+    with pytest.raises(Refused, match=f"more than {MOST_SWELLING} times its size"):
+        unpacked(packed, {b"content-encoding": b"gzip"}, 10**9)

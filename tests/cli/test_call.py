@@ -84,6 +84,8 @@ def test_a_value_and_its_gradient(capsys: pytest.CaptureFixture[str], target: st
     [
         ("1,2,4", "model 'beam' has 2 inputs: E (3), load (1); got 1"),
         ("1,2 8", "input 0 ('E') has length 2, model 'beam' expects 3"),
+        ("1,2,1_0 8", "'1,2,1_0' is not a vector like 1,2,3"),
+        ("http://node3:4242 8", "'http://node3:4242' is not an input; a farm is named by --to"),
         ("1,2,x 8", "'1,2,x' is not a vector like 1,2,3"),
         ("E=1,2,4 F=8", "the inputs are E, load; got E, F"),
         ("1,2,4 8 --model plate", "plate"),
@@ -117,6 +119,17 @@ def test_each_kind_of_failure_is_one_line_and_has_a_status(
     limit = "--timeout 0.2" if "sleep" in config else ""
     words = f"1,2,4 8 {limit} --config '{json.dumps(config)}'"
     check_line(capsys, target, words, complaint, status)
+
+
+def test_a_model_that_raises_is_named_with_its_file_and_line(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    words = ["--to", str(served.folder), "1,2,4", "8", "--config", '{"raise": "too hot"}']
+    assert run(["call", *words]) == 4
+    line = next(n for n, text in enumerate(BEAM.splitlines(), 1) if "raise ValueError" in text)
+    place = f"({served.folder.parent / 'beam.py'}:{line})"
+    errors = capsys.readouterr().err
+    assert f"model 'beam' failed: ValueError: too hot {place}; for more: farm failures" in errors
 
 
 def check_line(

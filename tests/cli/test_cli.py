@@ -69,12 +69,8 @@ def test_a_mistake_is_one_line_and_status_2(
         (["call", "1,2", "--to", "nosuch.json"], "nosuch.json"),
         (["status", "--to", "http://127.0.0.1:1"], "127.0.0.1"),
         (["sweep", "--to", "nosuch.json", *NEW], "nosuch.json"),
-        (["sweep", "--connect", "nosuch.json", *NEW], "nosuch.json"),
-        (["sweep", "--url", "nosuch.json", *NEW], "nosuch.json"),
-        *(
-            (["worker", "a.py", option, "nosuch.json"], "no connection file nosuch.json")
-            for option in ("--to", "--connect")
-        ),
+        (["worker", "a.py", "--to", "nosuch.json"], "no connection file nosuch.json"),
+        (["worker", "a.py", "--to", "http://node3:4242"], "a URL has no keys; expected"),
         (["url"], "no connection file farm-run"),
     ],
 )
@@ -96,5 +92,7 @@ def check_line(folder: Path, arguments: list[str], complaint: str, expected: int
 
 def test_so_it_is_where_processes_were_started(tmp_path: Path) -> None:
     status, out, errors = run_farm("serve", "nosuch.py", "--port", "0", cwd=tmp_path)
-    assert (status, out) == (2, "")
-    assert re.fullmatch(r"farm: error: .*nosuch\.py.*\n", errors)
+    assert status == 2
+    assert out == "" or out.startswith("farm serves no model yet")  # where processes start slowly
+    assert re.search(r"^farm: error: .*nosuch\.py.*\n\Z", errors, re.MULTILINE)
+    assert "Traceback" not in errors

@@ -9,7 +9,8 @@ import pytest
 
 from farm.cli import run
 from farm.doctor.finding import ok, warning, wrong
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 
 FINE = ok("disk", "room")

@@ -57,7 +57,10 @@ def experiment(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str
     return status, *capsys.readouterr()
 
 
-def test_status_in_words(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_status_in_words(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     journal(folder / "experiments.db", 2)
     for where in ("experiments.db", "."):
         status, out, _ = experiment(capsys, f"status {where}")
@@ -128,8 +131,9 @@ def test_export(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     status, out, _ = experiment(capsys, "export e.db t.csv --id 0")
     assert (status, out) == (0, "2 trials of experiment 0 in t.csv\n")
     lines = (folder / "t.csv").read_text().splitlines()
-    assert lines[0].endswith(",x,y,outcome_1,note")
-    assert [line.split(",")[-2:] for line in lines[1:]] == [["0.0", "n0"], ["1.0", "n1"]]
+    assert lines[0].endswith(",x,y,outcome_1,strategy,filled_in,modelled,note")
+    rows = [line.split(",")[-5:] for line in lines[1:]]
+    assert [(row[0], row[-2:]) for row in rows] == [("0.0", ["1", "n0"]), ("1.0", ["1", "n1"])]
     status, out, _ = experiment(capsys, "export . t.h5 --id 1")
     assert status == 2  # there is no experiments.db here
     status, out, _ = experiment(capsys, "export e.db t.h5 --id 1")

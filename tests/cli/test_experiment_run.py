@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,7 @@ def evaluated(folder: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+@pytest.mark.slow
 def test_from_configuration_to_the_end(folder: Path) -> None:
     status, out, err = run_farm(*RUN, "bowl.py", "--workers", "2", "--json", cwd=folder)
     assert status == 0, err
@@ -158,14 +161,23 @@ def test_killed_while_the_last_points_are_evaluated(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_waits_for_what_is_in_flight_and_can_go_on(folder: Path) -> None:
+@pytest.mark.parametrize("in_job", [False, True])
+def test_the_first_request_waits_for_what_is_in_flight_and_can_go_on(
+    folder: Path, in_job: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a batch job SIGTERM asks as Ctrl-C does, however often it comes."""
     (folder / "held").touch()
+    if in_job:
+        monkeypatch.setenv("SLURM_JOB_ID", "17")
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600))
     with started(folder, "--workers", "2") as process:
         wait_until(lambda: evaluated(folder) == 2, LIMIT_S)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM if in_job else signal.SIGINT)
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "waiting for 2 points in flight" in line
+        if in_job:
+            process.send_signal(signal.SIGTERM)
         (folder / "held").unlink()
         _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130, err
@@ -341,9 +353,8 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) ->
         utilisation=0.9,
         message="",
     )
-    times = iter((0.0, 59.0, 60.0, 60.0, 61.0))
     console = Console(file=sys.stdout, force_terminal=False)
-    with LoopDisplay(console, clock=lambda: next(times)) as display:
-        for _ in range(3):
-            display.show(progress, "best 3")
+    with LoopDisplay(console) as display:
+        for elapsed_s in (59.0, 60.0, 61.0):
+            display.show(dataclasses.replace(progress, elapsed_s=elapsed_s), "best 3")
     assert capsys.readouterr().out == "opt: 9 evaluations, 2 in flight, 1 failed, best 3\n"

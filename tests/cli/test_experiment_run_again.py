@@ -10,6 +10,7 @@ import pytest
 from farm.experiment.state.events import RunState, SetUp, Told
 from farm.experiment.state.journal import read_journal
 from tests.support.dispatcher_farm import run_farm
+from tests.support.experiment_configs import sobol_config
 
 BOWL = """
 import pathlib, time
@@ -22,19 +23,6 @@ def bowl(x):
     return (x - 0.3) ** 2
 """
 
-CONFIG = """[common]
-parnames = [x]
-outcome_types = [continuous]
-strategy_names = [sobol]
-lb = [0]
-ub = [1]
-[sobol]
-generator = SobolGenerator
-min_asks = 6
-[farm]
-model = bowl
-"""
-
 RUN = ("experiment", "run", "tune.ini", "bowl.py", "-n", "1")
 END = "experiment 0 in tune.db has this configuration and is finished; --new starts another\n"
 
@@ -42,7 +30,7 @@ END = "experiment 0 in tune.db has this configuration and is finished; --new sta
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "bowl.py").write_text(BOWL)
-    (tmp_path / "tune.ini").write_text(CONFIG)
+    (tmp_path / "tune.ini").write_text(sobol_config("bowl", 6))
     return tmp_path
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
+
+import pytest
 
 import farm
 from tests.support.coroutines import wait_until
@@ -46,3 +49,51 @@ def test_a_farm_serves_although_nobody_reads_what_it_prints(tmp_path: Path) -> N
             assert not (served.folder / "farm.json").exists()
         finally:
             process.kill()
+
+
+@pytest.mark.slow
+def test_the_terminal_says_what_the_farm_waits_for(tmp_path: Path) -> None:
+    gate = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
+    (tmp_path / "beam.py").write_text(gate + BEAM)
+    with serving(tmp_path, "beam.py", cold=True) as served:
+        out, errors = served.process.stdout, served.process.stderr
+        assert out is not None
+        assert errors is not None
+        assert out.readline() == f"farm serves no model yet at {served.connection.url}\n"
+        assert out.readline().startswith("connection file ")
+        pattern = r"waiting for (.*) s: the farm waits for its first worker, which loads beam.py\n"
+        waits = [re.fullmatch(pattern, errors.readline()) for _ in range(2)]
+        first_s, second_s = (float(wait[1]) for wait in waits if wait is not None)
+        assert first_s < second_s
+        (tmp_path / "go").touch()
+        assert out.readline() == f"farm serves beam at {served.connection.url}\n"
+        status, _, said = served.stop()
+        assert (status, said) == (0, "farm stops; Ctrl-C again to hurry\n")
+
+
+def test_a_farm_that_still_loads_its_models_stops_in_order(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text("import time\ntime.sleep(600)\n")
+    with serving(tmp_path, "beam.py", cold=True) as served:
+        status, _, errors = served.stop()
+        assert (status, errors) == (0, "farm stops; Ctrl-C again to hurry\n")
+
+
+def test_a_closed_terminal_ends_a_farm_in_order_but_not_under_nohup(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # this may run under nohup
+    try:
+        with serving(tmp_path, "beam.py") as served:
+            status, _, errors = served.stop(signal.SIGHUP)
+        assert (status, "Traceback" in errors) == (0, False)
+        assert not (tmp_path / "run" / "farm.json").exists()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits that it is ignored
+        with serving(tmp_path, "beam.py") as served:
+            told = Path(f"/proc/{served.process.pid}/status").read_text()
+            ignored = int(told.split("SigIgn:")[1].split()[0], 16)
+            assert ignored & (1 << (signal.SIGHUP - 1))
+            served.process.send_signal(signal.SIGHUP)
+            with farm.connect(served.folder) as client:
+                assert client.models() == ["beam"]
+            assert served.stop()[0] == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -106,7 +106,7 @@ def test_missing_packages_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("model", "the file is 'model'; expected letters, digits, '_', '-', '.' and the end .py"),
         ("a=b.py", "the file is 'a=b.py'; expected letters"),
         ("jax.py", "jax.py would hide the package jax from programs beside it"),
-        ("nosuch/model.py", "nosuch/model.py cannot be written: No such file or directory"),
+        ("nosuch/model.py", "nosuch/model.py: No such file or directory; check the path"),
     ],
 )
 def test_a_refused_name_is_one_line(tmp_path: Path, name: str, complaint: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from farm.cli import run
 from farm.cli.launcher import LAUNCHER, script
+from farm.provision.batch.allocation import STEP_SIZES
 from tests.support.wheel import distributions_of_farm, fresh_environment
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,11 @@ def test_the_script_in_the_repository_is_that_of_the_package() -> None:
     assert not ours.is_symlink() or not ours.readlink().is_absolute()
 
 
+def test_the_script_and_the_package_agree_on_what_a_step_requests() -> None:
+    assert f"\nsizes='{STEP_SIZES.pattern}'\n" in LAUNCHER.read_text()
+
+
+@pytest.mark.slow
 def test_a_wheel_and_a_source_distribution_have_the_script(tmp_path: Path) -> None:
     """`farm launcher` of a fresh environment outside the checkout prints its own script."""
     wheel, source = distributions_of_farm(tmp_path / "dist")
@@ -107,12 +113,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-JOB = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
+JOB = {"SLURM_JOB_ID": "0", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
 TASKS = {**JOB, "SLURM_NTASKS": "8"}
 PAIRS = {**TASKS, "SLURM_CPUS_PER_TASK": "2", "SLURM_NTASKS": "4"}
 UNEVEN = {**JOB, "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}
 TWO = {
-    "SLURM_JOB_ID": "1",
+    "SLURM_JOB_ID": "0",
     "SLURM_HET_SIZE": "2",
     "SLURM_JOB_NUM_NODES": "1",
     "SLURM_JOB_CPUS_PER_NODE": "2",
@@ -130,9 +136,9 @@ def checked(folder: Path, words: str, job: dict[str, str]) -> tuple[int, str, st
     launcher = folder / "launcher.sh"
     launcher.write_text(script(BESIDE))
     done = subprocess.run(
-        [shutil.which("bash") or "", str(launcher), *words.split()],
+        [shutil.which("bash") or "", str(launcher), "--check", *words.split()],
         cwd=folder,
-        env={"PATH": str(folder / "bin"), "FARM_LAUNCHER_CHECK": "1", **job},
+        env={"PATH": str(folder / "bin"), **job},
         capture_output=True,
         text=True,
         check=False,
@@ -200,7 +206,7 @@ def test_the_launcher_says_which_workers_the_job_gets(
         ("beam.py +", JOB, ["which MODEL?"]),
         ("+ beam.py", JOB, ["which MODEL? There is none before +"]),
         ("--to run beam.py -- env", JOB, ["--to only adds workers"]),
-        ("--connect run --dir x beam.py", JOB, ["--to is for a farm that runs elsewhere"]),
+        ("--to run --dir x beam.py", JOB, ["--to is for a farm that runs elsewhere"]),
         ("--dask a:1 --cpus 2 beam.py", JOB, ["with --dask there are none"]),
         ("--dask a:1 beam.py + gpu.py", JOB, ["--dask runs all models"]),
         ("--mpi 2 --gpus auto solver.py", JOB, ["SLURM assigns those of MPI ranks"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.cli import launcher_check, run
+from farm.cli import launcher, run
 from farm.cli.launcher import script
 from tests.support.dispatcher_farm import run_farm
 
@@ -140,7 +140,7 @@ def test_a_slurm_that_does_not_answer_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "bin" / "sbatch").write_text("#!/bin/bash\nexec sleep 60\n")
-    monkeypatch.setattr(launcher_check, "ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(launcher, "ASK_TIMEOUT_S", 0.2)
     monkeypatch.chdir(folder)
     assert run(["launcher", "--check", "sbatch", "farm.sh", "beam.py"]) == 2
     assert "sbatch has not answered in 0.2 s" in capsys.readouterr().err

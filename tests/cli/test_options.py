@@ -8,8 +8,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from farm.cli import cli, run
-from farm.cli.options import Renamed, new_file, target_argument, target_option
+from farm.cli import cli, options, run
+from farm.cli.options import (
+    MOST_PER_CPU,
+    new_file,
+    target_argument,
+    target_option,
+    workers_option,
+)
 
 
 def test_it_hands_on_what_is_given_and_none_otherwise() -> None:
@@ -68,16 +74,47 @@ def test_each_verb_without_another_argument_takes_the_farm_as_one() -> None:
     assert all(with_target), "a verb with --to alone should use @target_argument"
 
 
-def test_old_spellings_work_and_are_not_shown() -> None:
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> click.Command:
     @click.command()
-    @click.option("--to", "where", cls=Renamed, old=("--connect",), default="here")
-    def command(where: str) -> None:
-        click.echo(where)
+    @workers_option("count", 1, "How many.")
+    def command(count: int | None) -> None:
+        click.echo(f"starts {count}")
 
-    runner = CliRunner()
-    for line in (["--to", "there"], ["--connect", "there"], ["--connect=there"]):
-        assert runner.invoke(command, line).output == "there\n"
-    assert runner.invoke(command, []).output == "here\n"
-    shown = runner.invoke(command, ["--help"]).output
-    assert "--to" in shown
-    assert "--connect" not in shown
+    monkeypatch.setattr(options, "allowed_cpus", lambda: 2)
+    return command
+
+
+@pytest.mark.parametrize("words", ["-n 128", "--workers 128", "-n 5000 --many", "--many -n 5000"])
+def test_numbers_of_workers_that_start_without_a_question(
+    workers: click.Command, words: str
+) -> None:
+    assert CliRunner().invoke(workers, words.split()).output.startswith("starts ")
+
+
+def test_more_workers_than_a_machine_can_bear_are_refused(workers: click.Command) -> None:
+    found = CliRunner().invoke(workers, ["-n", str(2 * MOST_PER_CPU + 1)])
+    assert found.exit_code == 2
+    text = "129 workers on 2 CPUs of this machine, expected at most 128; --many starts them anyway"
+    assert text in found.output
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
+def test_a_person_is_asked(
+    workers: click.Command, answer: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "is_interactive", lambda: True)
+    found = CliRunner().invoke(workers, ["-n", "5000"], input=f"{answer}\n")
+    assert found.exit_code == status
+    assert "5000 workers on 2 CPUs of this machine: start them? [y/N]" in found.output
+    assert ("starts 5000" in found.output) == (status == 0)
+
+
+@pytest.mark.parametrize("verb", ["serve", "worker", "sweep run", "experiment run"])
+def test_every_command_that_starts_workers_names_their_number_alike(
+    capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    assert run([*verb.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "-n, --workers COUNT" in text
+    assert "--many" in text

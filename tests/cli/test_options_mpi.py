@@ -57,11 +57,11 @@ def test_groups_that_cannot_be_had(folder: Path, arguments: list[str], message: 
 @pytest.mark.parametrize(
     ("verb", "options", "message"),
     [
-        ("serve", ["--mpi", "2", "--workers", "0"], "--mpi applies to workers on this machine"),
+        ("serve", ["--mpi", "2", "--workers", "0"], "mpi is 2; expected workers on this machine"),
         (
             "serve",
             ["--mpi", "2", "--dask", "tcp://x:1"],
-            "--mpi applies to workers on this machine",
+            "mpi is 2; expected workers on this machine",
         ),
         ("serve", ["--mpi-launch", "mpiexec"], "expected it to come with mpi, the number of ranks"),
         ("worker", ["--mpi-launch", "mpiexec"], "--mpi-launch needs --mpi RANKS"),

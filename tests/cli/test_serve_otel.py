@@ -284,7 +284,8 @@ def test_without_the_option_opentelemetry_is_not_loaded(tmp_path: Path) -> None:
 import sys
 import farm
 from farm.cli.front_door import run
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 
 class Twice(farm.Model):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from farm.cli.signals import stopped_by_signals, terminable
 from farm.sweep.run.run import Stop
+from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import run_here
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -18,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @pytest.mark.parametrize(
     "command",
     [
-        ["worker", "a.py", "--connect", "nosuch.json"],
+        ["worker", "a.py", "--to", "nosuch.json"],
         ["experiment", "serve", "--aepsych", "192.0.2.1:0", "--insecure"],
         ["serve", "nosuch.py", "--port", "0"],
     ],
@@ -51,6 +53,25 @@ def test_each_signal_stops_in_its_way(sent: list[signal.Signals], at_once: bool)
     assert (stop.asked, stop.at_once) == (True, at_once)
     assert [signal.getsignal(number) for number in SIGNALS] == before
     signal.signal(signal.SIGHUP, hangup)
+
+
+@pytest.mark.parametrize("left_s", [3600, -1])
+def test_in_a_batch_job_sigterm_asks_and_the_end_of_the_job_is_at_once(
+    left_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + left_s))
+    stop = Stop()
+    with stopped_by_signals(stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked
+        os.kill(os.getpid(), signal.SIGTERM)
+        if left_s < 0:
+            wait_until(lambda: stop.at_once)
+        else:
+            assert not stop.at_once
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.at_once, "Ctrl-C after it is the second request"
 
 
 def test_a_sweep_under_nohup_survives_the_end_of_its_terminal() -> None:

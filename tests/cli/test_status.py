@@ -101,7 +101,7 @@ def test_each_worker_of_a_dask_cluster_is_shown() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(tables({**EMPTY, "events": [], "dask": rows}))
     text = console.export_text()
-    assert re.search(r"Dask worker +host +threads +slots +in flight +done +state", text)
+    assert re.search(r"Dask worker +host +threads +slots +running +done +state", text)
     assert re.search(r"gpu-0 +n1 +4 +1 +1 +7 +open", text)
     assert re.search(r"tcp://n1:2 +n1 +4 +0 +1 +7 +lacks resources", text)
 
@@ -109,11 +109,12 @@ def test_each_worker_of_a_dask_cluster_is_shown() -> None:
 def test_models_are_shown_with_units_and_descriptions() -> None:
     load = {"name": "load", "shape": [1], "unit": "N", "description": "at the tip"}
     field = {"name": "u", "shape": [-1, 2]}
-    beam = {"name": "beam", "inputs": [load], "outputs": [field], "left_out": 3}
+    point = {"name": "point", "shape": []}
+    beam = {"name": "beam", "inputs": [load, point], "outputs": [field], "left_out": 3}
     console = Console(file=io.StringIO(), width=120)
     console.print(tables({**EMPTY, "events": [], "descriptions": [beam]}))
     shown = console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
-    assert "load [1] N (at the tip)" in shown
+    assert "load [1] N (at the tip), point " in shown
     assert "u [any x 2], and 3 more" in shown
 
 
@@ -199,6 +200,12 @@ def test_the_record_is_shown_with_what_stopped_it() -> None:
     quiet = {**record, "reuse": False, "trouble": ""}
     console.print(tables({**state, "record": quiet}))
     assert "record a.record: 7 evaluations\n" in console.export_text().replace(" \n", "\n")
+
+
+def test_workers_that_have_not_joined_are_shown() -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, "expected": {"workers": 8, "joined": 4}, "events": []}))
+    assert "8 workers expected, 4 have joined after 30 s" in console.export_text()
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 restart"), (3, "3 restarts")])

@@ -16,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 
 import farm
 from farm.cli import run
-from farm.cli.status_use import BAR, CLIENTS_SHOWN, bar, clients, lines, progress
+from farm.cli.status import BAR, CLIENTS_SHOWN, bar, clients, lines, progress
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import LIMIT_S, Served, serving
 
@@ -133,13 +133,14 @@ def test_why_a_chain_waits_behind_a_sweep(
         first = model.submit([1.0])
         wait_until(lambda: sweep.clients() and sweep.clients()[0]["running"] == 1)
         more = [model.submit([2.0]) for _ in range(3)]
+        wait_until(lambda: sweep.clients()[0]["queued"] == 3)
         with farm.connect(held.folder, client="chain", chain="7") as chain:
             mine = chain.model().submit([3.0])
             wait_until(lambda: chain.why()["phase"] == "queued")
             out = shown("status", "--why", "chain")
             assert "of client 'chain' in chain '7', has waited" in out
             assert "\n  it is next: no other call goes first\n" in out
-            assert "they run 1 of 'sweep'" in out
+            assert "with calls of 'sweep' (1)" in out
             found = json.loads(shown("status", "--why", "chain", "--chain", "7", "--json"))
             assert (found["client"], found["position"]) == ("chain", 1)
             number = found["call"]

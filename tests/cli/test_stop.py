@@ -10,7 +10,8 @@ import pytest
 
 from farm.cli import run
 from farm.errors import Unavailable
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 from farm.transports.connection import Connection, read_connection, write_connection
 from tests.support.coroutines import wait_until
@@ -37,7 +38,7 @@ def test_a_farm_ends_in_order(capsys: pytest.CaptureFixture[str], served: Served
     assert out == ""
     first, last = errors.splitlines()
     assert f"(process {served.process.pid} on " in first
-    assert first.endswith("1 workers end")
+    assert first.endswith("1 worker ends")
     assert last.startswith("ended after ")
     assert served.process.wait(LIMIT_S) == 0
     with pytest.raises(Unavailable, match="no connection file"):

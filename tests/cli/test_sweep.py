@@ -6,11 +6,13 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
+import farm
 from farm.cli import run
 from farm.sweep.file.recovery import journal_of
 from tests.support.dispatcher_farm import BEAM, Served, serving
@@ -42,8 +44,8 @@ def test_a_running_farm_is_swept(
 ) -> None:
     target = {
         "folder": f"--to {served.folder}",
-        "url": f"--url {served.connection.url}",
-        "file": f"--connect {served.folder}/farm.json",
+        "url": f"--to {served.connection.url}",
+        "file": f"--to {served.folder}/farm.json",
     }[by]
     words = f"{target} --model beam {PARAMS} --design sobol:16 --seed 7 -o s.h5 --notes first"
     status, out, err = sweep(capsys, words)
@@ -127,6 +129,30 @@ def test_what_is_complete_needs_no_farm(capsys: pytest.CaptureFixture[str], serv
     assert not journal_of(Path("s.h5")).exists()
 
 
+def test_what_is_complete_is_not_opened_for_writing(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    words = f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5"
+    sweep(capsys, words)
+    before = Path("s.h5").read_bytes()
+    with h5py.File("s.h5"):  # as a notebook does
+        for again in ("--resume s.h5", "--resume s.h5 --retry-failed", words):
+            status, _, err = sweep(capsys, again)
+            assert (status, err) == (0, "s.h5 is complete, 0 points failed\n")
+    assert Path("s.h5").read_bytes() == before
+    assert [path.name for path in Path().glob("s.h5.*")] == ["s.h5.status.json"]
+
+
+def test_an_extension_without_its_farm_changes_nothing(
+    capsys: pytest.CaptureFixture[str], served: Served
+) -> None:
+    sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5")
+    before = Path("s.h5").read_bytes()
+    assert sweep(capsys, "extend s.h5 --points 8 --to /nowhere")[0] != 0
+    assert Path("s.h5").read_bytes() == before
+    assert not journal_of(Path("s.h5")).exists()
+
+
 def test_limits_end_it_and_it_goes_on(capsys: pytest.CaptureFixture[str], served: Served) -> None:
     words = f"--to {served.folder} {PARAMS} --param raise=choice:1 --no-probe"
     words += " --design random:50 --in-flight 1 -o s.h5"
@@ -202,6 +228,32 @@ def test_every_point_gets_its_seed(capsys: pytest.CaptureFixture[str], tmp_path:
         assert file["out_0"][:2].ravel().tolist() == [1201125462, 3618983171]
 
 
+@pytest.mark.parametrize("decorator", [farm.model, farm.jax_model])
+def test_a_misspelt_config_key_is_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, decorator: Any
+) -> None:
+    def forward(x: Any, nodes: int = 10) -> Any:
+        return x * nodes
+
+    Path("points.csv").write_text("x,nodez\n1,3\n2,4\n")
+    model = decorator(inputs={"x": 1}, outputs={"y": 1})(forward)
+    with farm.serve(model, dir=tmp_path / "run") as client:
+        for words in (
+            "--param x=0:1 --param nodez=int:3:4 --design random:4",
+            "--param x=0:1 --fix nodez=3 --design random:4",
+            "--param x=0:1 --seed-key nodez --design random:4",
+            """--param x=0:1 --config '{"nodez": 3}' --design random:4""",
+            "--design file:points.csv",
+        ):
+            status, _, err = sweep(capsys, words, "-o", "s.h5", "--to", str(tmp_path / "run"))
+            assert status == 2
+            assert (
+                "the key 'nodez', which model 'forward' does not have; its keys are: nodes" in err
+            )
+        assert client.status()["done"] == 0
+    assert not Path("s.h5").exists()
+
+
 def started_in_order(path: str) -> list[int]:
     """Return the points of a sweep that ran one at a time, in the order in which they ran."""
     with h5py.File(path) as file:
@@ -242,6 +294,7 @@ class Costly(farm.Model):
 """
 
 
+@pytest.mark.slow
 def test_the_model_says_what_costs_most(capsys: pytest.CaptureFixture[str]) -> None:
     Path("costly.py").write_text(COSTLY)
     words = "costly.py:Costly --param n=0:1 --fix by=3 --design sobol:16 --seed 7 --in-flight 1 -o"

@@ -14,8 +14,8 @@ import pytest
 
 from farm.cli import run
 from farm.storage.lock import Lock
+from farm.sweep.file.lock import lock_of
 from farm.sweep.file.recovery import journal_of
-from farm.sweep.file.store import lock_of
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, FARM, Served, environment, run_farm, serving
 from tests.support.time_limits import scaled

@@ -6,22 +6,33 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import h5py
 import numpy as np
 import pytest
 
-from farm.cli.sweep_farm import Target, is_unchanged, kept_target, open_farm, sources_of
+from farm.cli.sweep_farm import (
+    Target,
+    chosen_farm,
+    is_unchanged,
+    kept_target,
+    open_farm,
+    sources_of,
+)
 from farm.errors import ModelFailed, Unavailable
+from farm.settings import Settings, settings_of
+from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.signature import signed
 from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection
 from farm.worker.specs import version_of
 from tests.support.dask_cluster import dask_cluster
-from tests.support.dispatcher_farm import BEAM, LIMIT_S, run_farm, serving, start_farm
+from tests.support.dispatcher_farm import BEAM, LIMIT_S, run_farm, run_here, serving, start_farm
 from tests.support.running_farm import Farm
+from tests.support.setting_ways import options_of
 from tests.sweep.samples import BEAM as BEAM_INFO
 from tests.sweep.samples import plan_of
 
@@ -61,7 +72,7 @@ def test_a_sweep_waits_for_the_first_worker_of_a_running_farm(folder: Path) -> N
             assert process.stderr is not None
             said = process.stderr.readline()
             assert said == "waiting: no model is known yet: the farm waits for its first worker\n"
-            worker = start_farm("worker", "beam.py", "--connect", str(served.folder), cwd=folder)
+            worker = start_farm("worker", "beam.py", "--to", str(served.folder), cwd=folder)
             try:
                 _, errors = process.communicate(timeout=LIMIT_S)
             finally:
@@ -130,8 +141,8 @@ def test_what_is_no_target_is_no_farm_in_particular(text: str) -> None:
     assert Target.from_json(text) == Target()
 
 
-def facts_of(target: Target) -> dict[str, str]:
-    return {"target": target.to_json()}
+def plan_with(target: Target) -> Plan:
+    return plan_of(provenance={"target": target.to_json()})
 
 
 @pytest.mark.parametrize(
@@ -150,29 +161,29 @@ def test_what_a_file_names_is_run_for_the_user_who_signed_it_only(
     target: Target, shown: str
 ) -> None:
     path = Path("s.h5")
-    assert kept_target(signed(facts_of(target)), path, trust=False) == target
-    assert kept_target(facts_of(target), path, trust=True) == target
+    assert kept_target(signed(plan_with(target)), path, trust=False) == target
+    assert kept_target(plan_with(target), path, trust=True) == target
     with pytest.raises(click.ClickException, match=r"not written by you.*--trust") as refusal:
-        kept_target(facts_of(target), path, trust=False)
+        kept_target(plan_with(target), path, trust=False)
     assert shown in str(refusal.value)
 
 
 def test_a_file_that_names_nothing_needs_no_signature() -> None:
-    assert kept_target({}, Path("s.h5"), trust=False) == Target()
+    assert kept_target(plan_of(), Path("s.h5"), trust=False) == Target()
 
 
 def test_a_package_is_not_looked_up_in_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a copied signature would run a package beside the copy of the file."""
-    facts = signed(facts_of(Target(("json.tool:main",))))
-    assert kept_target(facts, Path("s.h5"), trust=False).models == ("json.tool:main",)
+    plan = signed(plan_with(Target(("json.tool:main",))))
+    assert kept_target(plan, Path("s.h5"), trust=False).models == ("json.tool:main",)
     before = Path.cwd()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(click.ClickException, match=r"json\.tool:main is looked up") as refusal:
-        kept_target(facts, Path("s.h5"), trust=False)
+        kept_target(plan, Path("s.h5"), trust=False)
     assert f"started in {before}" in str(refusal.value)
-    assert kept_target(facts, Path("s.h5"), trust=True).models == ("json.tool:main",)
+    assert kept_target(plan, Path("s.h5"), trust=True).models == ("json.tool:main",)
 
 
 def test_models_are_served_while_the_block_lasts(folder: Path) -> None:
@@ -248,7 +259,7 @@ def test_a_sweep_waits_for_workers_with_its_model(
 ) -> None:
     running = Farm(tmp_path)
     running.expect("surrogate")
-    running.expect_later("beam", "kind 'gpu': 1 job is pending", asked=2)
+    running.expect_later("beam", "kind 'gpu': 1 job is pending", asked=3)
     try:
         with open_farm(Target(to=str(tmp_path)), tmp_path / "s.h5", "beam") as farm:
             assert farm.client.model("beam").name == "beam"
@@ -262,6 +273,45 @@ def test_a_model_and_a_farm_are_too_much(tmp_path: Path) -> None:
     target = Target(("a.py",), to="http://x")
     with pytest.raises(click.UsageError, match="not both"), open_farm(target, tmp_path / "s"):
         pass
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"time_limit_s": 0.5, "workers": 3, "record": "a.record", "reuse": True},
+        {"mpi": 2, "mpi_launch": "mpirun {ranks}", "workers": 3},
+        {"dask": "tcp://x:1", "dask_slots": 7, "dask_resources": ["GPU=1", "MEM=2"]},
+    ],
+)
+def test_options_of_a_sweep_are_settings_of_its_farm(
+    folder: Path, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Settings] = []
+
+    def start(models: list[str], settings: Settings, **_: Any) -> None:
+        seen.append(settings)
+        raise click.ClickException("that is all")
+
+    monkeypatch.setattr("farm.cli.sweep_farm.Farm", start)
+    point = ("--param", "load=1:2", "--fix", "E=1,2,4", "--design", "grid:2", "-o", "s.h5")
+    _, _, errors = run_here("sweep", "run", "beam.py", *options_of(values), *point, cwd=folder)
+    assert errors == "farm: error: that is all\n"
+    (settings,) = seen
+    expected = settings_of(values)
+    assert {name: getattr(settings, name) for name in values} == {
+        name: getattr(expected, name) for name in values
+    }
+
+
+@pytest.mark.slow
+def test_a_point_that_exceeds_the_time_limit_fails(folder: Path) -> None:
+    status, _, errors = run_farm(
+        *("sweep", "run", "beam.py", "--time-limit", "0.5", "-n", "1", "--param", "load=1:2"),
+        *("--fix", "E=1,2,4", "--fix", "sleep=600", "--design", "grid:1", "-o", "s.h5"),
+        cwd=folder,
+    )
+    assert status != 0
+    assert "time limit of 0.5 s" in errors
 
 
 @pytest.mark.slow
@@ -319,3 +369,8 @@ def test_the_folder_of_a_farm_that_lives_stays(folder: Path) -> None:
 def test_what_dask_cannot_do_is_said(target: Target, tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match="Dask"), open_farm(target, tmp_path / "s.h5"):
         pass
+
+
+def test_the_farm_of_the_command_line_goes_before_that_of_the_file(tmp_path: Path) -> None:
+    target = Target(to="http://node:1")
+    assert chosen_farm(target, plan_of(), tmp_path / "s.h5", trust=False) is target

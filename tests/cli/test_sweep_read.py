@@ -16,6 +16,7 @@ import xarray as xr
 
 from farm.cli import run
 from farm.cli.sweep_read import describe
+from farm.sweep.file.lock import SweepLock, lock_of
 from farm.sweep.file.progress import Meter, Progress, status_of, write_status
 from farm.sweep.file.reading import SILENT
 from farm.sweep.file.recovery import RUNNING
@@ -39,9 +40,9 @@ def made(path: Path, state: str = COMPLETE, *, failures: bool = True) -> None:
     for point in range(6 if state == COMPLETE else 4):
         bad = failures and point == 3
         store.add(failed(point, worker=worker) if bad else done(PLAN, point, worker=worker))
-    meter = Meter(store.known, title=PLAN.title, run_id=PLAN.run_id)
+    meter = Meter(store.known, PLAN, 0.0)
     store.close(state, {})
-    write_status(status_of(path), meter.now(state))
+    write_status(status_of(path), meter.now(state, 0.0))
 
 
 def sweep(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
@@ -105,7 +106,9 @@ def test_watch_tells_how_it_ended(
 def test_watch_gives_up(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     made(path, "interrupted")
     write_status(status_of(path), Progress(RUNNING, "t", 6, time=time.time()))
+    lock = SweepLock(lock_of(path))
     status, _, err = sweep(capsys, "watch s.h5 --timeout 0")
+    lock.release()
     assert status == 7
     assert "still running" in err
 

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from farm.cli.status import Bar
 from farm.cli.tables import LONGEST_NAME_SHOWN, short_name, size, text_table
 
 NUMBERS = ("done", "7", "1234")
@@ -40,6 +41,37 @@ def test_cells_are_text_below_their_columns() -> None:
     assert len(set(ends)) == 1, "aligned to the right"
     starts = [line.index(word) for line, word in zip(lines, STATES, strict=True)]
     assert len(set(starts)) == 1
+
+
+@pytest.mark.parametrize("name", ["anna@login1, mcmc.py 812", "posterior-of-beam", "x" * 40])
+def test_a_narrow_terminal_shows_all_heads_and_numbers(name: str) -> None:
+    heads = ["callers", "queued", "running", "done", "failed", "calls/s", "share", "last"]
+    row = [name, 64, 1200, 64, 123456, 7, "12.5", "100.0%", "306 ms"]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(text_table(["client", *(f">{head}" for head in heads)], [row]))
+    lines = console.export_text().splitlines()
+    assert lines[0].split() == ["client", *heads]
+    assert " ".join(lines[1].split()).endswith("64 1200 64 123456 7 12.5 100.0% 306 ms")
+    shown = "".join(lines[1].split()[:-9]) + "".join("".join(line.split()) for line in lines[2:])
+    assert shown == name.replace(" ", "")
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_is_drawn_leaves_room_for_texts() -> None:
+    console = Console(width=60, record=True, file=io.StringIO())
+    row = ["sweep", "a survey of beams", Bar(0.5), "in about 12 minutes"]
+    console.print(text_table(["progress of", "name", "", "ends"], [row]))
+    shown = console.export_text()
+    assert shown.splitlines()[0].split() == ["progress", "of", "name", "ends"]
+    assert "50%" in shown
+    assert {"survey", "about", "minutes"} <= set(shown.split())
+
+
+def test_columns_that_say_nothing_may_be_left_out() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    columns = ["name", "?>queued", "?>failed", "?device", "?unit", ">done"]
+    console.print(text_table(columns, [["a", 0, 1, "", "N", 0], ["b", 0, 0, "", "", 0]]))
+    assert console.export_text().splitlines()[0].split() == ["name", "failed", "unit", "done"]
 
 
 @pytest.mark.parametrize(

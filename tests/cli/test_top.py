@@ -114,7 +114,7 @@ def test_each_part_is_shown() -> None:
     assert re.search(r"beam +evaluate +7 +3 +40 +2 +500 ms +2.5 s", text)
     assert re.search(r"ModelFailed +beam +31 +\S+ \S+ +boom", text)
     assert re.search(r"crash +5 +\S+ \S+ +n7/1 +exit code 3", text)
-    assert re.search(r"client +share.*\n +c8 +8.0% +1 +2 .*3.5", text)
+    assert re.search(r"client +share.*\nc8 +8.0% +1 +2 .*3.5", text)
     assert re.search(r"sweep +beam +5 +9 +1 +0 +60 s", text)
     assert re.search(r"big +problem +refused: no account", text)
     assert re.search(r"big +pending +PENDING +12 +Resources", text)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,9 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
+import zmq
 
 import farm
 from farm.provision.batch.systems import SYSTEMS
+from farm.transports.connection import Connection, write_connection
+from farm.wording import counted
 from tests.support.batch_jobs import JOBS
 from tests.support.dispatcher_farm import (
     BEAM,
@@ -26,10 +30,13 @@ from tests.support.dispatcher_farm import (
     Served,
     environment,
     run_farm,
+    run_here,
     serving,
 )
 from tests.support.running_farm import wait_until
 from tests.support.warm_parents import parents_among
+
+PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
 
 
 @contextlib.contextmanager
@@ -52,7 +59,7 @@ def worker_of(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run `farm worker` for the block; afterwards the farm knows that it left."""
     with subprocess.Popen(
-        [*FARM, "worker", "beam.py", "--connect", str(served.folder), *options],
+        [*FARM, "worker", "beam.py", "--to", str(served.folder), *options],
         cwd=served.folder.parent,
         env=environment() | dict(told or {}),
         stderr=subprocess.PIPE,
@@ -69,7 +76,7 @@ def worker_of(
 def worker(served: Served) -> Iterator[subprocess.Popen[str]]:
     with worker_of(served, "-n", "1") as process:
         assert process.stderr is not None
-        assert "1 workers ready" in process.stderr.readline()
+        assert "1 worker ready" in process.stderr.readline()
         yield process
 
 
@@ -85,7 +92,7 @@ def test_who_is_stopped_while_models_load_was_never_ready(served: Served, tmp_pa
         f"import time\nopen({str(loading)!r}, 'w').close()\ntime.sleep({LIMIT_S})\n{BEAM}"
     )
     with subprocess.Popen(
-        [*FARM, "worker", str(tmp_path / "slow.py"), "--connect", str(served.folder)],
+        [*FARM, "worker", str(tmp_path / "slow.py"), "--to", str(served.folder)],
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,
@@ -96,6 +103,31 @@ def test_who_is_stopped_while_models_load_was_never_ready(served: Served, tmp_pa
         _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert "ready" not in errors
+
+
+SOON = "import sys, farm.wording; farm.wording.JOIN_S = 3; from farm.__main__ import main; main()"
+
+
+def test_who_has_not_joined_says_so_with_the_address_and_is_not_ready(tmp_path: Path) -> None:
+    (tmp_path / "beam.py").write_text(BEAM)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        (server, _), (public, secret) = zmq.curve_keypair(), zmq.curve_keypair()
+        keys = server.decode(), public.decode(), secret.decode()
+        write_connection(tmp_path / "workers.json", Connection(address, *keys))
+        with subprocess.Popen(
+            [sys.executable, "-c", SOON, "worker", "beam.py", "--to", str(tmp_path), "-n", "2"],
+            cwd=tmp_path,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            expected = "2 workers expected, 0 have joined after 3 s; they try"
+            line = process.stderr.readline()
+            process.terminate()
+            assert line == f"{expected} {address}\n"
+            assert "ready" not in process.stderr.read()
 
 
 def test_a_signal_drains_the_running_call_is_finished(
@@ -134,10 +166,45 @@ def test_its_models_log_goes_to_the_run_folder(
     assert list((served.folder / "logs").glob("*.log"))
 
 
+@pytest.mark.parametrize(("option", "end"), [("-n", signal.SIGINT), ("--workers", signal.SIGTERM)])
+def test_a_running_farm_gets_more_workers_by_the_command_of_the_page(
+    tmp_path: Path, option: str, end: signal.Signals
+) -> None:
+    (command,) = re.findall(r"^farm (worker .* --to farm-run -n 8) +#", PAGE, re.MULTILINE)
+    words = command.replace("farm-run -n 8", f"run {option} 2").split()
+    (tmp_path / "beam.py").write_text(BEAM)
+    with (
+        serving(tmp_path, "beam.py", "--workers", "1") as served,
+        farm.connect(served.folder) as client,
+    ):
+
+        def names() -> set[str]:
+            return {worker["name"] for worker in client.status()["workers"]}
+
+        served.wait_for_workers(1)
+        (first,) = names()
+        with subprocess.Popen(
+            [*FARM, *words], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        ) as more:
+            try:
+                assert more.stderr is not None
+                assert "2 workers ready" in more.stderr.readline()
+                one, other = names() - {first}
+                status, _, errors = run_here("drain", one, "--to", "run", cwd=tmp_path)
+                assert status == 0, errors
+                wait_until(lambda: names() == {first, other}, "one of them leaves")
+                more.send_signal(end)
+                assert more.wait(LIMIT_S) == 0
+            finally:
+                more.kill()
+        wait_until(lambda: names() == {first}, "the other leaves, too")
+        assert client.model("beam")([[1.0, 2.0, 4.0], [8.0]]).tolist() == [8.0, 4.0, 2.0]
+
+
 def test_the_end_of_the_farm_ends_its_workers(tmp_path: Path) -> None:
     with started(tmp_path) as served, worker_of(served) as worker:
         assert worker.stderr is not None
-        assert "1 workers ready" in worker.stderr.readline()
+        assert "1 worker ready" in worker.stderr.readline()
         served.stop()
         assert worker.wait(LIMIT_S) == 0
 
@@ -145,7 +212,7 @@ def test_the_end_of_the_farm_ends_its_workers(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_loaded_is_said(served: Served) -> None:
     folder = served.folder.parent
     (folder / "broken.py").write_text("import no_such_module_here\n")
-    status, _, errors = run_farm("worker", "broken.py", "--connect", "run", cwd=folder)
+    status, _, errors = run_farm("worker", "broken.py", "--to", "run", cwd=folder)
     assert status == 2
     assert "no_such_module_here" in errors
     assert errors.strip().splitlines()[-1].startswith("farm: error: ")
@@ -166,7 +233,7 @@ def test_as_many_processes_as_there_is_room_for(
 ) -> None:
     with worker_of(served, *options, told=told) as process:
         assert process.stderr is not None
-        assert f"{count} workers ready" in process.stderr.readline()
+        assert f"{counted(count, 'worker')} ready" in process.stderr.readline()
         wait_until(lambda: len(workers(served)) == count, f"{count} workers")
         assert {row["device"] for row in workers(served)} == devices
 
@@ -197,7 +264,7 @@ def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(
     system: str, tmp_path: Path
 ) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
-    command = [*FARM, "worker", "beam.py", "--connect", "run/farm.json"]
+    command = [*FARM, "worker", "beam.py", "--to", "run/farm.json"]
     told, job = JOBS[system]
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment() | told, stderr=subprocess.PIPE, text=True
@@ -214,7 +281,7 @@ def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(
 
 def test_outside_a_job_a_missing_farm_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
-    status, _, errors = run_farm("worker", "beam.py", "--connect", "run", cwd=tmp_path)
+    status, _, errors = run_farm("worker", "beam.py", "--to", "run", cwd=tmp_path)
     assert status != 0
     assert "waiting for" not in errors
 
@@ -258,7 +325,7 @@ def test_workers_drain_before_the_end(served: Served) -> None:
 def test_a_time_limit_that_no_call_can_meet_is_refused(served: Served) -> None:
     folder = served.folder.parent
     status, _, errors = run_farm(
-        *("worker", "beam.py", "--connect", "run", "--time-limit", "0"), cwd=folder
+        *("worker", "beam.py", "--to", "run", "--time-limit", "0"), cwd=folder
     )
     assert status == 2
     assert errors.startswith("farm: error: Invalid value for '--time-limit': 0")

@@ -46,8 +46,8 @@ def test_a_few_workers_have_a_row_each_those_with_trouble_first() -> None:
     sick = row("n2/3-c", trouble=["was started again 3 times"], phase="shut")
     assert lines([busy, used, sick]) == [
         "worker busy for p50 p99 done failed memory cpu restarts",
-        "n2/3-c idle, takes no calls 0",
-        "n1/1-a 3 s 500 ms 2 s 9",
+        "n2/3-c idle, takes no calls 0 0 0",
+        "n1/1-a 3 s 500 ms 2 s 9 0 0",
         "n1/2-b idle 0 2 1 GiB 0.97 3",
         "n2/3-c: was started again 3 times",
     ]

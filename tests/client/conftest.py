@@ -12,6 +12,9 @@ from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import Served, serving
 from tests.support.scripted_lines import MODELS, in_farm
 from tests.support.umbridge_models import official_server
+from tests.transports import conftest as transports
+
+road, both_roads, desk = transports.road, transports.both_roads, transports.desk
 
 NAMES = ("Affine", "Beam", "Long", "Misfit", "Moody", "Once", "Plane", "Two")
 

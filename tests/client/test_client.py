@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Hints, Operation
+from farm.cli import run
 from farm.client import Client, RemoteModel, connect
+from farm.client.client import Patience
 from farm.client.http_line import HttpLine
+from farm.client.native_line import NativeLine
 from farm.errors import Cancelled, InvalidInput, InvalidRequest, ModelNotFound, Unavailable
-from farm.transports.connection import Connection, write_connection
+from farm.transports.connection import Connection, read_connection, write_connection
 from farm.transports.keys import new_keys
-from farm.transports.native_client import NativeLine
 from tests.support.coroutines import LIMIT_S
 from tests.support.dispatcher_farm import Served
 from tests.support.running_farm import Farm
@@ -70,6 +72,28 @@ def test_without_a_name_the_folder_here_is_taken(
         assert client.models() == MODELS
 
 
+@pytest.mark.root
+def test_the_folder_here_of_another_user_is_taken_if_it_is_named(
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "farm-run").mkdir()
+    for name in ("farm.json", "workers.json"):
+        write_connection(tmp_path / "farm-run" / name, read_connection(served.folder))
+        os.chown(tmp_path / "farm-run" / name, 65534, 65534)
+    monkeypatch.chdir(tmp_path)
+    for words in (["call", "1"], ["url"], ["status"], ["stop"], ["worker", "beam.py"]):
+        assert run(words) != 0
+        assert "belongs to user nobody" in capsys.readouterr().err
+    with pytest.raises(Unavailable, match="belongs to user nobody"):
+        connect(wait=60)
+    with connect("farm-run") as client:
+        assert client.models() == MODELS
+    assert run(["url", "--to", "farm-run"]) == 0
+
+
 def test_no_farm_at_all_is_said(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"no farm specified: pass a URL, a connection file"):
         connect()
@@ -105,7 +129,7 @@ def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
     try:
         told = replace(farm._files[0], host=socket.gethostname(), pid=2**22 + 1)
         write_connection(farm.connect, told)
-        with connect(farm.connect) as client:
+        with connect(farm.connect, wait=0.1) as client:
             assert client.models() == []
             with pytest.raises(Unavailable, match="the farm waits for its first worker"):
                 client.model("any")
@@ -165,15 +189,25 @@ def test_a_model_that_is_not_there_is_awaited_only_where_it_may_come(served: Ser
         client.model()
 
 
-def test_a_model_is_awaited_whose_workers_have_yet_to_join(tmp_path: Path) -> None:
+def test_a_model_is_awaited_whose_workers_have_yet_to_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     farm = Farm(tmp_path)
     farm.expect("surrogate")
     farm.expect_later("beam", "kind 'gpu': 1 job is pending", asked=3)
+    waited: list[float] = []
+
+    def no_patience(seconds: float) -> Patience:
+        waited.append(seconds)
+        return Patience(0.0)
+
     try:
-        with connect(farm.connect) as client:
+        with connect(farm.connect, wait=LIMIT_S) as client, monkeypatch.context() as context:
+            context.setattr("farm.client.client.Patience", no_patience)
             problem = "'beam' is not served here; the models are: surrogate; but kind 'gpu'"
             with pytest.raises(Unavailable, match=problem):
                 client.model("beam")
+        assert waited == [LIMIT_S]
         with connect(farm.connect, wait=math.inf) as client:
             assert client.model("beam").name == "beam"
     finally:

@@ -9,7 +9,6 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-import emcee
 import numpy as np
 import pytest
 
@@ -25,6 +24,8 @@ SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 @pytest.fixture
 def names(client: Client) -> dict[str, Any]:
     """Return the names that the page's examples use without defining them."""
+    import emcee  # it loads scipy, which takes a second
+
     rng = np.random.default_rng(1)
     x = np.array([1.0, 2.0])
     return {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from farm.call import Call, Hints, Result
 from farm.client import flow as flow_module
 from farm.client.flow import SEND_AT_ONCE, Flow
+from farm.client.line import Outcome
 from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded
-from farm.transports.line import Outcome
 from tests.support.scripted_lines import HandLine, cube_calls
 from tests.support.time_limits import scaled
 

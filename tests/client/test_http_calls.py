@@ -8,8 +8,8 @@ import pytest
 from farm.call import NO_HINTS, Call, Hints, Operation
 from farm.client import http_calls
 from farm.client.http_calls import HttpCalls, HttpJob, Silence, Task, WaitingTask
+from farm.client.line import Outcome
 from farm.errors import Cancelled, DeadlineExceeded, FarmError, Unavailable
-from farm.transports.line import Outcome
 
 
 class Clock:

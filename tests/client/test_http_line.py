@@ -28,6 +28,7 @@ from farm.call import (
 )
 from farm.client import http_line as http_client
 from farm.client.http_line import HttpLine
+from farm.client.line import Outcome, as_it_is, submit
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -38,7 +39,6 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
 )
-from farm.transports.line import Outcome, as_it_is, submit
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.front_door import Door, front_door
 
@@ -524,7 +524,7 @@ def test_points_that_a_starting_farm_refuses_are_sent_again(
 ) -> None:
     line.describe("gate", EMPTY_CONFIG)
     refused: list[str] = []
-    served = door.dispatcher._served
+    served = door.dispatcher.stages._served
 
     def refuse(model: str) -> ModelInfo:
         if len(refused) < 3:
@@ -532,7 +532,7 @@ def test_points_that_a_starting_farm_refuses_are_sent_again(
             raise Unavailable("the farm is starting")
         return served(model)
 
-    monkeypatch.setattr(door.dispatcher, "_served", refuse)
+    monkeypatch.setattr(door.dispatcher.stages, "_served", refuse)
     inbox = Inbox()
     line.send([(k, call(float(k))) for k in range(5)], NO_HINTS, inbox)
     wait_until(lambda: len(inbox.outcomes) == 5)

@@ -15,8 +15,8 @@ import pytest
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, ModelInfo, Operation, TensorInfo
 from farm.client import http_calls
 from farm.client.http_line import HttpLine
+from farm.client.line import as_it_is, submit_all
 from farm.errors import Unavailable
-from farm.transports.line import as_it_is, submit_all
 from tests.support.coroutines import LIMIT_S
 
 HALF = ModelInfo("half", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))

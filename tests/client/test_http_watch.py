@@ -12,12 +12,12 @@ import pytest
 
 from farm.call import NO_HINTS, Call, Hints, Operation
 from farm.client import http_calls, http_watch
-from farm.client.daemon_pool import Job as Work
 from farm.client.http_calls import HttpCalls, HttpJob, WaitingTask
 from farm.client.http_watch import ASK_AFTER_S, LIVE, TICK_S, FarmWatch
+from farm.client.line import Outcome
+from farm.encoding.tensors import LONGEST_ANSWER
 from farm.errors import Cancelled, DeadlineExceeded, FarmError, Unavailable
 from farm.http.client import Cancellation, HttpClient
-from farm.transports.line import Outcome
 
 
 class Stage(HttpClient):
@@ -34,7 +34,7 @@ class Stage(HttpClient):
         self.steps: list[tuple[float, Callable[[], None]]] = []
         self.asked_at: list[float] = []
         self.hung: list[Cancellation] = []
-        self.work: list[Work] = []
+        self.work: list[Callable[[], None]] = []
         self.then: list[Callable[[], None]] = []
         self.outcomes: dict[object, Outcome] = {}
         self.ended_at: dict[object, float] = {}
@@ -60,7 +60,7 @@ class Stage(HttpClient):
 
     # The pool
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: Callable[[], None]) -> None:
         if not self.work:
             self.work.append(work)
             return
@@ -86,6 +86,7 @@ class Stage(HttpClient):
         *,
         headers: Mapping[str, str] | None = None,
         once: bool = False,
+        most: int = LONGEST_ANSWER,
         cancellation: Cancellation | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
         assert (path, body, once) == (LIVE, b"", True)

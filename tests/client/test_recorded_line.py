@@ -17,12 +17,12 @@ import pytest
 import farm
 from farm.call import NO_HINTS, Call, Hints, Operation, Result
 from farm.client import Client
+from farm.client.line import CallFuture, as_it_is, submit, submit_all
 from farm.client.recorded_line import RecordedLine
 from farm.errors import FarmError, ModelFailed, Unavailable
 from farm.model import Config, Inputs
 from farm.record.entry import Entry, Status
 from farm.record.file import entries_in
-from farm.transports.line import CallFuture, as_it_is, submit, submit_all
 from tests.support.dispatcher_farm import serving
 from tests.support.scripted_lines import HandLine
 from tests.support.time_limits import scaled

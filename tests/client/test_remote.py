@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError, as_completed
 from pathlib import Path
 
-import emcee
 import numpy as np
 import pytest
 
@@ -478,6 +477,8 @@ def log_density(y: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
 
 
 def test_emcee_maps_walkers_at_once_or_by_a_pool(affine: RemoteModel) -> None:
+    import emcee  # it loads scipy, which takes a second
+
     start = np.random.default_rng(3).standard_normal((10, 4))
 
     def one(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from farm.protocols.aepsych.codec import read_answer
 from tests.experiment.talk import TWO
 from tests.support.dispatcher_farm import LIMIT_S
 from tests.support.experiment_server import CLIENTS, ExperimentServer, start_experiments
@@ -428,8 +427,3 @@ def test_an_error_has_two_keys_and_repeats_the_request(wire: Wire) -> None:
         assert list(answer) == ["server_error", "message"]
         assert answer["message"] == request
         assert "\n" not in answer["server_error"]
-
-
-def test_read_answer_reads_what_the_server_writes(wire: Wire) -> None:
-    wire.send(text({"type": "setup", "message": {"config_str": CONFIG}}))
-    assert read_answer(wire.socket.recv(4096)) is not None

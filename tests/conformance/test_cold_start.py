@@ -1,11 +1,14 @@
-"""The published clients call a farm that has no worker yet: they wait for the first one."""
+"""The published clients call a farm that knows no model yet: they wait for the first worker.
+
+Its worker may start elsewhere, or here and still load the model.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,6 +37,19 @@ class Double(farm.Model):
     def evaluate(self, inputs, config):
         return 2 * inputs["x"]
 """
+
+GATED = (
+    """
+import os, time
+
+while not os.path.exists("go"):
+    time.sleep(0.01)
+if os.path.getsize("go"):
+    raise RuntimeError(open("go").read())
+"""
+    + MODEL
+)
+"""The model, loaded once the file `go` is there; a text in it is why it cannot be loaded."""
 
 Ask = Callable[..., object]
 
@@ -87,6 +103,17 @@ def farm_http(served: Served, model: str = "Double") -> object:
     return answer.json()["outputs"]
 
 
+def native(served: Served, model: str = "Double") -> float:
+    with farm.connect(served.folder) as client:
+        return float(client.model(model)(3.0)[0])
+
+
+def native_call(served: Served, model: str = "Double") -> float:
+    with farm.connect(served.folder) as client:
+        call = farm.Call(model, farm.Operation.EVALUATE, (np.array([3.0]),))
+        return float(client.submit(call).result(LIMIT_S).outputs[0][0])
+
+
 ASK: dict[Ask, object] = {
     umbridge_evaluate: 6.0,
     umbridge_models: ["Double"],
@@ -96,6 +123,8 @@ ASK: dict[Ask, object] = {
     graphpipe: 6.0,
     mip: "[6.0]",
     farm_http: [[6.0]],
+    native: 6.0,
+    native_call: 6.0,
 }
 
 
@@ -109,18 +138,39 @@ IN_OTHER_WORDS: dict[Ask, str] = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "double.py").write_text(MODEL)
+    (tmp_path / "gated.py").write_text(GATED)
     return tmp_path
 
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(len(ASK) + 1) as threads:
+    with ThreadPoolExecutor(len(ASK) + 2) as threads:
         yield threads
 
 
-def cold(folder: Path, *options: str) -> contextlib.AbstractContextManager[Served]:
+def cold(
+    folder: Path, *options: str, models: Sequence[str] = ("--workers", "0")
+) -> contextlib.AbstractContextManager[Served]:
     mip_at = ("--mip", "Double=127.0.0.1:0")
-    return serving(folder, "--workers", "0", "--grpc-port", "0", *mip_at, *options)
+    return serving(folder, *models, "--grpc-port", "0", *mip_at, *options, cold=True)
+
+
+@contextlib.contextmanager
+def worker(folder: Path) -> Iterator[None]:
+    """A worker that joins from elsewhere."""
+    worker = start_farm("worker", "double.py", "--to", "run/farm.json", cwd=folder)
+    try:
+        yield
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=LIMIT_S)
+
+
+@contextlib.contextmanager
+def loaded(folder: Path) -> Iterator[None]:
+    """The farm's own worker loads its model."""
+    (folder / "go").touch()
+    yield
 
 
 def waiting(served: Served) -> int:
@@ -130,28 +180,62 @@ def waiting(served: Served) -> int:
 
 
 @pytest.mark.slow
-def test_first_calls_wait_for_the_first_worker(folder: Path, pool: ThreadPoolExecutor) -> None:
-    with cold(folder) as served:
+@pytest.mark.parametrize(
+    ("models", "comes"), [(("--workers", "0"), worker), (("gated.py", "--workers", "2"), loaded)]
+)
+def test_first_calls_wait_for_the_first_worker(
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    models: Sequence[str],
+    comes: Callable[[Path], contextlib.AbstractContextManager[None]],
+) -> None:
+    with cold(folder, models=models) as served:
+        url = served.connection.url
         asked: list[Future[object]] = [pool.submit(ask, served) for ask in ASK]
         wait_until(lambda: waiting(served) == len(ASK), "all requests wait")
-        ready = requests.get(f"{served.connection.url}/v2/health/ready", timeout=LIMIT_S)
-        assert ready.status_code == 400
+        assert requests.get(f"{url}/v2/health/live", timeout=LIMIT_S).status_code == 200
+        assert requests.get(f"{url}/v2/health/ready", timeout=LIMIT_S).status_code == 400
+        with tritonclient.grpc.InferenceServerClient(served.connection.grpc) as client:
+            assert client.is_server_live()
+            assert not client.is_server_ready()
         unknown = pool.submit(
             requests.post,
-            f"{served.connection.url}/Evaluate",
+            f"{url}/Evaluate",
             json={"name": "plate", "input": [[1.0]]},
             timeout=LIMIT_S,
         )
         wait_until(lambda: waiting(served) == len(ASK) + 1, "the unknown name waits too")
-        worker = start_farm("worker", "double.py", "--connect", "run/farm.json", cwd=folder)
-        try:
+        with comes(folder):
             assert [future.result(LIMIT_S) for future in asked] == list(ASK.values())
             assert unknown.result(LIMIT_S).status_code == 400
             assert "no model 'plate' is served here" in unknown.result().text
             assert waiting(served) == 0
-        finally:
-            worker.terminate()
-            worker.communicate(timeout=LIMIT_S)
+
+
+@pytest.mark.slow
+def test_a_farm_that_cannot_load_its_model_answers_those_who_wait_and_ends(
+    folder: Path, pool: ThreadPoolExecutor
+) -> None:
+    with cold(folder, models=["gated.py"]) as served:
+        asked = {ask: pool.submit(ask, served) for ask in ASK}
+        info = pool.submit(requests.get, f"{served.connection.url}/Info", timeout=LIMIT_S)
+        wait_until(lambda: waiting(served) == len(ASK) + 1, "all requests wait")
+        (folder / "go").write_text("no licence")
+        _, errors = served.process.communicate(timeout=LIMIT_S)
+        for ask, future in asked.items():
+            if ask is umbridge_models:
+                assert future.result(LIMIT_S) == []
+            else:
+                said = IN_OTHER_WORDS.get(ask, "no licence")
+                if ask is umbridge_evaluate:  # it asks once more, when the farm may have ended
+                    said = "not supported by server|Connection"
+                with pytest.raises(Exception, match=said):
+                    future.result(LIMIT_S)
+        assert info.result(LIMIT_S).json()["models"] == []
+        assert served.process.returncode == 2
+        assert errors.splitlines()[-1].startswith("farm: error: loading ")
+        assert "raised RuntimeError: no licence" in errors.splitlines()[-1]
+        assert "Traceback" not in errors
 
 
 def test_after_the_start_timeout_each_client_gets_an_error_in_its_form(
@@ -262,7 +346,7 @@ def test_names_of_a_kind_that_is_not_described_wait_while_others_are_answered(
         wait_until(lambda: waiting(served) == len(asked) + 1, "all requests wait")
         assert umbridge_evaluate(served) == 6.0
         (folder / "licence").touch()
-        values = [9.0, "x", 9.0, 9.0, "[9.0]", [[9.0]], [[3.0]], [[200_000.0]]]
+        values = [9.0, "x", 9.0, 9.0, "[9.0]", [[9.0]], 9.0, 9.0, [[3.0]], [[200_000.0]]]
         assert [future.result(LIMIT_S) for future in asked] == values
         answer = unknown.result(LIMIT_S)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "ModelNotFound")

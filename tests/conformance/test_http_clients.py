@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import httpx
 import pytest
 import requests
 import urllib3
@@ -80,6 +79,8 @@ def test_urllib3_and_urllib(door: Door) -> None:
 
 
 def test_httpx(door: Door) -> None:
+    import httpx
+
     url = f"{door.url}/Evaluate"
     with httpx.Client(timeout=WAIT_S) as client:
         for expected, body in TOTALS:
@@ -89,6 +90,8 @@ def test_httpx(door: Door) -> None:
 
 
 def test_httpx_at_a_unix_socket(door: Door) -> None:
+    import httpx
+
     transport = httpx.HTTPTransport(uds=str(door.server.unix))
     with httpx.Client(transport=transport, timeout=WAIT_S) as client:
         for expected, body in TOTALS:

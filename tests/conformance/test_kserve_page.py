@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.machine.shared_memory import OBJECTS
+from farm.protocols.kserve.shared_memory.regions import OBJECTS
 from tests.support.dispatcher_farm import serving
 from tests.support.shared_objects import shared_object
 

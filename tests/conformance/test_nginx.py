@@ -23,7 +23,8 @@ import umbridge
 import urllib3
 
 import farm
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 from tests.support.coroutines import wait_until
 from tests.support.shell_page import ShellPage

@@ -1,4 +1,4 @@
-"""Triton's own Python clients, unchanged, against `farm serve --grpc-port 0`."""
+"""Triton's own Python clients over gRPC, unchanged: what those over HTTP do not have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
-import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -22,74 +21,17 @@ from tritonclient.utils import InferenceServerException
 
 import farm
 from farm.protocols.kserve.grpc.codec import messages
-from farm.protocols.kserve.tensors import DATATYPES
+from tests.conformance.triton_farm import triton_farm
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(20.0)
 
-MODELS = f"""
-import time
-import farm
-from farm import TensorInfo
-
-class Twice(farm.Model):
-    name = "twice"
-    inputs = {{"x": 3}}
-    outputs = {{"y": 3, "sum": 1}}
-    max_batch = 16
-
-    def evaluate(self, inputs, config):
-        x = inputs["x"]
-        if "sleep" in config:
-            time.sleep(config["sleep"])
-        if (x == 13).any():
-            raise ValueError("thirteen \\u00fc")
-        return {{"y": 2 * x, "sum": x.sum(axis=1, keepdims=True)}}
-
-class Slow(farm.Model):
-    name = "slow"
-    inputs = {{"seconds": 1}}
-    outputs = {{"seconds": 1}}
-
-    def evaluate(self, inputs, config):
-        time.sleep(float(inputs["seconds"][0]))
-        return inputs["seconds"]
-
-class Count(farm.Model):
-    name = "count"
-    inputs = {{"n": TensorInfo("n", (1,), "int32")}}
-    outputs = {{"i": TensorInfo("i", (1,), "int32")}}
-
-    def stream(self, inputs, config):
-        for i in range(int(inputs["n"][0])):
-            yield [i]
-
-def echo(dtype):
-    class Echo(farm.Model):
-        name = "echo_" + dtype
-        inputs = {{"x": TensorInfo("x", (2,), dtype)}}
-        outputs = {{"y": TensorInfo("y", (2,), dtype)}}
-
-        def evaluate(self, inputs, config):
-            return inputs["x"]
-
-    return Echo
-
-for dtype in {sorted(DATATYPES.values())}:
-    globals()["Echo_" + dtype] = echo(dtype)
-"""
-
-SPECS = ("Twice", "Slow", "Count", *(f"Echo_{dtype}" for dtype in sorted(DATATYPES.values())))
-
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("triton")
-    (folder / "models.py").write_text(MODELS)
-    names = [f"models.py:{name}" for name in SPECS]
-    with serving(folder, *names, "--workers", "2", "--grpc-port", "0") as running:
+    with triton_farm(tmp_path_factory.mktemp("triton")) as running:
         yield running
 
 
@@ -120,61 +62,6 @@ def refused(status: str, text: str) -> Iterator[None]:
 
 
 # Requests that run no model
-
-
-def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("twice")
-    assert client.is_model_ready("twice", "1")
-    assert not client.is_model_ready("twice", "2")
-    assert not client.is_model_ready("nobody")
-    assert client.get_server_metadata().name == "farm"
-    metadata = client.get_model_metadata("twice")
-    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
-        ("x", "FP64", [-1, 3])
-    ]
-    assert [t.name for t in metadata.outputs] == ["y", "sum"]
-    config = client.get_model_config("twice", as_json=True)["config"]
-    assert config["max_batch_size"] == 16
-    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP64", "dims": ["3"]}]
-
-
-def test_the_repository(client: triton.InferenceServerClient) -> None:
-    def states() -> dict[str, str]:
-        return {row.name: row.state for row in client.get_model_repository_index().models}
-
-    assert states()["slow"] == "READY"
-    client.unload_model("slow")
-    try:
-        assert states()["slow"] == "UNAVAILABLE"
-        assert not client.is_model_ready("slow")
-        assert not client.is_server_ready()
-        with refused("NOT_FOUND", "unloaded"):
-            client.infer("slow", [tensor([0.0], "seconds")])
-    finally:
-        client.load_model("slow")
-    assert client.is_server_ready()
-    with refused("NOT_FOUND", "nobody"):
-        client.load_model("nobody")
-    with refused("UNIMPLEMENTED", "not changed from outside"):
-        client.load_model("slow", config="{}")
-
-
-def test_statistics(client: triton.InferenceServerClient) -> None:
-    def told() -> Any:
-        return client.get_inference_statistics("twice").model_stats[0]
-
-    before = told()
-    ask(client, np.zeros((5, 3)))
-    after = told()
-    assert after.inference_count - before.inference_count == 5
-    assert after.inference_stats.success.count - before.inference_stats.success.count == 1
-    assert after.inference_stats.success.ns > before.inference_stats.success.ns
-    assert after.last_inference > 1e12
-    assert any(row.batch_size == 5 for row in after.batch_stats)
-    names = {row.name for row in client.get_inference_statistics().model_stats}
-    assert {"twice", "slow"} <= names
 
 
 def test_what_is_not_offered(client: triton.InferenceServerClient) -> None:
@@ -215,79 +102,9 @@ def _compare(ours: Any, theirs: Any) -> int:
 # Inference
 
 
-@pytest.mark.parametrize("datatype", DATATYPES)
-def test_every_datatype(client: triton.InferenceServerClient, datatype: str) -> None:
-    values: Any
-    if datatype == "BYTES":
-        values = np.array([[b"", b"\x00\xff"], [b"abc", "ü".encode()]], object)
-    elif datatype == "BF16":
-        values = np.array([[1.5, -2.0], [0.0, 3.0]], ml_dtypes.bfloat16)
-    else:
-        values = np.array([[0, 1], [1, 0]], DATATYPES[datatype])
-    given = triton.InferInput("x", [2, 2], datatype)
-    given.set_data_from_numpy(values)
-    answer = client.infer(f"echo_{DATATYPES[datatype]}", [given])
-    found = answer.as_numpy("y")
-    assert found.dtype == values.dtype
-    np.testing.assert_array_equal(found, values)
-
-
-def test_one_evaluation_a_batch_and_more_rows_than_a_batch_takes(
-    client: triton.InferenceServerClient,
-) -> None:
-    rows = np.arange(1000.0, 1300.0).reshape(100, 3)
-    np.testing.assert_array_equal(ask(client, rows), 2 * rows)
-    np.testing.assert_array_equal(ask(client, rows[:1]), 2 * rows[:1])
-    np.testing.assert_array_equal(ask(client, rows[0]), 2 * rows[0])
-
-
-def test_numbers_survive_bit_for_bit(client: triton.InferenceServerClient) -> None:
-    values = np.array([np.nan, -np.inf, 5e-324])
-    assert ask(client, values / 2 * 2).tobytes() == (values / 2 * 4).tobytes()
-
-
-def test_id_outputs_parameters_and_compression(client: triton.InferenceServerClient) -> None:
-    answer = client.infer(
-        "twice",
-        [tensor([1.0, 2.0, 3.0])],
-        model_version="1",
-        request_id="ü" * 100,
-        outputs=[triton.InferRequestedOutput("sum")],
-        parameters={"anything": "goes", "n": 1, "yes": True},
-        priority=1,
-        timeout=10_000_000,
-        compression_algorithm="gzip",
-        headers={"farm-client": "me"},
-    )
-    response = answer.get_response()
-    assert response.id == "ü" * 100
-    assert [output.name for output in response.outputs] == ["sum"]
-    assert answer.as_numpy("sum").tolist() == [6.0]
-    assert ask(client, [1.0, 2.0, 3.0], compression_algorithm="deflate").tolist() == [2, 4, 6]
-
-
-def test_large_tensors(client: triton.InferenceServerClient) -> None:
-    rows = np.random.default_rng(1).normal(size=(400_000, 3))  # 9.6 MB, above gRPC's default
-    np.testing.assert_array_equal(ask(client, rows), 2 * rows)
-
-
-def test_errors_say_what_is_wrong(client: triton.InferenceServerClient) -> None:
-    good = tensor([1.0, 2.0, 3.0])
-    with refused("NOT_FOUND", "no model 'nobody'"):
-        client.infer("nobody", [good])
-    with refused("NOT_FOUND", "no version '9'"):
-        client.infer("twice", [good], model_version="9")
-    with refused("INVALID_ARGUMENT", "expects the inputs ['x']"):
-        client.infer("twice", [tensor([1.0, 2.0, 3.0], "z")])
-    with refused("INVALID_ARGUMENT", "expects FP64"):
-        client.infer("twice", [tensor([1, 2, 3], datatype="INT64")])
-    with refused("INVALID_ARGUMENT", "[-1, 3]"):
-        client.infer("twice", [tensor([1.0, 2.0])])
-    with refused("INVALID_ARGUMENT", "no output 'z'"):
-        client.infer("twice", [good], outputs=[triton.InferRequestedOutput("z")])
-    with refused("INTERNAL", "thirteen ü"):
-        client.infer("twice", [tensor([13.0, 0.0, 0.0])])
-    assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+@pytest.mark.parametrize("packing", ["gzip", "deflate"])
+def test_compressed_messages(client: triton.InferenceServerClient, packing: str) -> None:
+    assert ask(client, [1.0, 2.0, 3.0], compression_algorithm=packing).tolist() == [2, 4, 6]
 
 
 def test_a_declared_shape_costs_nothing(served: Served) -> None:

@@ -372,7 +372,10 @@ def test_sequences_that_are_never_ended_are_bounded() -> None:
         for number, connection in enumerate(waiting, 1):
             parameters = {"sequence_id": number, "sequence_start": True}
             body = json.dumps({"parameters": parameters, "inputs": [x]}).encode()
-            head = f"POST /v2/models/few/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = (
+                f"POST /v2/models/few/infer HTTP/1.1\r\nHost: localhost\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
             connection.sendall(head.encode() + body)
         wait_until(lambda: len(select.select(waiting, [], [], 0)[0]) >= 38, "most are answered")
         answered = [read_answer(c) for c in select.select(waiting, [], [], 0)[0]]

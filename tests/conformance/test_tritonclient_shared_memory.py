@@ -25,9 +25,9 @@ from tritonclient.utils import (
 
 import farm
 from farm.bodies.body import HEAVY_BYTES
-from farm.machine.shared_memory import OBJECTS
-from farm.protocols.kserve.shared_memory.regions import MOST_REGIONS
-from farm.server.farm import Farm, running
+from farm.protocols.kserve.shared_memory.regions import MOST_REGIONS, OBJECTS
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 from tests.support.coroutines import on_loop, wait_until
 from tests.support.dispatcher_farm import LIMIT_S, Served, serving

@@ -150,7 +150,11 @@ def test_64_clients_at_once_get_their_own_answers(url: str) -> None:
 
 
 def test_200_idle_and_half_open_connections_hold_up_nobody(url: str, smooth: Any) -> None:
-    begun = (b"", b"GET /In", b"POST /Evaluate HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+    begun = (
+        b"",
+        b"GET /In",
+        b"POST /Evaluate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+    )
     with ExitStack() as opened:
         for _, start in zip(range(200), itertools.cycle(begun), strict=False):
             connection = socket.create_connection(address(url), timeout=TIMEOUT_S)
@@ -329,7 +333,10 @@ def test_bodies_come_packed_chunked_and_announced(url: str) -> None:
     pieces = requests.post(url + "/Evaluate", data=iter([BODY[:9], BODY[9:]]), timeout=TIMEOUT_S)
     assert (pieces.status_code, pieces.content) == NINE
     with socket.create_connection(address(url), timeout=TIMEOUT_S) as connection:
-        head = b"POST /Evaluate HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST /Evaluate HTTP/1.1\r\nHost: localhost\r\n"
+            b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        )
         connection.sendall(head % len(BODY))
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(BODY)
@@ -337,7 +344,7 @@ def test_bodies_come_packed_chunked_and_announced(url: str) -> None:
 
 
 def test_connections_are_kept_or_closed_as_the_client_says(url: str) -> None:
-    head = b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n%b\r\n%b"
+    head = b"POST /Evaluate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%b\r\n%b"
     with socket.create_connection(address(url), timeout=TIMEOUT_S) as connection:
         for _ in range(20):
             connection.sendall(head % (len(BODY), b"", BODY))

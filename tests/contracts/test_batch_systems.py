@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,62 @@ from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
 from farm.provision.batch.systems import SYSTEMS
-from farm.server.farm import Farm, running
+from farm.provision.batch.systems.grid_engine import COMMANDS
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
+from tests.provision import slurm_stand_in
+from tests.provision.batch.systems.test_grid_engine_output import one_job
 from tests.provision.stand_ins import flux, lsf, pbs
 from tests.provision.stand_ins.site import Site
 from tests.support.dispatcher_farm import LIMIT_S
 from tests.support.running_farm import wait_until
 from tests.support.supervised_farm import supervised
 
-INSTALL = {"pbs": pbs.install, "lsf": lsf.install, "flux": flux.install}
-SUBMIT = {"pbs": "qsub", "lsf": "bsub", "flux": "flux-submit"}
-LIST = {"pbs": "qselect", "lsf": "bjobs", "flux": "flux-jobs"}
+NAME = "farm-1-small+ab"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The stand-in of a batch system, whose commands `install` puts into a new folder.
+
+    submit, list: its commands that submit a job and list jobs. refusal: the answer to a job for
+    the queue `nosuch`. unknown: an id that no job has.
+    """
+
+    install: Callable[[Path], Path]
+    submit: str
+    list: str
+    refusal: str
+    unknown: str
+
+
+STAND_INS = {
+    "pbs": StandIn(pbs.install, "qsub", "qselect", "qsub: Unknown queue", f"99.{pbs.HOST}"),
+    "lsf": StandIn(lsf.install, "bsub", "bjobs", "nosuch: No such queue. Job not submitted.", "99"),
+    "flux": StandIn(
+        flux.install, "flux-submit", "flux-jobs", "[Errno 22] 'nosuch' is not a valid queue", "fbD1"
+    ),
+}
+
+
+def slurm_with_a_job(folder: Path) -> None:
+    jobs = slurm_stand_in.install(folder) / "jobs"
+    jobs.mkdir()
+    for end, text in (("script", ""), ("state", "RUNNING"), ("name", NAME)):
+        (jobs / f"7.{end}").write_text(text)
+
+
+def grid_engine_with_a_job(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "list").write_text(one_job("r", name=NAME))
+    for name in (*COMMANDS, "qacct"):
+        (folder / name).write_text("#!/bin/sh\n" + f"cat {folder}/list\n" * (name == "qstat"))
+        (folder / name).chmod(0o755)
+
+
+WITH_A_JOB = {"slurm": slurm_with_a_job, "grid-engine": grid_engine_with_a_job}
+"""Systems that tests/slurm and tests/grid_engine run for real, with commands that list a job 7."""
 
 MODEL = """
 import os, farm
@@ -51,7 +97,8 @@ class Cluster:
         self.name = name
         self.system: type[BatchSystem] = SYSTEMS[name]
         self.folder = folder
-        self.commands = INSTALL[name](folder / "bin")
+        self.stand_in = STAND_INS[name]
+        self.commands = self.stand_in.install(folder / "bin")
         self.site = Site(self.commands)
         (folder / "double.py").write_text(MODEL)
 
@@ -82,7 +129,7 @@ class Cluster:
         ]
 
 
-@pytest.fixture(params=INSTALL)
+@pytest.fixture(params=STAND_INS)
 def cluster(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cluster]:
@@ -170,11 +217,7 @@ def jobs_of(client: farm.Client) -> list[dict[str, Any]]:
 
 
 def test_a_refusal_is_told_in_the_systems_words(cluster: Cluster) -> None:
-    said = {
-        "pbs": "qsub: Unknown queue",
-        "lsf": "nosuch: No such queue. Job not submitted.",
-        "flux": "[Errno 22] 'nosuch' is not a valid queue",
-    }[cluster.name]
+    said = cluster.stand_in.refusal
     with cluster.farm(min_jobs=1, queue="nosuch") as client:
         wait_until(lambda: events(client, "refused"), "the refusal")
         assert events(client, "refused") == [f"{said}; next try in 5 s"]
@@ -201,9 +244,21 @@ def test_without_its_commands_it_says_what_is_missing(
 # The calls of the interface
 
 
+def test_every_system_has_a_stand_in_or_runs_for_real() -> None:
+    assert sorted([*STAND_INS, *WITH_A_JOB]) == sorted(SYSTEMS)
+
+
+@pytest.mark.parametrize("name", WITH_A_JOB)
+def test_jobs_are_listed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    WITH_A_JOB[name](tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (row,) = asyncio.run(SYSTEMS[name]().jobs()).rows
+    assert (row.id, row.name, row.stand) == ("7", NAME, Stand.RUNNING)
+
+
 def script(cluster: Cluster, command: str, **values: Any) -> str:
     kind = WorkerKind(name="small", models=["m.py"], **values)
-    lines = cluster.system.directives(kind, "farm-1-small+ab", cluster.folder, cluster.folder)
+    lines = cluster.system.directives(kind, NAME, cluster.folder, cluster.folder)
     preamble = cluster.system.preamble(kind)
     last = f"{cluster.system.launch(kind)} {command}\nexit $?"  # a site may have lines after it
     return "\n".join(["#!/bin/bash", *lines, *preamble, last])
@@ -226,7 +281,7 @@ def test_a_job_from_its_submission_to_its_end(cluster: Cluster) -> None:
         job_id = await system.submit(script(cluster, WAITS))
         await until((cluster.folder / "ready").exists, "the program")
         (row,) = (await system.jobs()).rows
-        assert (row.id, row.name, row.stand) == (job_id, "farm-1-small+ab", Stand.RUNNING)
+        assert (row.id, row.name, row.stand) == (job_id, NAME, Stand.RUNNING)
         assert await system.job(job_id) == row
         (cluster.folder / "go").touch()
         await until(lambda: cluster.ends() == ["0"], "the end")
@@ -300,7 +355,7 @@ def test_jobs_are_cancelled_by_id_and_by_name(cluster: Cluster) -> None:
 
 
 def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> None:
-    unknown = {"pbs": f"99.{pbs.HOST}", "lsf": "99", "flux": "fbD1"}[cluster.name]
+    unknown = cluster.stand_in.unknown
 
     async def scene() -> None:
         system = cluster.system()
@@ -318,13 +373,13 @@ def test_an_answer_that_is_none_says_nothing(cluster: Cluster, text: str) -> Non
     async def scene() -> None:
         system = cluster.system()
         job_id = await system.submit(script(cluster, "true"))
-        for command in (LIST[cluster.name], "qstat"):
+        for command in (cluster.stand_in.list, "qstat"):
             cluster.does(command, "says", text)
         with contextlib.suppress(BatchError):
             assert (await system.jobs()).problem
         with pytest.raises(BatchError):
             await system.job(job_id)
-        cluster.does(SUBMIT[cluster.name], "says", text)
+        cluster.does(cluster.stand_in.submit, "says", text)
         with pytest.raises(BatchError) as caught:
             await system.submit(script(cluster, "true"))
         assert not isinstance(caught.value, SubmissionRefused)
@@ -343,7 +398,7 @@ def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
             system.jobs,
             lambda: system.job(job_id),
             lambda: system.cancel([job_id]),
-            lambda: system.cancel_named("farm-1-small+ab"),
+            lambda: system.cancel_named(NAME),
         ]
         if cluster.name == "flux":
             calls.append(lambda: system.drain([job_id]))
@@ -362,7 +417,7 @@ def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
     ],
 )
 def test_a_submission_whose_answer_is_lost_may_have_made_a_job(cluster: Cluster, text: str) -> None:
-    command = SUBMIT[cluster.name]
+    command = cluster.stand_in.submit
     cluster.does(command, "fails", text.replace("SUBMIT", command))
     with pytest.raises(BatchError) as caught:
         asyncio.run(cluster.system().submit(script(cluster, "true")))

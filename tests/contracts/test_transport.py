@@ -28,16 +28,15 @@ from farm.errors import InvalidInput, InvalidOutput, ModelFailed, Unavailable
 from farm.model import Config, Inputs, Model
 from farm.sequences import Sequence, SequenceStep
 from farm.transports.connection import Connection
-from farm.transports.dask import worker as dask_worker
 from farm.transports.dask.transport import DaskTransport
-from farm.transports.peer_line import Listener
-from farm.transports.peers import Peers
+from farm.transports.peers import Listener, Peers
 from farm.transports.stream.listener import UnixListener
 from farm.transports.threads import LocalTransport
-from farm.transports.worker_host import WorkerHost
 from farm.transports.zmq.listener import ZmqListener
+from farm.worker.host.host import WorkerHost
 from farm.worker.runner import Runner
 from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.dask_cluster import keep
 
 
 class Power(Model):
@@ -121,7 +120,7 @@ async def zmq(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispat
 async def stream(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
     with tempfile.TemporaryDirectory() as folder:
         listener = UnixListener(Path(folder))
-        connection = Connection("", local=str(listener.path), host=socket.gethostname())
+        connection = Connection("", local=str(listener.place.path), host=socket.gethostname())
         async with dialed_in(listener, connection, models, workers) as dispatcher:
             yield dispatcher
 
@@ -152,7 +151,7 @@ async def dialed_in(
 async def dask(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispatcher]:
     """Start a Dask cluster in this process, so that tests can share objects with models."""
     specs = ["objects-of-this-process"]
-    dask_worker.keep(specs, models)
+    keep(specs, models)
     cluster = await asyncio.to_thread(
         LocalCluster,
         n_workers=workers,
@@ -378,7 +377,7 @@ async def test_close_lets_running_calls_finish(start: Start) -> None:
 
 
 @contract
-async def test_stopped_workers_hand_back_what_has_not_begun(start: Start) -> None:
+async def test_stopped_workers_recall_what_has_not_begun(start: Start) -> None:
     gate = Gate()
     async with start({"power": gate}, 1) as dispatcher:
         for _ in range(20):

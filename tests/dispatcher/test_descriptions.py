@@ -7,6 +7,7 @@ import pytest
 from farm.call import ModelInfo
 from farm.dispatcher import descriptions
 from farm.dispatcher.descriptions import Descriptions
+from farm.scheduler.state import WorkerId
 
 
 def info(name: str, text: str = "") -> ModelInfo:
@@ -39,6 +40,7 @@ def test_those_of_one_model_are_forgotten() -> None:
     kept = Descriptions()
     kept.keep("a", "1", info("a"))
     kept.keep("b", "1", info("b"))
-    kept.forget("a")
+    kept.know(info("a"), WorkerId("w"))
+    kept.know(info("a", "new"), WorkerId("w"))
     assert kept.find("a", "1") is None
     assert kept.find("b", "1") is not None

@@ -27,7 +27,6 @@ from farm.dispatcher import descriptions
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.dispatcher.feeder import PARTS_A_TURN
-from farm.dispatcher.flush_policy import MOST_ITERATIONS
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
@@ -44,7 +43,9 @@ from farm.scheduler.actions import Action
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from farm.sequences import SequenceId
+from farm.wire.usage import ENDS_RUNS
 from tests.support.coroutines import on_loop, until
+from tests.support.expected import Expected
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
 ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
@@ -92,7 +93,8 @@ class Recorder:
 
     def join(self, worker: WorkerId = W1, models: tuple[ModelInfo, ...] = (CUBE,)) -> None:
         host = worker.partition("/")[0]
-        self.dispatcher.worker_joined(WorkerInfo(worker, models, host=host, pid=7), self)
+        info = WorkerInfo(worker, models, host=host, pid=7, labels={ENDS_RUNS: "yes"})
+        self.dispatcher.worker_joined(info, self)
 
     async def next(self) -> tuple[WorkerId, TaskId, Call]:
         """Return the next call that is sent."""
@@ -190,7 +192,7 @@ async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
     assert [counted[m].rows for m in ("rows", "cube")] == [5, 5]
     assert [counted[m].executions for m in ("rows", "cube")] == [3, 5]
     assert [counted[m].success.count for m in ("rows", "cube")] == [1, 1]
-    assert not dispatcher._feeder
+    assert not dispatcher.stages.feeder
 
 
 @on_loop
@@ -205,7 +207,7 @@ async def test_part_that_fails_fails_the_call_and_takes_the_others_back() -> Non
     await turns()
     assert dispatcher.snapshot()["queues"][0]["queued"] == 0
     assert dispatcher.statistics()["rows"].fail.count == 1
-    assert not dispatcher._feeder
+    assert not dispatcher.stages.feeder
 
 
 @on_loop
@@ -219,7 +221,22 @@ async def test_call_in_parts_is_cancelled_as_one() -> None:
         await waiting
     await turns()
     assert dispatcher.snapshot()["queues"][0]["queued"] == 0
-    assert not dispatcher._waiting
+    assert not dispatcher.stages.tasks.open
+
+
+@on_loop
+async def test_a_call_without_rows_is_answered_without_a_worker() -> None:
+    dispatcher, transport = up()
+    dispatcher.expect([ROWS])
+    none = Call("rows", Operation.EVALUATE, (np.ones((0, 1, 1)),), rows=0)
+    result = await dispatcher.submit(none)
+    assert [(a.shape, a.dtype.name) for a in result.outputs] == [((0, 1), "float64")]
+    outcomes: list[object] = []
+    dispatcher.cancel(dispatcher.start_call(none, NO_HINTS, outcomes.append))
+    await turns()
+    assert (outcomes, transport.sent, dispatcher.calls_open()) == ([], [], 0)
+    with pytest.raises(InvalidInput, match="has shape"):
+        await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 2)),), rows=0))
 
 
 @on_loop
@@ -232,8 +249,6 @@ async def test_call_of_many_rows_is_refused_by_a_full_queue_but_not_by_its_own_p
     await turns()
     with pytest.raises(Overloaded):
         await dispatcher.submit(rows(9))
-    with pytest.raises(InvalidInput, match="no rows"):
-        await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 1)),), rows=0))
     while not waiting.done():
         await turns()
         for worker, task_id, call in transport.sent:
@@ -244,16 +259,16 @@ async def test_call_of_many_rows_is_refused_by_a_full_queue_but_not_by_its_own_p
 
 
 class CountedTurns:
-    """Counts the calls that the scheduler receives in each iteration of the event loop."""
+    """Counts the tasks that the scheduler receives in each turn, while none ends."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.most = 0
         self._dispatcher = dispatcher
-        self._taken = dispatcher.calls_taken
+        self._open = len(dispatcher.stages.tasks.open)
 
     def look(self) -> None:
-        self.most = max(self.most, self._dispatcher.calls_taken - self._taken)
-        self._taken = self._dispatcher.calls_taken
+        before, self._open = self._open, len(self._dispatcher.stages.tasks.open)
+        self.most = max(self.most, self._open - before)
 
 
 @on_loop
@@ -272,10 +287,10 @@ async def test_each_turn_of_the_loop_takes_in_a_bounded_number_of_parts() -> Non
         await asyncio.sleep(0)
         counted.look()
     assert 0 < counted.most <= PARTS_A_TURN
-    assert len(dispatcher._waiting) <= 4 * 2 * 300
+    assert len(dispatcher.stages.tasks.open) <= 4 * 2 * 300
     for task_id in ids:
         dispatcher.cancel(task_id)
-    assert not dispatcher._waiting
+    assert not dispatcher.stages.tasks.open
     assert outcomes == []
 
 
@@ -288,7 +303,7 @@ async def test_many_rows_are_answered_when_the_farm_ends() -> None:
     await dispatcher.close(grace_s=0.0)
     with pytest.raises(Unavailable, match="shut down"):
         await waiting
-    assert not dispatcher._feeder
+    assert not dispatcher.stages.feeder
 
 
 @on_loop
@@ -299,7 +314,7 @@ async def test_rows_wait_no_longer_than_their_call_may() -> None:
     with pytest.raises(DeadlineExceeded, match="no answer within ") as caught:
         await waiting
     assert float(caught.value.message.split()[3]) >= 0.05, "from when the call was taken"
-    assert not dispatcher._waiting
+    assert not dispatcher.stages.tasks.open
 
 
 @on_loop
@@ -383,27 +398,6 @@ async def test_calls_of_one_turn_leave_in_one_message() -> None:
     assert transport.messages == [(W1, 5)]
     dispatcher.finished(W1, [(task_id, Result(())) for _, task_id, _ in transport.sent])
     await asyncio.gather(*tasks)
-
-
-@on_loop
-async def test_calls_that_keep_coming_to_busy_workers_leave_in_few_messages() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    for _ in range(20):  # so that calls are known to be short and may be queued at the worker
-        task = asyncio.create_task(dispatcher.submit(cube()))
-        worker, task_id, _ = await transport.next()
-        dispatcher.finished(worker, [(task_id, Result((np.array([8.0]),), 1e-6))])
-        await task
-    transport.messages.clear()
-    for n in range(40):
-        hints = Hints(call_id=f"{n}")  # so that it is no row of one task with others
-        dispatcher.start_call(cube(), hints, lambda outcome: None)
-        await turns(1)
-    await until(lambda: len(transport.sent) == 40)
-    first, *others = [count for _, count in transport.messages]
-    assert first == 1  # an idle worker gets its call at once
-    assert max(others) <= 2 * (MOST_ITERATIONS + 1)
-    assert len(others) <= 6
 
 
 @on_loop
@@ -722,7 +716,8 @@ async def test_no_call_waited_for_less_than_no_time() -> None:
 
 @on_loop
 async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
-    dispatcher, transport = up()
+    expected = Expected()
+    dispatcher, transport = up(expected=expected)
     assert not dispatcher.is_ready("cube")
     transport.join()
     assert dispatcher.is_ready("cube")
@@ -731,7 +726,7 @@ async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
     dispatcher.worker_left(W1, "killed")
     assert not dispatcher.is_ready("cube")
     assert dispatcher.is_ready("once")
-    dispatcher.first_worker.may_come = lambda: True
+    expected.may_come = True
     assert dispatcher.is_ready("cube")
     assert not dispatcher.is_ready("unknown")
 
@@ -870,7 +865,7 @@ async def straggle(dispatcher: Dispatcher, transport: Recorder) -> Result:
     """Return the result of a call that runs on one worker and was answered by its copy."""
     transport.join()
     times = dispatcher._scheduler.queue("cube", Operation.EVALUATE)
-    times.done = 20
+    times.counts.done = 20
     for _ in range(20):
         times.run_times.add(1e-3)
     waiting = asyncio.create_task(dispatcher.submit(cube()))
@@ -952,23 +947,14 @@ async def test_other_parts_hear_of_workers_and_answers() -> None:
 
 
 @on_loop
-async def test_caller_is_answered_before_the_call_is_recorded() -> None:
+async def test_numbers_that_are_read_after_an_answer_include_it() -> None:
     dispatcher, transport = up()
     transport.join(W1)
-    order: list[tuple[str, float]] = []
-
-    def note(what: str) -> None:
-        of_model = dispatcher.statistics().get("cube")
-        order.append((what, of_model.success.count if of_model is not None else 0))
-
-    dispatcher.on_answered.append(lambda task, outcome, now: note("heard"))
-    dispatcher.on_recorded.append(lambda task, outcome, now: note("recorded"))
-    dispatcher.start_call(cube(), NO_HINTS, lambda outcome: note("answered"))
-    await until(lambda: transport.sent)
-    ((worker, task_id, _),) = transport.sent
-    answer = Result((np.array([8.0]),), 0.001)
-    dispatcher.act_on(lambda: dispatcher.finished(worker, [(task_id, answer)]))
-    assert order == [("heard", 0), ("answered", 0), ("recorded", 1)]
+    for number in range(3):
+        submitted = asyncio.ensure_future(dispatcher.submit(cube()))
+        await transport.answer()
+        await submitted
+        assert dispatcher.statistics()["cube"].success.count == number + 1
 
 
 @on_loop
@@ -984,7 +970,7 @@ async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
     await until(lambda: transport.sent)
     worker, task_id, _ = transport.sent[0]
     answer = Result((np.array([8.0]),), 0.001)
-    dispatcher.act_on(lambda: dispatcher.finished(worker, [(task_id, answer)]))
+    dispatcher.turns.act_on(lambda: dispatcher.finished(worker, [(task_id, answer)]))
     assert [task_id for _, task_id, _ in transport.sent][1:] == second
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import RUN_BYTES, RUN_S, Call, Hints, ModelInfo, Operation, Result, TensorInfo
-from farm.dispatcher.feeder import PARTS_A_TURN, Feeder, Part
-from farm.dispatcher.part_size import MOST_ALIVE, QUICK_RUN_S, part_rows
-from farm.dispatcher.partition import WholeCall
+from farm.dispatcher.descriptions import Descriptions
+from farm.dispatcher.events import Listeners
+from farm.dispatcher.feeder import PARTS_A_TURN, Feeder
+from farm.dispatcher.partition import MOST_ALIVE, QUICK_RUN_S, Rows, WholeCall, part_rows
+from farm.dispatcher.stage import OnDone, StageContext
+from farm.dispatcher.statistics import Chains
+from farm.dispatcher.turns import LoopTurns
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -27,6 +32,7 @@ from farm.errors import (
 from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
+from tests.scheduler.invariants import check
 
 X = (TensorInfo("x", (1,)),)
 MODEL = ModelInfo("m", X, X)
@@ -40,9 +46,18 @@ class Farm:
 
     def __init__(self, *, model: ModelInfo = MODEL, workers: int = 2, **limits: Any) -> None:
         self.scheduler = Scheduler(**limits)
-        self.feeder = Feeder(self.start, self.cancel, self.soon)
+        listeners = Listeners()
+        context = StageContext(
+            self.scheduler,
+            cast(LoopTurns, self),
+            Descriptions(),
+            Chains(listeners.ended),
+            listeners,
+            cast(Iterator[TaskId], count(-1, -1)),
+        )
+        self.feeder = Feeder(context)
         self.now = 0.0
-        self.on_done: dict[TaskId, Callable[[Outcome], None]] = {}
+        self.on_done: dict[TaskId, OnDone] = {}
         self.made: list[int] = []
         self.sent: list[tuple[WorkerId, TaskId, Call]] = []
         self.cancelled = 0
@@ -50,46 +65,47 @@ class Farm:
         for number in range(workers):
             self.scheduler.worker_joined(WorkerId(f"w{number}"), [model], now=0.0)
 
-    def start(self, call: Call, part: Part) -> TaskId:
+    def start(
+        self, call: Call, hints: Hints, done: OnDone, now: float, lost_on: tuple[str, ...] = ()
+    ) -> TaskId:
         task = self.scheduler.submit(
-            call,
-            client=part.parts.hints.client,
-            chain=part.parts.hints.chain,
-            lost_on=part.span.lost_on,
-            now=self.now,
+            call, client=hints.client, chain=hints.chain, lost_on=lost_on, now=self.now
         )
         self.made.append(call.rows or 1)
-        self.on_done[task] = part
+        self.on_done[task] = done
         return task
 
-    def cancel(self, task: TaskId) -> None:
+    def cancel(self, task_id: TaskId) -> bool:
         self.cancelled += 1
-        self.on_done.pop(task, None)
-        self.scheduler.cancel(task)
+        self.scheduler.cancel(task_id)
+        return self.on_done.pop(task_id, None) is not None
+
+    def begin(
+        self, rows: Rows, operation: Operation = Operation.EVALUATE, client: str = ""
+    ) -> TaskId:
+        return self.feeder.begin(rows, "m", operation, Hints(client), self.now, self)
 
     def ask(self, count: int, *, client: str = "") -> tuple[TaskId, list[Outcome]]:
         """Submit `count` rows with the numbers from 0 on."""
         outcomes: list[Outcome] = []
         x = np.arange(float(count)).reshape(count, 1)
         call = Call("m", Operation.EVALUATE, (x,), rows=count)
-        queue = self.scheduler.queue("m", Operation.EVALUATE)
-        rows = WholeCall(call, None, outcomes.append)
-        return self.feeder.begin(rows, queue, Hints(client), self.now), outcomes
+        return self.begin(WholeCall(call, None, outcomes.append), client=client), outcomes
 
-    def soon(self) -> None:
+    def later(self, calls: int = 0) -> None:
         self.is_asked = True
 
     def turn(self) -> None:
         """Run one iteration of the event loop."""
         self.is_asked = False
-        self.is_asked = self.feeder.feed()
+        self.feeder.turn()
         while actions := self.scheduler.actions(self.now):
             for action in actions:
                 if isinstance(action, Send):
                     self.sent += [(action.worker, task.id, task.call) for task in action.tasks]
                 elif isinstance(action, Reply) and action.task.id in self.on_done:
                     self.on_done.pop(action.task.id)(action.outcome)
-        self.scheduler.check()
+        check(self.scheduler)
 
     def work(self, work: Work, *, turns: int = 100_000) -> None:
         """Let the workers answer all tasks until nothing changes any more."""
@@ -155,8 +171,8 @@ def test_a_run_is_at_most_one_message() -> None:
     farm.ask(3)
     farm.work(lambda farm, call: doubled(call, row_s=1e-6))
     queue = farm.scheduler.queue("m", Operation.EVALUATE)
-    assert part_rows(queue, 10**6, 10**6, RUN_BYTES // 3) == 3
-    assert part_rows(queue, 10**6, 10**6, 2 * RUN_BYTES) == 1
+    assert part_rows(queue, queue.run_times, 10**6, 10**6, RUN_BYTES // 3) == 3
+    assert part_rows(queue, queue.run_times, 10**6, 10**6, 2 * RUN_BYTES) == 1
 
 
 def test_what_must_not_run_twice_runs_row_by_row() -> None:
@@ -186,7 +202,7 @@ def test_only_what_workers_can_use_is_in_the_scheduler() -> None:
     for _ in range(50):
         farm.turn()
     assert len(farm.scheduler) == 4, "one row for each slot and one in reserve"
-    (row,) = farm.scheduler.snapshot(0.0)["queues"]
+    (row,) = farm.scheduler.view.snapshot(0.0)["queues"]
     assert row["queued"] + row["in_flight"] == 4_000_000, "whoever gets the workers sees the rest"
     seen = 0
 
@@ -219,7 +235,7 @@ def test_calls_are_fed_in_turn() -> None:
     farm.ask(10_000, client="b")
     farm.turn()
     held = dict.fromkeys("ab", 0)
-    for task in farm.scheduler._tasks.values():
+    for task in farm.scheduler._open.by_id.values():
         held[task.account.client.name] += 1
     assert held["a"] == held["b"]
     farm.feeder.cancel(first)
@@ -253,7 +269,7 @@ def test_a_cancelled_call_takes_back_what_is_in_the_scheduler() -> None:
     farm.work(lambda farm, call: doubled(call))
     assert outcomes == []
     assert len(farm.feeder) == len(farm.scheduler) == 0
-    assert farm.scheduler.snapshot(0.0)["queues"] == []
+    assert farm.scheduler.view.snapshot(0.0)["queues"] == []
 
 
 # Outcomes
@@ -320,7 +336,7 @@ def run_with_loss(
 
 def nothing_is_left(farm: Farm) -> bool:
     queue = farm.scheduler.queue("m", Operation.EVALUATE)
-    return len(farm.feeder) == len(farm.scheduler) == queue.to_come == 0
+    return len(farm.feeder) == len(farm.scheduler) == queue.counts.to_come == 0
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -395,13 +411,12 @@ def test_a_row_beyond_the_time_limit_is_named() -> None:
 
 def test_parts_of_a_call_that_has_ended_fail_no_further_call() -> None:
     farm = Farm(workers=2)
-    call_id, _ = farm.ask(10)
+    _, outcomes = farm.ask(10)
     farm.turn()
-    part = farm.on_done[farm.sent[0][1]]
-    assert isinstance(part, Part)
-    assert part.fails(ModelFailed("diverged")) == 1
-    farm.feeder.cancel(call_id)
-    assert part.fails(ModelFailed("diverged")) == 0
+    first, second = (farm.on_done[task] for _, task, _ in farm.sent[:2])
+    assert first(ModelFailed("diverged")) == (0, 1)
+    assert second(ModelFailed("diverged")) == (0, 0)
+    assert len(outcomes) == 1
 
 
 def test_all_calls_can_be_failed() -> None:
@@ -420,6 +435,7 @@ def test_all_calls_can_be_failed() -> None:
 class Each:
     """Rows that fail independently; those in `wrong` are invalid."""
 
+    config = "{}"
     row_bytes = 8
     is_one_call = are_callers = False
     rows_a_step = 4
@@ -481,7 +497,7 @@ def test_each_row_has_one_outcome_of_its_own(wrong: set[int]) -> None:
         outputs = (2.0 * x[: bad[0]],) if bad[0] else ()
         return Result(outputs, 1e-5, failed=ModelFailed("diverged"))
 
-    farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
+    farm.begin(rows)
     farm.work(work)
     assert rows.ended == 1
     assert rows.outcomes == {
@@ -496,8 +512,7 @@ def test_rows_beside_one_that_is_beyond_the_time_limit_have_their_own_outcomes()
     farm.ask(2_000)
     farm.work(lambda farm, call: doubled(call, row_s=1e-4))
     rows = Each(2_000, set())
-    queue = farm.scheduler.queue("m", Operation.EVALUATE)
-    farm.feeder.begin(rows, queue, Hints(), 0.0)
+    farm.begin(rows)
     run_with_loss(farm, 1234, known=True, cause=LossCause.TIME_LIMIT)
     failed = {row for row, text in rows.outcomes.items() if "was killed" in text}
     assert (len(rows.outcomes), failed, rows.ended) == (2_000, {1234}, 1)
@@ -505,10 +520,12 @@ def test_rows_beside_one_that_is_beyond_the_time_limit_have_their_own_outcomes()
     assert nothing_is_left(farm)
 
 
-def test_no_rows_are_finished_at_once() -> None:
+def test_no_rows_are_finished_when_parts_are_fed() -> None:
     farm = Farm()
     rows = Each(0, set())
-    farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
+    farm.begin(rows)
+    assert rows.ended == 0, "not before its caller has the id"
+    farm.feeder.turn()
     assert rows.ended == 1
     assert len(farm.feeder) == 0
 
@@ -520,7 +537,7 @@ def test_only_as_many_rows_are_open_as_may_be() -> None:
     rows = Each(1000, set())
     rows.most = 7
     farm.made.clear()
-    call = farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
+    call = farm.begin(rows)
     farm.turn()
     assert sum(farm.made) == 7
     rows.most = 9
@@ -539,7 +556,7 @@ def test_rows_that_are_dear_to_make_are_fewer_in_a_turn() -> None:
     farm.work(lambda farm, call: doubled(call, row_s=1e-6))
     rows = Each(1_000_000, set())
     farm.made.clear()
-    farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
+    farm.begin(rows)
     before = sum(farm.made)
     farm.turn()
     assert sum(farm.made) - before <= rows.rows_a_step * PARTS_A_TURN + max(farm.made)
@@ -561,7 +578,7 @@ def test_a_stream_whose_answers_are_of_no_use_is_ended() -> None:
     def work(farm: Farm, call: Call) -> Outcome:
         return Result((np.ones(1),), 1e-3, more=True)
 
-    farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.STREAM), Hints(), 0.0)
+    farm.begin(rows, Operation.STREAM)
     farm.work(work, turns=50)
     assert rows.outcomes == {0: "done", 1: "too many bytes"}
     assert farm.cancelled == 1
@@ -589,7 +606,7 @@ def test_a_refused_call_leaves_no_rows_to_come() -> None:
     farm.scheduler.submit(Call("m", Operation.EVALUATE, (np.ones(1),)), now=0.0)
     with pytest.raises(Overloaded):
         farm.ask(5)
-    assert farm.scheduler.queue("m", Operation.EVALUATE).to_come == 0
+    assert farm.scheduler.queue("m", Operation.EVALUATE).counts.to_come == 0
     assert len(farm.feeder) == 0
 
 
@@ -600,7 +617,7 @@ def test_workers_that_join_get_rows_while_the_first_ones_still_run() -> None:
     assert len(farm.sent) == 1
     for number in range(1, 20):
         farm.scheduler.worker_joined(WorkerId(f"w{number}"), [MODEL], now=0.0)
-        farm.feeder.joined()
+        farm.feeder._joined()
     farm.turn()
     assert len(farm.sent) == 20
 
@@ -608,7 +625,7 @@ def test_workers_that_join_get_rows_while_the_first_ones_still_run() -> None:
 def test_parts_without_a_wanted_row_are_cancelled_and_the_others_go_on() -> None:
     farm = Farm(workers=1)
     rows = Each(10, set())
-    call = farm.feeder.begin(rows, farm.scheduler.queue("m", Operation.EVALUATE), Hints(), 0.0)
+    call = farm.begin(rows)
     farm.turn()
     alive = len(farm.scheduler)
     rows.wanted.remove(1)
@@ -628,8 +645,20 @@ def test_runs_are_as_long_as_the_rows_of_all_calls_allow() -> None:
     farm.ask(40)
     farm.work(lambda farm, call: doubled(call, row_s=2e-5))
     queue = farm.scheduler.queue("m", Operation.EVALUATE)
-    assert part_rows(queue, 80, 80, 8) == 80 // (4 * 2)
-    queue.to_come = 800
-    assert part_rows(queue, 80, 80, 8) == 80
-    assert part_rows(queue, 160, 160, 8) == 800 // (4 * 2)
-    queue.to_come = 0
+    assert part_rows(queue, queue.run_times, 80, 80, 8) == 80 // (4 * 2)
+    queue.counts.to_come = 800
+    assert part_rows(queue, queue.run_times, 80, 80, 8) == 80
+    assert part_rows(queue, queue.run_times, 160, 160, 8) == 800 // (4 * 2)
+    queue.counts.to_come = 0
+
+
+def test_rows_that_fail_together_each_get_the_error() -> None:
+    farm = Farm()
+    rows = Each(1000, wrong=set())
+    farm.begin(rows)
+    farm.turn()
+    farm.feeder.fail_all(Overloaded("later"))
+    assert (set(rows.outcomes.values()), len(rows.outcomes), rows.ended) == ({"later"}, 1000, 1)
+    assert farm.cancelled == len(farm.made)
+    farm.work(lambda farm, call: doubled(call))
+    assert nothing_is_left(farm)

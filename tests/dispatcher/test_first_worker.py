@@ -15,6 +15,7 @@ from farm.dispatcher.first_worker import FirstWorker
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.scheduler.state import TaskId
 from tests.support.coroutines import on_loop, until
+from tests.support.expected import Expected
 
 BEAM = ModelInfo("beam", (), ())
 WORKER = WorkerInfo("w1", (BEAM,))
@@ -28,8 +29,10 @@ class Waits:
         self.models = {model.name: model for model in models}
         self.open: dict[TaskId, Callable[[FarmError], None]] = {}
         self.failed: dict[TaskId, FarmError] = {}
-        self.first = FirstWorker(self.models, self.open, self.fail)
-        self.first.limit_s = limit_s
+        self.expected = Expected()
+        self.first = FirstWorker(
+            self.models, self.open, self.fail, expected=self.expected, limit_s=limit_s
+        )
 
     def fail(self, task_id: TaskId, error: FarmError) -> None:
         self.open.pop(task_id)(error)
@@ -100,7 +103,7 @@ async def test_a_request_that_has_waited_too_long_goes_on_without_a_model() -> N
     error = waits.first.no_model()
     assert isinstance(error, Unavailable)
     assert str(error) == "no model is known yet: the farm waits for its first worker"
-    waits.first.awaited = lambda: "job 7 is PENDING"
+    waits.expected.reason = "job 7 is PENDING"
     assert str(waits.first.no_model()) == "no model is known yet: job 7 is PENDING"
 
 
@@ -122,7 +125,7 @@ async def test_many_requests_continue_in_several_iterations_of_the_loop() -> Non
 @on_loop
 async def test_a_call_without_a_worker_fails_at_its_limit_with_the_reason() -> None:
     waits = Waits(SHORT_S, BEAM)
-    waits.first.why = {"beam": "job 7 is PENDING (Resources)"}.__getitem__
+    waits.expected.whys["beam"] = "job 7 is PENDING (Resources)"
     waits.call(1)
     await until(lambda: bool(waits.failed))
     assert str(waits.failed[TaskId(1)]) == (
@@ -161,6 +164,8 @@ async def test_the_limit_holds_again_when_all_workers_have_left() -> None:
     assert waits.first.may_have("beam")
     waits.first.left(WORKER)
     assert not waits.first.may_have("beam")
+    waits.expected.may_come = True
+    assert waits.first.may_have("beam")
     waits.call(1)
     await until(lambda: list(waits.failed) == [1])
 
@@ -198,23 +203,15 @@ async def test_nothing_waits_for_a_worker_that_is_expected_after_its_limit(
 ) -> None:
     monkeypatch.setattr(first_worker, "CHECK_S", 0.01)
     waits = Waits(3600.0, BEAM)
-    expected: dict[str, float | None] = {"beam": None, "plate": 3000.0, "": 90_000.0}
-    waits.first.starts_in = expected.__getitem__
-    waits.first.why = "{} at eight".format
+    expected = waits.expected
+    expected.starts = {"beam": None, "plate": 3000.0, "": 90_000.0}
+    expected.whys = {"beam": "beam at eight"}
     waits.call(1)
     waits.call(2, "plate")
     waits.call(3)
-    checks = 0
-
-    def count(model: str) -> float | None:
-        nonlocal checks
-        checks += model == "beam"
-        return expected[model]
-
-    waits.first.starts_in = count
-    await until(lambda: checks >= 3)
+    await until(lambda: expected.asked.count("beam") >= 3)
     assert waits.failed == {}
-    expected["beam"] = 90_000.0
+    expected.starts["beam"] = 90_000.0
     await until(lambda: len(waits.failed) == 2)
     assert set(waits.open) == {2}
     assert str(waits.failed[TaskId(1)]) == (
@@ -228,7 +225,7 @@ async def test_no_request_waits_for_models_that_are_expected_after_its_limit(
 ) -> None:
     monkeypatch.setattr(first_worker, "CHECK_S", 0.01)
     waits, went = Waits(3600.0), list[int]()
-    waits.first.starts_in = {"": 90_000.0}.__getitem__
+    waits.expected.starts[""] = 90_000.0
     for number in range(3 * first_worker.AT_ONCE):
         waits.first.when_known(partial(went.append, number))
     await until(lambda: waits.first.requests == 0)
@@ -238,8 +235,7 @@ async def test_no_request_waits_for_models_that_are_expected_after_its_limit(
 @on_loop
 async def test_a_request_for_one_name_waits_until_that_is_known_or_all_are() -> None:
     waits, went = Waits(LONG_S, BEAM), list[str]()
-    more = [True]
-    waits.first.incomplete = lambda: more[0]
+    waits.expected.incomplete = True
     for name in ("beam", "plate", "shell"):
         known = partial(waits.models.__contains__, name)
         waits.first.when_known(partial(went.append, name), known)
@@ -252,7 +248,7 @@ async def test_a_request_for_one_name_waits_until_that_is_known_or_all_are() -> 
     await waits.first.known("plate")  # at once
     await asyncio.sleep(0)
     assert waits.first.requests == 2
-    more[0] = False
+    waits.expected.incomplete = False
     waits.first.models_known()
     await coroutine
     assert went == ["beam", "plate", "shell"]
@@ -262,10 +258,8 @@ async def test_a_request_for_one_name_waits_until_that_is_known_or_all_are() -> 
 @on_loop
 async def test_a_request_for_a_name_goes_on_at_its_limit_with_the_reason() -> None:
     waits = Waits(SHORT_S, BEAM)
-    waits.first.incomplete = bool
     assert isinstance(waits.first.unknown("no shell"), ModelNotFound)
-    waits.first.incomplete = lambda: True
-    waits.first.awaited = lambda: "job 7 is PENDING"
+    waits.expected.incomplete, waits.expected.reason = True, "job 7 is PENDING"
     await waits.first.known("shell")
     error = waits.first.unknown("no shell")
     assert (type(error), str(error)) == (Unavailable, "no shell; but job 7 is PENDING")

@@ -173,6 +173,19 @@ async def test_the_second_twin_gets_its_answer_if_the_first_is_cancelled() -> No
 
 
 @on_loop
+async def test_a_failure_counts_although_the_first_twin_is_cancelled() -> None:
+    dispatcher, worker = up(Memory())
+    first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
+    w, task_id, _ = await worker.next()
+    first.cancel()
+    await turns()
+    dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
+    with pytest.raises(ModelFailed, match="diverged"):
+        await second
+    assert dispatcher.statistics()["cube"].fail.count == 1
+
+
+@on_loop
 async def test_a_run_ends_when_both_twins_are_cancelled() -> None:
     dispatcher, _ = up(Memory())
     first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
@@ -266,8 +279,9 @@ async def test_a_call_that_memory_does_not_know_runs_as_ever() -> None:
 async def test_of_a_batch_only_unknown_rows_run_and_each_of_them_once() -> None:
     dispatcher, worker = up(Memory(x2=8.0, x4=64.0), BATCHES)
     bulk = asked(dispatcher, rows(1.0, 2.0, 3.0, 1.0, 4.0))
-    assert (await worker.evaluate()).tolist() == [1.0, 3.0]
+    assert [(await worker.evaluate()).tolist() for _ in range(2)] == [[1.0], [3.0]]
     result = await bulk
+    assert worker.sent == []
     assert result.outputs[0].tolist() == [[1.0], [8.0], [27.0], [1.0], [64.0]]
     assert result.reused
     assert dispatcher.statistics()["cube"].reused == 3
@@ -306,6 +320,7 @@ class Points:
 
     is_one_call = are_callers = False
     rows_a_step = 1 << 60
+    config = "{}"
     row_bytes = 8
 
     def __init__(self, *x: float) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from farm.doctor import batch
 from farm.doctor.finding import Weight
+from farm.provision.batch.systems.slurm import HEADER
 
 SINFO = "debug*|up|3|idle\ndebug*|up|1|down*\ngpu|up|2|drain\nold|inact|4|idle\nslurm_load noise\n"
 
@@ -165,3 +166,12 @@ def cluster_file(folder: Path) -> Path:
     file = folder / "cluster.toml"
     file.write_text('[[workers]]\nname = "small"\nqueue = "gpu"\nmax_jobs = 2\n')
     return file
+
+
+def test_only_jobs_that_have_not_ended_count(commands: Path) -> None:
+    """squeue lists a job for minutes after its end."""
+    states = ("RUNNING", "PENDING", "COMPLETING", "COMPLETED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+    rows = [f"farm|{i}|{state}||name|None|N/A|end" for i, state in enumerate(states, 1)]
+    listing = "\n".join([HEADER, *rows])
+    slurm(commands, squeue=f"/bin/cat <<'EOF'\n{listing}\nEOF", sinfo="debug*|up|3|idle\n")
+    assert batch.systems()[0].text == "SLURM answers; you have 3 jobs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ import pytest
 
 from farm.doctor import folder
 from farm.doctor.finding import Weight
+from farm.machine.private import LOCK, TemporaryFolder
+from farm.sweep.file.signature import user_secret
 
 MOUNTS = """\
 21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -86,3 +89,47 @@ def test_keys_are_for_their_user_only(tmp_path: Path) -> None:
 def test_the_folder_of_another_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     assert "belongs to user" in folder.permissions(tmp_path)[0].text
+
+
+def test_all_that_farm_has_on_disk_is_listed_with_how_to_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, temporary = tmp_path / "state", tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.chdir(tmp_path)
+    (nothing,) = folder.left(Path("farm-run"))
+    assert (nothing.weight, nothing.text) == (Weight.OK, "nothing")
+    user_secret()
+    for name in ("farm-run", "farm-4711", "my run"):
+        (tmp_path / name / "logs").mkdir(parents=True)
+    (tmp_path / "farm-run" / "logs" / "worker.log").write_bytes(bytes(3 * 2**20))
+    (tmp_path / "my run" / "farm.json").touch()
+    (tmp_path / "farm-notes").mkdir()  # the user's own
+    (temporary / "farm-older").mkdir()
+    (temporary / "tmpabc").mkdir()
+    with TemporaryFolder("farm-") as used:
+        killed = temporary / "beam-killed"
+        shutil.copytree(used, killed)
+        lock = killed / LOCK
+        lock.write_text(lock.read_text().replace(used.name, killed.name))
+        found = {f.text: f.remedy for f in folder.left(Path("my run"))}
+    key = state / "farm" / "key"
+    assert found == {
+        "the run folder farm-4711, 0.0 MiB": "rm -r farm-4711",
+        "the run folder farm-run, 3.0 MiB": "rm -r farm-run",
+        "the run folder my run, 0.0 MiB, of a farm that runs or was killed": (
+            "farm stop 'my run', and then: rm -r 'my run'"
+        ),
+        f"the temporary folder {killed}, 0.0 MiB, of a process that was killed": (
+            f"the next start of a farm removes it; or: rm -r {killed}"
+        ),
+        f"the temporary folder {used}, 0.0 MiB, in use": ("it goes with the process that uses it"),
+        f"the temporary folder {temporary}/farm-older, 0.0 MiB, which no process has locked": (
+            f"once no farm of yours runs here: rm -r {temporary}/farm-older"
+        ),
+        f"the key {key}, which signs this user's sweep files": (
+            f"rm {key}, and sweep files written so far need --trust"
+        ),
+    }

@@ -13,7 +13,8 @@ import pytest
 
 from farm.doctor import target
 from farm.doctor.finding import Finding, Weight
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 from farm.transports.connection import Connection, write_connection
 

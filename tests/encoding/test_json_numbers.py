@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 import time
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -134,17 +136,35 @@ def test_nested_lists_become_arrays_of_their_shape(value: object, expected: obje
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([[1, 2], [3]], "x[1] has shape (1,), x[0] has (2,); expected the same"),
-        ([[1], [[2]]], "x[1] has shape (1, 1), x[0] has (1,); expected the same"),
-        ([[1], 2], "x[1] is a number; expected a list as before it"),
-        ([[1], None], "x[1] is null; expected a list as before it"),
+        ([[1, 2], [3]], "x[1] has length 1, x[0] has length 2; expected the same"),
+        ([[1], [[2]]], "x[0][0] is a number; expected a list, as others here"),
+        ([[1], 2], "x[1] is a number; expected a list, as others here"),
+        ([[1], None], "x[1] is null; expected a list, as others here"),
         ([[1], ["2"]], "x[1][0] is a string; expected a number"),
+        ([[[1, 2]], [[3, 10**400]]], "x[1][0][1] is too large for a float64"),
     ],
 )
 def test_lists_that_make_no_array_are_refused(value: object, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         tensor(value, "x")
     assert caught.value.message == message
+
+
+def test_a_million_empty_lists_cost_no_call_for_each() -> None:
+    steps = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal steps
+        steps += event == "call"
+
+    body = parse(b"[" + b"[]," * 100_000 + b"[]]")
+    sys.setprofile(counted)
+    try:
+        array = tensor(body, "x")
+    finally:
+        sys.setprofile(None)
+    assert array.shape == (100_001, 0)
+    assert steps < 100
 
 
 def test_lists_nested_without_end_are_refused() -> None:

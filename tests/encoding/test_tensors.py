@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.encoding.tensors import shaped, shown
+from farm.call import ModelInfo, TensorInfo
+from farm.encoding.tensors import LONGEST_ANSWER, longest_answer, shaped, shown
 from farm.errors import InvalidInput
 
 
@@ -27,3 +28,15 @@ def test_long_values_are_shortened_in_messages() -> None:
     for value in ("x" * 1000, list(range(1000)), {"a": "x" * 1000}):
         assert len(shown(value)) == 80
         assert shown(value).endswith("...")
+
+
+def test_the_longest_answer_is_that_of_the_sizes() -> None:
+    def longest(*shape: int, dtype: str = "float64", rows: int | None = None) -> int:
+        tensor = TensorInfo("x", shape, dtype)
+        return longest_answer(ModelInfo("m", (tensor,), (tensor,)), rows)
+
+    small = longest(3)
+    text = ", ".join([repr(-1.2345678901234567e-300)] * 6)
+    assert len(text) < small - 2**20 < 8 * len(text)
+    assert longest(3, rows=1000) - 2**20 == 1000 * (small - 2**20)
+    assert longest(10**9) == longest(-1) == longest(1, dtype="bytes") == LONGEST_ANSWER

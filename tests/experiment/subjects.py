@@ -16,7 +16,7 @@ from farm.experiment.loop.evaluators import Around
 from farm.experiment.session import Session
 from farm.experiment.state.experiment import Experiment
 from farm.model import Config, Inputs, Model
-from farm.monitoring.monitor import Monitor
+from farm.monitoring.monitor import watch
 from farm.protocols.aepsych.codec import AepsychRequest
 from farm.transports.threads import LocalTransport
 
@@ -73,7 +73,7 @@ async def dispatching(model: Model, workers: int) -> AsyncIterator[Around]:
     """Run a dispatcher with the model in `workers` threads."""
     transport = LocalTransport({model.name or "": model}, workers=workers)
     dispatcher = Dispatcher([transport])
-    Monitor(dispatcher)
+    watch(dispatcher)
     dispatcher.start()
     try:
         await dispatcher.wait_for_workers(workers, timeout_s=10)

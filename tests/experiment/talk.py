@@ -150,7 +150,7 @@ class Talk:
 
     def __init__(self, server: Server | None = None) -> None:
         self.server = server or Server()
-        self.session = Session(self.server)
+        self.session = Session(self.server)  # type: ignore[arg-type]  # all that it uses
         self.now = 1000.0
         self.closed = False
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
-from farm.experiment.ask.fitters import Fitters, is_quick
+from farm.experiment.ask.fitters import Fitters
 from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Generated
 from farm.experiment.host import Experiments
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def started(path: Path, *, in_processes: bool = False) -> Experiments:
-    fitters = Fitters(quick=(lambda work: False) if in_processes else is_quick, libraries=False)
+    fitters = Fitters(in_processes=in_processes, libraries=False)
     experiments = Experiments(path, fitters=fitters)
     await experiments.start()
     return experiments
@@ -360,7 +360,7 @@ class Deadly(Fitters):
 def test_a_process_that_is_killed_is_an_error_for_the_ask_alone(path: Path) -> None:
     @on_loop
     async def run() -> None:
-        fitters = Deadly(quick=lambda work: False, libraries=False)
+        fitters = Deadly(in_processes=True, libraries=False)
         experiments = Experiments(path, fitters=fitters)
         await experiments.start()
         session = experiments.session()
@@ -448,8 +448,9 @@ def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_commands_for_the_closed_loop(path: Path) -> None:
-    async def on_run(command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"did": command.action, "budget": command.budget, "number": known["number"]}
+    class Loops:
+        async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {"did": command.action, "budget": command.budget, "number": known["number"]}
 
     @on_loop
     async def run() -> None:
@@ -459,7 +460,7 @@ def test_commands_for_the_closed_loop(path: Path) -> None:
         assert (await said(experiments, session, "status"))["told"] == 0
         with pytest.raises(UnsupportedFeature, match="farm serve MODEL --aepsych"):
             await said(experiments, session, "run")
-        experiments.on_run = on_run
+        experiments.accept_commands(Loops())
         answer = await said(experiments, session, "run", {"budget": 5})
         assert answer == {"did": RunAction.RUN, "budget": 5, "number": 0}
         await experiments.stop()

@@ -262,6 +262,7 @@ def test_trials_that_are_not_for_the_model(talk: Talk, model_data: Any, added: i
         ({"config": None, "outcome": 1}, "'config' is missing"),
         ({"config": [1, 2], "outcome": 1}, "expected an object of parameters"),
         ({"config": {"x1": 1, "x2": 2}}, "'outcome' is missing in the tell; expected a number"),
+        ({"config": {"x1": 1, "x2": 2}, "outcome": "1_0"}, "is '1_0'; expected a number"),
         ({"config": {"x1": 1}, "outcome": 1}, "parameter 'x2' is missing in config"),
         ({"config": {"q": 1}, "outcome": 1}, "parameter 'x1' is missing in config"),
         ({"config": {"x1": "a", "x2": 1}, "outcome": 1}, "'x1' is 'a'; expected a finite number"),

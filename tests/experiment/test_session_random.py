@@ -112,7 +112,7 @@ class Conversations(RuleBasedStateMachine):
         answer = self.talk.say("ask", {"num_points": count})
         assert answer["num_points"] == expected
         if self.index != index:
-            ours = set(self.talk.current.pending) - set(self.talk.current.evaluating)
+            ours = set(self.talk.current.pending) - set(self.talk.current.loop.evaluating)
             assert ours == set(range(before, before + expected)), "older ones are released"
         self.asks += expected
         self.asked += expected
@@ -134,10 +134,10 @@ class Conversations(RuleBasedStateMachine):
         self.asked += len(event.ids)
         self.fillers += len(event.ids) * filler
 
-    @precondition(lambda self: self.talk.server.experiments and self.talk.current.evaluating)
+    @precondition(lambda self: self.talk.server.experiments and self.talk.current.loop.evaluating)
     @rule(yes=st.booleans(), newest=st.booleans())
     def the_loop_tells(self, yes: bool, newest: bool) -> None:
-        evaluating = self.talk.current.evaluating
+        evaluating = self.talk.current.loop.evaluating
         id = list(evaluating)[-1 if newest else 0]
         event = Told(
             experiment=0,
@@ -147,7 +147,7 @@ class Conversations(RuleBasedStateMachine):
             ids=(id,),
         )
         self.talk.server.apply(event)
-        assert id not in self.talk.current.evaluating
+        assert id not in self.talk.current.loop.evaluating
         assert id not in self.talk.current.pending
         self.trials += 1
         self.data += 1
@@ -217,7 +217,7 @@ class Conversations(RuleBasedStateMachine):
         assert experiment.strategy_index == self.index
         assert (experiment.asked, experiment.told) == (self.asked, self.trials)
         assert experiment.modelled == self.data
-        assert set(experiment.evaluating) <= set(experiment.pending)
+        assert set(experiment.loop.evaluating) <= set(experiment.pending)
         assert experiment.finished is (self.index == 3 and self.met())
 
     def teardown(self) -> None:
@@ -229,8 +229,6 @@ class Conversations(RuleBasedStateMachine):
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings(
-    max_examples=40,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from farm.bodies.body import Body
 from farm.bodies.held import HeldBytes
-from farm.dispatcher.backend import CancelCall
+from farm.call import CancelCall
 from farm.errors import InvalidInput, Overloaded
 from farm.grpc import http2
 from farm.grpc.call import (
@@ -25,8 +27,10 @@ from farm.grpc.call import (
     Unary,
     Write,
 )
+from farm.grpc.connection import GrpcConnection
 from farm.grpc.frames import WINDOW_UPDATE, literal
 from farm.grpc.messages import LONG, GrpcFailure
+from farm.http.call_ids import NOTHING_NAMED
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import on_loop, until
 from tests.support.http2_bytes import framed, greeted, request
@@ -37,12 +41,14 @@ LIMIT = 1_000_000
 class Line:
     """A connection with one open stream, 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, methods: Methods) -> None:
         self.http2 = greeted()
         self.http2.receive(request(1, end=False))
         self.ended = 0
         self.turns = 0
-        self.held = HeldBytes(200_000)
+        self.served = SimpleNamespace(
+            service=methods, limit=LIMIT, held=HeldBytes(200_000), naming=NOTHING_NAMED
+        )
 
     def flush_soon(self) -> None:
         pass
@@ -124,8 +130,9 @@ class Methods:
 
 
 def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[GrpcCall, Line, Methods]:
-    line, methods = Line(), Methods()
-    call = GrpcCall(line, 1, methods, LIMIT)
+    methods = Methods()
+    line = Line(methods)
+    call = GrpcCall(cast(GrpcConnection, line), 1)
     call.begin(path, Caller("here", "", headers or {}, None))
     return call, line, methods
 
@@ -286,7 +293,7 @@ def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
     @on_loop
     async def run() -> None:
         call, line, _ = begun(path)
-        other = line.held.reserve(150_000, lambda: None)
+        other = line.served.held.reserve(150_000, lambda: None)
         body = framed(bytes(100_000))
         call.received(body[:50_000])
         call.received(body[50_000:60_000])
@@ -295,20 +302,20 @@ def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
         call.look(1 << 20)  # the client does not make us wait
         other.release()
         assert told(line) == [100_000]
-        assert line.held.used == 100_000
+        assert line.served.held.used == 100_000
         call.received(body[60_000:])
         assert told(line) == []  # it was sent before
         if path == "/x/Echo":
             call.half_closed()
         else:
-            await until(lambda: not line.held.used)
+            await until(lambda: not line.served.held.used)
             call.received(framed(bytes(70_000))[:10])
-            await until(lambda: line.held.used == 70_000)
+            await until(lambda: line.served.held.used == 70_000)
             assert told(line) == [70_000]
             call.received(framed(bytes(70_000))[10:])
             call.half_closed()
         await until(lambda: line.ended)
-        assert line.held.used == 0
+        assert line.served.held.used == 0
 
     run()
 
@@ -316,25 +323,25 @@ def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
 @on_loop
 async def test_a_message_that_is_there_before_its_room_counts_all_the_same() -> None:
     call, line, _ = begun("/x/Echo")
-    other = line.held.reserve(150_000, lambda: None)
+    other = line.served.held.reserve(150_000, lambda: None)
     body = framed(bytes(100_000))
     call.received(body[:50_000])
     call.received(body[50_000:])
     call.half_closed()
-    assert line.held.used == 250_000
+    assert line.served.held.used == 250_000
     await until(lambda: line.ended)
-    assert line.held.used == 150_000
+    assert line.served.held.used == 150_000
     other.release()
 
 
 @on_loop
 async def test_a_call_that_ends_waits_for_no_room() -> None:
     call, line, _ = begun("/x/Echo")
-    other = line.held.reserve(150_000, lambda: None)
+    other = line.served.held.reserve(150_000, lambda: None)
     call.received(framed(bytes(100_000))[:50_000])
-    before = line.held.contended
+    before = line.served.held.contended
     call.cancel()
-    assert (before, line.held.contended) == (True, False)
+    assert (before, line.served.held.contended) == (True, False)
     other.release()
 
 

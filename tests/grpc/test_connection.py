@@ -312,6 +312,7 @@ async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
         assert methods.started <= 30  # all but a few, whose frames are read in two steps
 
 
+@pytest.mark.slow
 @on_loop
 async def test_calls_leave_no_cycles_behind() -> None:
     async with connected() as (methods, _, connect):

@@ -117,7 +117,7 @@ def test_the_more_connections_the_less_each_does_at_a_time() -> None:
             for _ in range(30):
                 client = await connect()
                 await client.answer(client.ask("Echo", b"abc"))
-                steps.append(newest(server)._served.step)
+                steps.append(newest(server).served.step)
             assert steps[0] == LONGEST_STEP
             assert steps[-1] == STEP
             assert all(s * n <= ALL_STEPS for n, s in enumerate(steps, 1) if s > STEP)

@@ -30,7 +30,6 @@ fields = st.tuples(names, values, st.booleans())
 
 
 @given(st.lists(st.tuples(st.lists(fields, max_size=6), st.integers(0, 4096)), max_size=30))
-@settings(max_examples=100, deadline=None)
 def test_any_series_of_blocks_is_read_as_it_was_meant(
     blocks: list[tuple[list[tuple[bytes, bytes, bool]], int]],
 ) -> None:

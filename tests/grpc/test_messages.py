@@ -15,6 +15,7 @@ from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.bodies.body import HeldBody
 from farm.grpc import messages as grpc_words
 from farm.grpc.messages import (
     HEADERS,
@@ -93,25 +94,10 @@ def test_what_is_no_deadline(value: bytes) -> None:
         timeout_s(value)
 
 
-class Collected:
-    """The collected bytes of a long message."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def add(self, part: bytes) -> None:
-        """Append a part."""
-        self.parts.append(part)
+Message = bytes | HeldBody | Packed | PackedLong
 
 
-Message = bytes | Collected | Packed | PackedLong[Collected]
-
-
-def taking(encoding: bytes, limit: int) -> Messages[Collected]:
-    return Messages(encoding, limit, Collected)
-
-
-def read(reader: Messages[Collected], part: bytes) -> list[Message]:
+def read(reader: Messages, part: bytes) -> list[Message]:
     """Return the messages that this part completes."""
     found = []
     whole = reader.add(part)
@@ -128,7 +114,7 @@ def read(reader: Messages[Collected], part: bytes) -> list[Message]:
 def test_messages_come_out_of_any_parts(messages: list[bytes], cuts: list[int]) -> None:
     body = b"".join(map(framed, messages))
     bounds = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    reader, later = taking(b"identity", 10_000), taking(b"identity", 10_000)
+    reader, later = Messages(b"identity", 10_000), Messages(b"identity", 10_000)
     found = []
     for a, b in itertools.pairwise(bounds):
         found += read(reader, body[a:b])
@@ -141,7 +127,7 @@ def test_messages_come_out_of_any_parts(messages: list[bytes], cuts: list[int]) 
 
 
 def test_a_long_message_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, body = taking(b"identity", 1 << 20), framed(bytes(range(256)) * 400)
+    reader, body = Messages(b"identity", 1 << 20), framed(bytes(range(256)) * 400)
     both = body + framed(b"abc") + framed(b"")
     for at in range(0, len(both), 5_000):
         reader.add(both[at : at + 5_000])
@@ -162,7 +148,7 @@ def test_long_messages_are_collected_as_they_come(
     """However they are split, and with other messages before and after."""
     body = b"".join(map(framed, messages))
     bounds = [0, *sorted({min(cut, len(body)) for cut in cuts}), len(body)]
-    reader, found = taking(b"identity", 1 << 20), list[Message | None]()
+    reader, found = Messages(b"identity", 1 << 20), list[Message | None]()
     for a, b in itertools.pairwise(bounds):
         if at_once:
             found += read(reader, body[a:b])
@@ -173,9 +159,9 @@ def test_long_messages_are_collected_as_they_come(
     reader.end()
     assert reader.next() is None
     for message, expected in zip(found, messages, strict=True):
-        if isinstance(message, Collected):
+        if isinstance(message, HeldBody):
             assert len(expected) > LONG
-            message = b"".join(message.parts)
+            message = message.read()
         assert message == expected
 
 
@@ -191,19 +177,19 @@ def test_a_long_answer_is_not_copied(kind: type[Any], size: int, parts: int) -> 
 
 def test_a_packed_long_message_is_collected_packed() -> None:
     packed = gzip.compress(random.Random(0).randbytes(LONG + 100))
-    reader = taking(b"gzip", 1 << 20)
+    reader = Messages(b"gzip", 1 << 20)
     framed_ = b"\x01" + framed(packed)[1:]
     reader.add(framed_[: LONG // 2])
     reader.add(framed_[LONG // 2 :] + framed(b"next"))
     message = reader.next()
     assert isinstance(message, PackedLong)
-    assert b"".join(message.collected.parts) == packed
+    assert message.collected.read() == packed
     assert message.limit == 1 << 20
     assert reader.next() == b"next"
 
 
 def test_single_bytes_are_not_kept_one_by_one() -> None:
-    reader = taking(b"identity", 1 << 20)
+    reader = Messages(b"identity", 1 << 20)
     for byte in framed(bytes(10_000))[:-1]:
         reader.add(bytes((byte,)))
     assert len(reader._parts) == 1
@@ -212,13 +198,13 @@ def test_single_bytes_are_not_kept_one_by_one() -> None:
 
 
 def test_what_follows_a_message() -> None:
-    reader = taking(b"identity", 100)
+    reader = Messages(b"identity", 100)
     reader.add(framed(b"abc"))
     before = reader.has_rest
     reader.add(b"\0")
     assert (before, reader.has_rest) == (False, True)
     with pytest.raises(GrpcFailure, match="expected 0 or 1"):
-        taking(b"identity", 100).add(b"\x02\0\0\0\0")
+        Messages(b"identity", 100).add(b"\x02\0\0\0\0")
 
 
 def packed_as(pack: Callable[[bytes], bytes], message: bytes) -> bytes:
@@ -229,7 +215,7 @@ def packed_as(pack: Callable[[bytes], bytes], message: bytes) -> bytes:
 @pytest.mark.parametrize("limit", [1000, SHORT - 1, SHORT, SHORT + 1, 1_000_000])
 def test_packed_messages_and_the_limit(pack: Callable[[bytes], bytes], limit: int) -> None:
     def unpacked(size: int) -> bytes:
-        reader = taking(b"gzip", limit)
+        reader = Messages(b"gzip", limit)
         reader.add(packed_as(pack, bytes(size)))
         message = reader.next()
         if isinstance(message, Packed):
@@ -248,7 +234,7 @@ def test_packed_messages_and_the_limit(pack: Callable[[bytes], bytes], limit: in
 
 def test_a_message_unpacks_to_so_much_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_words, "UNPACKED_FREE", 1 << 20)
-    reader = taking(b"gzip", 1 << 30)
+    reader = Messages(b"gzip", 1 << 30)
     reader.add(packed_as(gzip.compress, bytes(1 << 20)))
     free = reader.next()
     assert isinstance(free, Packed)
@@ -275,25 +261,25 @@ def test_a_message_unpacks_to_so_much_at_most(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_is_packed_wrong(encoding: bytes, message: bytes, text: str) -> None:
-    reader = taking(encoding, 1 << 20)
+    reader = Messages(encoding, 1 << 20)
     reader.add(b"\x01" + framed(message)[1:])
     with pytest.raises(GrpcFailure, match=text):
         read_whole(reader)
 
 
-def read_whole(reader: Messages[Collected]) -> Message | None:
+def read_whole(reader: Messages) -> Message | None:
     message = reader.next()
     return message.unpack() if isinstance(message, Packed) else message
 
 
 def test_an_unknown_packing() -> None:
     with pytest.raises(GrpcFailure, match="'snappy'") as caught:
-        taking(b"snappy", 10)
+        Messages(b"snappy", 10)
     assert caught.value.status == "UNIMPLEMENTED"
 
 
 def test_a_message_too_large_is_refused_by_its_length_alone() -> None:
-    reader = taking(b"identity", 1000)
+    reader = Messages(b"identity", 1000)
     assert not reader.add(b"\x00\x00\x00")
     with pytest.raises(GrpcFailure, match="larger than 1000 bytes") as caught:
         reader.add(b"\x03\xe9")
@@ -301,7 +287,7 @@ def test_a_message_too_large_is_refused_by_its_length_alone() -> None:
 
 
 def test_a_body_that_ends_in_the_middle() -> None:
-    reader = taking(b"identity", 1000)
+    reader = Messages(b"identity", 1000)
     reader.add(framed(b"abc") + b"\x00\x00")
     assert reader.next() == b"abc"
     with pytest.raises(GrpcFailure, match="in the middle"):

@@ -19,6 +19,7 @@ from farm.grpc.call import Bidirectional, Caller, Direct, Requests, ServerStream
 from farm.grpc.messages import ERRORS, LONGEST_TEXT
 from farm.grpc.server import GrpcServer, Tls
 from farm.http.access import Access
+from farm.http.call_ids import Naming, call_ids
 from tests.support.body_bytes import bytes_of
 from tests.support.certificates import certificate
 from tests.support.coroutines import LIMIT_S, on_loop
@@ -82,11 +83,11 @@ class Methods:
 
 @asynccontextmanager
 async def served(
-    token: str | None = None, **options: Any
+    token: str | None = None, tls: Tls | None = None, **options: Any
 ) -> AsyncIterator[tuple[Methods, GrpcServer, int]]:
     methods = Methods()
     server = GrpcServer(methods, Access(token), **options)
-    _, port = await server.start()
+    _, port = await server.start(tls=tls)
     try:
         yield methods, server, port
     finally:
@@ -302,7 +303,7 @@ def test_tls_files_that_are_wrong_are_said_in_one_line(tmp_path: Path) -> None:
 
 
 async def _start(**options: Any) -> None:
-    await GrpcServer(Methods(), Access(None), **options).start()
+    await GrpcServer(Methods(), Access(None)).start(**options)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -350,7 +351,7 @@ async def test_the_answer_names_the_call_as_its_caller_did() -> None:
 
 @on_loop
 async def test_calls_without_an_id_may_get_one() -> None:
-    async with served(names_requests=True) as (methods, _, port):
+    async with served(naming=Naming(call_ids())) as (methods, _, port):
         made = [(await metadata_of(port, "/x/Echo", b""))["x-request-id"] for _ in range(2)]
         found = await metadata_of(port, "/x/Echo", b"", ("x-request-id", "a-1"))
     assert len(set(made)) == 2

@@ -203,7 +203,21 @@ def test_an_address_that_is_not_this_machines_is_not_local(host: str) -> None:
         user(peer="127.0.0.1", uid=OWN, host=host)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil:80"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "127.0.0.1.evil.example", "localhost.evil:80"),
+        *(
+            "[::1].evil.example",
+            "[::1]evil:80",
+            "[::1]@evil",
+            "evil[::1]",
+            "[]",
+            "localhost:80:evil",
+        ),
+        *("localhost:evil.example", "localhost/evil", "me@localhost"),
+    ],
+)
 def test_a_name_that_was_made_to_point_here_is_not_local(host: str) -> None:
     with pytest.raises(Refused):
         user(peer="127.0.0.1", uid=OWN, host=host)

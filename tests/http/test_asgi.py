@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -17,7 +18,7 @@ from starlette.types import Scope, Send
 
 from farm.errors import InvalidInput
 from farm.http.asgi import PATIENCE_S, ClientGone, read_body, while_client_waits
-from farm.http.timeouts import Stage
+from farm.http.connections import Stage
 from tests.support.bare_server import serving
 from tests.support.front_door import WAIT_S, until
 
@@ -150,7 +151,7 @@ async def echo(scope: Scope, receive: Receives, send: Send) -> None:
 
 def test_an_application_is_told_of_the_request_and_streams_its_answer() -> None:
     with serving({}, echo) as server:
-        ask = b"PUT //a%20b/c?d=%20e HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+        ask = b"PUT //a%20b/c?d=%20e HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
         with server.connect() as connection:
             for _ in range(2):  # the connection stays open
                 connection.sendall(ask)
@@ -167,6 +168,7 @@ def test_an_application_is_told_of_the_request_and_streams_its_answer() -> None:
             "method": "PUT",
             "path": "/a b/c",
             "farm.user": "",
+            "farm.end": f"127.0.0.1 (uid {os.geteuid()})",
         }
 
 
@@ -179,7 +181,7 @@ def test_a_stream_to_an_old_client_ends_with_the_connection() -> None:
 
 def test_a_head_is_answered_without_a_body() -> None:
     with serving({}, echo) as server:
-        received = server.ask(b"HEAD /x HTTP/1.1\r\nConnection: close\r\n\r\n")
+        received = server.ask(b"HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert received.endswith(b"connection: close\r\n\r\n")
         assert b"transfer-encoding" not in received
 
@@ -198,7 +200,9 @@ def test_an_application_that_fails_is_answered_for(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving({}, fails) as server:
-        received = server.ask(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+        received = server.ask(
+            f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+        )
     assert received.startswith(b"HTTP/1.1 500 ")
     assert b'"type":"InternalError"' in received
     assert b"secret" not in received
@@ -207,7 +211,7 @@ def test_an_application_that_fails_is_answered_for(
 
 def test_an_answer_that_fails_on_the_way_is_cut_off() -> None:
     with serving({}, fails) as server, server.connect() as connection:
-        connection.sendall(b"GET /late HTTP/1.1\r\n\r\n")
+        connection.sendall(b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n")
         response = HTTPResponse(connection)
         response.begin()
         with pytest.raises((IncompleteRead, ConnectionResetError)):
@@ -226,7 +230,7 @@ def test_a_slow_reader_slows_the_stream_down() -> None:
 
     with serving({}, endless) as server:
         with server.connect() as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             (one,) = server.call(list, server.connections)
             until(lambda: one.standing()[0] is Stage.STUCK, "the client takes no more")
             stuck = server.call(lambda: sent)
@@ -245,6 +249,6 @@ def test_an_application_hears_when_the_client_hangs_up() -> None:
 
     with serving({}, waits) as server:
         with server.connect() as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             assert asked.wait(WAIT_S)
         assert heard.wait(WAIT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import threading
 
 import pytest
 
-from farm.errors import InvalidRequest, Unavailable
+from farm.errors import InvalidOutput, InvalidRequest, Unavailable
 from farm.http import client as http_client
 from farm.http.client import Address, Cancellation, HttpClient
 from tests.support.coroutines import LIMIT_S, wait_until
@@ -66,6 +67,35 @@ def test_an_answer_may_be_read_in_portions(client: HttpClient, server: Server) -
     assert len(server.ports) == 1
     with pytest.raises(Unavailable, match="too early"), client.answer("/half") as answer:
         list(answer.portions())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"Content-Length: 1000000000000000\r\n\r\n", b"\r\n", b"Transfer-Encoding: chunked\r\n\r\n"],
+)
+def test_an_answer_that_is_too_long_is_not_read(head: bytes) -> None:
+    """A length that nobody has memory for, and bodies without an end."""
+    sent = 0
+
+    def serve(listener: socket.socket) -> None:
+        nonlocal sent
+        connection, _ = listener.accept()
+        piece = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+        with connection, contextlib.suppress(OSError):
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + head)
+            while sent < 2**28:
+                sent += connection.send(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+        with pytest.raises(InvalidOutput, match=f"longer than {2**20} bytes, the most"):
+            client.ask("/x", most=2**20)
+        client.close()
+        thread.join()
+    assert sent < 2**27, "it hung up"
 
 
 def test_a_refusal_of_a_long_body_is_read() -> None:

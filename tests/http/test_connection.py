@@ -14,7 +14,7 @@ from itertools import pairwise
 import pytest
 
 from farm.bodies.held import FREE_BYTES, HeldBytes
-from farm.dispatcher.backend import CancelCall
+from farm.call import CancelCall
 from farm.http import connection as http_connection
 from farm.http.connection import (
     AHEAD_BYTES,
@@ -25,10 +25,10 @@ from farm.http.connection import (
     STEPS_AT_ONCE,
     HttpConnection,
 )
-from farm.http.portions import PORTION_BYTES
+from farm.http.connections import HttpTimeouts, Stage
 from farm.http.reader import LONGEST_HEAD, MOST_HEADERS
 from farm.http.request import Answer, Request
-from farm.http.timeouts import HttpTimeouts, Stage
+from farm.http.turns import PORTION_BYTES
 from tests.support.bare_server import Server, post, rest_of, serving
 from tests.support.front_door import WAIT_S, read_answer, until
 from tests.support.garbage import garbage
@@ -82,12 +82,16 @@ def is_closed(connection: socket.socket) -> bool:
 @pytest.mark.parametrize(
     ("data", "status", "kind"),
     [
-        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MOST_HEADERS + 1) + b"\r\n", 431, "TooLarge"),
-        (b"GET / HTTP/1.1\r\nA: " + b"b" * LONGEST_HEAD, 431, "TooLarge"),
+        (
+            b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A: b\r\n" * (MOST_HEADERS + 1) + b"\r\n",
+            431,
+            "TooLarge",
+        ),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nA: " + b"b" * LONGEST_HEAD, 431, "TooLarge"),
         (b"GET /" + b"x" * LONGEST_HEAD, 414, "TooLarge"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "InvalidInput"),
-        (b"BREW / HTTP/1.1\r\n\r\n", 501, "MethodNotAllowed"),
-        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 405, "MethodNotAllowed"),
+        (b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501, "MethodNotAllowed"),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405, "MethodNotAllowed"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "InvalidInput"),
     ],
 )
@@ -105,7 +109,7 @@ def test_what_is_no_acceptable_request_is_answered_and_ends_the_connection(
 
 def test_twenty_megabytes_of_headers_get_their_answer() -> None:
     with serving({"/echo": echo}) as server, server.connect() as connection:
-        connection.sendall(b"GET /echo HTTP/1.1\r\n")
+        connection.sendall(b"GET /echo HTTP/1.1\r\nHost: a\r\n")
         for _ in range(20 << 10):
             connection.sendall(b"A: " + b"b" * 1019 + b"\r\n")
         connection.sendall(b"\r\n")
@@ -116,7 +120,9 @@ def test_twenty_megabytes_of_headers_get_their_answer() -> None:
 
 def test_a_broken_body_is_answered_in_the_request_s_place() -> None:
     with serving({"/echo": echo}) as server, server.connect() as connection:
-        connection.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n")
+        connection.sendall(
+            b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n"
+        )
         assert read_answer(connection)[0] == 400
         assert is_closed(connection)
 
@@ -147,7 +153,7 @@ def test_a_body_that_is_asked_for_in_vain_ends_the_connection(
     headers: tuple[str, ...], status: int
 ) -> None:
     """The client decides whether it follows: the next bytes could be a body or a request."""
-    head = "\r\n".join(["POST /echo HTTP/1.1", *headers, "", ""]).encode()
+    head = "\r\n".join(["POST /echo HTTP/1.1", "Host: a", *headers, "", ""]).encode()
     with serving({"/echo": echo}) as server, server.connect() as connection:
         connection.sendall(head)
         assert read_answer(connection)[0] == status
@@ -181,7 +187,7 @@ def test_a_flood_of_requests_gets_its_share_of_a_turn() -> None:
     door = Counting()
     with serving({"/count": door}) as server, server.connect() as connection:
         count_turns(server, door)
-        connection.sendall(b"GET /count HTTP/1.1\r\n\r\n" * 1000)
+        connection.sendall(b"GET /count HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
         until(lambda: len(door.turns) == 1000, "all are answered")
         most = max(map(door.turns.count, set(door.turns)))
         assert most <= 2 * STEPS // REQUEST_STEPS  # as the bytes arrive, and once more
@@ -196,7 +202,7 @@ def test_tiny_chunks_get_their_share_of_a_turn() -> None:
     chunk = b"1\r\nx\r\n"
     with serving({"/n": length}, limit=10**6) as server, server.connect() as connection:
         count_turns(server, door)
-        connection.sendall(b"POST /n HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /n HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         until(lambda: len(server.connections) == 1, "it is there")
         one = the_connection(server)
         until(lambda: server.call(lambda: one.open_exchange is not None), "the head is read")
@@ -218,7 +224,9 @@ def test_only_a_few_tiny_chunks_are_read_as_they_arrive(monkeypatch: pytest.Monk
     monkeypatch.setattr(http_connection, "STEPS", 0)  # nothing is read in later turns
     chunks = b"1\r\nx\r\n" * 20_000
     with serving({"/n": length}, limit=10**6) as server, server.connect() as connection:
-        connection.sendall(b"POST /n HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+        connection.sendall(
+            b"POST /n HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+        )
         until(lambda: len(server.connections) == 1, "it is there")
         one = the_connection(server)
         until(lambda: server.call(lambda: one.paused), "it has sent enough")
@@ -333,7 +341,10 @@ def test_a_client_that_sends_ahead_fills_its_own_buffers() -> None:
 
 
 def test_a_chunked_request_of_a_client_that_is_not_let_in_ends_the_connection() -> None:
-    head = b"POST /echo HTTP/1.1\r\nOrigin: http://elsewhere\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        b"POST /echo HTTP/1.1\r\nHost: a\r\n"
+        b"Origin: http://elsewhere\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     with serving({"/echo": echo}) as server, server.connect() as connection:
         connection.sendall(head + b"3\r\nabc\r\n")
         assert read_answer(connection)[0] == 403
@@ -349,7 +360,7 @@ def test_a_body_that_is_not_wanted_ends_the_connection_if_it_is_long() -> None:
         assert is_closed(connection)
     chunk = b"%x\r\n%b\r\n" % (10**5, bytes(10**5))
     with serving({"/echo": echo}) as server, server.connect() as connection:
-        connection.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall(chunk * (size // 10**5) + b"0\r\n\r\n")
         assert read_answer(connection)[0] == 413
         assert is_closed(connection)
@@ -358,7 +369,7 @@ def test_a_body_that_is_not_wanted_ends_the_connection_if_it_is_long() -> None:
 def test_a_body_that_grows_too_long_near_its_end_leaves_the_connection_as_it_is() -> None:
     chunk = b"%x\r\n%b\r\n" % (10**5, bytes(10**5))
     with serving({"/echo": echo}, limit=3 * 10**6) as server, server.connect() as connection:
-        connection.sendall(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall(chunk * 31 + b"0\r\n\r\n")
         assert read_answer(connection)[0] == 413
         connection.sendall(post("/echo", b"abc"))
@@ -404,7 +415,7 @@ def test_two_bodies_that_are_too_large_together_do_not_wait_for_each_other() -> 
         assert held.used == 0
 
 
-CHUNKED = b"POST /later HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /later HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def test_bodies_of_unknown_length_reserve_what_they_may_have_and_give_the_rest_back() -> None:
@@ -532,7 +543,7 @@ def test_where_all_are_busy_a_new_client_is_told_so() -> None:
 def test_an_answer_is_not_lost_on_a_client_that_sends_on() -> None:
     """Closing with unread bytes causes a reset, which discards what the client has not read."""
     with serving({"/echo": echo}) as server, server.connect() as connection:
-        connection.sendall(b"BREW / HTTP/1.1\r\n\r\n" + bytes(1 << 20))
+        connection.sendall(b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n" + bytes(1 << 20))
         until(lambda: select.select([connection], [], [], 0)[0], "the answer is there")
         connection.sendall(bytes(1 << 20))
         assert read_answer(connection)[0] == 501
@@ -581,3 +592,32 @@ def test_a_connection_leaves_nothing_for_the_garbage_collector() -> None:
                     assert read_answer(connection) == (200, b"abc")
                 until(lambda: not server.call(len, server.connections), "it is gone")
         assert left == []
+
+
+class Own:
+    """A handler whose errors have a form of their own."""
+
+    def __call__(self, request: Request, answer: Answer) -> None:
+        answer(200, b"own")
+
+    def error_form(self, kind: str, message: str) -> tuple[bytes, bytes]:
+        return b"own: " + kind.encode(), b"text/plain"
+
+
+@pytest.mark.parametrize(
+    ("data", "body"),
+    [
+        (b"GET /own HTTP/1.1\r\nA: " + b"b" * LONGEST_HEAD, b"own: TooLarge"),
+        (b"GET /%6fwn?a=b HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"own: InvalidInput"),
+        (b"GET /own HTTP/1.1\r\nA: b\n\n", b"own: InvalidInput"),
+        (b"GET /own HTTP/2.0\r\n\r\n", b"own: InvalidInput"),
+        (b"POST /own HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"own: InvalidInput"),
+    ],
+)
+def test_an_unreadable_request_is_answered_in_the_form_of_its_path(
+    data: bytes, body: bytes
+) -> None:
+    with serving({"/own": Own()}) as server, server.connect() as connection:
+        connection.sendall(data)
+        assert read_answer(connection)[1] == body
+        assert is_closed(connection)

@@ -11,7 +11,8 @@ import pytest
 
 from farm.bodies.body import HEAVY_BYTES, MOST_IN_MEMORY, QUICK_BYTES, HeldBody
 from farm.bodies.unpacking import Headers, Refused
-from farm.dispatcher.backend import CancelCall
+from farm.call import CancelCall
+from farm.http.call_ids import Naming, call_ids
 from farm.http.request import Answer, Handler, Request
 from tests.support import bare_server
 from tests.support.bare_server import LIMIT, Server, post, rest_of
@@ -121,7 +122,7 @@ def test_requests_with_equal_heads_are_requests_of_their_own() -> None:
         ids.append(request.headers[b"x-request-id"])
         answer(200, body_of(request))
 
-    with bare_server.serving({"/note": note}, names_requests=True) as server:
+    with bare_server.serving({"/note": note}, naming=Naming(call_ids())) as server:
         for body in (b"1", b"2"):  # on two connections, two each
             received = server.ask(post("/note", body) + post("/note", body, LAST))
             assert received.count(b"\r\n\r\n" + body) == 2
@@ -130,7 +131,7 @@ def test_requests_with_equal_heads_are_requests_of_their_own() -> None:
 
 def test_a_head_is_asked_for_without_its_body() -> None:
     with serving(echo=echo) as server:
-        received = server.ask(b"HEAD /echo HTTP/1.1\r\nConnection: close\r\n\r\n")
+        received = server.ask(b"HEAD /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert b"content-length: 5\r\n" in received
         assert received.endswith(b"\r\n\r\n")
 
@@ -147,7 +148,7 @@ def test_a_body_that_is_too_long_is_refused_and_passed_over(announced: bool) -> 
     too_long = post("/echo", body)
     if not announced:
         chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-        too_long = b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
+        too_long = b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
     with serving(echo=echo) as server:
         received = server.ask(too_long, post("/echo", b"next", LAST))
         assert received.startswith(b"HTTP/1.1 413 ")
@@ -169,7 +170,7 @@ def test_a_request_sent_ahead_that_is_too_long_is_refused_in_its_turn() -> None:
 def test_a_long_body_sent_ahead_is_left_in_the_network() -> None:
     later, size = Later(), 50_000_000
     with serving(later=later, echo=echo) as server, server.connect() as connection:
-        head = b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size
+        head = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
         connection.sendall(post("/later", b"1") + head)
         until(lambda: later.open, "the door is asked")
         connection.settimeout(1.0)

@@ -25,6 +25,12 @@ def test_a_client_is_its_own_name_or_its_user_name_or_its_host() -> None:
     assert hints((b"farm-priority", b"2"), user="ann") == Hints(client="ann", priority=2)
 
 
+def test_the_end_of_the_connection_is_known_whatever_the_name() -> None:
+    for headers in ({}, {b"farm-client": b"me"}):
+        given = hints_of(headers, "10.0.0.7", "ann", "10.0.0.7 (uid 4)")
+        assert (given.end, given.client) == ("10.0.0.7 (uid 4)", "me" if headers else "ann")
+
+
 def test_only_a_name_that_the_caller_gives_is_shown() -> None:
     assert hints().shown_as is None
     assert hints((b"farm-priority", b"2"), user="ann").shown_as is None

@@ -27,8 +27,9 @@ from farm.http.asgi import answer_json
 from farm.http.server import HttpServer
 from farm.machine.listener import ACCEPTED_IN_A_TURN, listen_unix
 from farm.model import Config, Inputs
+from farm.protocols.site import Endpoints
 from farm.protocols.umbridge.endpoint import PATHS
-from farm.server.app import Router
+from farm.server.doors import Router
 from farm.settings import Settings
 from tests.support.front_door import WAIT_S, front_door, read_answer, until
 
@@ -49,20 +50,20 @@ class Slow(farm.Model):
 
 
 BODY = b'{"name": "slow", "input": [[3]]}'
-ASK = b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
-INFO = b"GET /Info HTTP/1.1\r\n\r\n"
+ASK = b"POST /Evaluate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+INFO = b"GET /Info HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 async def unasked(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError("nobody asks")
 
 
-nothing = Router({}, unasked, Access(None))
+nothing = Router(Endpoints(otherwise=unasked), Access(None))
 
 
 def test_a_free_port_is_picked_and_told() -> None:
     async def twice() -> tuple[tuple[str, int], tuple[str, int]]:
-        first, second = HttpServer(nothing, port=0), HttpServer(nothing, port=0)
+        first, second = HttpServer(nothing), HttpServer(nothing)
         addresses = await first.start(), await second.start()
         await first.stop(0.1)
         await second.stop(0.1)
@@ -84,7 +85,7 @@ def test_a_port_that_is_taken_is_said_in_one_line() -> None:
         with pytest.raises(
             Unavailable, match=f"cannot listen on 127.0.0.1:{port}: Address already"
         ):
-            asyncio.run(HttpServer(nothing, port=port).start())
+            asyncio.run(HttpServer(nothing).start(port=port))
 
 
 def by_unix(path: Path, request: bytes) -> tuple[int, bytes]:
@@ -118,7 +119,7 @@ def test_a_unix_socket_that_is_taken_takes_no_port(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     with listen_unix(str(path)):
         with pytest.raises(Unavailable, match=f"cannot listen on unix:{path}: Address already"):
-            asyncio.run(HttpServer(nothing, port=port, unix=path).start())
+            asyncio.run(HttpServer(nothing).start(port=port, unix=path))
         with socket.create_server(("127.0.0.1", port)):
             pass
     assert path.exists(), "it is another's"
@@ -136,7 +137,7 @@ def test_the_limit_of_open_files_is_raised() -> None:
 
 
 async def _start_and_stop() -> None:
-    server = HttpServer(nothing, port=0)
+    server = HttpServer(nothing)
     await server.start()
     await server.stop(0.1)
 
@@ -144,7 +145,7 @@ async def _start_and_stop() -> None:
 def test_signal_handlers_are_left_alone() -> None:
     async def look() -> bool:
         before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-        server = HttpServer(nothing, port=0)
+        server = HttpServer(nothing)
         await server.start()
         during = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
         await server.stop(0.1)
@@ -238,7 +239,7 @@ def test_last_words_are_waited_for() -> None:
                 await asyncio.sleep(0.1)
             await answer_json(send, 503, b"{}")
 
-        server = HttpServer(Router({}, app, Access(None)), port=0)
+        server = HttpServer(Router(Endpoints(otherwise=app), Access(None)))
         reader, writer = await asyncio.open_connection(*await server.start())
         writer.write(INFO)
         await asked.wait()
@@ -252,7 +253,7 @@ def test_last_words_are_waited_for() -> None:
 
 def test_stopping_twice_or_unstarted_is_no_mistake() -> None:
     async def stop() -> None:
-        server = HttpServer(nothing, port=0)
+        server = HttpServer(nothing)
         await server.stop()
         await server.start()
         await server.stop(0.1)
@@ -267,12 +268,13 @@ def test_stopping_twice_or_unstarted_is_no_mistake() -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET\r\n\r\n",
         b"GET /Info HTTP/9.9\r\n\r\n",
-        b"POST /Evaluate HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
-        b"POST /Evaluate HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"GET /Inf\xff HTTP/1.1\r\n\r\n",
-        b"GET /Info HTTP/1.1\r\nbroken header\r\n\r\n",
-        b"CONNECT farm:80 HTTP/1.1\r\n\r\n",
-        b"GET http:// HTTP/1.1\r\n\r\n",
+        b"POST /Evaluate HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+        b"POST /Evaluate HTTP/1.1\r\nHost: a\r\n"
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /Inf\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /Info HTTP/1.1\r\nHost: a\r\nbroken header\r\n\r\n",
+        b"CONNECT farm:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\nHost: a\r\n\r\n",
     ],
 )
 def test_bytes_that_are_no_http_get_a_json_error(garbage: bytes) -> None:
@@ -307,7 +309,7 @@ def test_requests_that_are_sent_ahead_are_answered_in_turn() -> None:
 
 def test_a_burst_of_connections_is_accepted_in_parts() -> None:
     async def burst() -> list[int]:
-        server, seen = HttpServer(nothing, port=0), [0]
+        server, seen = HttpServer(nothing), [0]
         address = await server.start()
         with contextlib.ExitStack() as stack:
             for _ in range(40):  # the loop is blocked meanwhile
@@ -328,12 +330,13 @@ FEW_FILES = """
 import asyncio, resource, uvloop
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 from farm.http.access import Access
-from farm.server.app import Router
+from farm.protocols.site import Endpoints
+from farm.server.doors import Router
 from farm.http.server import HttpServer
 
 async def serve():
     doors = {"/x": lambda request, answer: answer(200, b"answered")}
-    address = await HttpServer(Router(doors, None, Access(None)), port=0).start()
+    address = await HttpServer(Router(Endpoints(doors), Access(None))).start()
     print(address[1], flush=True)
     await asyncio.get_running_loop().create_future()
 
@@ -352,5 +355,5 @@ def test_clients_that_do_nothing_do_not_use_up_the_files() -> None:
         for _ in range(300):
             stack.enter_context(socket.create_connection(address, timeout=WAIT_S))
         with socket.create_connection(address, timeout=WAIT_S) as one_more:
-            one_more.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+            one_more.sendall(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
             assert read_answer(one_more) == (200, b"answered")

@@ -38,6 +38,36 @@ def test_each_child_renews_what_it_inherits() -> None:
     assert done.stderr == ""
 
 
+FAILING = """
+import os
+from farm.machine.forks import renew_in_children
+
+renewed = []
+
+class Thing:
+    def __init__(self, number):
+        self.number = number
+        renew_in_children(self)
+
+    def renew(self):
+        if self.number % 2:
+            raise OSError("no")
+        renewed.append(self.number)
+
+things = [Thing(number) for number in range(8)]
+if os.fork() == 0:
+    os._exit(len(renewed))
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_one_that_cannot_be_renewed_keeps_no_other_from_it() -> None:
+    command = [sys.executable, "-c", FAILING]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "4\n"
+    assert done.stderr.count("cannot be renewed in a forked process") == 4
+
+
 class Loud:
     def renew(self) -> None:
         os._exit(3)

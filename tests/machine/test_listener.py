@@ -20,6 +20,15 @@ def test_a_host_that_is_not_here_is_said_in_one_line() -> None:
         listen("203.0.113.9", 0)
 
 
+def test_another_port_is_advised_only_where_that_helps() -> None:
+    with pytest.raises(Unavailable) as caught:
+        listen("203.0.113.9", 4242)
+    assert str(caught.value).endswith("Cannot assign requested address")
+    with contextlib.closing(listen("127.0.0.1", 0)) as taken, pytest.raises(Unavailable) as caught:
+        listen("127.0.0.1", taken.getsockname()[1])
+    assert str(caught.value).endswith("Address already in use; port=0 picks a free one")
+
+
 def test_accepted_connections_are_probed_and_answer_without_delay() -> None:
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         listener.setblocking(True)

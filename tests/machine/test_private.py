@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from farm.errors import Unavailable
-from farm.machine.private import make_private_folder, private_opener
+from farm.machine.private import (
+    LOCK,
+    TemporaryFolder,
+    abandoned,
+    make_private_folder,
+    private_opener,
+    read_private,
+    remove_abandoned,
+    remove_unfinished,
+    replace_private,
+)
 
 KNOWN = ("farm.json", "logs", "experiments.db*")
 
@@ -94,7 +108,7 @@ def test_where_rights_cannot_be_taken_away_it_is_refused(
 
 def test_another_users_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(Unavailable, match=r"belongs to user \d+"):
+    with pytest.raises(Unavailable, match=r"belongs to user \w+"):
         make_private_folder(tmp_path, known=KNOWN)
 
 
@@ -102,3 +116,180 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="not a folder"):
         make_private_folder(tmp_path / "file", known=KNOWN)
+
+
+def test_a_private_file_is_read_and_replaced(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "farm.json"
+    for text in (b"one", b"two"):
+        replace_private(path, text)
+        assert read_private(path) == text
+        assert mode(path) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_that_was_checked_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "farm.json", tmp_path / "other.json"
+    replace_private(path, b"mine")
+    other.write_bytes(b"of somebody else")
+    fstat = os.fstat
+
+    def checked(descriptor: int) -> os.stat_result:
+        found = fstat(descriptor)
+        if other.exists():
+            other.replace(path)
+        return found
+
+    monkeypatch.setattr(os, "fstat", checked)
+    assert read_private(path) == b"mine"
+    monkeypatch.undo()
+    with pytest.raises(Unavailable, match=r"others can read .* \(mode 644\).*chmod 600"):
+        read_private(path)
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "farm.json", 0o600)
+    with pytest.raises(Unavailable, match="not a regular file"):
+        read_private(tmp_path / "farm.json")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_another_users_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    replace_private(tmp_path / "farm.json", b"theirs")
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(Unavailable, match=r"farm.json belongs to user \w+; expected your own$"):
+        read_private(tmp_path / "farm.json", of_anybody=named)
+
+
+@pytest.mark.root
+def test_root_reads_what_it_names_of_another_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "farm.json"
+    replace_private(path, b"theirs")
+    os.chown(path, 65534, 65534)
+    with pytest.raises(Unavailable, match=r"belongs to user nobody; .*, or name it: --to /"):
+        read_private(path)
+    assert read_private(path, of_anybody=True) == b"theirs"
+    assert "belongs to user nobody" in caplog.text
+
+
+def test_no_link_is_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    monkeypatch.setattr("farm.machine.private.secrets.token_hex", lambda n: "0" * 2 * n)
+    (tmp_path / f".farm.json.{'0' * 16}.new").symlink_to(precious)
+    with pytest.raises(FileExistsError):
+        replace_private(tmp_path / "farm.json", b"x")
+    (tmp_path / "key").symlink_to(precious)
+    replace_private(tmp_path / "key", b"x")
+    assert precious.read_bytes() == b"precious"
+
+
+def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+    kept = ["farm.json", ".farm.lock", "new", ".new", "a.new"]
+    for name in [*kept, f".farm.json.{'1' * 16}.new", f".workers.json.{'f' * 16}.new"]:
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(kept)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's place for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+KILLED = """
+import os, signal, sys
+from farm.machine.private import TemporaryFolder
+folder = TemporaryFolder("farm-")
+(folder.path / "file").touch()
+print(folder.path, flush=True)
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_folder_of_a_killed_process_is_removed_and_no_other(place: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        killed = Path(process.stdout.readline().strip())
+        older, linked = place / "farm-older", place / "farm-link"
+        older.mkdir()  # of a release without locks
+        with TemporaryFolder("farm-") as own:
+            remove_abandoned()
+            assert {killed, own, older} == set(place.iterdir()), "they are in use"
+            process.stdin.close()
+            process.wait()
+            linked.symlink_to(killed)
+            assert list(abandoned()) == [killed]
+            remove_abandoned()
+            assert {own, older, linked} == set(place.iterdir())
+        assert {older, linked} == set(place.iterdir())
+
+
+@pytest.fixture
+def killed(place: Path) -> Path:
+    """The folder of a process that was killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        return Path(process.stdout.readline().strip())
+
+
+def test_a_copy_of_a_folder_is_the_users(place: Path, killed: Path) -> None:
+    copy = place / "saved"
+    shutil.copytree(killed, copy)
+    remove_abandoned()
+    assert list(place.iterdir()) == [copy]
+
+
+def test_a_folder_that_a_process_on_another_machine_may_use_is_left_alone(killed: Path) -> None:
+    lock = killed / LOCK
+    mark = lock.read_text()
+    lock.write_text(f"other-{mark}")
+    assert list(abandoned()) == []
+    lock.write_text(mark)
+    assert list(abandoned()) == [killed]
+
+
+def test_a_folder_into_which_others_can_put_a_lock_is_left_alone(killed: Path) -> None:
+    killed.chmod(0o1777)
+    assert list(abandoned()) == []
+    killed.chmod(0o700)
+    (killed / LOCK).chmod(0o666)
+    assert list(abandoned()) == []
+
+
+def test_a_folder_that_is_kept_is_the_users(place: Path) -> None:
+    folder = TemporaryFolder("run-")
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    folder.keep()
+    remove_abandoned()
+    assert list(place.iterdir()) == [folder.path]
+    assert list(folder.path.iterdir()) == []
+
+
+@pytest.mark.root
+def test_the_folder_of_another_user_is_left_alone(place: Path) -> None:
+    other = place / "farm-other"
+    other.mkdir()
+    (other / LOCK).touch()
+    os.chown(other, 12345, 12345)
+    remove_abandoned()
+    assert other.exists()

@@ -35,6 +35,7 @@ def test_a_full_pipe_takes_more_wake_ups() -> None:
 def test_after_the_end_a_wake_up_reaches_no_other_file() -> None:
     wakes = WakePipe()
     wakes.close()
+    wakes.close()
     read_end, write_end = os.pipe()  # they get the numbers of the closed ends
     os.set_blocking(read_end, False)
     wakes.wake()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from farm.call import Operation, Result, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import FarmError, LossCause, ModelFailed, WorkerLost
-from farm.monitoring.counters import Counters
+from farm.monitoring.counters import SHORT_TIMES_S, TIMES_S, Counters, Histogram
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import TaskId, WorkerId
+from tests.dispatcher.ended_calls import AtOnce
 from tests.scheduler.recorder import Recorder, call, model
 
 WORKER = WorkerInfo("node1/0", ())
@@ -26,6 +27,8 @@ class Answered:
     def __init__(self, *workers: str, max_batch: int = 1) -> None:
         self.farm = Recorder()
         self.counters = Counters(Dispatcher([]))
+        self.stream = AtOnce()
+        self.stream.add_window(self.counters)
         for worker in workers:
             self.farm.scheduler.worker_joined(
                 WorkerId(worker),
@@ -39,7 +42,7 @@ class Answered:
                 outcome = action.outcome
                 if isinstance(outcome, Result):
                     outcome = action.result(outcome)
-                self.counters.answered(action.task, outcome, self.farm.now)
+                self.stream.answered(action, outcome, 1, 0, self.farm.now)
 
     def submit(self, rows: int | None = None) -> TaskId:
         task = self.farm.scheduler.submit(call(rows=rows), now=self.farm.now)
@@ -58,7 +61,7 @@ class Answered:
 
     def lose(self, task: TaskId) -> None:
         """Lose the worker that runs a task."""
-        attempt = self.farm.scheduler._tasks[task].attempt
+        attempt = self.farm.scheduler._open.by_id[task].attempt
         self.farm.scheduler.worker_left(
             attempt.worker.id, "it died", running=[task], now=self.farm.now
         )
@@ -158,4 +161,24 @@ def test_the_loss_that_ends_a_call_is_no_retry() -> None:
         seen.lose(task)
     row = seen.row()
     assert row["ends"] == {"done": 0, WorkerLost.__name__: 1}
-    assert row["retries"] == seen.farm.scheduler.retries == 3
+    assert row["retries"] == seen.farm.scheduler._open._retries == 3
+
+
+def test_a_time_belongs_to_the_first_bound_that_is_not_below_it() -> None:
+    histogram = Histogram((1.0, 2.0, 5.0))
+    for seconds in (0.0, 1.0, 1.5, 2.0, 5.0, 5.1, 1e9):
+        histogram.add(seconds)
+    assert histogram.counts == [2, 2, 1, 2]
+    assert histogram.sum == 1e9 + 14.6
+
+
+def test_several_events_of_one_length() -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.add(1.5, 4)
+    shown = json.loads(json.dumps(asdict(histogram)))
+    assert shown == {"bounds": [1.0, 2.0], "counts": [0, 4, 0], "sum": 6.0}
+
+
+def test_bounds_rise_from_a_tenth_of_a_millisecond() -> None:
+    assert list(TIMES_S) == sorted(set(TIMES_S))
+    assert (TIMES_S[0], TIMES_S[-1], SHORT_TIMES_S[-1]) == (1e-4, 5e4, 1.0)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 
-from farm.call import Call, ModelInfo, Operation, TensorInfo
+from farm.call import Array, Call, ModelInfo, Operation, TensorInfo
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.dispatcher.failing import Failure
+from farm.dispatcher.ended import Failure
 from farm.errors import FarmError, InvalidOutput, ModelFailed, WorkerLost
 from farm.monitoring.failures import (
     LONGEST_DETAIL,
     LONGEST_NAME,
+    LONGEST_SUMMARY,
     LONGEST_TEXT,
     MOST_GROUPS,
     MOST_OF_A_KIND,
     SUMMARIES_PER_S,
     Failures,
+    summary,
 )
 
 X = (TensorInfo("x", (1,)),)
@@ -30,12 +33,15 @@ def farm_of(models: Mapping[str, ModelInfo]) -> Dispatcher:
     return dispatcher
 
 
-class Clock:
+class Watched(Failures):
+    """Failures with a clock that is set by hand."""
+
     def __init__(self) -> None:
+        super().__init__(farm_of(MODELS))
         self.now = 1000.0
 
-    def __call__(self) -> float:
-        return self.now
+    def fail(self, failure: Failure) -> None:
+        self.failed(failure, self.now)
 
 
 def failure(
@@ -55,12 +61,11 @@ def failure(
 
 
 def test_a_group_shows_the_last_failure_of_its_reason() -> None:
-    clock = Clock()
-    failures = Failures(farm_of(MODELS), clock)
-    failures.failed(failure("no root in [0, 1]", x=1.0, detail="line 3"))
-    clock.now = 1010.0
+    failures = Watched()
+    failures.fail(failure("no root in [0, 1]", x=1.0, detail="line 3"))
+    failures.now = 1010.0
     last = failure("no root in [2, 3]", x=2.0, calls=4, worker="node2/2-b", client="")
-    failures.failed(last)
+    failures.fail(last)
     (row,) = failures.snapshot()
     assert row == {
         "id": row["id"],
@@ -75,17 +80,17 @@ def test_a_group_shows_the_last_failure_of_its_reason() -> None:
         "client": "",
         "inputs": "x = [2.0]",
     }
-    assert failures.with_details() == [{**row, "detail": "line 3"}]
+    assert failures.snapshot(details=True) == [{**row, "detail": "line 3"}]
 
 
 def test_a_call_without_a_worker_has_none() -> None:
-    failures = Failures(farm_of(MODELS), Clock())
-    failures.failed(failure(worker=""))
+    failures = Watched()
+    failures.fail(failure(worker=""))
     assert failures.snapshot()[0]["worker"] is None
 
 
 def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
-    failures = Failures(farm_of(MODELS), Clock())
+    failures = Watched()
     for each in (
         failure("no root in 1"),
         failure("no minimum"),
@@ -94,7 +99,7 @@ def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
         failure("no root in 4", operation=Operation.COST),
         failure("no root in 5"),
     ):
-        failures.failed(each)
+        failures.fail(each)
     rows = failures.snapshot()
     assert [(row["text"][-1], row["count"]) for row in rows] == [
         *(("1", 2), ("4", 1), ("3", 1), ("2", 1), ("m", 1))
@@ -103,10 +108,10 @@ def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
 
 
 def test_losses_of_one_kind_are_one_group_whatever_happened_to_the_call() -> None:
-    failures = Failures(farm_of(MODELS), Clock())
+    failures = Watched()
     for worker, story in (("n1/1-a", "queued 0.1 s"), ("n2/2-b", "queued 3 s, lost with n1/1-a")):
         text = f"worker {worker} was killed: time limit of 2 s; what happened: {story}"
-        failures.failed(failure(text, kind=WorkerLost, worker=worker))
+        failures.fail(failure(text, kind=WorkerLost, worker=worker))
     (row,) = failures.snapshot()
     assert row["count"] == 2
 
@@ -114,36 +119,36 @@ def test_losses_of_one_kind_are_one_group_whatever_happened_to_the_call() -> Non
 def test_the_id_of_a_group_is_the_same_in_another_farm() -> None:
     ids = set()
     for text in ("no root in 1", "no root in 2"):
-        failures = Failures(farm_of(MODELS), Clock())
-        failures.failed(failure(text))
+        failures = Watched()
+        failures.fail(failure(text))
         ids.add(failures.snapshot()[0]["id"])
     assert len(ids) == 1
 
 
 def test_memory_is_bounded_whatever_the_texts() -> None:
-    failures = Failures(farm_of(MODELS), Clock())
+    failures = Watched()
     letters = "abcdefghijklmnopqrst"
     words = [a + b + c for a in letters for b in letters for c in "xyz"]
     kinds = list(FarmError.kinds.values())
     for number, word in enumerate(words):
         kind = kinds[number % len(kinds)]
         text = f"{word} {'long ' * 1000}"
-        failures.failed(failure(text, kind=kind, detail=text * 2, worker=text, client=text))
+        failures.fail(failure(text, kind=kind, detail=text * 2, worker=text, client=text))
     rows = failures.snapshot()
     assert len(rows) == MOST_GROUPS
     assert rows[0]["text"].startswith(words[-1])
     assert max(len(row["text"]) for row in rows) == LONGEST_TEXT
     assert max(len(row["client"]) for row in rows) == LONGEST_NAME
     assert max(len(row["worker"]) for row in rows) == LONGEST_NAME
-    assert len(failures.with_details()[0]["detail"]) == LONGEST_DETAIL
+    assert len(failures.snapshot(details=True)[0]["detail"]) == LONGEST_DETAIL
 
 
 def test_one_model_whose_texts_all_differ_does_not_crowd_out_others() -> None:
-    failures = Failures(farm_of(MODELS), Clock())
-    failures.failed(failure("no root", model="wave"))
+    failures = Watched()
+    failures.fail(failure("no root", model="wave"))
     letters = "abcdefghijklmnopqrst"
     for word in (a + b for a in letters for b in letters):
-        failures.failed(failure(word))
+        failures.fail(failure(word))
     rows = failures.snapshot()
     assert [row["text"] for row in rows if row["model"] == "wave"] == ["no root"]
     assert len(rows) == MOST_OF_A_KIND + 1
@@ -151,59 +156,100 @@ def test_one_model_whose_texts_all_differ_does_not_crowd_out_others() -> None:
 
 
 def test_the_group_that_is_forgotten_was_seen_longest_ago() -> None:
-    failures = Failures(farm_of(MODELS), Clock())
+    failures = Watched()
     letters = "abcdefghij"
     words = [a + b for a in letters for b in letters][: MOST_OF_A_KIND + 1]
     for word in words[:-1]:
-        failures.failed(failure(word))
-    failures.failed(failure(words[0]))
-    failures.failed(failure(words[-1]))
+        failures.fail(failure(word))
+    failures.fail(failure(words[0]))
+    failures.fail(failure(words[-1]))
     kept = {row["text"] for row in failures.snapshot()}
     assert kept == set(words) - {words[1]}
 
 
 def test_summaries_of_inputs_are_rare_when_failures_are_frequent() -> None:
-    clock = Clock()
-    failures = Failures(farm_of(MODELS), clock)
+    failures = Watched()
     for x in range(1000):
-        failures.failed(failure(x=float(x)))
+        failures.fail(failure(x=float(x)))
     assert failures.snapshot()[0]["inputs"] == "x = [0.0]"
-    clock.now += 1.0
-    failures.failed(failure(x=7.0))
+    failures.now += 1.0
+    failures.fail(failure(x=7.0))
     assert failures.snapshot()[0]["inputs"] == "x = [7.0]"
 
 
 def test_the_inputs_are_those_of_the_call_that_the_text_is_about() -> None:
-    clock = Clock()
-    failures = Failures(farm_of(MODELS), clock)
+    failures = Watched()
     for x in range(3):
-        clock.now += 0.4
-        failures.failed(
+        failures.now += 0.4
+        failures.fail(
             failure(
                 f"no root at {x}", x=float(x), worker=f"n/{x}", client=f"c{x}", detail=f"line {x}"
             )
         )
-    (row,) = failures.with_details()
+    (row,) = failures.snapshot(details=True)
     assert row["count"] == 3
-    assert row["last"] == clock.now
+    assert row["last"] == failures.now
     shown = [row[key] for key in ("text", "inputs", "worker", "client", "detail")]
     assert shown == ["no root at 0", "x = [0.0]", "n/0", "c0", "line 0"]
-    clock.now += 1.0
-    failures.failed(failure("no root at 7", x=7.0))
+    failures.now += 1.0
+    failures.fail(failure("no root at 7", x=7.0))
     (row,) = failures.snapshot()
     assert (row["text"], row["inputs"]) == ("no root at 7", "x = [7.0]")
 
 
 def test_summaries_of_all_groups_together_are_bounded() -> None:
-    clock = Clock()
-    failures = Failures(farm_of(MODELS), clock)
+    failures = Watched()
     letters = "abcdefghijklmnopqrst"
     kinds = list(FarmError.kinds.values())
     for number, word in enumerate(a + b for a in letters for b in letters):
-        failures.failed(failure(word, kind=kinds[number % len(kinds)]))
+        failures.fail(failure(word, kind=kinds[number % len(kinds)]))
         if number == SUMMARIES_PER_S - 1:
             assert {row["inputs"] for row in failures.snapshot()} == {"x = [1.0]"}
     assert failures.snapshot()[0]["inputs"] == ""
-    clock.now += 1.0
-    failures.failed(failure("tt", kind=kinds[399 % len(kinds)]))
+    failures.now += 1.0
+    failures.fail(failure("tt", kind=kinds[399 % len(kinds)]))
     assert failures.snapshot()[0]["inputs"] == "x = [1.0]"
+
+
+def call(*inputs: Array, config: str = "{}", rows: int | None = None) -> Call:
+    return Call("m", Operation.EVALUATE, inputs, config, rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (np.array([0.1, -2.5e-8]), "[0.1, -2.5e-08]"),
+        (np.array([1, 2]), "[1, 2]"),
+        (np.array(3.5), "3.5"),
+        (np.array([]), "[]"),
+        (np.array([[True], [False]]), "[True, False] of shape [2, 1]"),
+        (np.arange(100.0), "[0.0, 1.0, 2.0, 3.0, 4.0, \u2026, 98.0, 99.0] (100 values)"),
+        (np.zeros((3, 5)), "[0.0, 0.0, 0.0, 0.0, 0.0, \u2026, 0.0, 0.0] (of shape [3, 5])"),
+        (np.array([b"text\x1b[2J"], dtype=object), "[b'text\\x1b[2J']"),
+    ],
+)
+def test_values_of_an_input(values: Array, text: str) -> None:
+    assert summary(call(values), None) == f"input 0 = {text}"
+
+
+def test_inputs_have_their_names_and_the_config() -> None:
+    asked = call(np.ones(1), np.zeros(1), config='{"mesh":2}')
+    expected = 'E = [1.0]; input 1 = [0.0]; config {"mesh":2}'
+    assert summary(asked, None, ["E"]) == expected
+
+
+def test_of_rows_the_one_that_failed_is_shown() -> None:
+    asked = call(np.array([[1.0], [2.0], [3.0]]), rows=3)
+    assert summary(asked, 1) == "input 0 = [2.0]"
+    assert summary(asked, None) == "input 0 = [1.0]; the first of 3 rows that ran together"
+
+
+def test_control_characters_are_escaped() -> None:
+    assert summary(call(config='{"a":"\x1b"}'), None) == 'config {"a":"\\x1b"}'
+
+
+def test_a_summary_is_short_however_much_was_sent() -> None:
+    text = np.array([b"x" * 100_000] * 8, dtype=object)
+    asked = call(*[text] * 50, config="c" * 100_000)
+    assert len(summary(asked, None, ["n" * 10_000] * 50)) == LONGEST_SUMMARY
+    assert summary(call(*[np.zeros(1)] * 50), None).endswith("; and 42 more inputs")

@@ -6,18 +6,21 @@ import math
 import random
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import farm
-from farm.call import Call, Operation, Result
+from farm.call import Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.ended import ANSWERED, EndedCall
 from farm.errors import InvalidInput, ModelFailed
+from farm.monitoring import history as module
 from farm.monitoring.history import RINGS, RUNS, SERIES, History, Ring, Sample
 from farm.scheduler.view import Load
-from tests.scheduler.recorder import Recorder
 from tests.support.coroutines import on_loop, until
 from tests.support.front_door import front_door
 from tests.support.front_door import until as wait_until
@@ -32,21 +35,21 @@ def test_a_step_has_means_of_the_load_rates_of_calls_and_the_median_run_time() -
     ring = Ring(2.0, 10)
     ring.add(sample(100.0, queued=90, done=10, failed=1))  # where the first step begins
     ring.add(sample(101.0, queued=10, done=12, failed=1, runs=[5.0, 1.0]))
-    assert len(ring.ordered()) == 0
+    assert not ring.steps
     ring.add(sample(102.0, queued=20, done=16, failed=3, runs=[2.0]))
-    (row,) = ring.ordered().tolist()
-    assert row == [102.0, 4.0, 2.0, 15.0, (6 + 2) / 2.0, 2 / 2.0, 2.0]
+    assert [*ring.steps] == [(102.0, 4.0, 2.0, 15.0, (6 + 2) / 2.0, 2 / 2.0, 2.0)]
 
 
 def test_the_median_of_an_even_number_of_runs_lies_between_two() -> None:
     ring = Ring(1.0, 10)
     ring.add(sample(0.0))
     ring.add(sample(1.0, runs=[8.0, 1.0, 2.0, 5.0]))
-    assert ring.ordered()[0, -1] == 3.5
+    assert ring.steps[0][-1] == 3.5
 
 
 STEP = """
 import sys
+from farm.monitoring import history as module
 from farm.monitoring.history import Ring, Sample
 ring = Ring(1.0, 10)
 for at in (0.0, 1.0):
@@ -65,22 +68,22 @@ def test_a_step_without_runs_has_no_run_time() -> None:
     ring = Ring(1.0, 10)
     ring.add(sample(0.0, runs=[7.0]))
     ring.add(sample(1.0))
-    assert math.isnan(ring.ordered()[0, -1])
+    assert math.isnan(ring.steps[0][-1])
 
 
 def test_a_loop_that_hung_gives_one_long_step_with_the_right_rate() -> None:
     ring = Ring(1.0, 10)
     ring.add(sample(0.0))
     ring.add(sample(50.0, done=100))
-    assert ring.ordered()[:, [0, 4]].tolist() == [[50.0, 2.0]]
+    assert [(step[0], step[4]) for step in ring.steps] == [(50.0, 2.0)]
 
 
 def test_a_ring_forgets_its_oldest_steps() -> None:
     ring = Ring(1.0, 3)
     for second in range(6):
         ring.add(sample(float(second)))
-        assert ring.is_full == (second >= 3)
-    assert ring.ordered()[:, 0].tolist() == [3.0, 4.0, 5.0]
+        assert ring.reaches(0.0) == (second <= 3)
+    assert [step[0] for step in ring.steps] == [3.0, 4.0, 5.0]
 
 
 class Clock:
@@ -93,11 +96,29 @@ class Clock:
         return self.now
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock, time=time.time))
+    return clock
+
+
+def ended(outcome: Result | None, operation: Operation = Operation.EVALUATE) -> EndedCall:
+    run_s = 0.0 if outcome is None else outcome.run_time_s
+    error = None if outcome is not None else ModelFailed("no")
+    return EndedCall(
+        *(ANSWERED, "m", operation, "me", 0.0, 1.0),
+        ran=outcome is not None,
+        row_s=run_s,
+        error=error,
+    )
+
+
 def of_hours(hours: float, clock: Clock) -> tuple[Dispatcher, History]:
     """Return the history of a farm that has run for so long and answered two calls a second."""
     dispatcher = Dispatcher([])
     dispatcher.view.load = lambda: Load(4, 2, int(clock.now) % 7)  # type: ignore[method-assign]
-    history = History(dispatcher, clock=clock)
+    history = History(dispatcher)
     history.close()
     for _ in range(round(3600 * hours)):
         clock.now += 1.0
@@ -108,8 +129,7 @@ def of_hours(hours: float, clock: Clock) -> tuple[Dispatcher, History]:
 
 @pytest.mark.slow
 @on_loop
-async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it() -> None:
-    clock = Clock()
+async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it(clock: Clock) -> None:
     _, history = of_hours(26.0, clock)
     for since, step_s, count in (("-60", 1.0, 60), ("-300", 1.0, 300), ("-1800", 10.0, 180)):
         answer = history.answer({"since": since})
@@ -124,8 +144,7 @@ async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it() -> No
 
 
 @on_loop
-async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour() -> None:
-    clock = Clock()
+async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour(clock: Clock) -> None:
     _, history = of_hours(26.0, clock)
     answer = history.answer({})
     times = np.asarray(answer["times"])
@@ -135,13 +154,12 @@ async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour() -
     assert np.allclose(np.diff(times[late]), 10.0, atol=0.02)
     early = times < answer["now"] - 3800
     assert np.allclose(np.diff(times[early]), 120.0, atol=0.02)
-    assert sum(ring.rows.nbytes for ring in history._rings) < 100_000
+    assert [len(ring.steps) for ring in history._rings] == [count for _, count in RINGS]
     assert len(times) <= sum(count for _, count in RINGS)
 
 
 @on_loop
-async def test_a_young_farm_answers_a_day_with_all_it_has() -> None:
-    clock = Clock()
+async def test_a_young_farm_answers_a_day_with_all_it_has(clock: Clock) -> None:
     _, history = of_hours(0.05, clock)
     assert len(history.answer({})["times"]) == 180
     assert len(history.answer({"since": "-30"})["times"]) in (30, 31)
@@ -149,38 +167,27 @@ async def test_a_young_farm_answers_a_day_with_all_it_has() -> None:
 
 @pytest.mark.parametrize("since", ["yesterday", "nan", "inf"])
 @on_loop
-async def test_a_time_that_is_none_is_refused(since: str) -> None:
-    _, history = of_hours(0.0, Clock())
+async def test_a_time_that_is_none_is_refused(clock: Clock, since: str) -> None:
+    _, history = of_hours(0.0, clock)
     with pytest.raises(InvalidInput, match="since is '"):
         history.answer({"since": since})
 
 
 @on_loop
-async def test_it_notes_run_times_of_calls_and_of_nothing_else() -> None:
-    clock = Clock()
+async def test_it_notes_run_times_of_calls_and_of_nothing_else(clock: Clock) -> None:
     _, history = of_hours(0.0, clock)
-    recorder = Recorder()
-    recorder.join("w")
-    recorder.submit()
-    (task,) = recorder.scheduler._tasks.values()
-    history.answered(task, Result((), run_time_s=3.0), 1.0)
-    history.answered(task, ModelFailed("no"), 1.0)
-    task.call = Call("m", Operation.DESCRIBE)
-    history.answered(task, Result((), run_time_s=90.0), 1.0)
+    history.fold([ended(Result((), run_time_s=3.0)), ended(None)])
+    history.fold([ended(Result((), run_time_s=90.0), Operation.DESCRIBE)])
     clock.now += 1.0
     history.sample()
     assert history.answer({})["series"]["run_p50_s"] == [3.0]
 
 
 @on_loop
-async def test_run_times_are_bounded_however_many_calls_end() -> None:
-    _, history = of_hours(0.0, Clock())
-    recorder = Recorder()
-    recorder.join("w")
-    recorder.submit()
-    (task,) = recorder.scheduler._tasks.values()
+async def test_run_times_are_bounded_however_many_calls_end(clock: Clock) -> None:
+    _, history = of_hours(0.0, clock)
     for _ in range(3 * RUNS):
-        history.answered(task, Result((), run_time_s=random.random()), 1.0)
+        history.fold([ended(Result((), run_time_s=random.random()))])
     assert len(history._runs) == RUNS
 
 

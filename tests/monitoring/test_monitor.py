@@ -14,7 +14,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import LossCause, ModelFailed
 from farm.functions import served_function
 from farm.model import Config, Inputs
-from farm.monitoring.monitor import Monitor
+from farm.monitoring.monitor import watch
 from farm.scheduler.state import WorkerId
 from farm.transports.threads import LocalTransport
 from tests.support.coroutines import on_loop
@@ -28,7 +28,7 @@ def root(x: float) -> float:
 def watched() -> tuple[Dispatcher, LocalTransport]:
     transport = LocalTransport({"root": served_function(root)})
     dispatcher = Dispatcher([transport])
-    Monitor(dispatcher)
+    watch(dispatcher)
     return dispatcher, transport
 
 
@@ -92,7 +92,7 @@ async def test_the_questions_of_all_parts_are_offered() -> None:
 async def test_its_parts_hear_of_workers() -> None:
     transport = LocalTransport({})
     dispatcher = Dispatcher([transport])
-    Monitor(dispatcher)
+    watch(dispatcher)
     dispatcher.start()
     (row,) = dispatcher.snapshot()["workers"]
     assert row["restarts"] == 0
@@ -101,7 +101,7 @@ async def test_its_parts_hear_of_workers() -> None:
 @on_loop
 async def test_history_is_kept_until_the_monitor_is_closed() -> None:
     dispatcher = Dispatcher([])
-    monitor = Monitor(dispatcher)
+    monitor = watch(dispatcher)
     assert (await dispatcher.questions.ask("history", {}))["times"] == []
     monitor.close()
     await dispatcher.close(grace_s=0.0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from farm.call import LONGEST_NAME, Hints
 from farm.errors import InvalidInput
+from farm.monitoring import progress
 from farm.monitoring.progress import CHAINS_SHOWN, KEPT, SHOWN_S, SILENT_S, ProgressBoard
 from tests.dispatcher.test_dispatcher import cube, turns, up
 from tests.support.coroutines import on_loop
@@ -19,7 +21,7 @@ class Board:
     def __init__(self) -> None:
         self.now = 1000.0
         self.dispatcher, self.worker = up()
-        self.board = ProgressBoard(self.dispatcher, clock=lambda: self.now)
+        self.board = ProgressBoard(self.dispatcher)
 
     def report(self, **arguments: str) -> None:
         usual = {"kind": "sweep", "name": "beam", "client": "me"}
@@ -29,9 +31,16 @@ class Board:
         return self.board.answer({})
 
 
-@on_loop
-async def test_a_sweep_from_its_first_report_to_its_end() -> None:
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     board = Board()
+    clock = SimpleNamespace(monotonic=lambda: board.now)
+    monkeypatch.setattr(progress, "time", clock)
+    return board
+
+
+@on_loop
+async def test_a_sweep_from_its_first_report_to_its_end(board: Board) -> None:
     board.report(done="0", failed="0", total="10")
     board.now += 2.0
     board.report(done="3", failed="1", total="10", calls_per_s="0.5", ends_in_s="12.5")
@@ -60,8 +69,7 @@ async def test_a_sweep_from_its_first_report_to_its_end() -> None:
 
 
 @on_loop
-async def test_a_sweep_whose_client_left_disappears() -> None:
-    board = Board()
+async def test_a_sweep_whose_client_left_disappears(board: Board) -> None:
     board.report()
     board.now += SILENT_S
     assert len(board.rows()) == 1
@@ -70,8 +78,7 @@ async def test_a_sweep_whose_client_left_disappears() -> None:
 
 
 @on_loop
-async def test_what_runs_comes_first_and_a_new_run_begins_anew() -> None:
-    board = Board()
+async def test_what_runs_comes_first_and_a_new_run_begins_anew(board: Board) -> None:
     board.report(id="1", state="complete")
     board.now += 5.0
     board.report(id="2")
@@ -88,8 +95,7 @@ async def test_what_runs_comes_first_and_a_new_run_begins_anew() -> None:
 
 
 @on_loop
-async def test_what_is_no_report_is_refused() -> None:
-    board = Board()
+async def test_what_is_no_report_is_refused(board: Board) -> None:
     for wrong in (
         {"kind": "party"},
         {"done": "many"},
@@ -105,8 +111,7 @@ async def test_what_is_no_report_is_refused() -> None:
 
 
 @on_loop
-async def test_the_number_of_reports_is_bounded() -> None:
-    board = Board()
+async def test_the_number_of_reports_is_bounded(board: Board) -> None:
     for number in range(KEPT + 5):
         board.report(name="0")
         board.report(name=str(number))
@@ -119,8 +124,7 @@ async def test_the_number_of_reports_is_bounded() -> None:
 
 
 @on_loop
-async def test_named_chains_are_listed_and_bulk_is_not() -> None:
-    board = Board()
+async def test_named_chains_are_listed_and_bulk_is_not(board: Board) -> None:
     board.worker.join()
     for chain in ("3", "", None):
         hints = Hints("sampler", chain=chain, shown_as=("sampler", chain))

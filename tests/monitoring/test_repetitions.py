@@ -15,18 +15,26 @@ from farm.monitoring.repetitions import EVERY_S, Repetitions
 log = logging.getLogger("farm.test_repetitions")
 
 
+class Repeats(Repetitions):
+    """Keeps what is to be called later."""
+
+    def __init__(self) -> None:
+        super().__init__(log, "%d of others")
+        self.due: list[Callable[[], None]] = []
+
+    def report_later(self, seconds: float) -> None:
+        assert seconds == EVERY_S
+        self.due.append(self.report)
+
+
 class Lines(logging.Handler):
-    """Keeps lines, and what is to be called later."""
+    """Keeps lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
-        self.due: list[Callable[[], None]] = []
-        self.repeats = Repetitions(log, self.later, "%d of others")
-
-    def later(self, seconds: float, do: Callable[[], None]) -> None:
-        assert seconds == EVERY_S
-        self.due.append(do)
+        self.repeats = Repeats()
+        self.due = self.repeats.due
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())

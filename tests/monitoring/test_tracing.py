@@ -69,7 +69,7 @@ def test_the_parent_is_that_of_the_header(collector: SpanCollector) -> None:
     with tracing_to(collector) as tracing:
         headers = {b"traceparent": PARENT.encode(), b"tracestate": b"vendor=7"}
         span = tracing.request("POST", headers, {"k": 1})
-        child = tracing.child("run", tracing.within_parent(span.parent.decode()), 1, {})
+        child = tracing.span("run", 1, {}, tracing.within(span.parent.decode()))
         child.end(2)
         span.end({"more": "x"}, name="POST /x", failed="500")
     child_sent, sent = collector.spans
@@ -96,14 +96,14 @@ def test_requests_that_their_caller_does_not_sample_are_not_sent(
         headers = {b"traceparent": PARENT.replace("-01", "-00").encode()}
         span = tracing.request("POST", headers, {})
         assert span.parent.endswith(b"-00")
-        tracing.child("run", tracing.within_parent(span.parent.decode()), 1, {}).end(2)
+        tracing.span("run", 1, {}, tracing.within(span.parent.decode())).end(2)
         span.end({})
     assert collector.spans == []
 
 
 def test_a_failure_has_its_text_and_traceback(collector: SpanCollector) -> None:
     with tracing_to(collector) as tracing:
-        span = tracing.call("evaluate beam", 1, {})
+        span = tracing.span("evaluate beam", 1, {})
         tracing.fail(span, ModelFailed("ValueError: no", detail="Traceback ..."), 5)
         span.end(6)
     (sent,) = collector.spans
@@ -122,12 +122,12 @@ def test_names_in_the_environment_win(
     collector: SpanCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tracing_to(collector) as tracing:
-        tracing.call("x", 1, {}).end(2)
+        tracing.span("x", 1, {}).end(2)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=beams,team=blue")
     named = start_tracing()
     assert named is not None
-    named.call("x", 1, {}).end(2)
+    named.span("x", 1, {}).end(2)
     named.close()
     ours, theirs = (span.resource for span in collector.spans)
     assert (ours["service.name"], ours["process.pid"]) == ("farm", os.getpid())

@@ -16,6 +16,7 @@ from farm.errors import InvalidInput
 from farm.monitoring.why import Why
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, turns, up
 from tests.support.coroutines import on_loop
+from tests.support.expected import Expected
 
 SWEEP, CHAIN = Hints("sweep", chain=""), Hints("sampler", chain="3")
 
@@ -57,9 +58,11 @@ async def test_a_chain_behind_a_sweep() -> None:
     )
     assert answer["why"][1:3] == [
         "it is next: no other call goes first",
-        "1 worker with its model: 1 busy; they run 1 of 'sweep'",
+        "its only worker is busy, with calls of 'sweep' (1); "
+        "one of model 'cube' has an unknown end",
     ]
     assert has(answer, "the longest run is call 1 of 'sweep' on worker node1/1-a, for ")
+    assert has(answer, "; it has an unknown end")
     for _ in range(4):
         await worker.answer()
     await mine
@@ -187,9 +190,8 @@ async def test_who_asks_without_a_name_asks_about_their_own_calls() -> None:
 
 @on_loop
 async def test_requests_that_wait_for_the_first_model() -> None:
-    dispatcher, _ = up()
+    dispatcher, _ = up(first_worker_s=60.0)
     Why(dispatcher)
-    dispatcher.first_worker.limit_s = 60.0
     dispatcher.first_worker.when_known(lambda: None)
     answer = await why(dispatcher, client="me")
     assert answer["why"][1] == (
@@ -221,7 +223,7 @@ async def test_workers_that_drain_and_what_happened_before() -> None:
     dispatcher.worker_left(W1, "signal 9")
     answer = await why(dispatcher, call="1")
     assert answer["workers"]["shut"] == 1
-    assert has(answer, "1 draining or unreachable")
+    assert has(answer, "none of its 1 workers takes calls: they drain, are unreachable")
     assert has(answer, "what happened so far: queued ")
     assert has(answer, "lost with node1/1-a after ")
 
@@ -292,16 +294,17 @@ async def test_a_kind_that_is_paused_and_one_without_jobs() -> None:
 
 @on_loop
 async def test_other_farms_say_why_a_model_has_no_worker() -> None:
-    dispatcher, _ = up()
+    expected = Expected()
+    dispatcher, _ = up(expected=expected)
     Why(dispatcher)
     dispatcher.expect([CUBE])
     asked(dispatcher, CHAIN)
     answer = await why(dispatcher, client="sampler")
     assert has(answer, "no worker serves model 'cube' now")
     assert answer["why"][-1] == "the farm expects no other worker: add one with `farm worker`"
-    dispatcher.first_worker.may_come = lambda: True
+    expected.may_come = True
     assert "starts its workers again" in (await why(dispatcher, client="sampler"))["why"][-1]
-    dispatcher.first_worker.why = lambda model: f"{model} is being built"
+    expected.whys["cube"] = "cube is being built"
     assert (await why(dispatcher, client="sampler"))["why"][-1] == "cube is being built"
 
 
@@ -324,3 +327,32 @@ async def test_a_call_that_hangs_is_compared_with_others() -> None:
     assert has(told, "`farm restart node1/1-a` ends it")
     for _ in range(2):
         await worker.answer()
+
+
+@on_loop
+async def test_a_call_is_compared_with_others_of_its_config() -> None:
+    """A config may choose a level whose runs take a thousand times as long."""
+    dispatcher, worker = up()
+    worker.join()
+    now = [time.monotonic()]
+    explained = Why(dispatcher, clock=lambda: now[0])
+    waiting = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(20)]
+    for _ in waiting:
+        await worker.answer(run_time_s=1e-6)
+    fine = asyncio.create_task(dispatcher.submit(cube(config='{"level":1}')))
+    await turns()
+    now[0] += 3600.0
+    told = explained.answer({"call": "21"})
+    assert not has(told, "of such calls")
+    assert not has(told, "it may hang")
+    (row,) = dispatcher.snapshot()["workers"]
+    assert row["running_p95_s"] is None
+    await worker.answer(run_time_s=600.0)
+    await fine
+    dispatcher.start_call(cube(config='{"level":1}'), SWEEP, lambda outcome: None)
+    await turns()
+    assert not has(explained.answer({"call": "22"}), "it may hang")
+    (row,) = dispatcher.snapshot()["workers"]
+    assert row["running_p95_s"] == pytest.approx(600.0, rel=0.1)
+    now[0] += 7200.0
+    assert has(explained.answer({"call": "22"}), "it may hang")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,16 @@ from farm.call import Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import ModelFailed
 from farm.monitoring import workers
-from farm.monitoring.workers import WorkerFacts
+from farm.monitoring.workers import (
+    MANY_RESTARTS,
+    SHORTEST_S,
+    STEPS,
+    WINDOW,
+    RunTimeSketch,
+    WorkerFacts,
+    chance_of,
+    troubles,
+)
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
 from farm.sequences import SequenceId
@@ -177,6 +189,7 @@ async def test_a_worker_that_joins_again_keeps_its_facts_and_one_that_left_does_
     await farm.call(result(1.0))
     farm.join()
     assert farm.row()["run_times_s"]["count"] == 1
+    await farm.call(result(1.0))
     farm.dispatcher.worker_left(W, "killed")
     farm.join()
     assert farm.row()["run_times_s"]["count"] == 0
@@ -204,3 +217,183 @@ async def test_facts_of_many_workers_are_computed_once_a_second(
     assert rows[1]["trouble"] == ["was started again 5 times"]
     monkeypatch.setattr(workers, "REFRESH_S", 0.0)
     assert used() == [1000]
+
+
+WITHIN = 2.0 ** (0.5 / STEPS) - 1.0
+LEVELS = (0.5, 0.9, 0.99)
+
+
+def sketch_of(seconds: list[float]) -> RunTimeSketch:
+    sketch = RunTimeSketch()
+    for each in seconds:
+        sketch.add(each)
+    return sketch
+
+
+def test_there_are_none_before_the_first_run() -> None:
+    assert RunTimeSketch().quantiles(*LEVELS) == [None, None, None]
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 99, 100, 1000, 1900])
+def test_they_are_near_the_exact_ones(count: int) -> None:
+    chance = random.Random(count)
+    seconds = [chance.lognormvariate(-2.0, 2.0) for _ in range(count)]
+    exact = [sorted(seconds)[math.ceil(level * count) - 1] for level in LEVELS]
+    assert sketch_of(seconds).quantiles(*LEVELS) == pytest.approx(exact, rel=WITHIN)
+
+
+def test_old_runs_are_forgotten_but_counted() -> None:
+    sketch = sketch_of([1.0] * (5 * WINDOW) + [100.0] * (2 * WINDOW))
+    assert sketch.count == 7 * WINDOW
+    assert sketch.quantiles(0.001) == pytest.approx([100.0], rel=WITHIN)
+
+
+def test_any_time_fits_in_few_buckets() -> None:
+    times = [-1.0, 0.0, 1e-300, SHORTEST_S, 1e-6, 1.0, 1e300]
+    sketch = sketch_of(times)
+    low, high = sketch.quantiles(0.01, 1.0)
+    assert low == pytest.approx(SHORTEST_S, rel=WITHIN)
+    assert high == pytest.approx(1e300, rel=WITHIN)
+
+
+def row(
+    *run_times_s: float,
+    running_s: float | None = None,
+    p95_s: float = 2.0,
+    done: int = 100,
+    failed: int = 0,
+    restarts: int = 0,
+    models: tuple[str, ...] = ("m",),
+) -> tuple[dict[str, Any], RunTimeSketch]:
+    sketch = sketch_of(list(run_times_s))
+    levels = zip(("p50", "p90", "p99"), sketch.quantiles(*LEVELS), strict=True)
+    told = {
+        "models": list(models),
+        "running_s": running_s,
+        "running_p95_s": None if running_s is None else p95_s,
+        "run_times_s": {**dict(levels), "count": sketch.count},
+        "done": done,
+        "failed": failed,
+        "restarts": restarts,
+    }
+    return told, sketch
+
+
+def found(*rows: tuple[dict[str, Any], RunTimeSketch]) -> list[list[str]]:
+    return troubles([told for told, _ in rows], [sketch for _, sketch in rows])
+
+
+def runs(seconds: float, longest: float | None = None) -> list[float]:
+    return [seconds] * 9 + [2.0 * seconds if longest is None else longest]
+
+
+HEALTHY = [row(*runs(1.0)), row(*runs(1.2, 2.0)), row(*runs(0.9, 2.0))]
+
+
+def test_workers_that_are_alike_are_healthy() -> None:
+    assert found() == []
+    assert found(*HEALTHY, row(done=0)) == [[]] * 4
+
+
+def test_a_call_that_runs_much_longer_than_others_did_is_shown() -> None:
+    assert found(*HEALTHY, row(*runs(1.0), running_s=18.0))[3] == []
+    # A new worker is compared as well: it has no run times of its own.
+    stuck = found(*HEALTHY, row(done=0, running_s=30.0))
+    assert stuck == [[], [], [], ["its call runs 15 times as long as others did"]]
+
+
+def test_a_short_call_is_not_called_stuck() -> None:
+    fast = [row(*[1e-3] * 10)] * 3
+    assert found(*fast, row(*[1e-3] * 10, running_s=5.0, p95_s=1e-3))[3] == []
+    for p95_s in (1e-3, 0.0):
+        assert found(*fast, row(*[1e-3] * 10, running_s=11.0, p95_s=p95_s))[3] != []
+
+
+def test_a_slow_worker_is_shown_among_others_of_its_models() -> None:
+    told = found(*HEALTHY, row(*runs(3.0)), row(*runs(50.0), models=("other",)))
+    assert told[:3] == [[]] * 3
+    assert told[3] == ["its runs take 2.6 times as long as on other workers"]
+    assert told[4] == []  # there is nothing to compare it with
+
+
+def test_a_slow_worker_with_few_runs_is_not() -> None:
+    assert found(*HEALTHY, row(*[3.0] * 4))[3] == []
+    assert found(row(*runs(1.0)), row(*runs(3.0)))[1] == []  # which of two is the slow one?
+
+
+def test_a_worker_that_fails_more_often_than_others_is_shown() -> None:
+    others = [row(done=90, failed=2) for _ in range(3)]
+    assert found(*others, row(done=90, failed=4))[3] == []
+    assert found(*others, row(done=5, failed=5))[3] == ["fails 50% of its calls, others 2%"]
+    # A model that fails for half of its inputs makes no worker sick.
+    assert found(*[row(done=50, failed=50)] * 4) == [[]] * 4
+
+
+def test_a_worker_that_was_restarted_often_is_shown() -> None:
+    told = found(*HEALTHY, row(restarts=MANY_RESTARTS))
+    assert told[3] == [f"was started again {MANY_RESTARTS} times"]
+
+
+def exact(few: int, of: int, few_of_all: int, of_all: int) -> float:
+    ways = sum(
+        math.comb(few_of_all, k) * math.comb(of_all - few_of_all, of - k)
+        for k in range(few, min(of, few_of_all) + 1)
+    )
+    return ways / math.comb(of_all, of)
+
+
+@pytest.mark.parametrize(
+    "counts", [(0, 1, 0, 1), (5, 5, 5, 9), (3, 10, 12, 80), (40, 100, 900, 9000), (7, 9, 9, 11)]
+)
+def test_the_chance_of_a_difference_is_exact(counts: tuple[int, int, int, int]) -> None:
+    assert chance_of(*counts) == pytest.approx(exact(*counts), rel=1e-8)
+
+
+@dataclass
+class Simulated:
+    """A worker that answers a call each second."""
+
+    fails: float = 0.05
+    slower: float = 1.0
+    done: int = 0
+    failed: int = 0
+    sketch: RunTimeSketch = field(default_factory=RunTimeSketch)
+
+    def answer(self, chance: random.Random) -> None:
+        if chance.random() < self.fails:
+            self.failed += 1
+        else:
+            self.done += 1
+            self.sketch.add(self.slower * chance.lognormvariate(0.0, 1.5))
+
+    def row(self) -> tuple[dict[str, Any], RunTimeSketch]:
+        told, _ = row(done=self.done, failed=self.failed)
+        p50, p90, p99 = self.sketch.quantiles(*LEVELS)
+        told["run_times_s"] = {"p50": p50, "p90": p90, "p99": p99, "count": self.sketch.count}
+        return told, self.sketch
+
+
+def looks(simulated: list[Simulated], seconds: int, seed: int) -> Iterator[list[list[str]]]:
+    """Yield the troubles of the workers after each second."""
+    chance = random.Random(seed)
+    for _ in range(seconds):
+        for each in simulated:
+            each.answer(chance)
+        yield found(*(each.row() for each in simulated))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_many_identical_workers_none_is_called_sick_by_chance(seed: int) -> None:
+    """Calls of which 5 % fail, of run times that differ by factors of ten, in two minutes."""
+    for told in looks([Simulated() for _ in range(200)], 120, seed):
+        assert [each for each in told if each] == []
+
+
+def test_a_sick_worker_among_many_is_soon_found() -> None:
+    simulated = [Simulated() for _ in range(200)]
+    simulated[17], simulated[99] = Simulated(fails=0.3), Simulated(slower=10.0)
+    *_, last = looks(simulated, 90, 0)
+    ill = {at: texts for at, texts in enumerate(last) if texts}
+    assert sorted(ill) == [17, 99]
+    assert ill[17][0].startswith("fails ")
+    assert ill[99][0].startswith("its runs take ")

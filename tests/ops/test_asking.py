@@ -13,8 +13,7 @@ from farm.call import Operation
 from farm.client import Client
 from farm.errors import InvalidOutput, ModelFailed
 from farm.ops.asking import Asking, Counts, ModelQuestion
-from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind
 
 X = np.arange(8.0).reshape(4, 2)
 VALUE = OpQuery(OpQueryKind.VALUE)

@@ -12,8 +12,7 @@ import pytest
 
 from farm.client import Client
 from farm.errors import InvalidInput, UnsupportedFeature
-from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind
 from tests.support.time_limits import scaled
 
 VALUE = OpQuery(OpQueryKind.VALUE)

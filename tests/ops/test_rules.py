@@ -10,8 +10,7 @@ import pytest
 
 from farm.client import Client
 from farm.errors import UnsupportedFeature
-from farm.ops.evaluation import Evaluation
-from farm.ops.query import OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind
 from farm.ops.rules import DerivativeRules
 
 RNG = np.random.default_rng(5)

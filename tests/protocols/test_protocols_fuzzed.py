@@ -15,6 +15,7 @@ import pytest
 FUZZ = Path(__file__).parents[1] / "support" / "protocol_fuzz.py"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not made for this platform")
 @pytest.mark.parametrize("codec", ["mip", "graphpipe", "aepsych", "http1"])

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from farm.transports import peers
 from tests.support.running_farm import Farm
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
+def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+    """A farm that waits for what a supervisor says of a death, however busy the machine is."""
+    monkeypatch.setattr(peers, "SUPERVISOR_GRACE_S", 5.0)
     running = Farm(tmp_path)
     yield running
     running.close()

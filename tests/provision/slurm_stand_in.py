@@ -19,11 +19,13 @@ if [ -e "$0.hangs" ]; then exec sleep 600; fi
 
 SBATCH = """
 mkdir -p "$here/jobs"
-id=$(( $(ls "$here/jobs" | grep -c script) + 1 ))
-cat > "$here/jobs/$id.script"
-sed -n 's/^#SBATCH --job-name=//p' "$here/jobs/$id.script" > "$here/jobs/$id.name"
-output=$(sed -n 's/^#SBATCH --output=//p' "$here/jobs/$id.script" | sed "s/%j/$id/")
+id=1
+until mkdir "$here/jobs/$id.id" 2> /dev/null; do id=$(( id + 1 )); done  # no other job's
+cat > "$here/jobs/$id.id/script"
+sed -n 's/^#SBATCH --job-name=//p' "$here/jobs/$id.id/script" > "$here/jobs/$id.name"
+output=$(sed -n 's/^#SBATCH --output=//p' "$here/jobs/$id.id/script" | sed "s/%j/$id/")
 echo PENDING > "$here/jobs/$id.state"
+mv "$here/jobs/$id.id/script" "$here/jobs/$id.script"  # whole, and now listed
 SLURM_JOB_ID=$id SLURM_JOB_END_TIME=$(($(date +%s) + 3600)) setsid sh -c '
     trap "" TERM  # the workers, which heed it, are to end, and this to say so
     echo RUNNING > "$0.state"; echo $$ > "$0.pid"

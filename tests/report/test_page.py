@@ -77,3 +77,12 @@ def test_a_model_has_columns_of_units_if_it_states_any() -> None:
     assert "<th>unit</th><th>description</th>" in shown
     assert "<td>input</td><td>E</td><td>(3,)</td><td>float64</td><td></td><td></td>" in shown
     assert "<td>&lt;m&gt;</td><td>at the end</td>" in shown
+
+
+def test_a_page_runs_no_script_and_loads_nothing(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", title="t", note="", blocks=[])
+    text = (tmp_path / "page.html").read_text()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    rules = dict(rule.split(maxsplit=1) for rule in policy.split("; "))
+    assert rules["default-src"] == rules["script-src"] == "'none'"
+    assert rules["base-uri"] == rules["form-action"] == "'none'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,8 +11,18 @@ import numpy as np
 import pytest
 
 from farm.call import Array
-from farm.report.plotting import MOST_DOTS
-from farm.report.scatter import MOST_IN_PAIRS, ParameterAxis, legend, scatter
+from farm.errors import UnsupportedFeature
+from farm.report.scatter import (
+    GREY,
+    MOST_DOTS,
+    MOST_IN_PAIRS,
+    ParameterAxis,
+    legend,
+    new_figure,
+    scatter,
+    svg_of,
+    thinned,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 NONE = np.empty((0, 12))
@@ -40,7 +51,9 @@ def marks(element: ElementTree.Element) -> int:
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3, MOST_IN_PAIRS, MOST_IN_PAIRS + 3])
-@pytest.mark.parametrize("count", [0, pytest.param(1, marks=pytest.mark.slow), 30])
+@pytest.mark.parametrize(
+    "count", [30, *(pytest.param(few, marks=pytest.mark.slow) for few in (0, 1))]
+)
 def test_every_number_of_parameters_and_points_is_a_picture(dimensions: int, count: int) -> None:
     parameters = axes_of(dimensions)
     text = picture(parameters, cloud(count, dimensions), NONE[:, :dimensions])
@@ -167,3 +180,43 @@ def test_choices_have_their_names() -> None:
 def test_the_legend_says_how_values_are_shown() -> None:
     assert legend(axes_of(1), "u") == "Height: u."
     assert legend(axes_of(2), "u") == "Colour: u."
+
+
+def test_the_same_figure_is_the_same_text() -> None:
+    def text() -> str:
+        figure, (axes,) = new_figure(1, 1, width=3.0, height=2.0)
+        axes.plot([0, 1], [1, 0])
+        return svg_of(figure)
+
+    assert text() == text()
+    assert text().startswith("<svg")
+
+
+def test_figures_have_the_style_of_reports_and_leave_that_of_others() -> None:
+    from matplotlib import rcParams
+
+    before = dict(rcParams)
+    figure, (axes,) = new_figure(1, 1, width=3.0, height=2.0)
+    axes.set_xlabel("load")
+    text = svg_of(figure)
+    assert dict(rcParams) == before
+    assert GREY in text
+    assert ">load</text>" in text, "text and not outlines of letters"
+    assert not axes.spines["top"].get_visible()
+
+
+@pytest.mark.parametrize("count", [0, 5, MOST_DOTS, 10 * MOST_DOTS])
+def test_many_dots_are_thinned_evenly(count: int) -> None:
+    mask = np.ones(count + 3, dtype=bool)
+    mask[:3] = False
+    kept = thinned(mask)
+    assert len(kept) == min(count, MOST_DOTS)
+    if count:
+        assert (kept[0], kept[-1]) == (3, count + 2)
+        assert np.ptp(np.diff(kept)) <= 1
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UnsupportedFeature, match=r"modelfarm\[plot\]"):
+        new_figure(1, 1, width=3.0, height=2.0)

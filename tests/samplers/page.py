@@ -50,11 +50,12 @@ def run(
 ) -> ModuleType:
     """Run a recipe as a module, so that its classes can be pickled; return the module."""
     path = folder / f"{name}.py"
-    path.write_text(script(heading, changes))
+    text = script(heading, changes)
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with as_module(name, module):
-        spec.loader.exec_module(module)
+        # Not by the spec's loader, which takes the bytecode of a text of the same second and size.
+        exec(compile(text, path, "exec"), module.__dict__)
     return module

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import emcee
@@ -19,6 +20,7 @@ from tests.samplers.target import (
     COVARIANCE,
     MATRIX,
     MEAN,
+    Array,
     Calls,
     Served,
     assert_moments,
@@ -161,19 +163,39 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("language", PRINTED)
-def test_other_languages(
-    language: str, here: Path, served: Served, calls: Calls, posterior: RemoteModel
-) -> None:
+def printed(language: str, here: Path, url: str, more: Mapping[str, str]) -> Array:
+    """Run a recipe of another language with changes; return its points and values, (n, 3)."""
     fence, command, show = PRINTED[language]
     if not shutil.which(command[0]):
         pytest.skip(f"{command[0]} is not installed")
-    code = page.blocks(fence)[language].replace(SERVER, served.url)
+    code = page.blocks(fence)[language]
+    for old, new in {SERVER: url, **more}.items():
+        assert old in code
+        code = code.replace(old, new)
     (here / "recipe").write_text(f"{code}{show}\n")
     ended = subprocess.run(
         [*command, "recipe"], cwd=here, capture_output=True, text=True, timeout=scaled(60.0)
     )
     assert ended.returncode == 0, ended.stderr
-    found = np.array([[float(x) for x in line.split()] for line in ended.stdout.splitlines()])
+    words = [line.split() for line in ended.stdout.splitlines()]
+    return np.array([[math.nan if word == "NA" else float(word) for word in row] for row in words])
+
+
+@pytest.mark.parametrize("language", PRINTED)
+def test_other_languages(
+    language: str, here: Path, served: Served, calls: Calls, posterior: RemoteModel
+) -> None:
+    found = printed(language, here, served.url, {})
     assert calls.count() == len(found) == 100
     assert found[:, 2] == pytest.approx(posterior.map(found[:, :2])[:, 0], rel=1e-9)
+
+
+def test_r_reads_what_is_no_number_as_na(
+    here: Path, served: Served, posterior: RemoteModel
+) -> None:
+    far = {"theta <- matrix(rnorm(200), ncol = 2)": "theta <- rbind(c(0, 0), c(1e200, 0))"}
+    found = printed("R", here, served.url, far)
+    values = posterior.map(found[:, :2])[:, 0]
+    assert values[1] == -math.inf
+    assert found[0, 2] == pytest.approx(values[0], rel=1e-9)
+    assert math.isnan(found[1, 2])

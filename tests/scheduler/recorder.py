@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
 from farm.errors import FarmError, LossCause
-from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Account, Chain
 from farm.scheduler.actions import Action, EndSequence, EndStream, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import Pool
 from farm.scheduler.queues import Queue
-from farm.scheduler.state import RunTimes, Task, TaskId, Worker, WorkerId
+from farm.scheduler.run_times import RunTimes
+from farm.scheduler.state import Task, TaskId, WorkerId
+from farm.scheduler.workers import Worker
 from farm.sequences import SequenceId, SequenceLimits, SequenceStep
+from tests.scheduler.invariants import check
 
 ROUND_TRIP_S = 1e-3
 """Round trip of the recorder's workers: time from sending a call to its end, without the run."""
@@ -120,20 +123,10 @@ class Recorder:
 
     def __init__(
         self,
-        *,
-        max_queued: int = 100_000,
-        max_queued_per_client: int = 100_000,
-        retries: int = 3,
-        first_task: int = 1,
-        policies: Mapping[str, ModelPolicy] | None = None,
+        **settings: Any,
     ) -> None:
-        self.scheduler = Scheduler(
-            max_queued=max_queued,
-            max_queued_per_client=max_queued_per_client,
-            retries=retries,
-            first_task=first_task,
-            policies=policies,
-        )
+        """settings: those of Scheduler, by name."""
+        self.scheduler = Scheduler(**settings)
         self.now = 0.0
         self.replies: list[Reply] = []
         self.sends: list[Send] = []
@@ -170,11 +163,18 @@ class Recorder:
         slots: int = 1,
         ends_at: float | None = None,
         host: str = "",
+        ends_runs: bool = True,
     ) -> WorkerId:
         infos = [model(each) if isinstance(each, str) else each for each in models or ("m",)]
         worker = WorkerId(name)
         self.scheduler.worker_joined(
-            worker, infos, slots=slots, ends_at=ends_at, host=host, now=self.now
+            worker,
+            infos,
+            slots=slots,
+            ends_at=ends_at,
+            host=host,
+            ends_runs=ends_runs,
+            now=self.now,
         )
         return worker
 
@@ -218,10 +218,10 @@ class Recorder:
 
     def expect(self, *expected: Expected) -> None:
         """Assert that the scheduler requests exactly these actions now, in this order."""
-        self.scheduler.check()
+        check(self.scheduler)
         actions = self.scheduler.actions(self.now)
         assert not self.scheduler.actions(self.now), "one look yields all actions"
-        self.scheduler.check()
+        check(self.scheduler)
         self.replies += [a for a in actions if isinstance(a, Reply)]
         self.sends += [a for a in actions if isinstance(a, Send)]
         assert [_plain(action) for action in actions] == list(expected)
@@ -234,7 +234,7 @@ class Recorder:
     def forget_actions(self) -> None:
         """Carry out all actions without a check, to set up a scene."""
         while self.scheduler.actions(self.now):
-            self.scheduler.check()
+            check(self.scheduler)
 
     def last_error(self) -> str:
         outcome = self.replies[-1].outcome
@@ -256,7 +256,7 @@ class Recorder:
     # Inspection of internals, for rules that are not visible from outside
 
     def task(self, task: TaskId) -> Task:
-        return self.scheduler._tasks[task]
+        return self.scheduler._open.by_id[task]
 
     def worker(self, name: str) -> Worker:
         return self.scheduler._workers[WorkerId(name)]

@@ -284,8 +284,39 @@ def stragglers(seed: int, spread: float, *, copies: bool = True) -> tuple[float,
     for seconds, is_slow in zip(run_times.tolist(), slow.tolist(), strict=True):
         farm.submit(seconds, slow_s=10 * seconds if is_slow else None)
     farm.run()
-    (queue,) = farm.scheduler.snapshot(farm.now)["queues"]
+    (queue,) = farm.scheduler.view.snapshot(farm.now)["queues"]
     return farm.last_reply / max(run_times.sum() / 64, run_times.max()), queue["copies"]
+
+
+def levels(seed: int, *, workers: int = 4, rounds: int = 100) -> tuple[float, float]:
+    """A model whose config has levels of 10 ms and 1 s: seconds waited for copies, and saved.
+
+    2,000 quick runs, then rounds in which as many callers as workers ask at once, each for a quick
+    and for a slow run. 2 % of the slow ones take ten times as long on their first worker.
+    """
+    rng = np.random.default_rng(seed)
+    farm = Simulation(workers=workers, one_way_s=ONE_WAY_S)
+    callers = Callers(farm, seed)
+    for _ in range(2000):
+        farm.submit(1e-2, config='{"level":0}')
+    left = rounds * workers
+
+    def done(reply: Reply) -> None:
+        nonlocal left
+        left -= 1
+        if left and left % workers == 0:
+            ask()
+
+    def ask() -> None:
+        for _ in range(workers):
+            seconds = callers.time(1.0)
+            slow_s = 10 * seconds if rng.random() < 0.02 else None
+            farm.submit(1e-2, config='{"level":0}')
+            farm.submit(seconds, config='{"level":1}', slow_s=slow_s, told=done)
+
+    farm.at(100.0, ask)
+    farm.run()
+    return farm.cost_of_copies()
 
 
 def gradients_at_home(seed: int, chains: int = 6, lasts_s: float = 300.0) -> float:

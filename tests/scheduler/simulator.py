@@ -19,7 +19,9 @@ from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.core import Scheduler
-from farm.scheduler.state import RunTimes, TaskId, WorkerId
+from farm.scheduler.run_times import RunTimes
+from farm.scheduler.state import TaskId, WorkerId
+from tests.scheduler.invariants import check
 from tests.scheduler.recorder import call, model, result
 
 
@@ -62,6 +64,7 @@ class Simulation:
         self.last_end = 0.0
         self.last_reply = 0.0
         self.replies: list[Reply] = []
+        self.asked_at: dict[TaskId, float] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._run_time_s: dict[TaskId, float] = {}
@@ -73,7 +76,7 @@ class Simulation:
             name = WorkerId(f"w{i}")
             self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
             infos = [model(each, copies=copies, keeps_point=keeps_point) for each in models]
-            self.scheduler.worker_joined(name, infos, now=0.0)
+            self.scheduler.worker_joined(name, infos, ends_runs=True, now=0.0)
         self._warm_up_s = warm_up_s
         self._config: dict[TaskId, str] = {}
         self._calls: dict[tuple[str, str], Call] = {}
@@ -98,6 +101,7 @@ class Simulation:
         if asked is None:
             asked = self._calls[model, config] = call(model, config=config)
         task = self.scheduler.submit(asked, client=client, chain=chain, now=self.now)
+        self.asked_at[task] = self.now
         self._run_time_s[task] = run_time_s
         self._config[task] = config
         if slow_s is not None:
@@ -111,6 +115,29 @@ class Simulation:
             if other != task and begin <= at < end:
                 at = end
         return at <= until
+
+    def cost_of_copies(self) -> tuple[float, float]:
+        """Return the seconds that calls waited while workers ran copies, and those that were saved.
+
+        A call would have found the worker of a copy idle.
+        """
+        runs: dict[TaskId, list[tuple[float, float]]] = {}
+        for worker in self._workers.values():
+            for begin, end, task in worker.runs:
+                runs.setdefault(task, []).append((begin, end))
+        saved_s = 0.0
+        changes: list[tuple[float, int, int]] = []  # of the numbers of copies, and of those waiting
+        for task, attempts in runs.items():
+            first, *copies = sorted(attempts)
+            changes += [(self.asked_at[task], 0, 1), (first[0], 0, -1)]
+            for copy in copies:
+                saved_s += max(0.0, first[1] - copy[1])
+                changes += [(copy[0], 1, 0), (copy[1], -1, 0)]
+        waited_s, last, running, waiting = 0.0, 0.0, 0, 0
+        for at, begun, asked in sorted(changes):
+            waited_s += min(running, waiting) * (at - last)
+            last, running, waiting = at, running + begun, waiting + asked
+        return waited_s, saved_s
 
     def at(self, time: float, happen: Callable[[], None]) -> None:
         """Let something happen at a time, such as a call after its caller has thought."""
@@ -130,7 +157,7 @@ class Simulation:
         if self._events:
             return
         assert len(self.scheduler) == 0
-        self.scheduler.check()
+        check(self.scheduler)
 
     def _at(self, time: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), happen))

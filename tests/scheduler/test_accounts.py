@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from farm.call import Operation
+from farm.errors import Overloaded
 from farm.scheduler.accounts import (
     BULK,
+    FEW_QUEUED,
     MOST_CALLERS,
     SLOT,
     Account,
@@ -15,8 +17,10 @@ from farm.scheduler.accounts import (
     ClientUsage,
     SharedWorkers,
     Usage,
+    check_room,
 )
-from farm.scheduler.state import Worker
+from farm.scheduler.workers import Worker
+from tests.scheduler.invariants import check
 from tests.scheduler.recorder import Recorder, call, replied, sent
 
 
@@ -121,7 +125,7 @@ def test_a_worker_that_serves_models_of_two_groups_unites_them(farm: Recorder) -
     alone = farm.submit("y", client="alone")
     before = farm.account("both", "x").usage.used_s + farm.account("both", "y").usage.used_s
     farm.join("xy", "x", "y", slots=0)
-    farm.scheduler.check()
+    check(farm.scheduler)
     usage = farm.account("both", "x").usage
     assert farm.account("both", "y").usage is usage
     assert (usage.held, usage.waiting, usage.chains) == (2 * SLOT, 2, {BULK: 2, "c": 2})
@@ -131,7 +135,7 @@ def test_a_worker_that_serves_models_of_two_groups_unites_them(farm: Recorder) -
         farm.finish(name, task)
     farm.forget_actions()
     farm.scheduler.cancel(alone)
-    farm.scheduler.check()
+    check(farm.scheduler)
 
 
 def test_callers_from_another_group_bring_waiting_calls_forward(farm: Recorder) -> None:
@@ -146,7 +150,7 @@ def test_callers_from_another_group_bring_waiting_calls_forward(farm: Recorder) 
     assert queue.head().account.client.name == "b", "who holds one worker, and not two"
     farm.join("xy", "x", "y", slots=0)
     assert queue.head().account.client.name == "a", "with six callers it holds less than one each"
-    farm.scheduler.check()
+    check(farm.scheduler)
 
 
 def test_a_group_that_has_run_for_long_is_not_behind_a_new_one(farm: Recorder) -> None:
@@ -180,7 +184,7 @@ def test_an_account_of_before_the_union_moves_no_lines(farm: Recorder) -> None:
         farm.submit("y", client=client)
     for usage in usages:
         usage.reorder()
-    farm.scheduler.check()
+    check(farm.scheduler)
 
 
 def test_a_caller_that_returns_owes_a_mean_run_at_most() -> None:
@@ -204,3 +208,47 @@ def test_a_call_of_many_rows_is_charged_per_caller(farm: Recorder) -> None:
     farm.finish("w", task, 6.0)  # it was one caller when it was sent
     farm.expect(replied(task, 6.0, "w"), sent("w", waiting))
     assert farm.account("a").used_s == pytest.approx(12.0)
+
+
+# Room
+
+
+@pytest.mark.parametrize(
+    ("queued", "of_client", "text"),
+    [
+        (999, 999, ""),
+        (1000, FEW_QUEUED, "1000 calls are waiting"),
+        (1000, FEW_QUEUED - 1, ""),
+        (1099, 0, ""),
+        (1100, 0, "1100 calls are waiting"),
+        (500, 500, ""),
+    ],
+)
+def test_a_full_queue_has_a_reserve_for_clients_with_few_calls(
+    queued: int, of_client: int, text: str
+) -> None:
+    if not text:
+        check_room(queued, 1000, "ann", of_client, 1000)
+        return
+    with pytest.raises(Overloaded, match=text):
+        check_room(queued, 1000, "ann", of_client, 1000)
+
+
+def test_a_client_has_a_bound_of_its_own() -> None:
+    check_room(50, 1000, "ann", 4, 5)
+    with pytest.raises(Overloaded, match="5 calls of client 'ann' are waiting"):
+        check_room(50, 1000, "ann", 5, 5)
+
+
+def test_one_client_that_fills_the_queue_keeps_no_other_out() -> None:
+    farm = Recorder(max_queued=1000)
+    farm.join("w")
+    busy = farm.submit(client="greedy")
+    farm.forget_actions()
+    farm.submit_many(1000, client="greedy")
+    with pytest.raises(Overloaded):
+        farm.submit(client="greedy")
+    modest = farm.submit(client="modest")
+    farm.finish("w", busy)
+    farm.forget_actions()
+    assert farm.worker("w").held.keys() == {modest}, "and it is its turn"

@@ -43,7 +43,7 @@ def taught(farm: Recorder) -> Recorder:
     for name in "xyz":
         run(farm, "teacher", config(name), COLD_S)
         run(farm, "teacher", config(name), WARM_S)
-    assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+    assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
     farm.leave("teacher", drained=True)
     farm.expect()
     return farm
@@ -54,7 +54,7 @@ def test_a_warm_up_that_costs_little_is_not_heeded(farm: Recorder) -> None:
     for name in "xyzxyz":
         run(farm, "w", config(name), 1.15)
         run(farm, "w", config(name), 1.0)
-    assert farm.run_times().warm_up_s == 0.0
+    assert farm.queue().kinds.warm_up_s == 0.0
 
 
 def test_a_warm_up_is_learned_where_configs_alternate(farm: Recorder) -> None:
@@ -70,7 +70,7 @@ def test_a_warm_up_is_learned_where_configs_alternate(farm: Recorder) -> None:
         if not farm.queue().size and not farm.worker("w").held:
             break
     farm.forget_actions()
-    assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+    assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
     assert sum(a != b for a, b in pairwise(ran)) < 20
 
 
@@ -96,14 +96,14 @@ def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
         farm.forget_actions()
         run(farm, "w", config(name), COLD_S)
         run(farm, "w", config(name), WARM_S)
-    assert farm.run_times().warm_up_s == pytest.approx(COLD_S - WARM_S)
+    assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
 
 
 @pytest.fixture
 def prefetching(farm: Recorder) -> Recorder:
     """A farm that prefetches a call, with a change of config that doubles a run of 1.5 ms."""
     farm.join("teacher")
-    for name in "xyz":
+    for name in "abz":
         run(farm, "teacher", config(name), 2 * SHORT_S)
         run(farm, "teacher", config(name), SHORT_S)
     assert farm.run_times().prefetch == 1
@@ -156,7 +156,7 @@ def test_no_call_is_passed_over_for_longer_than_two_warm_ups(taught: Recorder) -
         assert following in taught.worker("w").held
         running = following
     waited_s = taught.now - first_passed_at
-    warm_up_s = taught.run_times().warm_up_s
+    warm_up_s = taught.queue().kinds.warm_up_s
     assert WARM_UPS * warm_up_s <= waited_s <= WARM_UPS * warm_up_s + 1.0
 
 
@@ -210,7 +210,7 @@ def test_chains_that_pause_find_their_worker_warm(seed: int) -> None:
 
 
 def test_without_preference_both_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.scheduler.filling.matters", lambda queue, head: False)
+    monkeypatch.setattr("farm.scheduler.filling.matters", lambda head: False)
     (seed,) = seeds(1)
     assert sweep_over_configs(seed) > 1.8
     assert chains_with_configs(seed, lasts_s=100.0) > 1.3

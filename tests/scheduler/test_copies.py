@@ -16,9 +16,11 @@ from tests.scheduler.recorder import (
     model,
     replied,
     sent,
+    stateful,
+    step,
     straggler,
 )
-from tests.scheduler.scenarios import stragglers
+from tests.scheduler.scenarios import levels, stragglers
 from tests.scheduler.simulator import seeds
 
 # When
@@ -40,14 +42,12 @@ def test_the_limit_is_three_times_the_p95_and_a_second_more_than_it(
     farm: Recorder, run_time_s: float, expected_s: float
 ) -> None:
     farm.learn(run_time_s)
-    assert limit_s(farm.queue(), 1) == pytest.approx(expected_s)
+    assert limit_s(farm.run_times()) == pytest.approx(expected_s)
 
 
 def test_the_limit_of_a_run_of_rows_grows_with_the_rows(farm: Recorder) -> None:
     farm.learn(1.0)
-    assert limit_s(farm.queue(), 5) == pytest.approx(15.0)
-    farm.queue().max_batch = 8
-    assert limit_s(farm.queue(), 5) == pytest.approx(3.0), "a batch is one evaluation"
+    assert limit_s(farm.run_times(), 5) == pytest.approx(15.0)
 
 
 def test_twenty_runs_must_be_known(farm: Recorder) -> None:
@@ -79,7 +79,7 @@ def test_at_most_one_call_in_twenty_is_copied(farm: Recorder) -> None:
     farm.after(1.0).finish("w1", task)
     farm.expect(replied(task, 1.0, "w1"), sent("w1", slow[1]))
     farm.after(100.0).expect()
-    assert (farm.queue().copies, farm.queue().done) == (2, 40)
+    assert (farm.queue().counts.copies, farm.queue().counts.done) == (2, 40)
 
 
 def test_no_copy_while_a_call_waits(farm: Recorder) -> None:
@@ -109,9 +109,9 @@ def test_no_copy_to_a_worker_while_a_call_of_another_model_waits_for_it(farm: Re
 
 def test_no_copy_while_rows_are_still_to_come(farm: Recorder) -> None:
     straggler(farm)
-    farm.queue().to_come = 1
+    farm.queue().counts.to_come = 1
     farm.after(5.0).expect()
-    farm.queue().to_come = 0
+    farm.queue().counts.to_come = 0
 
 
 def test_calls_that_wait_at_a_busy_worker_come_before_a_copy(farm: Recorder) -> None:
@@ -246,6 +246,33 @@ def test_a_batch_of_several_calls_is_not_copied(farm: Recorder, rows: int, copie
         farm.after(5.0).expect()
 
 
+def test_a_call_is_slow_beside_others_of_its_config(farm: Recorder) -> None:
+    """Its config may choose a level of the model."""
+    farm.learn(1e-3, count=200)
+    for name in ("w1", "w2"):
+        farm.join(name)
+    fine = call(config='{"level":1}')
+    for _ in range(KNOWN_RUNS):
+        task = farm.submit(fine)
+        farm.expect(sent("w2", task))
+        farm.after(5.0).expect()
+        farm.finish("w2", task, 5.0)
+        farm.expect(replied(task, 5.0, "w2"))
+    task = farm.submit(fine)
+    farm.expect(sent("w2", task))
+    farm.after(14.9).expect()
+    farm.after(0.2).expect(sent("w1", task))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_calls_wait_for_copies_for_a_fiftieth_of_what_these_save(workers: int) -> None:
+    found = [levels(seed, workers=workers) for seed in seeds(4)]
+    waited_s, saved_s = (sum(part) for part in zip(*found, strict=True))
+    assert saved_s > 50.0
+    assert waited_s <= 0.02 * saved_s
+
+
 # Where
 
 
@@ -290,6 +317,51 @@ def test_a_copy_must_fit_before_its_worker_ends(farm: Recorder) -> None:
     farm.after(9.5).expect()
     farm.join("w2", host="two", ends_at=farm.now + 1000.0)
     farm.expect(sent("w2", task))
+
+
+def test_a_copy_goes_to_a_worker_that_can_end_it(farm: Recorder) -> None:
+    """A group of MPI ranks, a Dask worker or a thread would be held by a copy that has lost."""
+    farm.learn(1.0, count=60)
+    farm.join("w1")
+    task = farm.submit()
+    farm.expect(sent("w1", task))
+    farm.join("w2")
+    farm.join("group", ends_runs=False)
+    farm.after(2.0).expect()
+    farm.after(1.0).expect(sent("w2", task))
+
+
+def test_where_no_worker_can_end_a_copy_none_is_searched_for(farm: Recorder) -> None:
+    farm.learn(1.0, count=60)
+    for name in ("w1", "w2"):
+        farm.join(name, ends_runs=False)
+    task = farm.submit()
+    farm.expect(sent("w2", task))
+    farm.after(100.0).expect()
+    assert farm.scheduler.wakeup() is None
+    assert not farm.scheduler._copies.late
+    farm.join("w3")
+    farm.leave("w3")
+    farm.after(100.0).expect()
+    assert not farm.scheduler._copies.late
+
+
+def test_a_worker_that_has_a_sequence_gets_no_copy(farm: Recorder) -> None:
+    """Its process has to stay, because its state is there."""
+    farm.learn(1.0, count=60)
+    farm.join("w1", host="one")
+    task = farm.submit()
+    farm.expect(sent("w1", task))
+    farm.join("w2", "m", stateful("s"), host="two")
+    first = farm.submit(step(7, "s"))
+    farm.expect(sent("w2", first))
+    farm.finish("w2", first)
+    farm.expect(replied(first, 1.0, "w2"))
+    farm.after(4.0).expect()
+    last = farm.submit(step(7, "e"))
+    farm.expect(sent("w2", last))
+    farm.finish("w2", last)
+    farm.expect(replied(last, 1.0, "w2"), sent("w2", task))
 
 
 # Gain

@@ -27,14 +27,19 @@ def test_the_first_answer_counts_and_the_loser_teaches_nothing(
     farm.expect(replied(task, 4.0, first), ended(second, task))
     known, mean, round_trip_s = times.count, times.mean, times.round_trip_s
     assert farm.task(task).phase is OUTRUN
-    queue, workers = farm.queue(), farm.scheduler.snapshot(farm.now)["workers"]
-    assert queue.done == 21
+    queue, workers = farm.queue(), farm.scheduler.view.snapshot(farm.now)["workers"]
+    assert queue.counts.done == 21
     assert {row["name"]: row["in_flight"] for row in workers} == {"w1": 0, "w2": 0}
     farm.after(50.0).finish(second, task, 54.0)
     farm.expect()
     assert (times.count, times.mean, times.round_trip_s) == (known, mean, round_trip_s)
-    assert (queue.done, queue.failed, queue.in_flight, queue.extra) == (21, 0, 0, 0)
-    assert farm.worker(second).done == 0
+    assert (queue.counts.done, queue.counts.failed, queue.counts.in_flight, queue.counts.extra) == (
+        21,
+        0,
+        0,
+        0,
+    )
+    assert farm.worker(second).answers.done == 0
     assert len(farm.scheduler) == 0
     farm.finish(second, task, 54.0)
     farm.expect()
@@ -61,7 +66,7 @@ def test_an_error_of_the_model_is_an_answer(farm: Recorder) -> None:
     farm.expect(replied(task, ModelFailed, "w2"), ended("w1", task))
     farm.finish("w1", task)
     farm.expect()
-    assert (farm.queue().done, farm.queue().failed) == (20, 1)
+    assert (farm.queue().counts.done, farm.queue().counts.failed) == (20, 1)
 
 
 def test_results_say_that_a_copy_was_sent(farm: Recorder) -> None:
@@ -77,14 +82,14 @@ def test_results_say_that_a_copy_was_sent(farm: Recorder) -> None:
 
 def test_status_shows_copies(farm: Recorder) -> None:
     task = copied(farm)
-    state = farm.scheduler.snapshot(farm.now)
+    state = farm.scheduler.view.snapshot(farm.now)
     (queue,) = state["queues"]
     assert (queue["copies"], queue["in_flight"]) == (1, 1)
     told = ["queued 0 s", "sent to w1 4 s ago", "copied to w2 1 s ago"]
     assert [row["story"] for row in state["calls"]] == [told]
     farm.finish("w2", task)
     farm.forget_actions()
-    assert farm.scheduler.snapshot(farm.now)["calls"] == []
+    assert farm.scheduler.view.snapshot(farm.now)["calls"] == []
 
 
 def test_a_cancelled_call_ends_with_the_last_of_its_attempts(farm: Recorder) -> None:
@@ -98,7 +103,7 @@ def test_a_cancelled_call_ends_with_the_last_of_its_attempts(farm: Recorder) -> 
     farm.finish("w1", task)
     farm.expect()
     assert len(farm.scheduler) == 0
-    assert farm.queue().done == 20
+    assert farm.queue().counts.done == 20
 
 
 def test_a_deadline_ends_a_copied_call_once(farm: Recorder) -> None:
@@ -123,7 +128,7 @@ def test_if_one_worker_is_lost_the_other_goes_on(farm: Recorder, lost: str, left
     farm.leave(lost)
     farm.expect()
     assert farm.task(task).phase is SENT
-    assert farm.task(task).lost_on == (f"{lost} (killed)",)
+    assert farm.task(task).past.lost_on == (f"{lost} (killed)",)
     assert (farm.account("a").held, farm.account("a").used_s) == (held, used_s)
     farm.join("w3")
     farm.after(50.0).expect()
@@ -140,7 +145,7 @@ def test_if_both_workers_are_lost_the_call_is_requeued_once(
     for worker in order:
         farm.leave(worker)
     farm.after(1.0).expect()
-    assert farm.task(task).lost_on == tuple(f"{worker} (killed)" for worker in order)
+    assert farm.task(task).past.lost_on == tuple(f"{worker} (killed)" for worker in order)
     assert story(farm.task(task), farm.now) == [
         "queued 0 s",
         "lost with w1 after 4 s (killed)",
@@ -178,7 +183,7 @@ def test_retries_count_both_losses() -> None:
         lambda farm, worker, task: farm.leave(worker, drained=True),
         lambda farm, worker, task: farm.miss(worker, task),
     ],
-    ids=["handed back", "drained", "missing"],
+    ids=["recalled", "drained", "missing"],
 )
 @pytest.mark.parametrize(("ends", "left"), [("w1", "w2"), ("w2", "w1")])
 def test_an_attempt_that_ends_without_an_answer_leaves_the_other(
@@ -193,19 +198,19 @@ def test_an_attempt_that_ends_without_an_answer_leaves_the_other(
     assert len(farm.scheduler) == 0
 
 
-@pytest.mark.parametrize("how", ["killed", "drained", "handed back"])
+@pytest.mark.parametrize("how", ["killed", "drained", "recalled"])
 def test_an_outrun_call_ends_with_its_worker(farm: Recorder, how: str) -> None:
     task = copied(farm)
     farm.finish("w2", task)
     farm.expect(replied(task, 1.0, "w2"), ended("w1", task))
-    if how == "handed back":
+    if how == "recalled":
         farm.hand_back("w1", task)
         assert farm.worker("w1").outrun == 0
     else:
         farm.leave("w1", drained=how == "drained")
     farm.expect()
     assert len(farm.scheduler) == 0
-    assert farm.queue().failed == 0
+    assert farm.queue().counts.failed == 0
 
 
 def test_a_late_answer_of_a_lost_worker_counts(farm: Recorder) -> None:
@@ -226,7 +231,7 @@ def test_a_story_tells_what_became_of_the_copy(farm: Recorder) -> None:
     assert story(farm.task(task), farm.now) == [
         "queued 0 s",
         "sent to w1 5 s ago",
-        "copy back from w2 after 1 s (handed back)",
+        "copy back from w2 after 1 s (recalled)",
     ]
     farm.finish("w1", task)
     farm.forget_actions()

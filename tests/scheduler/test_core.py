@@ -9,6 +9,7 @@ from farm.errors import DeadlineExceeded, InvalidInput, ModelFailed, ModelNotFou
 from farm.scheduler.actions import Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
+from tests.scheduler.invariants import check
 from tests.scheduler.recorder import (
     SHORT_S,
     Recorder,
@@ -62,8 +63,8 @@ def test_calls_are_numbered_from_the_first_task_on() -> None:
 
 def test_settings_are_the_policys_unless_said() -> None:
     scheduler = Scheduler()
-    assert (scheduler.max_queued, scheduler.max_queued_per_client) == (100_000, 100_000)
-    assert scheduler.retries == 3
+    assert scheduler.view.limits == (100_000, 100_000)
+    assert scheduler._open._retries == 3
     scheduler.worker_joined(WorkerId("w"), [model()], now=0.0)
     (first, second, third) = (scheduler.submit(call(), now=0.0) for _ in range(3))
     assert first == 1
@@ -120,7 +121,7 @@ def test_client_may_not_fill_the_queue_alone() -> None:
     farm.submit(client="modest")
     farm.scheduler.cancel(waiting[1])
     farm.submit("n", client="greedy")
-    farm.scheduler.check()
+    check(farm.scheduler)
     assert len(farm.scheduler) == 4
 
 
@@ -135,7 +136,7 @@ def test_model_errors_are_answers_and_never_retried(farm: Recorder) -> None:
     farm.expect(replied(tasks[0], ModelFailed, "w"), sent("w", tasks[1]))
     farm.finish("w", tasks[1], InvalidInput("too long"))
     farm.expect(replied(tasks[1], InvalidInput, "w"))
-    assert farm.queue().failed == 2
+    assert farm.queue().counts.failed == 2
 
 
 def test_second_answer_is_ignored(farm: Recorder) -> None:
@@ -192,7 +193,7 @@ def test_late_answer_counts_while_the_call_runs_elsewhere(farm: Recorder) -> Non
     farm.expect()
     farm.finish("other", task, 4.0)
     farm.expect(sent("other", following))
-    assert farm.queue().done == 1
+    assert farm.queue().counts.done == 1
 
 
 def test_late_error_is_an_answer_too(farm: Recorder) -> None:
@@ -242,8 +243,8 @@ def test_cancelled_call_runs_on_and_its_answer_goes_to_no_one(farm: Recorder) ->
     farm.expect()
     farm.finish("w", tasks[0])
     farm.expect(sent("w", tasks[1]))
-    assert farm.queue().done == 0
-    assert farm.worker("w").done == 1
+    assert farm.queue().counts.done == 0
+    assert farm.worker("w").answers.done == 1
 
 
 def test_a_call_that_is_failed_gets_its_error_and_leaves_the_queue(farm: Recorder) -> None:
@@ -253,7 +254,7 @@ def test_a_call_that_is_failed_gets_its_error_and_leaves_the_queue(farm: Recorde
     for task in (waits, runs, waits, TaskId(99)):
         farm.scheduler.fail(task, ModelNotFound("no worker came"), now=farm.now)
     farm.expect(replied(waits, ModelNotFound, None), replied(runs, ModelNotFound, None))
-    assert farm.queue().failed == 2
+    assert farm.queue().counts.failed == 2
     farm.finish("w", runs)
     farm.expect()
 

@@ -40,7 +40,7 @@ def test_call_fails_after_its_retries_and_names_the_workers(farm: Recorder) -> N
         "queued again 500 ms, lost with b after 1 s (signal 11), queued again 500 ms, "
         "lost with c after 1 s (signal 11), queued again 500 ms, lost with d after 1 s (signal 11)"
     )
-    assert farm.queue().failed == 1
+    assert farm.queue().counts.failed == 1
 
 
 def test_calls_may_be_allowed_no_retry() -> None:
@@ -88,8 +88,8 @@ def test_only_what_was_running_counts_an_attempt(farm: Recorder) -> None:
     farm.expect(sent("w", first, second))
     farm.leave("w", running=[second])
     farm.expect()
-    assert farm.task(first).lost_on == ()
-    assert farm.task(second).lost_on == ("w (killed)",)
+    assert farm.task(first).past.lost_on == ()
+    assert farm.task(second).past.lost_on == ("w (killed)",)
 
 
 def test_first_sent_counts_an_attempt_when_nobody_knows_what_was_running(farm: Recorder) -> None:
@@ -99,7 +99,7 @@ def test_first_sent_counts_an_attempt_when_nobody_knows_what_was_running(farm: R
     farm.expect(sent("w", *tasks))
     farm.leave("w")
     farm.expect()
-    assert [bool(farm.task(task).lost_on) for task in tasks] == [True, True, False, False]
+    assert [bool(farm.task(task).past.lost_on) for task in tasks] == [True, True, False, False]
 
 
 def test_all_slots_a_worker_had_count_when_it_dies_draining(farm: Recorder) -> None:
@@ -109,7 +109,7 @@ def test_all_slots_a_worker_had_count_when_it_dies_draining(farm: Recorder) -> N
     farm.resize("w", 0)
     farm.leave("w")
     farm.expect()
-    assert all(farm.task(task).lost_on for task in tasks)
+    assert all(farm.task(task).past.lost_on for task in tasks)
 
 
 def test_drained_worker_costs_no_attempt(farm: Recorder) -> None:
@@ -130,7 +130,7 @@ def test_machine_that_is_taken_away_costs_no_attempt(farm: Recorder) -> None:
         farm.leave("w", running=running, cause=LossCause.RECLAIMED)
         farm.join("w")
     farm.expect(sent("w", task))
-    assert farm.task(task).lost_on == ()
+    assert farm.task(task).past.lost_on == ()
 
 
 def test_call_that_is_not_repeatable_is_lost_with_a_machine_that_is_taken_away(
@@ -149,7 +149,7 @@ def test_worker_that_joins_again_has_lost_what_it_had(farm: Recorder) -> None:
     farm.expect(sent("w", task))
     farm.join("w")
     farm.expect(sent("w", task))
-    assert farm.task(task).lost_on == ("w (it joined again)",)
+    assert farm.task(task).past.lost_on == ("w (it joined again)",)
 
 
 def test_call_over_its_time_limit_is_not_run_again(farm: Recorder) -> None:

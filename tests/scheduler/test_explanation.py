@@ -1,14 +1,20 @@
-"""Why a call waits: each rule is named when it decides, and never when it does not."""
+"""Why a call waits: each rule is named when it decides, and never when it does not.
+
+And its place: whose calls go before it, and when it may begin.
+"""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from farm.scheduler.explanation import NAMED, explain
+from farm.call import Operation
+from farm.scheduler.explanation import NAMED, SHOWN, explain, place, waits
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import SHORT_S, Recorder, model, replied, sent
+from tests.scheduler.invariants import check
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
 
 
 def why(farm: Recorder, task: TaskId) -> list[tuple[str, int]]:
@@ -40,7 +46,9 @@ def test_workers_that_are_busy_gone_or_draining(busy: tuple[Recorder, TaskId]) -
     farm, _ = busy
     task = farm.submit()
     assert why(farm, task) == [("busy", 0)]
-    assert text_of(farm, task, "busy") == "its only worker is busy, with calls of 'a' (1)"
+    assert text_of(farm, task, "busy") == (
+        "its only worker is busy, with calls of 'a' (1); one of model 'm' may end in about 1 s"
+    )
     farm.resize("w", 0)
     assert "none of its 1 workers takes calls" in text_of(farm, task, "busy")
     farm.leave("w", drained=True)
@@ -53,7 +61,7 @@ def test_busy_with_calls_of_clients_without_a_name(farm: Recorder) -> None:
     farm.join("w", "m", "long")
     farm.expect(sent("w", farm.submit(client="")))
     task = farm.submit(client="b")
-    assert text_of(farm, task, "busy").endswith("with calls of clients without a name (1)")
+    assert "with calls of clients without a name (1);" in text_of(farm, task, "busy")
 
 
 def test_free_workers_that_end_too_soon(farm: Recorder) -> None:
@@ -72,7 +80,9 @@ def test_older_calls_of_the_same_client(busy: tuple[Recorder, TaskId]) -> None:
     tasks = farm.submit_many(3, client="b")
     assert why(farm, tasks[0]) == [("busy", 0)]
     assert why(farm, tasks[2]) == [("busy", 0), ("older", 2)]
-    assert text_of(farm, tasks[2], "older") == "2 calls of its client came earlier"
+    assert text_of(farm, tasks[2], "older") == (
+        "before it 2 calls of 'b': earlier calls of the same client"
+    )
 
 
 def test_calls_of_higher_priority(busy: tuple[Recorder, TaskId]) -> None:
@@ -89,9 +99,10 @@ def test_clients_that_hold_fewer_workers_or_have_used_less(
     farm, _ = busy
     task = farm.submit(client="a")
     farm.submit_many(2, client="b")
-    assert why(farm, task) == [("busy", 0), ("workers held", 2)]
+    # The second one of "b" has its turn after it: then "b" holds the worker.
+    assert why(farm, task) == [("busy", 0), ("workers held", 1)]
     text = text_of(farm, task, "workers held")
-    assert text == "clients 'b' (0 workers) go first; its own has 1 workers per caller"
+    assert text == "before it 1 call of 'b': it holds fewer workers per caller"
 
 
 def test_seconds_decide_between_clients_that_hold_as_many(busy: tuple[Recorder, TaskId]) -> None:
@@ -102,7 +113,7 @@ def test_seconds_decide_between_clients_that_hold_as_many(busy: tuple[Recorder, 
     others = [farm.submit(client=name) for name in "bcde"]
     task = farm.submit(client="a")
     assert why(farm, task) == [("busy", 0), ("worker-seconds", 4)]
-    assert f"and {4 - NAMED} more go first" in text_of(farm, task, "worker-seconds")
+    assert f"and {4 - NAMED} more: it has used fewer" in text_of(farm, task, "worker-seconds")
     assert why(farm, others[0]) == [("busy", 0)]
 
 
@@ -123,7 +134,7 @@ def test_calls_of_another_model_that_are_due_earlier(busy: tuple[Recorder, TaskI
     assert why(farm, short) == [("busy", 0)]
     mine = farm.submit(client="b")
     farm.scheduler.cancel(short)
-    assert "of the same client" in text_of(farm, task, "due time")
+    assert "before it 1 call of 'b': " in text_of(farm, task, "due time")
     farm.scheduler.cancel(mine)
 
 
@@ -142,7 +153,10 @@ def test_a_client_that_has_used_much_more(busy: tuple[Recorder, TaskId]) -> None
     assert why(farm, task) == [("busy", 0)]
     farm.account("c").usage.used_s = 1e6
     assert why(farm, task) == [("busy", 0), ("worker-seconds", 1)]
-    assert "'c' has used 11 d 13 h more than 'd'" in text_of(farm, task, "worker-seconds")
+    text = (
+        "1 call of 'd': evaluate calls of model 'long' are of a client that has used 11 d 13 h less"
+    )
+    assert text in text_of(farm, task, "worker-seconds")
 
 
 def test_a_batch_that_waits_for_more_calls(farm: Recorder) -> None:
@@ -162,6 +176,28 @@ def test_a_batch_that_waits_for_more_calls(farm: Recorder) -> None:
     farm.after(1.0).expect(sent("w", task))
 
 
+def test_a_derivative_that_waits_for_the_worker_of_its_point(farm: Recorder) -> None:
+    known = model(keeps_point=True)
+    for name in "vw":
+        farm.join(name, known)
+        farm.resize(name, 0)
+    for name in ("v", "w"):
+        farm.resize(name, 1)
+        gradient = farm.submit(call(operation=Operation.GRADIENT))
+        farm.expect(sent(name, gradient))
+        farm.after(10.0).finish(name, gradient, 10.0)
+        farm.expect(replied(gradient, 10.0, name))
+        farm.resize(name, 0)
+    farm.resize("v", 1)
+    running = farm.submit()
+    farm.expect(sent("v", running))
+    farm.resize("w", 1)
+    task = farm.submit(call(operation=Operation.GRADIENT))
+    farm.expect()
+    assert why(farm, task) == [("same point", 0)]
+    farm.after(1.5).expect(sent("w", task))
+
+
 def test_a_call_that_waits_at_its_worker(farm: Recorder) -> None:
     farm.learn(SHORT_S)
     farm.join("w")
@@ -169,7 +205,9 @@ def test_a_call_that_waits_at_its_worker(farm: Recorder) -> None:
     farm.expect(sent("w", first, second))
     assert why(farm, first) == []
     assert why(farm, second) == [("at worker", 1)]
-    assert text_of(farm, second, "at worker").startswith("it waits at worker w behind 1 call")
+    assert text_of(farm, second, "at worker") == (
+        "before it 1 call of clients without a name: sent to worker w earlier"
+    )
 
 
 def test_the_snapshot_has_the_oldest_call_of_each_client_that_waits(
@@ -180,7 +218,7 @@ def test_the_snapshot_has_the_oldest_call_of_each_client_that_waits(
     farm.after(2.0)
     farm.submit(client="c")
     farm.after(2.0)
-    state = farm.scheduler.snapshot(farm.now)
+    state = farm.scheduler.view.snapshot(farm.now)
     waits = json.loads(json.dumps(state["waits"]))
     assert [(row["client"], row["calls"], row["age_s"]) for row in waits] == [
         ("b", 3, 4.0),
@@ -194,7 +232,7 @@ def test_an_explanation_changes_nothing(busy: tuple[Recorder, TaskId]) -> None:
     tasks = [farm.submit(client=name) for name in "bcdab"] + [farm.submit("long", client="e")]
     for task in tasks:
         explain(farm.task(task), farm.now)
-        farm.scheduler.check()
+        check(farm.scheduler)
     order = [
         task
         for task in tasks
@@ -204,3 +242,213 @@ def test_an_explanation_changes_nothing(busy: tuple[Recorder, TaskId]) -> None:
     farm.finish("w", running)
     farm.forget_actions()
     assert len(farm.worker("w").held) == 1
+
+
+# Its place
+
+
+@pytest.fixture
+def swept(farm: Recorder) -> Recorder:
+    """Runs take a second; the only worker runs a call of client "sweep"."""
+    farm.learn(1.0)
+    farm.join("w", "m", "other")
+    farm.expect(sent("w", farm.submit(client="sweep")))
+    return farm
+
+
+def before(farm: Recorder, task: TaskId) -> tuple[int, dict[str, int]]:
+    position, rows = place(farm.task(task))
+    return position, {row.client: row.calls for row in rows}
+
+
+def told(farm: Recorder, task: TaskId) -> dict[str, Any]:
+    state = waits(farm.task(task), farm.scheduler.view, farm.now)
+    assert json.loads(json.dumps(state)) == state
+    return state
+
+
+def test_earlier_calls_of_the_client_itself(swept: Recorder) -> None:
+    first, second, third = swept.submit_many(3, client="sweep")
+    assert before(swept, first) == (1, {})
+    assert before(swept, second) == (2, {"sweep": 1})
+    assert before(swept, third) == (3, {"sweep": 2})
+
+
+def test_a_chain_is_before_the_sweep_that_holds_the_worker(swept: Recorder) -> None:
+    waiting = swept.submit_many(10, client="sweep")
+    chain = swept.submit(client="chain")
+    assert before(swept, chain) == (1, {})
+    # The chain has one call, so it goes before all of the sweep, once.
+    assert before(swept, waiting[0]) == (2, {"chain": 1})
+    assert before(swept, waiting[9]) == (11, {"chain": 1, "sweep": 9})
+
+
+def test_clients_take_turns_as_they_have_callers(swept: Recorder) -> None:
+    for chain in ("1", "2"):
+        for _ in range(20):
+            swept.submit(client="two", chain=chain)
+    mine = [swept.submit(client="one") for _ in range(5)]
+    _, rows = before(swept, mine[4])
+    assert rows["one"] == 4
+    assert rows["two"] == 8  # twice as many turns
+
+
+def test_priority_goes_first_whole(swept: Recorder) -> None:
+    mine = swept.submit(client="a")
+    for _ in range(3):
+        swept.submit(client="b", priority=2)
+    assert before(swept, mine) == (4, {"b": 3})
+
+
+def test_worker_seconds_count_as_runs(farm: Recorder) -> None:
+    """A client whose run took five seconds waits for four runs of another, of 1.2 s each."""
+    farm.learn(1.0)
+    farm.join("w")
+    long = farm.submit(client="long")
+    farm.expect(sent("w", long))
+    mine = farm.submit(client="long")
+    waiting = farm.submit_many(9, client="sweep")
+    farm.after(5.0).finish("w", long, 5.0)
+    farm.expect(replied(long, 5.0, "w"), sent("w", waiting[0]))
+    farm.resize("w", 0)
+    farm.hand_back("w", waiting[0])
+    farm.forget_actions()
+    assert before(farm, mine) == (5, {"sweep": 4})
+
+
+def test_calls_of_other_models_that_are_due_earlier(swept: Recorder) -> None:
+    mine = swept.submit(client="a")
+    short = swept.submit_many(3, "other", client="b")
+    assert before(swept, mine) == (2, {"b": 1})  # its next one, then it is seen again
+    assert before(swept, short[0])[0] == 1
+
+
+def test_calls_at_a_worker(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    one, two = farm.submit(client="a"), farm.submit(client="b")
+    farm.expect(sent("w", one, two))
+    assert before(farm, one) == (0, {})
+    assert before(farm, two) == (2, {"a": 1})
+
+
+def test_many_clients_are_summed_up(swept: Recorder) -> None:
+    for number in range(SHOWN + 5):
+        swept.submit(client=f"c{number}", priority=1)
+    mine = swept.submit(client="a")
+    position, rows = place(swept.task(mine))
+    assert position == SHOWN + 6
+    assert len(rows) == SHOWN + 1
+    assert rows[-1][:2] == ("(5 others)", 5)
+
+
+def starts_in_s(farm: Recorder, task: TaskId) -> float | None:
+    found: float | None = told(farm, task)["starts_in_s"]
+    return found
+
+
+def test_the_expected_start_follows_from_what_runs_and_what_goes_first(swept: Recorder) -> None:
+    tasks = swept.submit_many(4, client="sweep")
+    assert starts_in_s(swept, tasks[0]) == pytest.approx(1.0)
+    swept.after(0.5)
+    assert starts_in_s(swept, tasks[3]) == pytest.approx(0.5 + 3.0)
+    swept.scheduler.worker_resized(swept.worker("w").id, 2)
+    swept.expect(sent("w", tasks[0]))
+    assert starts_in_s(swept, tasks[1]) == pytest.approx(0.5)
+    assert starts_in_s(swept, tasks[3]) == pytest.approx((0.5 + 1.0 + 2.0) / 2)
+    other = swept.submit("other", client="new")
+    behind = swept.submit("other", client="new")
+    assert starts_in_s(swept, behind) is None, "its run times are not known, nor those before it"
+    swept.scheduler.cancel(behind)
+    assert starts_in_s(swept, other) == pytest.approx(0.5)
+
+
+def test_a_call_that_runs_longer_than_others_did_has_no_known_end(swept: Recorder) -> None:
+    mine = swept.submit(client="chain")
+    swept.after(10.0).expect()
+    assert starts_in_s(swept, mine) is None
+    assert "has an unknown end" in text_of(swept, mine, "busy")
+    assert told(swept, mine)["workers"]["rows"][0]["ends_in_s"] is None
+
+
+def test_a_call_waits_for_the_run_of_another_level(farm: Recorder) -> None:
+    """A config may choose a level whose runs take far longer."""
+    farm.learn(1e-3, count=200)
+    farm.join("w")
+    fine = call(config='{"level":1}')
+    running = farm.submit(fine, client="a")
+    farm.expect(sent("w", running))
+    mine = farm.submit(client="b")
+    farm.after(20.0).expect()
+    assert starts_in_s(farm, mine) is None, "no run of that level is known"
+    farm.after(40.0).finish("w", running, 60.0)
+    farm.expect(replied(running, 60.0, "w"), sent("w", mine))
+    running = farm.submit(fine, client="a")
+    farm.finish("w", mine, 1e-3)
+    farm.expect(replied(mine, 1e-3, "w"), sent("w", running))
+    mine = farm.submit(client="b")
+    farm.after(20.0).expect()
+    assert starts_in_s(farm, mine) == pytest.approx(40.0)
+    assert told(farm, mine)["workers"]["rows"][0]["ends_in_s"] == pytest.approx(40.0)
+
+
+def test_a_call_waits_for_the_run_of_another_model(farm: Recorder) -> None:
+    """A fast call behind a slow run does not begin after a fast one's time."""
+    farm.learn(1e-3)
+    farm.join("w", "m", "slow")
+    running = farm.submit("slow", client="a")
+    farm.expect(sent("w", running))
+    mine = farm.submit(client="b")
+    farm.after(20.0).expect()
+    assert "with calls of 'a' (1); one of model 'slow' has an" in text_of(farm, mine, "busy")
+    assert starts_in_s(farm, mine) is None, "no run of the slow model is known"
+    farm.after(40.0).finish("w", running, 60.0)
+    farm.expect(replied(running, 60.0, "w"), sent("w", mine))
+    farm.finish("w", mine, 1e-3)
+    running = farm.submit("slow", client="a")
+    farm.expect(replied(mine, 1e-3, "w"), sent("w", running))
+    mine = farm.submit(client="b")
+    farm.after(20.0).expect()
+    assert "one of model 'slow' may end in about 40 s" in text_of(farm, mine, "busy")
+    state = told(farm, mine)
+    assert (state["position"], state["starts_in_s"]) == (1, pytest.approx(40.0))
+    (row,) = state["workers"]["rows"]
+    assert row["running"]["model"] == "slow"
+    assert (row["running_s"], row["ends_in_s"]) == pytest.approx((20.0, 40.0))
+
+
+def test_a_call_waits_at_its_worker_until_those_before_it_have_run(farm: Recorder) -> None:
+    farm.learn(SHORT_S)
+    farm.join("w")
+    first, second = farm.submit_many(2)
+    farm.expect(sent("w", first, second))
+    assert starts_in_s(farm, first) is None
+    assert starts_in_s(farm, second) == pytest.approx(SHORT_S)
+    assert starts_in_s(farm, farm.submit()) == pytest.approx(2 * SHORT_S)
+
+
+def test_what_the_workers_do(swept: Recorder) -> None:
+    swept.join("idle", "m")
+    swept.resize("idle", 0)
+    mine = swept.submit(client="chain", chain="3")
+    swept.after(4.0).expect()
+    state = told(swept, mine)
+    assert (state["client"], state["chain"], state["position"]) == ("chain", "3", 1)
+    assert [rule["rule"] for rule in state["rules"]] == ["busy"]
+    workers = state["workers"]
+    counts = {key: workers[key] for key in ("count", "busy", "idle", "shut", "full")}
+    assert counts == {"count": 2, "busy": 1, "idle": 0, "shut": 1, "full": 0}
+    assert workers["running"] == {"sweep": 1}
+    first, second = workers["rows"]
+    assert (first["name"], first["running_s"]) == ("w", 4.0)
+    assert first["running"]["client"] == "sweep"
+    assert (second["name"], second["phase"], second["running"]) == ("idle", "shut", None)
+
+
+def test_a_call_without_workers(farm: Recorder) -> None:
+    farm.join("w")
+    farm.leave("w", drained=True)
+    mine = farm.submit()
+    state = told(farm, mine)
+    assert state["workers"]["count"] == 0
+    assert state["starts_in_s"] is None

@@ -240,7 +240,10 @@ def test_every_row_happens(
 ) -> None:
     scene, step = SCENES[key(table, row)]
     task = scene(farm)
-    record, worker = farm.scheduler._tasks.get(task), farm.scheduler._workers.get(WorkerId("w"))
+    record, worker = (
+        farm.scheduler._open.by_id.get(task),
+        farm.scheduler._workers.get(WorkerId("w")),
+    )
     attempts = () if record is None else record.attempts
     happened.clear()
     step(farm, task)

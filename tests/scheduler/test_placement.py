@@ -6,7 +6,8 @@ import pytest
 
 from farm.call import Operation
 from farm.scheduler.placement import FULL
-from farm.scheduler.state import MAX_PREFETCH, TaskId
+from farm.scheduler.run_times import MAX_PREFETCH
+from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import (
     ROUND_TRIP_S,
     SHORT_S,
@@ -184,6 +185,20 @@ def test_worker_near_its_end_gets_nothing_that_does_not_fit(farm: Recorder) -> N
     farm.expect(replied(following, 50.0, "w"))
     farm.join("new", ends_at=start + 2000.0)
     farm.expect(sent("new", waiting))
+
+
+@pytest.mark.parametrize("ends_at", [None, 5000.0])
+def test_a_worker_gets_nothing_that_the_end_of_the_farm_would_cut(ends_at: float | None) -> None:
+    """The farm's own job may end before that of a worker, or before a worker without an end."""
+    farm = Recorder(ends_at=3000.0)
+    farm.learn(50.0)
+    farm.join("w", ends_at=ends_at)
+    farm.now = 2900.0
+    fits = farm.submit()
+    farm.expect(sent("w", fits))
+    farm.after(50.0).finish("w", fits, 50.0)
+    farm.submit()
+    farm.expect(replied(fits, 50.0, "w"))
 
 
 def test_call_fits_by_its_p95_not_by_its_mean(farm: Recorder) -> None:

@@ -32,7 +32,7 @@ def joined(farm: Recorder, *models: str, count: int = 4) -> None:
 def running(farm: Recorder, name: str) -> int:
     """Carry out the actions, and return how many calls of a model are at workers."""
     farm.forget_actions()
-    return farm.queue(name).in_flight
+    return farm.queue(name).counts.in_flight
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_each_operation_counts_by_itself_and_the_model_itself_is_free() -> None:
     farm.submit(call("long", Operation.GRADIENT))
     farm.submit(call("short", Operation.GRADIENT))
     farm.forget_actions()
-    assert farm.queue("long", Operation.GRADIENT).in_flight == 1
-    assert farm.queue("short", Operation.GRADIENT).in_flight == 1
+    assert farm.queue("long", Operation.GRADIENT).counts.in_flight == 1
+    assert farm.queue("short", Operation.GRADIENT).counts.in_flight == 1
 
 
 def test_descriptions_of_a_long_model_need_no_slot() -> None:
@@ -95,7 +95,7 @@ def test_descriptions_of_a_long_model_need_no_slot() -> None:
     assert running(farm, "long") == 1
     farm.submit_many(3, call("long", Operation.DESCRIBE))
     farm.forget_actions()
-    assert farm.queue("long", Operation.DESCRIBE).in_flight == 3
+    assert farm.queue("long", Operation.DESCRIBE).counts.in_flight == 3
 
 
 def test_slots_count_and_all_long_models_together() -> None:
@@ -104,7 +104,7 @@ def test_slots_count_and_all_long_models_together() -> None:
     farm.submit_many(2, "long")
     farm.submit_many(8, "more")
     farm.forget_actions()
-    assert farm.queue("long").in_flight + farm.queue("more").in_flight == 3
+    assert farm.queue("long").counts.in_flight + farm.queue("more").counts.in_flight == 3
 
 
 def test_a_blocked_class_neither_blocks_others_nor_its_own_workers() -> None:
@@ -183,14 +183,14 @@ def test_a_blocked_class_lets_short_calls_wait_at_the_reserved_worker() -> None:
 def test_copies_leave_the_reserve_free() -> None:
     for reserve, copies in ((0, 1), (1, 0)):
         farm = farm_with(reserve=reserve)
-        farm.queue("long").done = 1000
+        farm.queue("long").counts.done = 1000
         farm.join("w0", "short", "long")
         slow: TaskId = farm.submit("long")
         farm.expect(sent("w0", slow))
         farm.join("w1", "short", "long")
         farm.forget_actions()
         farm.after(100.0).forget_actions()
-        assert farm.queue("long").copies == copies
+        assert farm.queue("long").counts.copies == copies
         farm.finish("w0", slow, 20.0)
         farm.expect(replied(slow, 20.0, "w0"), *([ended("w1", slow)] if copies else []))
 

@@ -54,9 +54,11 @@ from farm.scheduler.core import Scheduler
 from farm.scheduler.phases import ABANDONED, ATTEMPTS, OUTRUN, SENT, TASKS, WORKERS
 from farm.scheduler.placement import FULL
 from farm.scheduler.queues import Queue
-from farm.scheduler.state import Attempt, Lot, Task, TaskId, Worker, WorkerId
+from farm.scheduler.state import Attempt, Lot, Task, TaskId, WorkerId
+from farm.scheduler.workers import Worker
 from farm.sequences import SequenceId
 from farm.transitions import TransitionTable
+from tests.scheduler.invariants import check
 from tests.scheduler.recorder import call, model, result, stateful, step
 
 MODELS = {
@@ -106,6 +108,7 @@ class ModelWorker:
     asked: bool = False
     full: bool = False
     host: str = ""
+    ends_runs: bool = True
 
     def free(self) -> int:
         """Return the number of slots without a lot."""
@@ -165,6 +168,7 @@ class Histories(RuleBasedStateMachine):
         self.cancelled: set[TaskId] = set()
         self.answered: set[TaskId] = set()
         self.asked: dict[TaskId, str] = {}
+        self.deadlines: dict[TaskId, float] = {}
         self.late: list[tuple[WorkerId, TaskId]] = []
         self.may_have_run: set[TaskId] = set()
         self.copied: set[TaskId] = set()
@@ -187,7 +191,7 @@ class Histories(RuleBasedStateMachine):
         for name in ("plain", "batched"):  # in half of the histories calls are soon slow
             queue = self.scheduler.queue(name, Operation.EVALUATE)
             if known:
-                queue.done = KNOWN
+                queue.counts.done = KNOWN
                 for _ in range(KNOWN):
                     queue.run_times.add(0.01)
         if reserve:
@@ -246,7 +250,7 @@ class Histories(RuleBasedStateMachine):
         count: int,
     ) -> None:
         for _ in range(count):
-            if self.scheduler._queued >= 39:
+            if self.scheduler._open.queued >= 39:
                 break
             task = self.scheduler.submit(
                 call(name, operation, config=config),
@@ -258,6 +262,8 @@ class Histories(RuleBasedStateMachine):
             )
             assert task not in self.asked
             self.asked[task] = name
+            if deadline_s is not None:
+                self.deadlines[task] = self.now + deadline_s
             self.open.add(task)
         self.settled = False
 
@@ -269,7 +275,7 @@ class Histories(RuleBasedStateMachine):
     )
     def submit_run(self, rows: int, client: str, gathered: bool, begins: bool) -> None:
         """Submit rows that a worker evaluates one after another, of one caller or of several."""
-        if self.scheduler._queued >= 39:
+        if self.scheduler._open.queued >= 39:
             return
         task = self.scheduler.submit(
             call("rows", rows=rows),
@@ -315,7 +321,7 @@ class Histories(RuleBasedStateMachine):
     ) -> None:
         """A call that neither starts a sequence nor belongs to one is refused, and starts one."""
         for _ in range(count):
-            if self.scheduler._queued >= 39:
+            if self.scheduler._open.queued >= 39:
                 break
             for tried in (flags, "s" + flags):
                 try:
@@ -329,6 +335,8 @@ class Histories(RuleBasedStateMachine):
                     assert "s" not in tried, "a start is never refused"
                     continue
                 self.asked[task] = "once kept"
+                if deadline_s is not None:
+                    self.deadlines[task] = self.now + deadline_s
                 self.open.add(task)
                 self.steps.setdefault(sequence, []).append(task)
                 break
@@ -341,7 +349,7 @@ class Histories(RuleBasedStateMachine):
 
     def _cancel(self, task: TaskId) -> None:
         self.scheduler.cancel(task)
-        if not any(_is_last(reply, task) for reply in self.scheduler._replies):
+        if not any(_is_last(reply, task) for reply in self.scheduler._open._replies):
             self.open.remove(task)
             self.cancelled.add(task)
         self.settled = False
@@ -362,10 +370,18 @@ class Histories(RuleBasedStateMachine):
         infos: list[ModelInfo] = [MODELS[each] for each in names]
         ends_at = None if lasts_s is None else self.now + lasts_s
         host = HOSTS[self.joined % len(HOSTS)]
+        ends_runs = self.joined % 4 > 0
         self.scheduler.worker_joined(
-            name, infos, slots=slots, ends_at=ends_at, host=host, now=self.now
+            name,
+            infos,
+            slots=slots,
+            ends_at=ends_at,
+            host=host,
+            ends_runs=ends_runs,
+            now=self.now,
         )
-        self.workers[name] = ModelWorker(name, names, slots, slots, host=host)
+        worker = ModelWorker(name, names, slots, slots, host=host, ends_runs=ends_runs)
+        self.workers[name] = worker
         self.settled = False
 
     @precondition(lambda self: self.workers)
@@ -589,14 +605,13 @@ class Histories(RuleBasedStateMachine):
         error = reply.outcome
         if isinstance(error, WorkerLost):
             once = self.asked[task.id].startswith("once")
-            losses = len(task.lost_on)
-            crashed = bool(losses) and task.lost_on[-1].endswith("(crash)")
+            losses = len(task.past.lost_on)
+            crashed = bool(losses) and task.past.lost_on[-1].endswith("(crash)")
             assert once or losses == 3 or (crashed and losses == 2) or task.is_run, (
                 "it may be retried"  # of a run, the dispatcher retries each row
             )
         elif isinstance(error, DeadlineExceeded):
-            assert task.deadline is not None
-            assert task.deadline <= self.now
+            assert self.deadlines[task.id] <= self.now
         elif isinstance(error, Cancelled):
             assert task.call.step is not None
             assert not task.call.step.start, "a start needs nothing before it"
@@ -612,14 +627,14 @@ class Histories(RuleBasedStateMachine):
         for task in send.tasks:
             assert task.id in self.open, "its caller has cancelled it"
             assert task.call.model in worker.models
-            if task.copied:
+            if task.past.copied:
                 self._copied(task, worker)
             else:
                 assert not any(task in w.inbox for w in self.workers.values()), "sent twice"
             if _only_once(task):
                 assert task.id not in self.may_have_run, "it may have run before"
                 self.may_have_run.add(task.id)
-            if not task.copied:
+            if not task.past.copied:
                 self.sent_at[task.id] = self.now
             lot = task.at(self.scheduler._workers[worker.name]).lot
             if lot not in [worker.lots[each.id] for each in worker.inbox]:
@@ -631,7 +646,7 @@ class Histories(RuleBasedStateMachine):
             if lot is not None:
                 # One that drains finishes its sequences in the slots it had; nothing waits there.
                 slots = worker.slots or worker.most_slots
-                times = task.queue.run_times
+                times = task.times
                 run_s = times.of_rows(task.rows)
                 prefetch = times.prefetch_for(run_s) if task.is_run else times.prefetch
                 credit = slots * (1 + prefetch) if worker.slots else slots
@@ -685,22 +700,24 @@ class Histories(RuleBasedStateMachine):
         assert first is not worker
         assert self.now - self.sent_at[task.id] >= 1.0, "it is not slow"
         assert task.call.model in ("plain", "batched"), "its model forbids copies"
-        assert not task.lost_on, "it was lost before"
+        assert not task.past.lost_on, "it was lost before"
         assert worker.free() > 0, "its worker is not idle"
+        assert worker.ends_runs, "its worker could not end the run"
+        assert not worker.states, "its worker has to stay"
         served = [self.scheduler._models[name] for name in worker.models]
         assert not any(model.waiting for model in served), "another call waits"
-        done = sum(q.done for q in task.queue.model.by_operation.values())
-        assert 20 * sum(1 for i in self.copied if self.asked[i] == task.call.model) <= done
+        known = sum(kind.count for q in task.queue.model.by_operation.values() for kind in q.kinds)
+        assert 20 * sum(1 for i in self.copied if self.asked[i] == task.call.model) <= known
         if first.host != worker.host:
             return
-        hosts = {w.host for w in self.workers.values() if task.call.model in w.models}
-        assert len(hosts) == 1, "there is another host"
+        workers = [w for w in self.workers.values() if task.call.model in w.models]
+        assert len({w.host for w in workers if w.ends_runs}) == 1, "there is another host"
 
     # Invariants
 
     @invariant()
     def state_is_sound(self) -> None:
-        self.scheduler.check()
+        check(self.scheduler)
 
     @invariant()
     def no_worker_idles_while_a_call_waits_for_it(self) -> None:
@@ -744,7 +761,8 @@ class Histories(RuleBasedStateMachine):
                         event("a worker idles for a reserve")
                         continue
                     ends_at = self.scheduler._workers[worker.name].ends_at
-                    assert ends_at < self.now + 1.2 * queue.run_times.quantile(1.0), (
+                    slowest_s = max([kind.quantile(1.0) for kind in queue.kinds], default=0.0)
+                    assert ends_at < self.now + 1.2 * slowest_s, (
                         f"{worker.name} idles while a call of {queues.name} waits"
                     )
 
@@ -758,7 +776,7 @@ class Histories(RuleBasedStateMachine):
                         if task.queue is queue and task.phase is not OUTRUN:
                             left = 1 if task.id in worker.splits else worker.rows[task.id]
                             rows[task.id] = min(left, rows.get(task.id, left))
-                assert queue.in_flight - queue.extra == sum(rows.values())
+                assert queue.counts.in_flight - queue.counts.extra == sum(rows.values())
 
     def _may_not_begin(self, task: Task, worker: ModelWorker) -> bool:
         """Whether a call of a sequence has to wait although a worker idles."""
@@ -808,7 +826,7 @@ class Histories(RuleBasedStateMachine):
         assert len(self.scheduler) == 0, "no state is left"
         assert set(self.asked) == self.answered | self.cancelled
         assert not self.answered & self.cancelled
-        self.scheduler.check()
+        check(self.scheduler)
         for client in self.scheduler._clients.values():
             assert client.queued == 0
         for queues in self.scheduler._models.values():
@@ -862,8 +880,7 @@ def only_rows_of_the_tables() -> Iterator[None]:
 
 TestHistories = pytest.mark.timeout(300)(Histories.TestCase)  # minutes on a busy machine
 TestHistories.settings = settings(
-    max_examples=100,
+    max_examples=2 * settings().max_examples,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

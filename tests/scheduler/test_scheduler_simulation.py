@@ -158,7 +158,7 @@ def test_scheduler_finds_the_depth_that_keeps_workers_busy(run_time_ms: float) -
         farm.submit(run_time_s)
     farm.run()
     assert farm.work_s / farm.last_end >= (0.95 if run_time_ms > 0.1 else 0.9)
-    (queue,) = farm.scheduler.snapshot(farm.now)["queues"]
+    (queue,) = farm.scheduler.view.snapshot(farm.now)["queues"]
     assert queue["prefetch"] <= 1 + 1.4 * 2 * ONE_WAY_S / run_time_s, "and not much more"
 
 

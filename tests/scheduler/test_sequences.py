@@ -13,8 +13,7 @@ from farm.errors import (
     Overloaded,
     WorkerLost,
 )
-from farm.scheduler.explanation import explain
-from farm.scheduler.place import place
+from farm.scheduler.explanation import explain, place
 from farm.scheduler.sequences import LOOK
 from tests.scheduler.recorder import (
     Recorder,
@@ -418,7 +417,7 @@ def test_slow_call_of_a_sequence_is_not_copied(farm: Recorder) -> None:
     begun(farm, 7)
     for _ in range(200):
         farm.run_times("s").add(0.01)
-    farm.queue("s").done = 200
+    farm.queue("s").counts.done = 200
     task = farm.submit(step(7))
     farm.expect(sent("w", task))
     farm.join("v", stateful(), host="two")
@@ -440,8 +439,10 @@ def test_waiting_calls_count_towards_the_limits() -> None:
     farm.submit(step(8, "s"), client="b")  # further sequences wait, too
     with pytest.raises(Overloaded, match="3 calls are waiting"):
         [farm.submit(step(each, "s"), client="b") for each in range(9, 1000)]
-    assert len(farm.scheduler._sequences["s"].live) < 10
-    for task in reversed(list(farm.scheduler._tasks)):
+    sequences = farm.queue("s").model.sequences
+    assert sequences is not None
+    assert len(sequences.live) < 10
+    for task in reversed(list(farm.scheduler._open.by_id)):
         farm.scheduler.cancel(task)
     farm.expect()
 
@@ -452,13 +453,15 @@ def test_calls_behind_others_are_explained_counted_and_placed(farm: Recorder) ->
     runs, second, third = (farm.submit(step(7), client="a") for _ in range(3))
     farm.expect(sent("w", runs))
     assert rules(farm, third) == ["sequence"]
-    assert "2 calls of its sequence 7 came earlier" in explain(farm.task(third), 0.0)[0].text
+    assert explain(farm.task(third), 0.0)[0].text == (
+        "before it 2 calls of 'a': earlier calls of its sequence 7"
+    )
     assert place(farm.task(third))[0] == 3
     assert place(farm.task(second))[0] == 2
     assert farm.scheduler.view.queued() == 2
     assert farm.scheduler.view.load().queued == 2
     assert [task.id for task in farm.scheduler.view.waiting("a")] == [second, third]
-    (row,) = [r for r in farm.scheduler.snapshot(0.0)["queues"] if r["model"] == "s"]
+    (row,) = [r for r in farm.scheduler.view.snapshot(0.0)["queues"] if r["model"] == "s"]
     assert row["queued"] == 2
     for task in (third, second, runs):
         farm.scheduler.cancel(task)

@@ -11,6 +11,7 @@ from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.split_runs import of_row
 from farm.scheduler.state import WorkerId
+from tests.scheduler.invariants import check
 from tests.scheduler.recorder import model
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -34,7 +35,7 @@ class Farm:
 
     def __init__(self, *, sends: bool = True) -> None:
         self.scheduler = Scheduler()
-        self.scheduler.worker_joined(W1, [model()], now=0.0)
+        self.scheduler.worker_joined(W1, [model()], ends_runs=True, now=0.0)
         self.task = self.scheduler.submit(
             run_of(8), client="me", chain=None, gathered=True, now=0.0
         )
@@ -45,7 +46,7 @@ class Farm:
         """Return the replies; sent calls are kept."""
         actions = self.scheduler.actions(0.0)
         self.sent = [action for action in actions if isinstance(action, Send)]
-        self.scheduler.check()
+        check(self.scheduler)
         return [action for action in actions if isinstance(action, Reply)]
 
     def says(self, outcome: Result | ModelFailed, worker: WorkerId = W1) -> list[Reply]:
@@ -60,17 +61,17 @@ class Farm:
             self.task = scheduler.submit(run_of(1), client="me", chain=None, now=float(n))
             self.act()
             self.says(Result((np.zeros((1, 1)),), ROW_S))
-        scheduler.worker_joined(W2, [model()], now=50.0)
+        scheduler.worker_joined(W2, [model()], ends_runs=True, now=50.0)
         self.task = scheduler.submit(run_of(8), client="me", chain=None, gathered=True, now=50.0)
         sent = [
             a.worker for now in (50.0, 90.0) for a in scheduler.actions(now) if isinstance(a, Send)
         ]
         assert sorted(sent) == [W1, W2]
-        scheduler.check()
+        check(scheduler)
 
     def in_flight(self) -> tuple[int, int]:
         """How many calls run, and how many runs of calls the workers have."""
-        state = self.scheduler.snapshot(90.0)
+        state = self.scheduler.view.snapshot(90.0)
         return tuple(sum(row["in_flight"] for row in state[kind]) for kind in ("queues", "workers"))
 
     def callers(self) -> int:
@@ -101,7 +102,7 @@ def test_the_task_goes_on_as_the_row_that_runs(row: int) -> None:
     assert last.outcome.run_time_s == ROW_S
     assert farm.callers() == 0
     assert len(farm.scheduler) == 0
-    assert farm.scheduler.queue("m", Operation.EVALUATE).done == row + 1
+    assert farm.scheduler.queue("m", Operation.EVALUATE).counts.done == row + 1
 
 
 def test_the_caller_of_all_rows_remains_until_the_last_one_is_answered() -> None:
@@ -137,7 +138,7 @@ def test_a_lost_worker_costs_the_row_alone_an_attempt() -> None:
     farm.says(rows_of(0, 3, more=True))
     farm.scheduler.worker_left(W1, "killed", running=[farm.task], row=3, now=0.0)
     assert farm.act() == []
-    farm.scheduler.worker_joined(W2, [model()], now=0.0)
+    farm.scheduler.worker_joined(W2, [model()], ends_runs=True, now=0.0)
     farm.act()
     (send,) = farm.sent
     assert send.worker == W2
@@ -168,7 +169,7 @@ def test_a_late_answer_of_the_whole_run_answers_the_row(splits: str) -> None:
 def test_answers_to_what_was_returned_count_by_their_rows() -> None:
     farm = Farm()
     farm.scheduler.worker_left(W1, "unreachable", running=[], now=0.0)
-    farm.scheduler.worker_joined(W2, [model()], now=0.0)
+    farm.scheduler.worker_joined(W2, [model()], ends_runs=True, now=0.0)
     farm.act()
     (send,) = farm.sent
     assert send.worker == W2
@@ -187,19 +188,19 @@ def test_a_run_that_was_cancelled_goes_on_as_its_row_for_nobody() -> None:
     assert farm.in_flight() == (0, 0)
     assert len(farm.scheduler) == 0
     assert farm.callers() == 0
-    assert farm.scheduler.queue("m", Operation.EVALUATE).done == 0
+    assert farm.scheduler.queue("m", Operation.EVALUATE).counts.done == 0
 
 
 @pytest.mark.parametrize("splits", [False, True])
 def test_a_run_whose_copy_was_answered_does_not_count(splits: bool) -> None:
     farm = Farm()
-    farm.scheduler.splits_runs = False  # otherwise it would be one row before it has a copy
+    farm.scheduler._splits_runs = False  # otherwise it would be one row before it has a copy
     farm.copy()
     assert farm.in_flight() == (8, 16)
     (reply,) = farm.says(rows_of(0, 8), W2)
     assert len(value(reply)) == 8
     assert farm.in_flight() == (0, 0)
-    farm.scheduler.splits_runs = splits
+    farm.scheduler._splits_runs = splits
     assert farm.says(rows_of(0, 3, more=True)) == []
     assert farm.in_flight() == (0, 0)
     assert farm.says(rows_of(0, 4)) == []
@@ -208,7 +209,7 @@ def test_a_run_whose_copy_was_answered_does_not_count(splits: bool) -> None:
 
 def test_whoever_expects_one_answer_gets_one() -> None:
     farm = Farm()
-    farm.scheduler.splits_runs = False
+    farm.scheduler._splits_runs = False
     assert farm.says(rows_of(0, 3, more=True)) == []
     (reply,) = farm.says(rows_of(0, 4))
     assert value(reply) == [0.0, 1.0, 2.0, 3.0]

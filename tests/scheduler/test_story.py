@@ -28,7 +28,7 @@ def test_a_task_tells_how_long_it_waited_and_what_became_of_each_attempt(farm: R
     farm.join("w2")
     farm.expect(sent("w2", task))
     farm.after(1.0).hand_back("w2", task)
-    back = [*lost, "queued again 250 ms", "back from w2 after 1 s (handed back)"]
+    back = [*lost, "queued again 250 ms", "back from w2 after 1 s (recalled)"]
     assert told(farm, task) == [*back, "queued again 0 s"]
     farm.expect(sent("w2", task))
     farm.after(2.0).leave("w2", "it drained", drained=True)
@@ -52,7 +52,7 @@ def test_of_a_long_story_the_last_steps_are_told(farm: Recorder) -> None:
     assert len(steps) == 1 + STEPS_TOLD
     assert steps[0] == "14 earlier steps"
     assert steps[-3:] == [
-        "back from w after 1 s (handed back)",
+        "back from w after 1 s (recalled)",
         "queued again 0 s",
         "sent to w 0 s ago",
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from farm.scheduler.state import TaskId, WorkerId
-from tests.scheduler.recorder import SHORT_S, Recorder, model, replied, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
 
 
 def test_a_call_is_found_by_its_number_and_by_its_id() -> None:
@@ -84,15 +84,8 @@ def test_a_prefetched_call_runs_since_its_worker_was_free(farm: Recorder) -> Non
     assert farm.scheduler.view.clients(farm.now)["b"].busy_s == pytest.approx(2.0)
 
 
-def test_models_are_known_by_name(farm: Recorder) -> None:
-    farm.join("w")
-    queues = farm.scheduler.view.model("m")
-    assert queues is farm.queue().model
-    assert farm.scheduler.view.model("x") is None
-
-
 def rows_in(farm: Recorder, seconds: float, *, more: int = 0, name: str = "m") -> int:
-    return farm.scheduler.view.rows_in(name, seconds, more=more)
+    return farm.scheduler.view.rows_in(call(name), seconds, more=more)
 
 
 def ran(farm: Recorder) -> None:
@@ -116,7 +109,7 @@ def test_rows_that_run_in_some_time_are_known_after_a_run() -> None:
     assert rows_in(farm, 0.5 * mean_s) == 1
     assert rows_in(farm, 7.5 * mean_s, more=100) == 7
     assert rows_in(farm, 7.5 * mean_s, more=101) == 1, "more than may wait"
-    farm.queue().to_come = 60
+    farm.queue().counts.to_come = 60
     assert rows_in(farm, 7.5 * mean_s, more=41) == 1
     assert rows_in(farm, 7.5 * mean_s, more=40) == 7
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import traceback
 import urllib.request
 from pathlib import Path
@@ -15,8 +17,10 @@ import psutil
 import pytest
 
 import farm
-from farm.errors import Unavailable
+from farm.errors import ModelNotFound, Unavailable
+from farm.server import in_process
 from farm.settings import SettingsError
+from tests.support.coroutines import wait_until
 from tests.support.dask_cluster import MODELS, dask_cluster
 from tests.support.warm_parents import parents_among
 
@@ -55,6 +59,56 @@ def test_processes_are_forked_unless_that_is_turned_off(tmp_path: Path) -> None:
             assert len(parents_among(psutil.Process().children())) == fork
 
 
+TALKER = """
+import farm
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1})
+def talker(x):
+    for number in range(int(x[0])):
+        print("step", number)
+    print("100 %", end="\\r")
+    print(int(x[0]) * "long", end="", flush=True)
+    return x
+"""
+
+
+def test_the_output_of_workers_is_shown_unless_it_is_only_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "talker.py"
+    path.write_text(TALKER)
+    for _ in range(2):  # the second time the logs are there
+        with farm.serve(path, dir=tmp_path / "run") as client:
+            client.model("talker")(2.0)
+            wait_until(lambda: "step 1" in capsys.readouterr().err)
+            client.model("talker")(1.0)
+        assert capsys.readouterr().err.splitlines() == [
+            "(worker 0) longlongstep 0",
+            "(worker 0) long",
+        ]
+    with farm.serve(path, dir=tmp_path / "run", output="log") as client:
+        client.model("talker")(2.0)
+    assert capsys.readouterr().err == ""
+    logs = (tmp_path / "run" / "logs").glob("*.log")
+    assert sum(log.read_text().count("step 1") for log in logs) == 3
+    with pytest.raises(SettingsError, match="output is 'none'; expected 'show' or 'log'"):
+        farm.serve(path, output="none").__enter__()  # type: ignore[arg-type]  # a mistake
+
+
+def test_of_much_output_only_the_beginning_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_process, "LOOK_EVERY_S", 1000.0)
+    path = tmp_path / "talker.py"
+    path.write_text(TALKER)
+    for steps in (3000.0, 30000.0):
+        with farm.serve(path) as client:
+            client.model("talker")(steps)
+        *lines, more = capsys.readouterr().err.splitlines()
+        assert lines == [f"(worker 0) step {number}" for number in range(in_process.LINES_AT_ONCE)]
+        assert " more lines in " in more
+
+
 def test_an_object_runs_in_this_process() -> None:
     with farm.serve(where) as client:
         assert client.model("where")(0.0) == os.getpid()
@@ -76,6 +130,40 @@ def test_other_clients_come_by_http_when_a_port_is_said(tmp_path: Path) -> None:
         with urllib.request.urlopen(f"{url}/Info", timeout=10) as answer:
             assert json.load(answer)["models"] == ["where"]
     assert not (tmp_path / "farm.json").exists()
+
+
+PROGRAM = """
+import sys, farm
+
+def same(x: float) -> float:
+    return x
+
+with farm.serve(same) as client:
+    print("serves", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_folder_of_a_killed_program_goes_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"serves\n"
+        (killed,) = tmp_path.glob("farm-*")
+        with farm.serve(where):
+            assert killed.exists()
+        process.kill()
+    assert killed.exists()
+    with farm.serve(where):
+        assert not killed.exists()
+    assert list(tmp_path.glob("farm-*")) == []
 
 
 def test_no_model_or_two_of_one_name() -> None:
@@ -117,6 +205,12 @@ def halved(x: float) -> float:
         ({"port": "x"}, "port is 'x'; expected a whole number"),
         ({"workers": -1}, "workers is -1; expected 0 or more"),
         ({"portt": 1}, "'portt' is not a setting"),
+        ({"mip": ["halved=127.0.0.1:0"]}, "mip is .*; expected port beside it, 0 for a free one"),
+        ({"grpc_port": 0}, "grpc_port is 0; expected port beside it"),
+        ({"auth": "always"}, "auth is 'always'; expected port beside it"),
+        ({"workers": 0}, "workers is 0; expected the number of threads, 1 or more"),
+        ({"time_limit_s": 0.3}, "time_limit_s is 0.3; expected a model in a file"),
+        ({"fork": False}, "fork is False; expected a model in a file"),
     ],
 )
 def test_a_wrong_setting_is_one_line(more: dict[str, Any], complaint: str) -> None:
@@ -124,3 +218,53 @@ def test_a_wrong_setting_is_one_line(more: dict[str, Any], complaint: str) -> No
         farm.serve(halved, **more).__enter__()
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert [frame.name for frame in frames][1:] == ["__enter__", "serve"]
+
+
+def test_functions_and_files_are_there_together(tmp_path: Path) -> None:
+    """Threads are there at once, and processes still load."""
+    (tmp_path / "talk.py").write_text(
+        "import farm\n\n@farm.model(inputs={'x': 1}, outputs={'y': 1})\n"
+        "def talk(x):\n    return -x\n"
+    )
+    with farm.serve(halved, tmp_path / "talk.py", reserve=["talk=1"]) as client:
+        assert client.models() == ["halved", "talk"]
+        assert client.model("talk")(1.0) == -1.0
+        with pytest.raises(ModelNotFound, match="specify a model"):
+            client.model()
+
+
+def test_the_format_of_logs_is_that_of_the_argument_then_of_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "talk.py").write_text(
+        "import farm\n\n@farm.model(inputs={'x': 1}, outputs={'y': 1})\n"
+        "def talk(x):\n    print('heard')\n    return -x\n"
+    )
+
+    def logged(**more: Any) -> str:
+        folder = tmp_path / "-".join(["run", *more.values()])
+        with farm.serve(tmp_path / "talk.py", dir=folder, output="log", **more) as client:
+            client.model()(1.0)
+            (log,) = (folder / "logs").iterdir()
+            wait_until(lambda: "heard" in log.read_text())
+            return log.read_text()
+
+    monkeypatch.setenv("FARM_LOG_FORMAT", "json")
+    assert '"message":"heard"' in logged()
+    assert '"message"' not in logged(log_format="text")
+    monkeypatch.setenv("FARM_LOG_FORMAT", "jsn")
+    with pytest.raises(SettingsError, match="log_format is 'jsn'; expected text or json"):
+        logged()
+
+
+def test_defaults_of_protocols_need_no_port() -> None:
+    with farm.serve(halved, mip=[], grpc_port=None, auth="other-users") as client:
+        assert client.model("halved")(3.0) == 1.5
+
+
+def test_a_program_cannot_be_supervised() -> None:
+    with (
+        pytest.raises(SettingsError, match="supervise is True; expected False in a program"),
+        farm.serve(where, supervise=True),
+    ):
+        pass

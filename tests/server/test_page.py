@@ -91,11 +91,11 @@ def test_the_page_reads_only_what_the_status_says() -> None:
     parts = {"dask", "cluster", "descriptions", "experiments", "restarts"}
     assert used("state") <= {*status, *parts, *WATCHED}
     assert used("cluster") <= {"system", "kinds", "jobs", "problem"}
-    assert used("restarted") <= {"count", "reason", "time"}  # those of server/restarts.py
+    assert used("restarted") <= {"count", "reason", "time"}  # those of server/lifecycle.py
     assert used("w", "worker") <= {*status["workers"][0], *WATCHED_OF_WORKERS}
     dask = Processes()
     dask.update({"tcp://node1:9": 1})
-    assert {"in_flight", "done"} <= used("d") <= set(dask.rows({})[0])
+    assert {"in_flight", "done"} <= used("d") <= set(dask.rows()[0])
     assert used("q") <= set(status["queues"][0])
     assert used("chain") <= set(status["chains"][0])
     assert used("e") - {"first", "count"} <= set(status["events"][0])
@@ -111,7 +111,7 @@ def a_call_that_is_shown(under: str) -> dict[str, Any]:
     recorder = Recorder()
     recorder.join("w", slots=0)
     recorder.submit()
-    rows: list[dict[str, Any]] = recorder.scheduler.snapshot(2.0)[under]
+    rows: list[dict[str, Any]] = recorder.scheduler.view.snapshot(2.0)[under]
     return rows[0]
 
 

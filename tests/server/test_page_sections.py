@@ -265,6 +265,50 @@ def test_the_expected_end_of_a_long_sweep_is_in_the_window(
     assert browser.cut_tables() == []
 
 
+def test_an_error_has_room_beside_its_numbers(browser: Browser, farm: FakeFarm) -> None:
+    text = "the solver did not converge in 200 iterations: residual 1.3e-02, expected 1e-08"
+    failure = {
+        "id": "f1",
+        "kind": "ModelFailed",
+        "text": text,
+        "count": 12,
+        "first": 1e9,
+        "last": 1e9,
+    }
+    where = {"model": "navier_stokes", "operation": "evaluate", "worker": "node0123/4412-a1b2"}
+    inputs = {"client": "anna@login1, mcmc.py 812", "inputs": "x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]"}
+    browser.show_as(1280, 900)
+    look(browser, farm, failures=[{**failure, **where, **inputs}])
+    height = "const row = document.querySelector('#failures-table tbody tr');"
+    height += "return row.offsetHeight / parseFloat(getComputedStyle(row).lineHeight)"
+    assert browser.run(height) < 3.5, "its text has two or three lines"
+    assert browser.cut_tables() == []
+
+
+def test_a_call_that_was_sent_ahead_does_not_run(browser: Browser, farm: FakeFarm) -> None:
+    look(browser, farm, workers=[worker("a", in_flight=2, slots=1), worker("b", in_flight=1)])
+    assert "1 / 1 +1" in browser.text("#workers-table tbody tr:nth-child(1)")
+    assert "1 / 1" in browser.text("#workers-table tbody tr:nth-child(2)")
+    assert "2 / 1" not in browser.text("#workers-table")
+
+
+def test_a_scalar_has_no_shape(browser: Browser, farm: FakeFarm) -> None:
+    load = {"name": "load", "shape": [], "unit": "N", "description": ""}
+    beam = {"name": "beam", "inputs": [load], "outputs": [], "left_out": 0}
+    look(browser, farm, descriptions=[beam])
+    assert "load N" in browser.text("#models-table tbody tr")
+
+
+def test_the_field_to_find_workers_stands_below_their_heading(
+    browser: Browser, farm: FakeFarm
+) -> None:
+    look(browser, farm)
+    places = "return ['#workers h2', '#workers-find', '#workers-table']"
+    places += ".map((x) => document.querySelector(x).getBoundingClientRect().top)"
+    tops = browser.run(places)
+    assert tops == sorted(tops)
+
+
 def test_who_uses_the_farm_and_cancelling_their_calls(browser: Browser, farm: FakeFarm) -> None:
     farm.answers["cancel"] = lambda words: (200, {"cancelled": 40})
     look(browser, farm, clients=[client("bob"), client(HOSTILE, queued=0, share=0.25)])

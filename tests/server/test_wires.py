@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.server.farm import Farm
-from farm.server.wires import listen
+from farm.server.wires import Wires, listen
 from farm.settings import Settings
 from farm.transports.connection import (
     read_connection,
@@ -37,17 +37,22 @@ def settings(folder: Path, **values: object) -> Settings:
     return Settings(dir=folder, port=0, **values)  # type: ignore[arg-type]  # of the test's own
 
 
-async def closed(wires_folder: Settings, *, elastic: bool = False) -> tuple[set[type], bool]:
-    """Return the kinds of listeners for these settings, and whether clients get a Unix socket."""
-    wires = listen(wires_folder, elastic=elastic)
-    kinds = {type(listener) for listener in wires.listeners}
+def close(wires: Wires) -> None:
+    """Close the listeners of a farm that has not started."""
     for listener in wires.listeners:
         if isinstance(listener, ZmqListener):
             listener._close_sockets()
             listener._context.term()
         else:
             assert isinstance(listener, UnixListener)
-            listener._place.close()
+            listener.place.close()
+
+
+async def closed(wires_folder: Settings, *, elastic: bool = False) -> tuple[set[type], bool]:
+    """Return the kinds of listeners for these settings, and whether clients get a Unix socket."""
+    wires = listen(wires_folder, elastic=elastic)
+    kinds = {type(listener) for listener in wires.listeners}
+    close(wires)
     assert bool(wires.for_clients.local) == bool(wires.for_workers.local)
     assert bool(wires.for_clients.endpoint) == (ZmqListener in kinds)
     assert wires.for_workers.token == ""
@@ -64,12 +69,33 @@ async def test_zeromq_listens_only_when_others_may_dial_in(tmp_path: Path) -> No
     assert await closed(settings(tmp_path, transport="zmq")) == ({ZmqListener}, False)
 
 
+@pytest.mark.parametrize(
+    ("host", "reach", "written"),
+    [
+        ("127.0.0.1", "", "127.0.0.1"),  # taken for an address of a network, as is the next
+        ("::1", "", "[::1]"),
+        ("127.0.0.1", "login.example", "login.example"),
+        ("0.0.0.0", "", socket.gethostname()),
+        ("0.0.0.0", "login.example", "login.example"),
+    ],
+)
+def test_workers_and_clients_are_told_the_address_that_is_bound(
+    host: str, reach: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's name may lead to another of its networks, where nothing listens."""
+    monkeypatch.setattr("farm.server.wires.is_loopback", lambda host: False)
+    wires = listen(settings(tmp_path, host=host), elastic=False, reach=reach)
+    close(wires)
+    for connection in (wires.for_clients, wires.for_workers):
+        assert connection.endpoint.rpartition(":")[0] == f"tcp://{written}"
+
+
 def test_the_socket_is_named_by_its_folder_which_may_be_mounted_elsewhere(tmp_path: Path) -> None:
     wires = listen(settings(tmp_path), elastic=False)
     (unix,) = wires.listeners
     assert isinstance(unix, UnixListener)
     assert wires.for_clients.local == "farm.sock"
-    unix._place.close()
+    unix.place.close()
 
 
 def test_a_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path) -> None:
@@ -78,9 +104,9 @@ def test_a_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path) -> N
     wires = listen(settings(folder), elastic=False)
     (unix,) = wires.listeners
     assert isinstance(unix, UnixListener)
-    assert wires.for_clients.local == str(unix.path)
-    assert unix.path.parent != folder
-    unix._place.close()
+    assert wires.for_clients.local == str(unix.place.path)
+    assert unix.place.path.parent != folder
+    unix.place.close()
 
 
 def listening_ports(pid: int) -> set[int]:
@@ -111,6 +137,7 @@ from farm.settings import Settings
 async def main():
     farm = Farm(["model.py"], Settings(dir=Path("run"), port=0))
     connection = await farm.start()
+    await farm.ready()
     print(json.dumps([os.getpid(), "zmq" in sys.modules, connection.url]), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await farm.stop()
@@ -178,4 +205,4 @@ async def test_a_farm_takes_over_the_token_of_one_that_was_killed(tmp_path: Path
     for wires in (third, second, first):
         (listener,) = wires.listeners
         assert isinstance(listener, UnixListener)
-        listener._place.close()
+        listener.place.close()

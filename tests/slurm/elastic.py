@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import psutil
 
 import farm
+from farm.errors import Unavailable
+from farm.transports.connection import read_connection
 from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
 
 FARM = [sys.executable, "-m", "farm"]
@@ -93,6 +96,19 @@ max_jobs = 3
 sbatch = ["--exclusive"]
 """
 """One worker on each of two or three nodes, which it uses exclusively."""
+
+
+def front_door_of(folder: Path) -> int:
+    """Return the process id in the connection file, once its farm serves."""
+
+    def serving() -> int:
+        with contextlib.suppress(Unavailable):
+            connection = read_connection(folder)
+            if connection.url and psutil.pid_exists(connection.pid):
+                return connection.pid
+        return 0
+
+    return wait_for(serving, "a front door")
 
 
 class Elastic:

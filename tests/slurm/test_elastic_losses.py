@@ -10,6 +10,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.elastic import FARM, IN_JOBS_ONLY, ONE_KIND, TWO_NODES, Elastic, elastic_on
+from tests.support.time_limits import scaled
 
 STUCK = """
 import time
@@ -121,3 +122,23 @@ def test_workers_find_a_front_door_on_another_machine(netns_cluster: Cluster) ->
         assert elastic.events("submitted") == []
         elastic.stop()
         assert elastic.jobs() == {}
+
+
+@pytest.mark.timeout(240)
+def test_a_call_too_long_for_any_job_fails_with_the_limit(elastic: Elastic) -> None:
+    """A job that ended with it would be followed by others like it, for as many tries."""
+    elastic.serve(ONE_KIND.replace("max_jobs = 3", 'max_jobs = 1\ntime = "1"'))
+    call = [*FARM, "call", "--to", "run", "--model", "double", "1", "--config", '{"sleep": 300}']
+    with elastic.start(*call) as calling:
+        try:
+            _, errors = calling.communicate(timeout=scaled(150))
+        finally:
+            calling.kill()
+    assert re.search(
+        r"the call needs more than [\d.]+ s: .* its job, which leaves a worker", errors
+    )
+    assert "raise the limit (`time` in the file of --cluster, --time of sbatch)" in errors
+    assert len(elastic.events("submitted")) == 1
+    (queue,) = [q for q in elastic.status()["queues"] if q["operation"] == "evaluate"]
+    assert (queue["done"], queue["failed"], queue["queued"]) == (0, 1, 0)
+    elastic.stop()

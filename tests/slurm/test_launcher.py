@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
+import shlex
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import h5py
@@ -14,6 +17,18 @@ import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.launched import Launched, host_of, write_files
+
+COUNTED = """
+import os, time
+import farm
+
+@farm.model(inputs={"x": 2}, outputs={"y": 1})
+def counted(x, config):
+    with open("evaluated", "a") as file:
+        file.write(f"{x[0]} {os.environ['SLURM_JOB_ID']} {os.getpid()}\\n")
+    time.sleep(config["sleep"] if x[0] > 0.3 else config.get("longest", config["sleep"]))
+    return x.sum()
+"""
 
 LATE_WATCH = """#!/bin/sh
 # A step as it starts on a busy cluster, if it watches the job's first node.
@@ -135,11 +150,21 @@ def test_a_sweep_outlives_the_cable_of_a_node(netns_cluster: Cluster, folder: Pa
     assert job.exit_code(limit_s=90) == "0:0"
 
 
-def test_a_job_of_one_minute_ends_in_order(cluster: Cluster, folder: Path) -> None:
-    """A sweep that does not finish in time ends before the limit and continues in the next job."""
-    sweep = "farm sweep --param x=0:1 --design random:400 --seed 1 -o s.h5"
-    command = (*sweep.split(), "--config", '{"sleep": 0.5}')
-    words = ("farm.sh", "--workers", "1", "model.py:total", "--", *command)
+@pytest.mark.parametrize(("run_s", "wrapped"), [(0.5, False), (5.5, True)])
+def test_a_job_of_one_minute_takes_what_runs_at_its_end(
+    cluster: Cluster, folder: Path, run_s: float, wrapped: bool
+) -> None:
+    """A sweep that does not finish in time ends before the limit and continues in the next job.
+
+    No evaluation runs again, though the second kind takes almost all of the time that is left. A
+    shell around the sweep, which passes no signal on, changes nothing.
+    """
+    (folder / "counted.py").write_text(COUNTED)
+    sweep = "farm sweep --param x=0:1 --design random:400 --seed 1 -o s.h5 --config"
+    command = [*sweep.split(), json.dumps({"sleep": run_s})]
+    if wrapped:
+        command = ["bash", "-c", f"{shlex.join(command)}; exit $?"]
+    words = ("farm.sh", "--workers", "1", "counted.py", "--", *command)
     job = Launched(cluster, folder, "-t1", "-N2", "-n2", *words)
     record = job.ended(limit_s=100)
     assert record["JobState"] != "TIMEOUT", job.output()
@@ -147,7 +172,62 @@ def test_a_job_of_one_minute_ends_in_order(cluster: Cluster, folder: Path) -> No
     assert not (job.run_folder / "farm.json").exists()
     with h5py.File(folder / "s.h5") as file:
         done = int((file["status"][:] == 1).sum())
-    assert 0 < done < 400
+        assert file.attrs["state"] == "interrupted"
+    evaluated = len((folder / "evaluated").read_text().splitlines())
+    assert 0 < done == evaluated < 400, job.output()
+
+
+@pytest.mark.parametrize(
+    ("sleep", "longest", "points", "before_end", "again_each"),
+    [(0.5, 0.9, 50, 8, 0), (1.5, 9.0, 18, 4, 1)],
+    ids=["shorter than a tenth of the warning", "longer"],
+)
+@pytest.mark.timeout(240)
+def test_chained_jobs_evaluate_little_again(
+    cluster: Cluster,
+    folder: Path,
+    sleep: float,
+    longest: float,
+    points: int,
+    before_end: int,
+    again_each: int,
+) -> None:
+    """Each of the first two jobs is asked to end while its four workers have runs.
+
+    The warning is 10 s. Some of the longer runs take more, and are lost with their jobs.
+    """
+    (folder / "counted.py").write_text(COUNTED)
+    sweep = f"farm sweep --param x=0:1 --design random:{points} --seed 1 -o s.h5 --config".split()
+    command = [*sweep, json.dumps({"sleep": sleep, "longest": longest})]
+    chain = ("--job-name=chain", "--dependency=singleton", "-t1", "-N2", "-n4", "farm.sh")
+    words = (*chain, "--workers", "2", "counted.py", "--", *command)
+    jobs = [Launched(cluster, folder, *words) for _ in range(3)]
+
+    def evaluated() -> list[list[str]]:
+        """Return the rows of all evaluations so far: point, job, process of the worker."""
+        path = folder / "evaluated"
+        return [row.split() for row in path.read_text().splitlines()] if path.exists() else []
+
+    def has_begun(job: Launched) -> bool:
+        return sum(row[1] == job.id for row in evaluated()) >= before_end
+
+    for job in jobs[:2]:
+        wait_for(functools.partial(has_begun, job), f"job {job.id} to evaluate", 60)
+        cluster.run(["scancel", "--signal=TERM", "--batch", job.id])
+    assert jobs[2].exit_code(limit_s=100) == "0:0", jobs[2].output()
+    with h5py.File(folder / "s.h5") as file:
+        assert file["status"][:].tolist() == [1] * points
+        assert np.allclose(file["out_0"][:, 0], file["theta"][:].sum(axis=1), rtol=1e-15)
+        known = {str(x) for x in file["theta"][:, 0]}
+    rows = evaluated()
+    assert {row[0] for row in rows} == known
+    assert {row[1] for row in rows} == {job.id for job in jobs}
+    last = {row[0]: number for number, row in enumerate(rows)}
+    again = Counter(
+        (job, worker) for number, (x, job, worker) in enumerate(rows) if number != last[x]
+    )
+    print(f"{len(rows)} evaluations of {points} points in {len(jobs)} jobs; again: {again}")
+    assert max(again.values(), default=0) <= again_each, [job.output() for job in jobs]
 
 
 def test_a_farm_that_serves_until_the_limit_has_succeeded(cluster: Cluster, folder: Path) -> None:

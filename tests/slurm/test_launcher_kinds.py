@@ -145,7 +145,7 @@ def front_door(cluster: Cluster, folder: Path) -> Iterator[subprocess.Popen[str]
 def test_jobs_of_workers_join_a_farm_and_end_with_it(
     cluster: Cluster, folder: Path, front_door: subprocess.Popen[str]
 ) -> None:
-    words = ("farm.sh", "--connect", "farm-run")
+    words = ("farm.sh", "--to", "farm-run")
     jobs = [
         Launched(cluster, folder, "-N2", "-n4", *words, "model.py:total"),
         Launched(cluster, folder, "-N1", "-n2", *words, "--mpi", "2", "solver.py"),
@@ -163,7 +163,7 @@ def test_a_cancelled_job_of_workers_drains_them(
     cluster: Cluster, folder: Path, front_door: subprocess.Popen[str]
 ) -> None:
     """Its workers finish the call that they run, and farm has nothing to repeat."""
-    words = ("farm.sh", "--connect", "farm-run", "model.py:total")
+    words = ("farm.sh", "--to", "farm-run", "model.py:total")
     job = Launched(cluster, folder, "-N1", "-n1", *words)
     run_folder = folder / "farm-run"
     workers_of(cluster, run_folder, 1)

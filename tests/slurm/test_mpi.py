@@ -83,7 +83,7 @@ def test_a_group_is_a_step_over_the_nodes_and_is_replaced(
         tmp_path,
         environment
         + """
-        @farm worker model.py --connect run --mpi 4 --time-limit 60 \\
+        @farm worker model.py --to run --mpi 4 --time-limit 60 \\
             --mpi-launch "srun --mpi=@type -K --exact -N2 -n {ranks}" & worker=$!
         workers 1; call; @killed call --config '{"abort": 2}'; call
         kill -TERM $worker; wait $worker; echo "worker ended with $?"
@@ -106,10 +106,10 @@ def test_a_step_of_many_ranks_forms_groups(cluster: Cluster, tmp_path: Path) -> 
         cluster,
         tmp_path,
         """
-        srun --mpi=pmi2 -K --overlap -n4 @farm worker model.py --connect run --mpi 2 & world=$!
+        srun --mpi=pmi2 -K --overlap -n4 @farm worker model.py --to run --mpi 2 & world=$!
         workers 2; call
         scancel --signal=TERM $SLURM_JOB_ID.0; wait $world; echo "world ended with $?"
-        srun --mpi=none -K --overlap -n4 @farm worker model.py --connect run --mpi 2
+        srun --mpi=none -K --overlap -n4 @farm worker model.py --to run --mpi 2
         """,
         "--exclusive",
     )
@@ -128,7 +128,7 @@ def test_the_launcher_makes_as_many_groups_as_fit(
         tmp_path,
         f"""{environment}
         job=$(MPI_TYPE={mpi_type} FARM=@farm sbatch --parsable -N2 -n4 -o mpi.txt {FARM_SH} \\
-            --mpi 2 --connect run model.py)
+            --mpi 2 --to run model.py)
         workers 2; call; call; scancel $job; workers 0; @farm status --to run --json
         """,
         "-n1",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,10 +20,8 @@ import numpy as np
 import psutil
 import pytest
 
-from farm.errors import Unavailable
-from farm.transports.connection import read_connection
 from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
-from tests.slurm.elastic import FARM, Elastic
+from tests.slurm.elastic import FARM, Elastic, front_door_of
 from tests.slurm.launched import Launched, write_files
 
 SAMPLERS = Path(__file__).parents[2] / ".venv-samplers" / "bin" / "python"
@@ -47,6 +47,14 @@ def once(x):
 def gauss(x):
     time.sleep(0.02)
     return -0.5 * (x**2).sum()
+
+@farm.model(inputs={"x": 1}, outputs={"y": 1}, repeatable=False)
+def held(x):
+    with open("held", "a") as runs:
+        print(int(x[0]), file=runs)
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+    return 2 * x
 """
 
 PLAN = """
@@ -100,17 +108,27 @@ assert np.array_equal(found, chain(lambda points: np.array([-0.5 * (x**2).sum() 
 """
 
 
-def front_door_of(folder: Path) -> int:
-    """Return the process id in the connection file, once its farm serves."""
-
-    def serving() -> int:
-        with contextlib.suppress(Unavailable):
-            connection = read_connection(folder)
-            if connection.url and psutil.pid_exists(connection.pid):
-                return connection.pid
-        return 0
-
-    return wait_for(serving, "a front door")
+HELD = """
+import json, sys
+import farm
+from farm.errors import WorkerLost
+outcomes = {}
+with farm.connect("run", wait=120) as client:
+    model = client.model("held")
+    points = [[float(n)] for n in range(256)]
+    if sys.argv[1] == "submit":
+        futures = [model.submit(point) for point in points]
+        answers = ((n, f.exception() or f.result()) for n, f in enumerate(futures))
+    else:
+        answers = model.as_completed(points, return_errors=True)
+    for n, answer in answers:
+        assert n not in outcomes
+        if isinstance(answer, WorkerLost):
+            outcomes[n] = "lost"
+        else:
+            outcomes[n] = "right" if float(answer[0]) == 2 * n else repr(answer)
+print(json.dumps(outcomes))
+"""
 
 
 @contextlib.contextmanager
@@ -132,6 +150,15 @@ def killed_every(seconds: float, folder: Path) -> Iterator[list[int]]:
     finally:
         over.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def killed_after(program: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a program after the block, if it still runs."""
+    try:
+        yield
+    finally:
+        program.kill()
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -179,6 +206,54 @@ def test_calls_chains_and_sweeps_outlive_a_front_door_that_dies_every_20_s(
     elastic.stop()
     assert elastic.jobs() == {}
     wait_for(lambda: not processes_of(elastic.folder), "the last process to end")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("how", "end"), [("submit", "away"), ("as_completed", "back")])
+def test_only_calls_that_had_begun_are_lost_with_the_front_door(
+    elastic: Elastic, how: str, end: str
+) -> None:
+    """Of a model that must not run twice: of 256 calls, each of eight workers has begun one.
+
+    These end between the two front doors, or when the other calls wait at the second one.
+    """
+    (elastic.folder / "models.py").write_text(MODELS)
+    (elastic.folder / "held.py").write_text(HELD)
+    elastic.serve(
+        PLAN.replace('"models.py:slow", "models.py:once", "models.py:gauss"', '"models.py:held"')
+    )
+    elastic.wait_for_workers(8)
+    # Later, when all workers are busy, none of them tells the next front door of its models.
+    wait_for((elastic.folder / "run" / "jobs" / "models.json").exists, "the models to be saved")
+    runs = elastic.folder / "held"
+
+    def begun() -> list[int]:
+        return [int(x) for x in runs.read_text().split()] if runs.exists() else []
+
+    def queued() -> int:
+        return sum(queue["queued"] for queue in elastic.status()["queues"])
+
+    with elastic.start(sys.executable, "held.py", how) as program, killed_after(program):
+        wait_for(lambda: len(begun()) == 8, "each worker to begin a call")
+        before = set(begun())
+        killed = front_door_of(elastic.folder / "run")
+        os.kill(killed, signal.SIGKILL)
+        if end == "back":
+            wait_for(lambda: front_door_of(elastic.folder / "run") != killed, "the next one")
+            wait_for(lambda: queued() == 248, "the calls that have not begun to be there")
+        (elastic.folder / "go").touch()
+        out, errors = program.communicate(timeout=4 * LIMIT_S)
+    assert program.returncode == 0, errors
+    outcomes = {int(n): outcome for n, outcome in json.loads(out).items()}
+    assert sorted(outcomes) == list(range(256))
+    assert set(outcomes.values()) <= {"right", "lost"}, outcomes
+    lost = {n for n, outcome in outcomes.items() if outcome == "lost"}
+    ran = Counter(begun())
+    print(f"{len(lost)} of 256 calls lost, {len(ran)} ran")
+    assert set(ran.values()) == {1}, "what must not run twice has run once"
+    assert set(range(256)) - lost <= set(ran)
+    assert lost <= before, "only what had begun is lost"
+    elastic.stop()
 
 
 @pytest.mark.timeout(180)

@@ -20,14 +20,14 @@ from tests.support.coroutines import LIMIT_S
 FORMAT = Format("test journal", 1, kinds=b"T")
 
 
-def encode(number: int) -> Record:
-    if number < 0:
-        raise ValueError("it is negative")
-    return Record(FORMAT.kinds[0], str(number).encode())
+class Numbers(Commits[int]):
+    def encode(self, item: int) -> Record:
+        if item < 0:
+            raise ValueError("it is negative")
+        return Record(FORMAT.kinds[0], str(item).encode())
 
-
-def explain(error: Exception) -> Exception:
-    return RuntimeError(f"not kept: {error}")
+    def explain(self, error: Exception) -> Exception:
+        return RuntimeError(f"not kept: {error}")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def commits(path: Path) -> Iterator[Commits[int]]:
-    commits = Commits(Journal(path, FORMAT), Lock(path.with_name("j.lock")), encode, explain)
+    commits = Numbers(Journal(path, FORMAT), Lock(path.with_name("j.lock")))
     yield commits
     commits.close()
 
@@ -76,7 +76,7 @@ def test_one_that_cannot_be_kept_takes_no_other_with_it(path: Path, commits: Com
 
 
 def test_what_was_appended_is_kept_at_the_end(path: Path) -> None:
-    commits = Commits(Journal(path, FORMAT), Lock(path.with_name("j.lock")), encode, explain)
+    commits = Numbers(Journal(path, FORMAT), Lock(path.with_name("j.lock")))
     pending = [commits.append(k) for k in range(3000)]
     commits.close()
     assert all(one.done() for one in pending)
@@ -112,7 +112,7 @@ def test_an_idle_one_beats_its_lock(path: Path, monkeypatch: pytest.MonkeyPatch)
         raise OSError("whatever a beat meets, the thread lives")
 
     monkeypatch.setattr(Lock, "beat", watched)
-    commits = Commits(Journal(path, FORMAT), Lock(path.with_name("j.lock")), encode, explain)
+    commits = Numbers(Journal(path, FORMAT), Lock(path.with_name("j.lock")))
     assert beaten.wait(LIMIT_S)
     monkeypatch.setattr(Lock, "beat", beat)
     commits.append(1).result(LIMIT_S)

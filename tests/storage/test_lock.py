@@ -19,7 +19,7 @@ import pytest
 
 from farm.storage import lock as lock_module
 from farm.storage.errors import LockHeld, LockTaken
-from farm.storage.lock import Lock, is_held
+from farm.storage.lock import Lock, is_held, lives
 
 SILENCE_S = 0.3
 
@@ -279,18 +279,11 @@ def test_it_needs_no_hard_links_of_the_file_system(
     assert list(path.parent.iterdir()) == []
 
 
-def test_an_empty_file_of_an_earlier_release_is_no_lock_unless_it_is_locked(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_file_is_no_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_module, "NAMELESS_S", 0.1)
     path.touch()
-    earlier = os.open(path, os.O_RDWR)
-    fcntl.flock(earlier, fcntl.LOCK_EX)
-    assert is_held(path)
-    with pytest.raises(LockHeld, match="a process that left no name"):
-        Lock(path)
-    os.close(earlier)
     assert not is_held(path)
+    assert lives(path) is False
     Lock(path).release()
     assert not path.exists()
 
@@ -322,12 +315,16 @@ def test_one_that_is_replaced_while_it_is_written_is_not_taken(
 
 def test_whether_it_is_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_held(path)
+    assert lives(path) is False
     process = hold(path)
     assert is_held(path)
+    assert lives(path)
     end(process)
     assert not is_held(path, silence_s=60)
+    assert lives(path) is False
     lock = Lock(path)
     of_elsewhere(path)
+    assert lives(path) is None
     assert not is_held(path, silence_s=SILENCE_S), "it does not beat"
     beats = iter(range(1, 100))
     monkeypatch.setattr(time, "sleep", lambda _: of_elsewhere(path, beat=next(beats)))

@@ -17,7 +17,8 @@ from farm.http.access import Access
 from farm.http.connections import Connections
 from farm.http.request import Handler
 from farm.http.server import HttpServer
-from farm.server.app import Router
+from farm.protocols.site import Endpoints
+from farm.server.doors import Router
 from tests.support.front_door import WAIT_S
 
 LIMIT = 1000
@@ -88,11 +89,11 @@ def serving(
     **options: Any,
 ) -> Iterator[Server]:
     """Run a server for the duration of the block. doors: by their paths; options: of HttpServer."""
-    front = Router(doors, application, Access(None), max_body_bytes=limit)
+    front = Router(Endpoints(doors, otherwise=application), Access(None), max_body_bytes=limit)
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = Server(loop, HttpServer(front, port=0, **options))
+    server = Server(loop, HttpServer(front, **options))
     try:
         yield server
     finally:
@@ -105,4 +106,4 @@ def serving(
 def post(path: str, body: bytes = b"", *headers: str) -> bytes:
     """A request."""
     head = "".join(f"{line}\r\n" for line in (f"Content-Length: {len(body)}", *headers))
-    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+    return f"POST {path} HTTP/1.1\r\nHost: a\r\n{head}\r\n".encode() + body

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ import numpy as np
 
 from farm.call import Call, Operation, Result, canonical_config
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.model import Model
 from farm.transports.dask.transport import DaskTransport
+from farm.worker import dask as dask_worker
+from farm.worker.runner import Runner
 from tests.support.coroutines import wait_until
 from tests.support.time_limits import scaled
 
@@ -211,3 +214,8 @@ def expect_squares(outcomes: list[Result | BaseException]) -> set[str]:
         assert isinstance(outcome, Result), outcome
         assert outcome.outputs[0].tolist() == [float(i) ** 2]
     return {outcome.worker for outcome in outcomes if isinstance(outcome, Result)}
+
+
+def keep(specs: Sequence[str], models: Mapping[str, Model]) -> None:
+    """Let this process use these objects for `specs`, as Dask workers that are its threads."""
+    dask_worker._loaded[tuple(specs)] = dask_worker._Loaded(Runner(models))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from farm.experiment.loop.progress import LOOPS
+from farm.http.connections import CONNECTIONS as HTTP
+from farm.protocols.mip.connection import CONNECTIONS as MIP
 from farm.provision.batch.job_phases import JOBS
 from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS
 from farm.transitions import Transition, TransitionTable, words
 
-TABLES: tuple[TransitionTable[Any], ...] = (TASKS, ATTEMPTS, WORKERS, JOBS)
+TABLES: tuple[TransitionTable[Any], ...] = (TASKS, ATTEMPTS, WORKERS, HTTP, MIP, JOBS, LOOPS)
 
 
 ANY = "any phase"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ import farm
 from farm.cli import run
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
+from tests.support.forked_commands import SETTINGS, ForkedCommand, interpreter_settings
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(30.0)
@@ -58,17 +60,12 @@ def environment() -> dict[str, str]:
 
 def run_farm(*arguments: str, cwd: Path, timeout_s: float = LIMIT_S) -> tuple[int, str, str]:
     """Run a command to its end: status, stdout, stderr."""
-    done = subprocess.run(
-        [*FARM, *arguments],
-        cwd=cwd,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+    with start_farm(*arguments, cwd=cwd) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+    return process.returncode, output, errors
 
 
 def run_here(*arguments: str, cwd: Path) -> tuple[int, str, str]:
@@ -85,11 +82,17 @@ def run_here(*arguments: str, cwd: Path) -> tuple[int, str, str]:
 
 
 def start_farm(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    """A running command, whose output can be read."""
-    return subprocess.Popen(
-        [*FARM, *arguments],
+    """A running command, whose output can be read.
+
+    It is forked unless variables for Python have been set, such as a PYTHONPATH with plug-ins.
+    """
+    variables = environment()
+    forks = interpreter_settings(variables) == SETTINGS
+    start, words = (ForkedCommand, arguments) if forks else (subprocess.Popen, [*FARM, *arguments])
+    return start(
+        words,
         cwd=cwd,
-        env=environment(),
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -98,12 +101,24 @@ def start_farm(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 
 class Served:
-    """A running `farm serve`; `connection` holds its connection file."""
+    """A running `farm serve`; `connection` holds its connection file.
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+    cold: do not wait until it knows its models.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path, *, cold: bool = False) -> None:
         self.process = process
         self.folder = folder
         self.connection = self._wait()
+        if not cold:
+            self._wait_for_models()
+
+    def _wait_for_models(self) -> None:
+        with farm.connect(self.folder) as client:
+            limit = time.monotonic() + LIMIT_S
+            while awaited := client.status()["awaited"]:
+                assert time.monotonic() < limit, awaited
+                time.sleep(0.02)
 
     def _wait(self) -> Connection:
         limit = time.monotonic() + LIMIT_S
@@ -139,12 +154,16 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(cwd: Path, *arguments: str) -> Iterator[Served]:
-    """Run `farm serve ARGUMENTS --port 0` in `cwd`, run folder `run`, within the block."""
+def serving(cwd: Path, *arguments: str, cold: bool = False) -> Iterator[Served]:
+    """Run `farm serve ARGUMENTS --port 0` in `cwd`, run folder `run`, within the block.
+
+    cold: begin the block before the models are loaded, as without workers here.
+    """
+    cold |= "--cluster" in arguments or ("--workers", "0") in pairwise(arguments)
     folder = cwd / "run"
     process = start_farm("serve", *arguments, "--port", "0", "--dir", str(folder), cwd=cwd)
     try:
-        yield Served(process, folder)
+        yield Served(process, folder, cold=cold)
     finally:
         if process.poll() is None:
             process.terminate()

@@ -117,13 +117,12 @@ async def asked(
     access: Access | None = None,
 ) -> AsyncIterator[Served]:
     """Serve experiments for the duration of the block. in_processes: in worker processes."""
-    fitters = Fitters(quick=lambda work: False) if in_processes else Fitters()
+    fitters = Fitters(in_processes=in_processes)
     experiments = Experiments(journal, fitters=fitters)
     await experiments.start()
     server = AepsychServer(
         experiments,
         access=access or Access("t0ken"),
-        port=0,
         max_bytes=max_bytes,
         timeouts=timeouts,
     )

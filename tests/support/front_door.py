@@ -19,13 +19,14 @@ from farm.bodies.readers import READS_HERE, Reads
 from farm.descriptors import built_in
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.http.access import Access
+from farm.http.call_ids import Naming
 from farm.http.server import HttpServer
 from farm.model import Model
-from farm.monitoring.monitor import Monitor
+from farm.monitoring.monitor import watch
 from farm.monitoring.tracing import Tracing
 from farm.protocols.site import Site
-from farm.server.app import Router, checked_options, endpoints_of
-from farm.server.app import front_door as router_of
+from farm.server.doors import Router, checked_options, endpoints_of
+from farm.server.doors import front_door as router_of
 from farm.settings import Settings
 from farm.transports.threads import LocalTransport
 from tests.support.time_limits import scaled
@@ -84,7 +85,7 @@ def read_answer(connection: socket.socket) -> tuple[int, bytes]:
 def router(dispatcher: Dispatcher, access: Access, settings: Settings, readers: Reads) -> Router:
     """The HTTP side of a dispatcher, with all protocols that come with farm."""
     site = Site(dispatcher, access, access, settings, readers=readers)
-    served = endpoints_of(built_in(), site, checked_options(built_in(), settings))
+    served = endpoints_of(checked_options(built_in(), settings), site)
     return router_of(site, served.values())
 
 
@@ -109,18 +110,15 @@ def front_door(
         dispatcher = Dispatcher(
             [LocalTransport(models, workers=workers)], max_queued=settings.max_queued
         )
-        Monitor(dispatcher, tracing)
+        watch(dispatcher, tracing)
         dispatcher.start()
         await dispatcher.wait_for_workers(workers, timeout_s=WAIT_S)
         server = HttpServer(
             router(dispatcher, Access(token), settings, readers),
-            host=settings.host,
-            port=settings.port,
-            unix=settings.unix,
             most_connections=most_connections,
-            tracing=tracing,
+            naming=Naming(tracing=tracing),
         )
-        address = await server.start()
+        address = await server.start(settings.host, settings.port, unix=settings.unix)
         dispatcher.add_part("http", server.traffic.shown)
         return Door(address, dispatcher, server, loop, urllib3.PoolManager(maxsize=8))
 

@@ -24,7 +24,7 @@ Written by `make proto`; do not edit.
 DESCRIPTORS = (
 '''
 
-BYTES_IN_A_LINE = 23
+WIDTH = 100 - len('    b""')
 
 
 def described() -> FileDescriptorSet:
@@ -55,10 +55,15 @@ def generated() -> str:
 
 
 def _lines(data: bytes) -> Iterator[str]:
-    for i in range(0, len(data), BYTES_IN_A_LINE):
-        text = repr(data[i : i + BYTES_IN_A_LINE])[2:-1]
+    line = ""
+    for i in range(len(data)):
+        text = repr(data[i : i + 1])[2:-1]
         text = text.replace("\\'", "'").replace('"', r"\x22")  # the quotes that the format requires
-        yield f'    b"{text}"\n'
+        if len(line + text) > WIDTH:
+            yield f'    b"{line}"\n'
+            line = ""
+        line += text
+    yield f'    b"{line}"\n'
 
 
 if __name__ == "__main__":

@@ -57,7 +57,6 @@ OF_AN_EXTRA = {
                 "farm/transports/zmq/admission",
                 "farm/transports/zmq/listener",
                 "farm/transports/zmq/line",
-                "farm/transports/zmq/socket",
             ),
             *("farm/transports/keys", "farm/worker/mpi/group", "farm/provision/local/rank"),
         ),
@@ -151,6 +150,7 @@ def is_pure(path: str) -> bool:
 LATE = frozenset(
     {
         ("farm/cli/__init__.py", "farm.settings"),
+        ("farm/cli/__init__.py", "farm.sweep.errors"),
         ("farm/cli/__init__.py", "logging"),
         ("farm/cli/__init__.py", "traceback"),
         ("farm/cli/groups.py", "difflib"),
@@ -160,6 +160,7 @@ LATE = frozenset(
         ("farm/machine/private.py", "tempfile"),
         ("farm/provision/batch/allocation.py", "subprocess"),
         ("farm/provision/local/record.py", "tempfile"),
+        ("farm/server/doors.py", "fastapi.responses"),
         ("farm/transports/stream/address.py", "shutil"),
         ("farm/transports/stream/address.py", "tempfile"),
         ("farm/worker/file_version.py", "importlib.metadata"),

@@ -14,19 +14,18 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
 from farm.call import Buffer, Call, ModelInfo, Result, TensorInfo, WorkerInfo
 from farm.errors import ModelFailed
-from farm.machine.open_files import allow_many_open_files
+from farm.machine.resources import allow_many_open_files
 from farm.transports.connection import read_connection
-from farm.transports.dial import DialedLine, dial
+from farm.transports.dial import DialedLine, Dialer
 from farm.transports.identity import worker_identity
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Outcome
-from farm.wire.usage import Used, encode_usage
+from farm.wire.usage import ENDS_RUNS, Used, encode_usage
 
 HOSTS, EACH = 50, 20
 RUN_S = 0.1
@@ -45,7 +44,7 @@ class LightWorker:
         self.name = f"{host}/{number}"
         self.line = dialed(worker_identity(self.name))
         self.run_s = RUN_S * (SLOWER if self.name == SLOW else 1.0)
-        labels = {"restarts": "0"}
+        labels = {"restarts": "0", ENDS_RUNS: "yes"}
         info = WorkerInfo(self.name, (MODEL,), host=host, pid=1000 + number, labels=labels)
         self.send(wire.encode_join("a", info))
         self.report()
@@ -66,8 +65,8 @@ class LightWorker:
             if message.kind is Kind.CALLS:
                 _, some = wire.decode_calls(message)
                 calls += [(task, call) for task, call in some if isinstance(call, Call)]
-            elif message.kind is Kind.TAKE_BACK:
-                self.send(wire.encode(Kind.TAKEN_BACK, []))
+            elif message.kind is Kind.RECALL:
+                self.send(wire.encode(Kind.RECALLED, []))
             elif message.kind is Kind.STOP:
                 raise SystemExit
         if self.line.ended():
@@ -87,9 +86,14 @@ def main(folder: str) -> None:
     allow_many_open_files()
     poll = select.poll()
     workers = {}
+    connection = read_connection(folder)
+
+    def dialed(name: str) -> DialedLine:
+        return Dialer(connection, name).dial()
+
     for host in range(HOSTS):
         for number in range(EACH):
-            worker = LightWorker(f"node{host}", number, partial(dial, read_connection(folder)))
+            worker = LightWorker(f"node{host}", number, dialed)
             workers[worker.line.fileno()] = worker
             poll.register(worker.line.fileno(), select.POLLIN)
     order = 0

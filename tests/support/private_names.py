@@ -66,6 +66,12 @@ def foreign_private_names(source: str, inherited: Set[str]) -> list[Use]:
     return sorted(uses)
 
 
+def is_inherited(use: Use, names: Set[str]) -> bool:
+    """Whether a use is of one of these names on `self`, `cls` or `super()`."""
+    root, _, name = use.text.rpartition(".")
+    return root in ("self", "cls", "super()") and name in names
+
+
 def _uses(node: ast.AST, own: frozenset[str], on_self: frozenset[str]) -> Iterator[str]:
     match node:
         case ast.Import(names=names):

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.wheel import ROOT, distributions_of_farm
@@ -22,9 +23,11 @@ VERSION_IN = {
     "packaging/spack/packages/py_modelfarm/package.py": r'^    version\("([^"]+)"',
     "packaging/container/Dockerfile": r'image\.version="(.+)"',
     "packaging/container/farm.def": r"image\.version (.+)$",
-    "CHANGELOG.md": r"^## \[(\d.+?)\]",
 }
 """Files that name the version, each with the pattern of its first mention."""
+
+RELEASED = {"CHANGELOG.md": r"^## \[(\d.+?)\]"}
+"""The file that names it once it is to be released."""
 
 USE = """
 import farm
@@ -44,10 +47,10 @@ if __name__ == "__main__":
 """
 
 
-def versions(root: Path = ROOT) -> dict[str, str]:
+def versions(root: Path = ROOT, patterns: Mapping[str, str] = VERSION_IN) -> dict[str, str]:
     """The version in each file that names one; "" where there is none."""
     found = {}
-    for name, pattern in VERSION_IN.items():
+    for name, pattern in patterns.items():
         match = re.search(pattern, (root / name).read_text(), re.MULTILINE)
         found[name] = match[1] if match else ""
     return found
@@ -65,7 +68,7 @@ def run(step: str, *command: str | Path, cwd: Path) -> None:
 
 def main() -> None:
     """Check the versions, build, install and use."""
-    found = versions()
+    found = versions(patterns=VERSION_IN | RELEASED)
     if len(set(found.values())) != 1:
         lines = "\n".join(f"  {version or 'none':10} {name}" for name, version in found.items())
         sys.exit(f"release-check: the files name different versions:\n{lines}")

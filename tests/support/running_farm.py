@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ import numpy as np
 
 from farm.call import Call, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.first_worker import Expectation
 from farm.scheduler.state import WorkerId
 from farm.transports.connection import WORKERS_FILE, Connection, write_connection
 from farm.transports.keys import Keys
-from farm.transports.peer_line import Listener
-from farm.transports.peers import Peers
+from farm.transports.peers import Listener, Peers
 from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.listener import ZmqListener
 from tests.support.time_limits import scaled
@@ -63,7 +63,7 @@ class Farm:
             self._files, listener = (zmq.for_clients, zmq.for_workers), zmq
         else:
             listener = unix = UnixListener(self.connect.parent)
-            there = Connection("", local=str(unix.path), host=socket.gethostname())
+            there = Connection("", local=str(unix.place.path), host=socket.gethostname())
             self._files = there, there
         self._transport = Peers(listener)
         self.dispatcher = Dispatcher([self._transport])
@@ -110,6 +110,15 @@ class Farm:
 
         return bool(self._on_loop(restart()))
 
+    def answered_elsewhere(self, worker: str) -> None:
+        """Tell a worker that the answer to its only call is not needed any more."""
+
+        async def tell() -> None:
+            (task,) = self.dispatcher.view.sent()
+            self._transport.end_stream(WorkerId(worker), task)
+
+        self._on_loop(tell())
+
     def expect(self, model: str) -> None:
         """Accept calls of a model whose workers will join."""
 
@@ -120,16 +129,20 @@ class Farm:
 
     def expect_later(self, model: str, why: str, *, asked: int) -> None:
         """Give a reason why a model is not known yet; know it when asked for the nth time."""
-        times = 0
+        dispatcher, times = self.dispatcher, 0
 
-        def awaited() -> str:
-            nonlocal times
-            times += 1
-            if times == asked:
-                self.dispatcher.expect([ModelInfo(model, (), ())])
-            return why
+        class Later(Expectation):
+            incomplete = True
 
-        self.dispatcher.first_worker.awaited = awaited
+            def awaited(self, known: Collection[str]) -> str:
+                nonlocal times
+                times += 1
+                self.incomplete = times < asked
+                if times == asked:
+                    dispatcher.expect([ModelInfo(model, (), ())])
+                return why
+
+        dispatcher.first_worker.expected = Later()
 
     def stop_workers(self) -> None:
         self._loop.call_soon_threadsafe(self._transport.stop_workers)

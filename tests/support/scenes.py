@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def told_in_a_file(folder: Path, *arguments: str) -> Iterator[Served]:
             words, cwd=folder, env=environment(), stdout=told, stderr=told, text=True
         )
     try:
-        yield Served(process, folder / "run")
+        yield Served(process, folder / "run", cold=("--workers", "0") in pairwise(arguments))
     finally:
         process.kill()
         process.wait()

@@ -11,8 +11,8 @@ import numpy as np
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.client import Client
+from farm.client.line import Outcome, Receiver
 from farm.errors import ModelNotFound
-from farm.transports.line import Outcome, Receiver
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from farm.machine.shared_memory import OBJECTS
+from farm.protocols.kserve.shared_memory.regions import OBJECTS
 
 
 class SharedObject:

@@ -34,7 +34,7 @@ def makespan_ratio(plan: Plan, run_s: Array, workers: int) -> float:
     """Return the time that a sweep takes over its lower bound, max(work / workers, longest run)."""
     now = 0.0
     known = PointColumns.nothing(plan.size)
-    order = SubmissionOrder(plan, known, clock=lambda: now, wall_clock=lambda: now)
+    order = SubmissionOrder(plan, known)
     order.fill(plan.mixed().tolist())
     limit = ConcurrencyLimit(start=max(START, PER_WORKER * workers))
     queued: deque[int] = deque()
@@ -53,7 +53,11 @@ def makespan_ratio(plan: Plan, run_s: Array, workers: int) -> float:
         row = Row(point, PointStatus.DONE, t_start=now - t_run, t_run=t_run, values=np.empty(0))
         known.add(row)
         order.ran(float(run_s[point]))
-        if order.is_due() and order.learn():
+        if not order.is_due(now):
+            continue
+        changed = order.learn(now)
+        order.learned(now, now)
+        if changed:
             # The one that has just ended is not running any more; the farm starts the next at once.
             while len(running) + len(queued) > recallable_after(workers, varied_config=False):
                 order.put_back(queued.pop())

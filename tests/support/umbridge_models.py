@@ -141,14 +141,57 @@ class Echo(umbridge.Model):  # type: ignore[misc]  # umbridge is published witho
         return True
 
 
+RETURNED = (
+    "1234", "1234.0", "None", "True", "'text'", "b'bytes'", "{}", "{'out0': [1.0]}", "nan",
+    "[]", "[[]]", "[1.0]", "[1.0, 2.0]", "[None]", "[True]", "['1.0']", "[[1.0]]", "[[1]]",
+    "[[1.0, 2.0]]", "[[1.0], [2.0]]", "[[1.0, 2.0], [3.0]]", "[[1.0, 2.0, 3.0]]", "[[[1.0]]]",
+    "[[[1.0, 2.0]]]", "[[None]]", "[[True]]", "[[True, 2.0]]", "[['1.0']]", "[[nan]]", "[[-inf]]",
+    "(1.0,)", "([1.0],)", "([1.0, 2.0],)", "[(1.0,)]", "[(1.0, 2.0)]", "np.float64(1)",
+    "[np.float64(1)]", "[[np.float64(1)]]", "[[np.int64(1)]]", "[[np.bool_(True)]]",
+    "np.array(1.0)", "np.array([1.0])", "np.array([[1.0]])", "np.ones((2, 2))", "np.ones((1, 2))",
+    "[np.array([1.0])]", "[np.array([1.0, 2.0])]", "[[np.array(1.0)]]", "[[np.array([1.0])]]",
+    "[[1j]]", "[{1.0}]", "[[10**400]]",
+)  # fmt: skip
+"""Values that a model may return, as Python expressions."""
+
+
+class Returns(umbridge.Model):  # type: ignore[misc]  # umbridge is published without types
+    """Returns the value of `expression` in the config; its outputs have the sizes in `sizes`."""
+
+    def __init__(self) -> None:
+        super().__init__("returns")
+
+    def get_input_sizes(self, config: dict[str, Any]) -> list[int]:
+        return [1]
+
+    def get_output_sizes(self, config: dict[str, Any]) -> list[int]:
+        return list(config.get("sizes", [1]))
+
+    def __call__(self, parameters: Any, config: dict[str, Any]) -> Any:
+        names = {"np": np, "nan": float("nan"), "inf": float("inf")}
+        return eval(config["expression"], names)
+
+    def gradient(self, o: int, i: int, parameters: Any, sens: Any, config: dict[str, Any]) -> Any:
+        return self(parameters, config)
+
+    def supports_evaluate(self) -> bool:
+        return True
+
+    def supports_gradient(self) -> bool:
+        return True
+
+
 @contextmanager
-def official_server(log: Path) -> Iterator[str]:
-    """Run `umbridge.serve_models` with the models above in a process; yield its URL."""
+def official_server(log: Path, *, returns: bool = False) -> Iterator[str]:
+    """Run `umbridge.serve_models` with the models above in a process; yield its URL.
+
+    returns: whether `Returns` is one of them.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     root = Path(__file__).parents[2]
-    command = [sys.executable, __file__, str(port)]
+    command = [sys.executable, __file__, str(port), *(["returns"] if returns else [])]
     with (
         log.open("w") as output,
         subprocess.Popen(command, cwd=root, stdout=output, stderr=subprocess.STDOUT) as process,
@@ -175,4 +218,5 @@ def _wait_until_listening(port: int, process: subprocess.Popen[bytes], log: Path
 
 
 if __name__ == "__main__":
-    umbridge.serve_models([Smooth(), Odd()], int(sys.argv[1]))
+    served = [Smooth(), Odd(), *(Returns() for _ in sys.argv[2:])]
+    umbridge.serve_models(served, int(sys.argv[1]))

@@ -220,16 +220,29 @@ def test_a_second_sweep_into_one_file_is_refused_before_it_evaluates(
     sweep.stop()
 
 
-def opened_when_stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def opened_when_stopped(monkeypatch: pytest.MonkeyPatch, method: str = "_leave") -> threading.Event:
     """Open a gate once a run has cancelled its points, so that running calls end after that."""
-    gate, leave = threading.Event(), Run._leave
+    gate, stopping = threading.Event(), getattr(Run, method)
 
-    def leave_and_open(run: Run) -> None:
-        leave(run)
+    def stop_and_open(run: Run, *arguments: Any) -> None:
+        stopping(run, *arguments)
         gate.set()
 
-    monkeypatch.setattr(Run, "_leave", leave_and_open)
+    monkeypatch.setattr(Run, method, stop_and_open)
     return gate
+
+
+def test_it_stops_once_running_points_have_ended(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Beam()
+    model.gate = opened_when_stopped(monkeypatch, "_end")
+    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "workers": 2, "in_flight": 2}
+    sweep = farm.sweep(model, PARAMETERS, show=False, **settings)
+    wait_until(lambda: model.calls >= 7)
+    sweep.stop(running=True)
+    assert sweep.progress.state == "interrupted"
+    assert sweep.progress.finished == model.calls < 64
 
 
 def test_it_stops_and_goes_on(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

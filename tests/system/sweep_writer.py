@@ -13,7 +13,8 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.store import Store
-from farm.sweep.run.run import Rules, Run, Stop
+from farm.sweep.run.in_flight import PointsInFlight
+from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
 from farm.sweep.space.parameters import Uniform
 
@@ -73,5 +74,6 @@ def write(path: Path, log: Path, design: str, gzip: bool) -> None:
         store = Store.resume(path)
     else:
         store = Store.create(path, plan(model, design=design, gzip=gzip))
-    Run(store, threads, rules=Rules(), stop=Stop()).go()
+    sent = PointsInFlight(threads, store.plan, BULK)
+    Run(store, sent, rules=Rules(), stop=Stop()).go()
     threads.close()

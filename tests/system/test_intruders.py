@@ -21,8 +21,11 @@ import pytest
 
 import farm
 from farm.http.access import Access
+from farm.protocols.kserve.rest.paths import OF_MODELS, OF_THE_REPOSITORY, POST
 from farm.protocols.mip.address import MipAddress
-from farm.server.farm import Farm, running
+from farm.protocols.umbridge.codec import Endpoint
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings, SettingsError
 from tests.support.coroutines import on_uvloop
 from tests.support.experiment_clients import asked, request
@@ -110,6 +113,40 @@ def test_a_web_page_runs_and_unloads_nothing(
     assert runs == []
     assert door.ask("GET", "/v2/models/recorded/ready").status == 200
     assert door.ask("POST", "/Evaluate", {"name": "recorded", "input": [[1]]}).status == 200
+
+
+IMAGE = {"Accept": "image/*", "Referer": "http://evil.example/"}
+"""A page's request for an image. Older browsers add neither `Origin` nor `Sec-Fetch-Site`."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/docs", "/metrics", "/farm/status", "/farm/failures", "/farm/models/recorded"),
+        *("/Info", "/v2/health/ready", "/v2/models/recorded", "/graphpipe/recorded"),
+        "/farm/progress?kind=sweep&name=report",
+    ],
+)
+def test_an_image_of_a_web_page_may_be_what_a_program_reads(door: Door, path: str) -> None:
+    assert door.ask("GET", path, headers={**IMAGE, "Sec-Fetch-Site": "cross-site"}).status == 403
+    assert door.ask("GET", "/farm/progress").json() == []
+    assert door.ask("GET", path, headers=IMAGE).status == 200
+    assert runs == []
+
+
+def test_an_image_of_a_web_page_is_no_command(door: Door) -> None:
+    commands = [
+        *(f"/v2/models/recorded/{'/'.join(end)}" for end, to in OF_MODELS.items() if to in POST),
+        *(f"/v2/repository/models/recorded/{end}" for end in OF_THE_REPOSITORY),
+        *(endpoint for endpoint in Endpoint if endpoint is not Endpoint.INFO),
+        *("/v1/models/recorded:predict", "/farm/models/recorded/evaluate", "/farm/cancel"),
+    ]
+    assert len(commands) == 6 + 7 + 3
+    for path in commands:
+        for query in ("", "?name=recorded&input=7&x=7"):
+            assert door.ask("GET", path + query, headers=IMAGE).status in (404, 405), path
+    assert runs == []
+    assert door.ask("GET", "/v2/models/recorded/ready").status == 200
 
 
 @pytest.mark.root

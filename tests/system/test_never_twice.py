@@ -168,6 +168,8 @@ def farm(tmp_path: Path, wire: str) -> Iterator[Farm]:
 
 
 FEW_AND_MANY = [4, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+BY_NIGHT = pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
+"""Where a process takes long to start, so that 200 kills take minutes."""
 
 
 @pytest.mark.slow
@@ -179,7 +181,7 @@ def test_process_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wire", ["stream"], indirect=True)
-@pytest.mark.parametrize("kills", FEW_AND_MANY)
+@pytest.mark.parametrize("kills", [4, 50, BY_NIGHT])
 def test_rank_of_a_group_that_dies_just_after_a_run(scene: Scene, farm: Farm, kills: int) -> None:
     """Either rank 0, which answers, dies, or the other one while rank 0 lives."""
     with workers(scene, farm, 1, Launch(2)) as submit:
@@ -226,11 +228,12 @@ def over_dask(address: str, spec: str) -> Iterator[Submit]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_dask_worker_that_dies_just_after_a_run(scene: Scene) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [50, BY_NIGHT])
+def test_dask_worker_that_dies_just_after_a_run(scene: Scene, kills: int) -> None:
     """Dask would run the call again by itself, even if only the result is lost."""
     with dask_cluster(scene.folder) as cluster:
         for _ in range(2):
             cluster.add_worker(nanny=True)
         with over_dask(cluster.address, f"{scene.models}:Once") as submit:
-            survive(scene, submit, 200, at_once=4)
+            survive(scene, submit, kills, at_once=4)

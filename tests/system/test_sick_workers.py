@@ -13,7 +13,7 @@ import pytest
 
 import farm
 from farm.client.client import Client
-from farm.monitoring.health import FEW_RUNS
+from farm.monitoring.workers import FEW_RUNS
 from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment, run_farm, serving
 from tests.support.running_farm import wait_until
 

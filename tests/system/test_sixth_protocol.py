@@ -66,6 +66,7 @@ def test_a_model_is_called_through_it(folder: Path) -> None:
     assert f"models for clients that send lines at {address}\n" in output
 
 
+@pytest.mark.slow
 def test_a_farm_ends_at_once_although_an_idle_client_is_connected(folder: Path) -> None:
     """The grace period is for calls that run."""
     with serving(folder, "model.py", "--line", "127.0.0.1:0", "--grace", "1000") as served:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.provision.local.supervisor import Workers, WorkerSettings
+from tests.support.coroutines import wait_until
 from tests.support.running_farm import LIMIT_S, Farm
 
 pytestmark = pytest.mark.usefixtures("wire")
@@ -61,8 +62,7 @@ def test_a_copy_answers_and_the_slow_worker_holds_up_no_drain(farm: Farm, worker
     state = farm.snapshot()
     (queue,) = state["queues"]
     assert (queue["copies"], queue["done"], queue["in_flight"]) == (1, 23, 0)
-    assert len(workers.pids()) == 3, "the slow worker goes on"
-    assert sum(row["busy_s"] is not None for row in state["workers"]) == 1
+    wait_until(lambda: len(workers.pids()) == 3)  # a worker whose run is in vain is replaced
     workers.drain()
     workers.ended.result(LIMIT_S)
     assert farm.losses() == [], "it left by itself"

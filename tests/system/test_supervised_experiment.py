@@ -15,6 +15,7 @@ from farm.transports.connection import Connection
 from tests.cli.test_experiment import Client
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import LIMIT_S, start_farm
+from tests.support.experiment_configs import sobol_config
 from tests.support.supervised_farm import SupervisedFarm, supervised
 
 BOWL = """
@@ -29,19 +30,7 @@ def bowl(x, y):
 
 POINTS = 120
 
-CONFIG = f"""[common]
-parnames = [x, y]
-outcome_types = [continuous]
-strategy_names = [sobol]
-lb = [0, 0]
-ub = [1, 1]
-[sobol]
-generator = SobolGenerator
-min_asks = {POINTS}
-[farm]
-model = bowl
-in_flight = 4
-"""
+CONFIG = sobol_config("bowl", POINTS, ("x", "y"), "in_flight = 4\n")
 
 
 def told(journal: Path, number: int) -> list[int]:

@@ -191,6 +191,23 @@ def test_a_signal_ends_it_cleanly_with_its_workers(study: Study, number: signal.
     study.check(40)
 
 
+def test_in_a_job_sigterm_takes_what_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running evaluations are waited for, and no other one begins, however often it is sent."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600))
+    words = ("slow.py", "-n", "2", "--design", "random:40", "--fix", "sleep=0.5")
+    with ended(study.start(*study.command(*words))) as process:
+        until(lambda: len(study.evaluated()) > 1, "two workers at work")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 3
+    with h5py.File(study.path) as file:
+        assert file.attrs["state"] == "interrupted"
+    assert 2 <= len(study.evaluated()) < 8
+    assert study.finished() == set(study.evaluated())
+
+
 @pytest.mark.slow
 def test_two_cannot_write_and_anybody_can_look(study: Study) -> None:
     words = ("slow.py", "-n", "2", "--design", "random:200", "--fix", "sleep=0.05")

@@ -126,10 +126,12 @@ def outcomes(journal: Path) -> set[bytes]:
 @pytest.mark.parametrize(
     ("kills", "design", "gzip"),
     [
-        pytest.param(5, "random:8000", False, id="5 kills"),
-        pytest.param(120, "random:8000", False, id="120 kills"),
-        pytest.param(60, "random:8000", True, id="compressed"),
-        pytest.param(120, "grid", False, id="shuffled"),
+        pytest.param(60, "random:8000", False, id="60 kills"),
+        pytest.param(30, "random:8000", True, id="compressed"),
+        pytest.param(60, "grid", False, id="shuffled"),
+        pytest.param(120, "random:8000", False, marks=pytest.mark.nightly, id="120 kills"),
+        pytest.param(60, "random:8000", True, marks=pytest.mark.nightly, id="60 compressed"),
+        pytest.param(120, "grid", False, marks=pytest.mark.nightly, id="120 shuffled"),
     ],
 )
 @pytest.mark.timeout(600)

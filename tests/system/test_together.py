@@ -140,6 +140,7 @@ def is_right(x: float, found: object) -> bool:
     return found == ([x * x, 1.0, 4.0, 9.0], x)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_each_call_has_its_own_answer_or_error_while_workers_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

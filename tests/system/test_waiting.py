@@ -14,7 +14,8 @@ import farm
 from farm.cli import run
 from farm.client import Client
 from farm.monitoring import progress as progress_module
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings
 from tests.provision.batch.test_elastic import Site
 from tests.support.coroutines import wait_until

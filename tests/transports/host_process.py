@@ -19,7 +19,7 @@ import farm
 from farm.call import WorkerInfo
 from farm.errors import Unavailable
 from farm.transports.connection import Connection
-from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
+from farm.worker.host.host import EXIT_ORPHANED, WorkerHost
 from farm.worker.runner import Runner
 
 

@@ -19,24 +19,39 @@ import zmq
 from farm.call import Buffer, Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.transports.connection import Connection
-from farm.transports.dial import dial
+from farm.transports.dial import Dialer
 from farm.transports.identity import worker_identity
 from farm.transports.keys import new_keys
-from farm.transports.peer_line import Listener
-from farm.transports.peers import Peers
+from farm.transports.peers import Listener, Peers
 from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
 from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.line import DealerLine
 from farm.transports.zmq.listener import ZmqListener
 from farm.wire import messages as wire
-from farm.wire.labels import SPLITS_RUNS
 from farm.wire.messages import Kind, Message, Outcome
+from farm.wire.usage import SPLITS_RUNS
+from farm.worker.host.host import WorkerProcess
 from tests.support.coroutines import LIMIT_S, until
 from tests.transports import host_process
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
 ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)
+
+
+class Kept(WorkerProcess):
+    """A worker's `WorkerProcess` that notes what runs, and whether it was asked to leave."""
+
+    def __init__(self, start_s: float | None = None) -> None:
+        self.start_s = start_s
+        self.noted: list[list[int]] = []
+        self.left: list[bool] = []
+
+    def runs(self, tasks: Sequence[int], row: int = 0, /) -> None:
+        self.noted.append(list(tasks))
+
+    def leave(self, *, drains: bool) -> None:
+        self.left.append(drains)
 
 
 def identity_of(name: str) -> str:
@@ -50,7 +65,7 @@ class Peer:
     def __init__(self, connection: Connection, name: str, *, identity: str = "") -> None:
         self.name = name
         self.identity = identity or identity_of(name)
-        self.line = dial(connection, self.identity)
+        self.line = Dialer(connection, self.identity).dial()
         self.heard: list[Message] = []
 
     def say(self, kind: Kind, data: object = None) -> None:
@@ -134,7 +149,7 @@ class Farm:
             self.for_workers = self.listener.for_workers
         else:
             self.listener = UnixListener(self.folder)
-            path = str(self.listener.path)
+            path = str(self.listener.place.path)
             self.for_clients = Connection("", local=path, host=socket.gethostname())
             self.for_workers = self.for_clients
         self.transport = Peers(self.listener)

@@ -79,7 +79,7 @@ def test_only_its_owner_may_read_it_whatever_the_umask(tmp_path: Path, umask: in
 
 def test_leftover_of_a_killed_writer_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / "farm.json"
-    (tmp_path / f".farm.json.{os.getpid()}").write_text("half of a fi")
+    (tmp_path / f".farm.json.{'0' * 16}.new").write_text("half of a fi")
     write_connection(path, WHOLE)
     assert read_connection(path).endpoint == WHOLE.endpoint
 

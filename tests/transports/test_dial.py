@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import zmq
 
 from farm.errors import Unavailable
+from farm.machine.spinning import ShortWaits
 from farm.transports.connection import Connection
-from farm.transports.dial import Dialer, NoLine, dial, dial_local
+from farm.transports.dial import Dialer, LineWait, NoLine, accepts, accepts_tcp, dial_local
 from farm.transports.keys import new_keys
 from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
 from farm.transports.zmq.line import DealerLine
+from tests.support.coroutines import LIMIT_S
 
 NAME = "node/1-a"
 
@@ -30,7 +34,7 @@ def test_on_the_farms_machine_its_socket_is_dialed(tmp_path: Path) -> None:
     place = ListeningSocket(tmp_path)
     both = replace(here(place), endpoint="tcp://127.0.0.1:1")
     for connection in (here(place), both):
-        line = dial(connection, NAME)
+        line = Dialer(connection, NAME).dial()
         assert isinstance(line, StreamLine)
         accepted = StreamLine(place.socket.accept()[0])
         frames = accepted.receive()
@@ -57,7 +61,7 @@ def test_elsewhere_and_where_the_socket_is_not_to_be_seen_zeromq_leads_there(
     unseen = replace(both, local=str(tmp_path / "other"))
     for connection in (elsewhere, unseen):
         assert dial_local(connection, NAME) is None
-        line = dial(connection, NAME)
+        line = Dialer(connection, NAME).dial()
         assert isinstance(line, DealerLine)
         line._socket.set(zmq.LINGER, 0)
         line.close()
@@ -67,18 +71,18 @@ def test_elsewhere_and_where_the_socket_is_not_to_be_seen_zeromq_leads_there(
 def test_no_way_from_another_machine_is_said(tmp_path: Path) -> None:
     connection = Connection("", local=str(tmp_path / "farm.sock"), host="login1.cluster")
     with pytest.raises(Unavailable, match=r"farm on login1\.cluster .* --host 0\.0\.0\.0"):
-        dial(connection, NAME)
+        Dialer(connection, NAME).dial()
 
 
 def test_a_farm_that_is_gone_is_said(tmp_path: Path) -> None:
     connection = Connection("", local=str(tmp_path / "farm.sock"), host=socket.gethostname())
     with pytest.raises(Unavailable, match=r"no farm listens at .*farm\.sock"):
-        dial(connection, NAME)
+        Dialer(connection, NAME).dial()
 
 
 def test_zeromq_is_loaded_only_where_it_is_needed() -> None:
-    program = "import sys, farm.transports.worker_host, farm.transports.native_client as _;"
-    program += "import farm.transports.reporter; print('zmq' in sys.modules)"
+    program = "import sys, farm.worker.host.host, farm.client.native_line as _;"
+    program += "import farm.worker.host.line; print('zmq' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
@@ -93,16 +97,29 @@ def test_a_line_that_was_never_dialed_has_ended() -> None:
     line.close()
 
 
+class File(NamedTuple):
+    """A connection file with the last of these places; without any, there is no file."""
+
+    places: list[Connection]
+
+    def read(self) -> Connection:
+        if not self.places:
+            raise Unavailable("no connection file")
+        return self.places[-1]
+
+
 def test_a_dispatcher_is_dialed_where_its_file_says_now(tmp_path: Path) -> None:
     folders = [tmp_path / "1", tmp_path / "2"]
     for folder in folders:
         folder.mkdir()
     places = [ListeningSocket(folder) for folder in folders]
-    read = [here(places[0])]
-    dialer = Dialer(here(places[0]), NAME, read=lambda: read[-1])
+    read: Any = File([here(places[0])])
+    dialer = Dialer(here(places[0]), NAME, file=read)
     line = dialer.dial()
     # With the same file, a line is replaced only when it has ended.
-    read.append(replace(read[-1], url="http://127.0.0.1:1", grpc="127.0.0.1:2", token="t"))
+    read.places.append(
+        replace(read.places[-1], url="http://127.0.0.1:1", grpc="127.0.0.1:2", token="t")
+    )
     assert dialer.again(line) is None
     accepted = StreamLine(places[0].socket.accept()[0])
     accepted.close()
@@ -111,9 +128,9 @@ def test_a_dispatcher_is_dialed_where_its_file_says_now(tmp_path: Path) -> None:
     assert again is not None
     assert not again.ended()
     # With another file, it is dialed there; not before something listens.
-    read.append(replace(here(places[1]), local=str(tmp_path / "not yet")))
+    read.places.append(replace(here(places[1]), local=str(tmp_path / "not yet")))
     assert dialer.again(again) is None
-    read.append(here(places[1]))
+    read.places.append(here(places[1]))
     moved = dialer.again(again)
     assert moved is not None
     assert dialer.connection.local == str(places[1].path)
@@ -128,13 +145,55 @@ def test_a_dispatcher_is_dialed_where_its_file_says_now(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
-    def read() -> Connection:
-        raise Unavailable("no connection file")
-
     place = ListeningSocket(tmp_path)
-    dialer = Dialer(here(place), NAME, read=read)
+    missing: Any = File([])
+    dialer = Dialer(here(place), NAME, file=missing)
     line = dialer.again(NoLine())
     assert line is not None
     assert dialer.again(line) is None
     line.close()
     place.close()
+
+
+def test_who_accepts_connections_over_tcp() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        # The connections are not accepted, as when the process is stopped.
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        assert accepts(Connection(endpoint))
+        assert accepts(Connection(endpoint, local="/none", host=socket.gethostname()))
+    assert not accepts(Connection(endpoint))
+    assert not accepts_tcp("tcp://127.0.0.1:none")
+
+
+def test_who_accepts_connections_on_this_machine(tmp_path: Path) -> None:
+    path = str(tmp_path / "farm.sock")
+    here = Connection("", local=path, host=socket.gethostname())
+    assert not accepts(here)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        assert not accepts(here)
+        listener.listen()
+        assert accepts(here)
+        assert not accepts(replace(here, host="elsewhere"))
+    assert not accepts(here)
+
+
+@pytest.mark.parametrize("waits", [None, ShortWaits()])
+def test_a_wait_says_what_is_ready(waits: ShortWaits | None) -> None:
+    read_end, write_end = os.pipe()
+    here, there = socket.socketpair()
+    line, peer = StreamLine(here), StreamLine(there)
+    try:
+        wait = LineWait(read_end, waits)
+        assert wait(line, 0.0) == {}, "nothing happened"
+        assert set(wait(line, LIMIT_S, writes=True)) == {line.fileno()}, "there is room to write"
+        assert peer.send([b"a message"])
+        assert set(wait(line, LIMIT_S)) == {line.fileno()}
+        os.write(write_end, b"w")
+        assert set(wait(line, -1.0)) == {line.fileno(), read_end}
+        assert set(wait(None, LIMIT_S)) == {read_end}
+    finally:
+        line.close()
+        peer.close()
+        os.close(read_end)
+        os.close(write_end)

@@ -6,21 +6,25 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR
 from farm.errors import (
+    INTERNAL_ERROR,
     DeadlineExceeded,
+    FarmError,
     InvalidInput,
     InvalidRequest,
     ModelNotFound,
     Overloaded,
+    Unavailable,
     WorkerLost,
 )
+from farm.transports import begun
 from farm.transports import native_clients as module
 from farm.transports.agenda import STEPS_A_TURN
 from farm.transports.identity import CLIENT_PREFIX
@@ -226,14 +230,84 @@ async def answers_after_welcome(client: Peer, worker: Peer) -> dict[int, Any]:
 
 @on_loop
 async def test_call_said_again_that_must_not_run_twice_is_given_up() -> None:
+    """It may have begun: by an earlier front door, or here, so that its answer was lost."""
+    async with up() as (_, worker, client):
+        ask(client, (2, cube(model="once")))  # such calls may overtake those before them
+        number = (await client.hear(Kind.WELCOME)).data
+        assert list(await answers(client, worker)) == [2]
+        client.say(Kind.PROBE, number - 1)
+        await client.hear(Kind.WELCOME)
+        ask(client, (1, cube(model="once")), again=True)
+        assert isinstance((await answers(client))[1], WorkerLost)
+        client.say(Kind.PROBE, number)
+        await client.hear(Kind.WELCOME)
+        calls = [(i, cube(model="once")) for i in (1, 2, 3)]
+        for _ in range(2):  # the third has not begun, and is under way then
+            ask(client, *calls, again=True)
+            outcomes = await answers(client)
+            assert list(outcomes) == [1, 2]
+            assert {type(outcome) for outcome in outcomes.values()} == {WorkerLost}
+            assert "not repeatable" in outcomes[2].message
+        assert list(await answers(client, worker)) == [3]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@on_loop
+async def test_the_next_front_door_starts_what_has_not_begun(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a keeper it does not know what that is, so every call may have run."""
+    files: dict[str, int] = {}
+    keeper = SimpleNamespace(take_file=files.get, hand=files.__setitem__) if kept else None
+    monkeypatch.setattr(begun, "keeper", lambda: keeper)
+    calls = [(i, cube(model="once")) for i in (1, 2, 3)]
+    async with up() as (_, worker, client), up() as (farm, next_worker, _):
+        ask(client, *calls)
+        client.say(Kind.PROBE, (await client.hear(Kind.WELCOME)).data)
+        await client.hear(Kind.WELCOME)
+        await answer(worker)
+        await client.hear(Kind.ANSWERS)
+        await worker.hear_calls()  # the second one
+        farm.transport._clients._begun = begun.Begun()  # that front door starts now
+        client = farm.peer(ME)
+        ask(client, *calls, again=True)
+        await client.hear(Kind.WELCOME)
+        lost = await answers(client)
+        assert sorted(lost) == ([1, 2] if kept else [1, 2, 3])
+        assert {type(outcome) for outcome in lost.values()} == {WorkerLost}
+        assert "not repeatable" in lost[2].message
+        if kept:
+            assert value((await answers(client, next_worker))[3]) == 8.0
+        ask(client, (4, cube(model="once")))
+        assert value((await answers(client, next_worker))[4]) == 8.0
+
+
+@pytest.mark.parametrize("error", [Unavailable, Overloaded, ModelNotFound])
+@on_loop
+async def test_a_call_that_has_run_is_no_refused_one(error: type[FarmError]) -> None:
+    """A client would send it again."""
     async with up() as (_, worker, client):
         ask(client, (1, cube(model="once")))
         await client.hear(Kind.WELCOME)
-        ask(client, (1, cube(model="once")), (2, cube(model="once")), again=True)
-        outcomes = await answers(client)
-        assert list(outcomes) == [2]  # the first is under way
-        assert isinstance(outcomes[2], WorkerLost)
-        assert "not repeatable" in outcomes[2].message
+        ((task_id, _),) = await worker.hear_calls()
+        worker.send(wire.encode_answers([(task_id, error("a farm that the model uses is full"))]))
+        outcome = (await answers(client))[1]
+        assert isinstance(outcome, WorkerLost)
+        assert "uses is full; it may have run" in outcome.message
+        ask(client, (1, cube(model="once")))
+        assert isinstance((await answers(client))[1], WorkerLost)
+
+
+@on_loop
+async def test_calls_that_end_in_the_queue_leave_nothing() -> None:
+    async with up() as (farm, worker, client):
+        ask(client, (1, cube(model="once")), (2, cube(model="once")))
+        await client.hear(Kind.WELCOME)
+        ask(client, (3, cube(model="once")), hints=Hints(deadline_s=0.01))
+        assert isinstance((await answers(client))[3], DeadlineExceeded)
+        assert len(farm.dispatcher.beginning) == 1
+        client.say(Kind.CANCEL, [2])
+        await until(lambda: farm.dispatcher.beginning == {})
         assert list(await answers(client, worker)) == [1]
 
 
@@ -404,17 +478,17 @@ async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> Non
         ask(client, *[(number, cube()) for number in range(count)])
         ask(client, (count, cube()))
         await client.hear(Kind.WELCOME)
-        taken = [farm.dispatcher.calls_taken]
+        taken = [len(farm.dispatcher.stages.tasks.open)]
         while taken[-1] < count + 1:
             await asyncio.sleep(0)
-            taken.append(farm.dispatcher.calls_taken)
+            taken.append(len(farm.dispatcher.stages.tasks.open))
         assert max(b - a for a, b in itertools.pairwise(taken)) <= 2 * STEPS_A_TURN
         client.say(Kind.CANCEL, list(range(count)))
         client.say(Kind.ASK, {"id": 1, "what": "status"})
         left = [count]
         while left[-1] > 1:
             await asyncio.sleep(0)
-            left.append(len(farm.dispatcher._waiting))
+            left.append(len(farm.dispatcher.stages.tasks.open))
         most = STEPS_A_TURN // module.CANCEL_STEPS * A_PIECE
         assert max(a - b for a, b in itertools.pairwise(left)) <= 2 * most
         told = await client.hear(Kind.TELL)
@@ -447,7 +521,7 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
         ((first, _),) = await once.hear_calls()
         count = 3 * STEPS_A_TURN
         ask(client, *[(number, cube(number, "batches")) for number in range(1, count)])
-        await until(lambda: len(farm.dispatcher._waiting) == count)
+        await until(lambda: len(farm.dispatcher.stages.tasks.open) == count)
         once.answer((first, Result((np.zeros(1),), 0.001)))
         calls = await once.hear_calls()
         assert len(calls) == count - 1

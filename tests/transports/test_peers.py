@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Hints, ModelInfo, Operation, Origin, Result, WorkerInfo
-from farm.dispatcher.part_size import QUICK_RUN_S
+from farm.dispatcher.partition import QUICK_RUN_S
 from farm.errors import InvalidInput, LossCause, TimeLimitExceeded, WorkerLost
 from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
-from farm.wire.labels import TAKES_ORIGINS
 from farm.wire.messages import Kind, Loss
 from farm.wire.usage import Used
 from tests.support.coroutines import on_loop, until
@@ -358,14 +357,14 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @pytest.mark.parametrize("model", [CUBE, ONCE])
 @on_loop
-async def test_call_that_was_handed_back_and_sent_again_is_not_missing(model: ModelInfo) -> None:
+async def test_call_that_was_recalled_and_sent_again_is_not_missing(model: ModelInfo) -> None:
     """The CHECK arrives while the worker does not hold the call, the answer after it does again."""
     async with Farm.up() as farm:
         worker = await farm.worker(W1, model)
         waiting = farm.submit(model=model.name)
         task_id = await task_of(worker)
         check = await worker.hear(Kind.CHECK)
-        worker.say(Kind.TAKEN_BACK, [task_id])
+        worker.say(Kind.RECALLED, [task_id])
         assert await task_of(worker) == task_id
         worker.say(Kind.MISSING, check.data)
         worker.say(Kind.RESIZE, 2)
@@ -465,7 +464,7 @@ async def test_call_that_crossed_the_goodbye_of_a_worker_runs_elsewhere() -> Non
         leaving = await farm.worker(W1, ONCE)
         waiting = farm.submit(model="once")
         task_id = await task_of(leaving)
-        leaving.say(Kind.TAKEN_BACK, [task_id])
+        leaving.say(Kind.RECALLED, [task_id])
         assert await task_of(leaving) == task_id
         leaving.say(Kind.LEAVE, ["drained", 1])
         other = await farm.worker(W2, ONCE)
@@ -547,9 +546,9 @@ async def test_tasks_are_taken_back_from_a_worker() -> None:
         held = [task_id for task_id, _ in await busy.hear_calls()]
         assert len(held) > 1
         idle = await farm.worker(W2)
-        back = wire.decode_ids(await busy.hear(Kind.TAKE_BACK))
+        back = wire.decode_ids(await busy.hear(Kind.RECALL))
         assert set(back) < set(held)
-        busy.say(Kind.TAKEN_BACK, back)
+        busy.say(Kind.RECALLED, back)
         moved = [task_id for task_id, _ in await idle.hear_calls()]
         assert set(moved) <= set(back) | (set(range(held[0], held[0] + 10)) - set(held))
         for task in tasks:
@@ -585,21 +584,15 @@ async def test_supervisors_are_asked_to_stop_and_forgotten_when_gone() -> None:
         await worker.hear(Kind.STOP)
 
 
-@pytest.mark.parametrize("takes_origins", [False, True])
 @on_loop
-async def test_ids_of_calls_go_to_workers_that_take_them(takes_origins: bool) -> None:
-    """Workers of an earlier farm would refuse a call with an origin."""
+async def test_ids_of_calls_go_to_workers() -> None:
     async with Farm.up() as farm:
-        worker = farm.peer(W1)
-        labels = {TAKES_ORIGINS: "yes"} if takes_origins else {}
-        info = WorkerInfo(W1, (CUBE,), labels=labels)
-        worker.send(wire.encode_join("life", info))
-        await worker.hear(Kind.WELCOME)
+        worker = await farm.worker()
         call = Call("cube", Operation.EVALUATE, (np.array([2.0]),))
         waiting = asyncio.ensure_future(farm.dispatcher.submit(call, Hints("anna", call_id="a-1")))
         ((task_id, heard),) = await worker.hear_calls()
         assert isinstance(heard, Call)
-        assert heard.origin == (Origin("a-1", "anna") if takes_origins else None)
+        assert heard.origin == Origin("a-1", "anna")
         worker.answer((task_id, Result((np.array([8.0]),), 0.001)))
         await waiting
 

@@ -66,7 +66,7 @@ async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> No
                 wire.encode_answers([(task_id, Result((np.array([666.0]),)))]),
                 wire.encode_loss(Loss(W1, "gone", [task_id])),
                 wire.encode(Kind.RESIZE, 0),
-                wire.encode(Kind.TAKEN_BACK, [task_id]),
+                wire.encode(Kind.RECALLED, [task_id]),
                 wire.encode(Kind.MISSING, [task_id]),
             ):
                 client.send(frames)

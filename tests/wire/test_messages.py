@@ -669,7 +669,7 @@ def test_calls_arrive_with_their_origins(operation: Operation) -> None:
 
 
 def test_the_parent_span_of_a_call_stays_in_the_front_door() -> None:
-    """Workers of earlier releases read an origin of two values."""
+    """A worker has no use for it."""
     call = Call("beam", Operation.EVALUATE, origin=Origin("a-1", "anna", "00-1-2-01"))
     _, ((_, got),) = wire.decode_calls(wire.decode(wire.encode_calls([(1, call)])))
     assert isinstance(got, Call)

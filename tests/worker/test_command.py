@@ -19,6 +19,8 @@ import pytest
 
 from farm.call import Call, Operation, Result
 from farm.errors import FarmError, InvalidInput, ModelFailed, TimeLimitExceeded
+from farm.machine.private import LOCK
+from farm.model import Inputs
 from farm.worker.command import CommandModel
 from farm.worker.readers import column, json_value, regex
 from farm.worker.runner import Outcome, Runner
@@ -232,7 +234,7 @@ def test_a_config_key_that_is_missing_is_named() -> None:
 
 
 def test_the_program_may_be_named_from_the_directory() -> None:
-    assert model("{here}/sim {input} {output}").command[0] == str(Path.cwd() / "sim")
+    assert model("{here}/sim {input} {output}").program.command[0] == str(Path.cwd() / "sim")
 
 
 @pytest.mark.parametrize(
@@ -336,6 +338,7 @@ def test_the_program_dies_with_its_worker(tmp_path: Path) -> None:
     worker = f"""
 import numpy as np
 from farm.model import Inputs
+from farm.machine.private import LOCK
 from farm.worker.command import CommandModel
 model = CommandModel({python("import time; time.sleep(100)")!r}, inputs={{"x": 1}},
     outputs={{"y": 1}}, read=print, scratch={str(tmp_path / "scratch")!r})
@@ -354,3 +357,24 @@ def test_no_descriptor_is_left() -> None:
     outputs(model())
     outcome(model(python("1/0"), timeout_s=5))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_keys_of_the_config_are_those_that_the_texts_and_defaults_name() -> None:
+    assert model().config_keys == set()
+    known = model("./sim {input} {output} {config[mode]}", config={"nodes": 200})
+    assert known.config_keys == {"mode", "nodes"}
+    assert model(template="E = ${E} ${config[tol]:.3e}").config_keys == {"tol"}
+    assert model("./sim {input} {output} {config}").config_keys is None
+    call = Call("sim", Operation.EVALUATE, (np.ones(3),), '{"nodez":1}')
+    (outcome,) = Runner({"sim": known}).execute([call])
+    assert isinstance(outcome, InvalidInput)
+    assert "its keys are: mode, nodes" in outcome.message
+
+
+@pytest.mark.parametrize(("keep", "locked"), [("always", False), ("failed", True)])
+def test_the_folder_of_a_killed_run_is_for_removal_unless_all_are_kept(
+    keep: str, locked: bool
+) -> None:
+    code = f"import os; print('sum =', float(os.path.exists({LOCK!r})))"
+    listing = model(python(code), template=None, keep=keep)
+    assert listing.evaluate(Inputs(E=np.ones(3)), {})["y"] == locked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -264,8 +265,19 @@ def test_a_file_that_failed_may_be_loaded_when_mended() -> None:
     write("m.py", "raise ValueError")
     with pytest.raises(LoadError):
         load_models(["m.py"])
-    write("m.py", BEAM + "# longer, so that no cached bytecode is taken for it\n")
+    write("m.py", BEAM)
     assert list(load_models(["m.py"])) == ["Beam"]
+
+
+def test_a_file_is_loaded_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if Python would take it for another text, of the same second and size."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for size in (3, 4):
+        write("now.py", BEAM.replace("3", str(size)))
+        os.utime("now.py", (1e9, 1e9))
+        models = load_models(["now.py"])
+        assert value_of(models, "Beam", *[1.0] * size) == size
+        del sys.modules["now"]
 
 
 @pytest.mark.parametrize(
@@ -321,3 +333,22 @@ def test_a_stateful_model_does_not_run_on_several_ranks(tmp_path: Path) -> None:
     assert load_models([spec])["kept"].stateful
     with pytest.raises(LoadError, match="model 'kept' is stateful, which one on several MPI ranks"):
         load_models([spec], comm=object())
+
+
+@pytest.mark.parametrize("spec", ["m1.py", "m2.py:Beam", "m3.py:beam"])
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("def evalute(self, inputs, config)", "class Beam extends farm.Model, but defines no eval"),
+        ("def evaluate(self, x)", r"Beam.evaluate takes \(x\); expected evaluate\(self, inputs"),
+    ],
+)
+def test_a_class_in_the_wrong_form_is_told_the_right_one(
+    tmp_path: Path, spec: str, wrong: str, complaint: str
+) -> None:
+    text = BEAM.replace("def evaluate(self, inputs, config)", wrong)
+    stem, _, name = spec.partition(":")
+    (tmp_path / stem).write_text(text + "beam = Beam()\n" * (name == "beam"))
+    sys.modules.pop(stem.removesuffix(".py"), None)
+    with pytest.raises(LoadError, match=complaint):
+        load_models([str(tmp_path / spec)])

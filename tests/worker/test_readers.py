@@ -27,6 +27,37 @@ def test_regex_reads_non_finite_numbers(output: Path) -> None:
     np.testing.assert_array_equal(regex(r"y (\S+)")(output), [np.nan, np.inf, -np.inf])
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.150000-119", 0.15e-119),
+        ("-0.25+120", -0.25e120),
+        (".5-100", 0.5e-100),
+        ("1.0D-119", 1e-119),
+        ("2d3", 2000.0),
+        ("1.5Q+02", 150.0),
+        ("+1.5E-02", 0.015),
+    ],
+)
+def test_numbers_as_fortran_writes_them(output: Path, text: str, value: float) -> None:
+    output.write_text(f"y={text}\n")
+    np.testing.assert_array_equal(regex(r"y=(.+)")(output), [value])
+    output.write_text(f"y\n{text}\n")
+    np.testing.assert_array_equal(column("y")(output), [value])
+
+
+@pytest.mark.parametrize(
+    "text", ["1_0", "1_0.5", "\u0661", "0x10", "1-2", "2020-119", "1.5-20", "D5", "."]
+)
+def test_other_texts_are_no_numbers(output: Path, text: str) -> None:
+    output.write_text(f"y={text}\n")
+    with pytest.raises(ValueError, match="where a number is expected"):
+        regex(r"y=(.+)")(output)
+    output.write_text(f"y\n{text}\n")
+    with pytest.raises(ValueError, match="where a number is expected"):
+        column("y")(output)
+
+
 TABLE = "written by sim\n# t  temperature  p\n0  293.0  1e5\n\n# half\n1  294.5  2e5\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence as Items
 from typing import Any
@@ -21,10 +22,11 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
 )
-from farm.model import Config, Inputs, Model
+from farm.model import Config, Inputs, Model, info_of
 from farm.sequences import Sequence, SequenceStep
 from farm.worker import runner as run
-from farm.worker.runner import Outcome, Runner, timed
+from farm.worker.runner import NULL_HOST, Host, Outcome, RowRun, Runner, timed
+from tests.support.coroutines import LIMIT_S
 
 
 class Square(Model):
@@ -241,7 +243,7 @@ class Fails(Model):
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep runs from ending early because the machine is busy."""
-    monkeypatch.setattr("farm.worker.row_run.RUN_S", 1e9)
+    monkeypatch.setattr("farm.worker.runner.RUN_S", 1e9)
 
 
 def run_of(*values: float) -> Call:
@@ -252,11 +254,16 @@ def test_a_run_of_rows_is_evaluated_row_by_row() -> None:
     model = Fails()
     begun: list[tuple[tuple[int, ...], int]] = []
 
-    def started(positions: Items[int], row: int = 0) -> None:
-        begun.append((tuple(positions), row))
+    class Noting(Host):
+        def claim(self, positions: Items[int]) -> Items[int]:
+            begun.append((tuple(positions), 0))
+            return positions
+
+        def begins(self, position: int, row: int = 0) -> None:
+            begun.append(((position,), row))
 
     calls = [run_of(1, 2, 3), run_of(4)]
-    three, one = Runner({"m": model}).execute(calls, started)
+    three, one = Runner({"m": model}).execute(calls, Noting())
     assert result(three).outputs[0].tolist() == [[2.0], [4.0], [6.0]]
     assert result(one).outputs[0].tolist() == [[8.0]]
     assert model.seen == [1, 2, 3, 4]
@@ -322,7 +329,7 @@ def test_a_run_ends_at_the_row_that_fails() -> None:
 def test_a_run_that_takes_long_is_answered_with_the_rows_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("farm.worker.row_run.RUN_S", RUN_S)
+    monkeypatch.setattr("farm.worker.runner.RUN_S", RUN_S)
     model = Fails()
     model.sleep_s = RUN_S / 2
     (outcome,) = Runner({"m": model}).execute([run_of(*range(100))])
@@ -347,16 +354,13 @@ def test_a_host_may_end_a_run_between_two_rows() -> None:
     model = Fails()
     asked: list[int] = []
 
-    def ends_early(position: int) -> bool:
-        asked.append(position)
-        return len(model.seen) == 3
+    class Draining(Host):
+        def must_end(self, position: int) -> bool:
+            asked.append(position)
+            return len(model.seen) == 3
 
-    outcomes = dict(
-        pair
-        for pairs in Runner({"m": model}).run([run_of(*range(9))], ends_early=ends_early)
-        for pair in pairs
-    )
-    assert result(outcomes[0]).outputs[0].tolist() == [[0.0], [2.0], [4.0]]
+    (outcome,) = Runner({"m": model}).execute([run_of(*range(9))], Draining())
+    assert result(outcome).outputs[0].tolist() == [[0.0], [2.0], [4.0]]
     assert set(asked) == {0}
 
 
@@ -421,7 +425,7 @@ def test_merged_calls_have_the_outcomes_of_lone_ones(
 # --- reports of running calls -----------------------------------------------------------------
 
 
-def test_on_start_tells_what_runs_before_each_model_call() -> None:
+def test_a_host_hears_what_runs_before_each_model_call() -> None:
     events: list[tuple[str, Any]] = []
 
     class Telling(Batched):
@@ -429,11 +433,16 @@ def test_on_start_tells_what_runs_before_each_model_call() -> None:
             events.append(("runs", len(inputs["x"])))
             return super().evaluate(inputs, config)
 
-    def on_start(positions: Items[int], row: int = 0) -> None:
-        events.append(("start", list(positions)))
+    class Noting(Host):
+        def claim(self, positions: Items[int]) -> Items[int]:
+            events.append(("start", list(positions)))
+            return positions
+
+        def begins(self, position: int, row: int = 0) -> None:
+            events.append(("start", [position]))
 
     runner = Runner({"b": Telling()})
-    runner.execute([evaluate("b", [1, 1]), evaluate("b", [-1, 0])], on_start)
+    runner.execute([evaluate("b", [1, 1]), evaluate("b", [-1, 0])], Noting())
     assert events == [
         ("start", [0, 1]),
         ("runs", 2),
@@ -458,12 +467,13 @@ def test_what_is_not_claimed_does_not_run() -> None:
     model = Batched()
     planned: list[list[int]] = []
 
-    def claim(positions: Items[int]) -> list[int]:
-        planned.append(list(positions))
-        return [i for i in positions if i not in (1, 4, 5)]
+    class Recalling(Host):
+        def claim(self, positions: Items[int]) -> Items[int]:
+            planned.append(list(positions))
+            return [i for i in positions if i not in (1, 4, 5)]
 
     calls = [evaluate("b", [i, i]) for i in range(7)]
-    steps = Runner({"b": model}).run(calls, claim=claim)
+    steps = Runner({"b": model}).run(calls, Recalling())
     assert [[i for i, _ in step] for step in steps] == [[0, 2, 3], [6]]
     assert planned == [[0, 1, 2, 3], [4, 5, 6]]
     assert model.seen == [3, 1]
@@ -798,8 +808,12 @@ def test_an_error_ends_a_stream() -> None:
 
 
 def test_a_cancelled_stream_ends_after_the_answer_that_came() -> None:
+    class Cancelled(Host):
+        def is_wanted(self, position: int) -> bool:
+            return False
+
     model = Counts()
-    seen = list(Runner({"c": model}).run([count_to(1e9)], cancelled=lambda i: True))
+    seen = list(Runner({"c": model}).run([count_to(1e9)], Cancelled()))
     assert [r.more for [(_, r)] in seen] == [True, False]  # type: ignore[union-attr]  # no errors
     assert model.ended
 
@@ -938,3 +952,98 @@ def test_steps_fit_only_models_with_a_state() -> None:
     assert "keeps a state for each sequence of requests" in str(outcomes[0])
     assert "leave out the sequence 7, or declare stateful = True" in str(outcomes[1])
     assert not runner.keeps_sequences()
+
+
+# --- a run of rows that another thread splits while a row takes long ---------------------------
+
+
+class Steps(Model):
+    """Waits in row `at` until it may go on; a row of -1 fails, one of -2 has another shape."""
+
+    inputs = {"x": 1}
+    outputs = {"y": (-1,)}
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.waits, self.go = threading.Event(), threading.Event()
+        self.seen: list[float] = []
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        (x,) = inputs["x"]
+        self.seen.append(float(x))
+        if x == self.at:
+            self.waits.set()
+            assert self.go.wait(LIMIT_S)
+        if x == -1:
+            raise ValueError("minus one")
+        return np.full(2 if x == -2 else 1, 2 * x)
+
+
+class SplitRun:
+    """A run in a thread of its own, which waits in one row."""
+
+    def __init__(self, values: list[float], at: float) -> None:
+        self.model = Steps(at)
+        self.run = RowRun(NULL_HOST, 0)
+        self.found: list[Result] = []
+        call = Call("m", Operation.EVALUATE, (np.array(values)[:, None],), rows=len(values))
+        info = info_of(self.model, {}, name="m")
+        self.thread = threading.Thread(
+            target=lambda: self.found.append(self.run.evaluate(self.model, info, call))
+        )
+        self.thread.start()
+        assert self.model.waits.wait(LIMIT_S)
+
+    def end(self) -> Result:
+        self.model.go.set()
+        self.thread.join(LIMIT_S)
+        (result,) = self.found
+        return result
+
+
+@pytest.mark.parametrize("row", [0, 2, 3])
+def test_the_rows_before_are_answered_and_none_begins_behind(row: int) -> None:
+    running = SplitRun([1.0, 2.0, 3.0, 4.0], at=row + 1.0)
+    first = running.run.split()
+    assert first is not None
+    assert first.more
+    assert len(first.row_times_s) == row
+    if row:
+        assert first.outputs[0].tolist() == [[2.0 * n] for n in range(1, row + 1)]
+    assert running.run.split() is None, "it is split once"
+    last = running.end()
+    assert not last.more
+    assert last.outputs[0].tolist() == [[2.0 * n] for n in range(1, row + 2)]
+    assert last.row_times_s[:row] == first.row_times_s
+    assert running.model.seen == [float(n) for n in range(1, row + 2)]
+
+
+def test_the_first_answer_does_not_change_when_the_row_ends() -> None:
+    running = SplitRun([1.0, 2.0, 3.0], at=2.0)
+    first = running.run.split()
+    running.end()
+    assert first is not None
+    assert first.outputs[0].tolist() == [[2.0]]
+
+
+def test_the_row_may_fail() -> None:
+    running = SplitRun([1.0, -1.0, 3.0], at=-1.0)
+    assert running.run.split() is not None
+    last = running.end()
+    assert isinstance(last.failed, ModelFailed)
+    assert last.rows_done(3) == 1
+
+
+def test_a_row_of_another_shape_is_not_in_the_answer() -> None:
+    running = SplitRun([1.0, -2.0, 3.0], at=-2.0)
+    assert running.run.split() is not None
+    last = running.end()
+    assert last.failed is None
+    assert last.rows_done(3) == 1
+
+
+def test_before_and_after_a_run_there_is_nothing_to_split() -> None:
+    assert RowRun(NULL_HOST, 0).split() is None
+    running = SplitRun([1.0, 2.0], at=2.0)
+    assert running.end().rows_done(2) == 2
+    assert running.run.split() is None

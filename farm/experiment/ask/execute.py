@@ -25,7 +25,11 @@ def needs_surrogate(work: Work) -> bool:
     strategy = work.config.strategies[work.strategy]
     if work.filler:
         return False
-    return strategy.generator.kind not in MODEL_FREE or _is_measured(work, strategy)
+    if strategy.generator.kind not in MODEL_FREE:
+        return True
+    # It may end by its surrogate's range although its points need no surrogate.
+    known = strategy.surrogate is not None and len(work.data.x) > 0
+    return known and strategy.min_post_range is not None
 
 
 def execute(work: Work) -> Generated | Answered:
@@ -46,12 +50,6 @@ def execute(work: Work) -> Generated | Answered:
     else:
         made = _models(strategy).generate(work)
     return made
-
-
-def _is_measured(work: Generate, strategy: Strategy) -> bool:
-    """Whether the strategy ends by its surrogate's range although its points need no surrogate."""
-    known = strategy.surrogate is not None and len(work.data.x) > 0
-    return known and strategy.min_post_range is not None
 
 
 def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[Array, Array]:

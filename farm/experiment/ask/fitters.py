@@ -20,7 +20,7 @@ import socket
 import subprocess
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError, Unavailable
@@ -188,16 +188,16 @@ class Fitters:
         *,
         most: int = MOST,
         idle_s: float = IDLE_S,
-        quick: Callable[[Work], bool] = is_quick,
+        in_processes: bool = False,
         libraries: bool = True,
     ) -> None:
-        """most: maximum processes; idle_s: how long to keep one; quick: whether work needs none.
+        """most: maximum processes; idle_s: how long to keep one; in_processes: quick work, too.
 
         libraries: load those of surrogates before any work arrives.
         """
         self._most = most
         self._idle_s = idle_s
-        self._quick = quick
+        self._in_processes = in_processes
         self._libraries = libraries
         self._parent: Parent | None = None  # there is one as long as there is a fitter
         self._places = asyncio.Semaphore(most)
@@ -210,7 +210,7 @@ class Fitters:
 
         Work of one experiment runs in sequence in its process. Cancelling work ends that process.
         """
-        if self._quick(work):
+        if not self._in_processes and is_quick(work):
             result = await asyncio.to_thread(outcome, work)
         else:
             async with self._turns[number], self._places:

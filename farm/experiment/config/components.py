@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.errors import InvalidInput, UnsupportedFeature
+from farm.errors import InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config import options
 from farm.experiment.config.definition import (
     MODEL_FREE,
@@ -66,9 +66,8 @@ class Classes:
             if name == pattern or (pattern[-1] == "*" and name.startswith(pattern[:-1])):
                 raise UnsupportedFeature(f"{where} = {name} is not offered; use {instead}")
         offered = ", ".join(self.known)
-        shown = name if len(name) <= 60 else f"{name[:57]}..."
         raise InvalidInput(
-            f"{where} = {shown} is not a known {self.role}; expected one of {offered}"
+            f"{where} = {shortened(name, 60)} is not a known {self.role}; expected one of {offered}"
         )
 
 
@@ -117,10 +116,7 @@ ACQUISITIONS = Classes(
 OBJECTIVES = Classes(
     "objective",
     known=tuple(ObjectiveKind),
-    refused={
-        "FloorGumbelObjective": ObjectiveKind.FLOOR_PROBIT,
-        "SemiP*": ObjectiveKind.PROBIT,
-    },
+    refused={"FloorGumbelObjective": ObjectiveKind.FLOOR_PROBIT, "SemiP*": ObjectiveKind.PROBIT},
 )
 
 
@@ -128,11 +124,7 @@ class Components:
     """Reads the components of one config and appends warnings about them to `warnings`."""
 
     def __init__(
-        self,
-        document: Document,
-        outcomes: Sequence[Outcome],
-        stimuli: int,
-        warnings: list[str],
+        self, document: Document, outcomes: Sequence[Outcome], stimuli: int, warnings: list[str]
     ) -> None:
         self.document = document
         self.outcomes = tuple(outcomes)

@@ -93,7 +93,6 @@ class ObjectiveKind(StrEnum):
 OF_PROBABILITY = frozenset(ObjectiveKind) - {ObjectiveKind.IDENTITY}
 """Objectives that turn the latent function into probabilities."""
 
-
 Options = Mapping[str, str]
 """Options of a section as texts, names in lower case, including those of [common]."""
 

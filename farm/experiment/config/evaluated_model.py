@@ -76,12 +76,11 @@ class EvaluatedModel:
     seed_data: tuple[str, ...] = ()
 
     def bound(self, info: ModelInfo) -> BoundModel:
-        """Return how points map to calls of the described model. Raises InvalidInput."""
-        return _bound(self, info)
+        """Return how points map to calls of the described model.
 
-    def check(self, info: ModelInfo) -> None:
-        """Raise InvalidInput unless every point makes a call and every result has all outcomes."""
-        _bound(self, info)
+        Raises InvalidInput unless every point makes a call and every result has all outcomes.
+        """
+        return _bound(self, info)
 
     def check_end(self, config: Config, budget: int | None = None) -> None:
         """Raise InvalidInput if no rule would ever end the loop.
@@ -374,3 +373,13 @@ def _output_values(tensors: tuple[TensorInfo, ...], arrays: tuple[Array, ...]) -
 
 def _single(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+
+
+def details_of(result: Result, attempts: int) -> Mapping[str, Any]:
+    """Return the details of an evaluation that are stored with its outcome."""
+    kept: dict[str, Any] = {"run_time": result.run_time_s, "worker": result.worker}
+    if result.copied:
+        kept["copied"] = True
+    if result.reused:
+        kept["reused"] = True
+    return kept | ({"attempts": attempts} if attempts > 1 else {})

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.errors import InvalidInput
+from farm.errors import InvalidInput, shortened
 
 COMMON = "common"
 FARM = "farm"
@@ -66,8 +66,7 @@ class Section:
 
     def wrong(self, option: str, expected: str) -> InvalidInput:
         """Return the error for an option with an invalid value."""
-        text = " ".join(self.all.get(option, "").split())
-        text = text if len(text) <= 80 else f"{text[:77]}..."
+        text = shortened(" ".join(self.all.get(option, "").split()), 80)
         return InvalidInput(f"{self.where(option)} = {text}: expected {expected}")
 
 

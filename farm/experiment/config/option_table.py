@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -217,15 +217,15 @@ class ConfigOption:
     """One option: a row of a table.
 
     name: in lower case; `input.<input>` matches any name that begins with `input.`.
-    default: the value if the option is missing. means: one line for the documentation.
+    means: one line for the documentation. default: the value if the option is missing.
     since: the AEPsych release that introduced it, see `options.py`. older: its former spelling.
     classes: the components that have it; empty: all components of the table.
     """
 
     name: str
     type: OptionType
-    default: Any
     means: str
+    default: Any = None
     since: str = "0.8"
     older: str = ""
     classes: Collection[str] = ()
@@ -236,11 +236,11 @@ class ConfigOption:
         return name.startswith(before) and name != before if placeholder else name == self.name
 
 
-@dataclass(frozen=True, slots=True)
 class OptionTable:
-    """The options of one kind of section."""
+    """The options of one kind of section. since: that of all of them; "": their own."""
 
-    options: tuple[ConfigOption, ...]
+    def __init__(self, *options: ConfigOption, since: str = "") -> None:
+        self.options = tuple(replace(each, since=since or each.since) for each in options)
 
     def has(self, name: str) -> bool:
         """Whether the table has an option of this name."""

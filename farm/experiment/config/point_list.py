@@ -56,7 +56,7 @@ def _read(
     section = Section(name, dict(given), dict(given))
     space = Space(parameters, stimuli)
     points = _points(section, space)
-    points.flags.writeable = False
+    points.setflags(write=False)
     values = options.GENERATOR.read_all(section, kind)
     if kind == GeneratorKind.MANUAL:
         return PointList(points, values["shuffle"])

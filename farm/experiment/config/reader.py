@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any
 
 from farm.call import Array
-from farm.errors import FarmError, InvalidInput, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config import options
 from farm.experiment.config.components import Components
 from farm.experiment.config.definition import (
@@ -43,8 +43,7 @@ def read_config(source: str | Mapping[str, Any]) -> Config:
         return _read(source)
     except FarmError as error:
         line = " ".join(error.message.split())
-        short = line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 3]}..."
-        raise type(error)(short) from None
+        raise type(error)(shortened(line, LONGEST_ERROR)) from None
 
 
 def _read(source: str | Mapping[str, Any]) -> Config:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
-from farm.errors import InvalidInput
+from farm.errors import InvalidInput, shortened
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
 from farm.experiment.config.option_table import number_of
 
@@ -348,5 +348,4 @@ def _texts(column: Any, choices: Sequence[str]) -> Any:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(repr(value), 60)

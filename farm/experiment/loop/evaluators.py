@@ -3,45 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from farm.call import Call, Hints, ModelInfo, Result
+from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client import Client
+from farm.client.daemon_pool import aside
 from farm.client.reports import report_of
-from farm.dispatcher.questions import Questions
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, Unavailable, UnsupportedFeature
+from farm.experiment.config.evaluated_model import EvaluatedModel
 
 T = TypeVar("T")
 
 
-class CallSubmitter(Protocol):
-    """The part of a dispatcher that a loop needs."""
+class PointEvaluator(Protocol):
+    """The interface that a loop needs from a farm."""
 
-    async def submit(self, call: Call, hints: Hints = ...) -> Result:
-        """Return the call's result. Raises FarmError."""
+    async def describe(self, model: str, config: str) -> ModelInfo:
+        """Return the model's tensors for a config. Raises FarmError."""
 
-    async def describe(self, model: str, config: str = ...) -> ModelInfo:
-        """Return the model's description. Raises FarmError."""
+    async def submit(self, call: Call, hints: Hints) -> Result:
+        """Return the result of a call. Raises FarmError; cancelling cancels the call."""
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return workers and other state as JSON data."""
+    async def places(self, model: str) -> int:
+        """Return how many calls of the model run at once; at least 1. Raises FarmError."""
 
-    @property
-    def questions(self) -> Questions:
-        """What the farm answers about itself."""
+
+async def fitting_model(model: EvaluatedModel, farm: PointEvaluator) -> ModelInfo:
+    """Return the farm's description of the model. Raises FarmError if missing or unsuitable."""
+    info = await farm.describe(model.name, canonical_config(model.config))
+    model.bound(info)
+    return info
 
 
 class Around:
     """The farm that the loop is part of."""
 
-    def __init__(self, backend: CallSubmitter) -> None:
+    def __init__(self, backend: Dispatcher) -> None:
         self._backend = backend
 
     async def describe(self, model: str, config: str) -> ModelInfo:
-        """Return the model's tensors for a config. Raises FarmError."""
+        """Return the model's tensors for a config, once models are known. Raises FarmError."""
+        await self._backend.first_worker.known(model)
         return await self._backend.describe(model, config)
 
     async def submit(self, call: Call, hints: Hints) -> Result:
@@ -123,17 +127,7 @@ class RemoteEvaluator:
 
 async def _aside(work: Callable[..., T], *arguments: Any) -> T:
     """Like asyncio.to_thread, but the event loop can end while a farm takes hours to answer."""
-    answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            answer.set_result(work(*arguments))
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="evaluators", daemon=True).start()
-    return await asyncio.wrap_future(answer)
+    return await asyncio.wrap_future(aside(work, *arguments))
 
 
 def _places(workers: Iterable[Mapping[str, Any]], model: str) -> int:

@@ -32,6 +32,9 @@ LARGEST_ASK = 256
 SPARE = 8
 """One filling point is kept ready per this many places."""
 
+PLACES_EVERY_S = 5.0
+"""Seconds after which to ask the farm again how many points it evaluates at once."""
+
 FORGETS = 0.3
 """Weight of the latest time in the running means."""
 
@@ -68,21 +71,34 @@ class Pace:
     places: points that the farm evaluates at once. fill: whether filling points are wanted.
     """
 
-    def __init__(self, places: int, *, fill: bool = True) -> None:
+    def __init__(self, places: int, *, fill: bool = True, began: float = 0.0) -> None:
         self.places = places
-        self.fill = fill
+        self._fill = fill
+        self._looked, self._place_s = began, 0.0
+        self._strategy = -1
         self._evaluating = Mean()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Discard all times of the strategy."""
         self._asking = Mean()
         self._sizes: dict[int, Mean] = {}  # seconds by number of points, in powers of two
         self._size = 1
 
-    def moved_on(self) -> None:
-        """Note that another strategy is current from now on."""
-        self._forget()
+    def found(self, places: int, now: float) -> None:
+        """Record how many points the farm evaluates at once from `now` on."""
+        self._place_s, self._looked = self.place_s(now), now
+        self.places = places
+
+    def place_s(self, now: float) -> float:
+        """Return the time that all places together have had so far, in seconds."""
+        return self._place_s + self.places * (now - self._looked)
+
+    def is_outdated(self, now: float) -> bool:
+        """Whether it is time to ask the farm again for its number of places."""
+        return now - self._looked > PLACES_EVERY_S
+
+    def searches(self, strategy: int, *, fill: bool) -> None:
+        """Discard the times of searches if those were another strategy's."""
+        if strategy != self._strategy:
+            self._asking, self._sizes, self._size = Mean(), {}, 1
+        self._strategy, self._fill = strategy, fill
 
     @property
     def ahead(self) -> int:
@@ -132,7 +148,7 @@ class Pace:
             wanted = max(0, min(free + 2 * self.ahead, left))
             quick = run is not None and 0 < ask <= IDLE_SHARE * run
             return Need(ask=wanted if quick or slow else min(wanted, self._size))
-        if free <= 0 or left <= 0 or not self.fill or run is None or slow:
+        if free <= 0 or left <= 0 or not self._fill or run is None or slow:
             return Need()
         patience = IDLE_SHARE * run - waiting_s
         if patience > CLOCK_S and ask - asking_s <= patience:

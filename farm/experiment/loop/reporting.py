@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol, runtime_checkable
 
 from farm.errors import FarmError
-from farm.experiment.loop.run import ClosedLoop, ExperimentHost
+from farm.experiment.host import Experiments
+from farm.experiment.loop.run import ClosedLoop
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class ReportTaker(Protocol):
 
 @contextlib.asynccontextmanager
 async def reported(
-    loop: ClosedLoop, host: ExperimentHost, number: int, farm: object
+    loop: ClosedLoop, host: Experiments, number: int, farm: object
 ) -> AsyncIterator[None]:
     """Report the progress of a loop while the block runs, and its end."""
     if not isinstance(farm, ReportTaker):
@@ -42,7 +43,7 @@ async def reported(
 
 
 async def _keep_reporting(
-    loop: ClosedLoop, host: ExperimentHost, number: int, farm: ReportTaker
+    loop: ClosedLoop, host: Experiments, number: int, farm: ReportTaker
 ) -> None:
     while True:
         await _report(loop, host, number, farm)
@@ -50,12 +51,7 @@ async def _keep_reporting(
 
 
 async def _report(
-    loop: ClosedLoop,
-    host: ExperimentHost,
-    number: int,
-    farm: ReportTaker,
-    *,
-    ended: bool = False,
+    loop: ClosedLoop, host: Experiments, number: int, farm: ReportTaker, *, ended: bool = False
 ) -> None:
     now, experiment = loop.now(), host.experiments[number]
     finished = now.told + now.failed

@@ -12,8 +12,10 @@ from typing import Any
 
 from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.experiment.host import Experiments
+from farm.experiment.loop.evaluators import PointEvaluator
+from farm.experiment.loop.progress import LoopOptions
 from farm.experiment.loop.reporting import reported
-from farm.experiment.loop.run import ClosedLoop, PointEvaluator
+from farm.experiment.loop.run import ClosedLoop
 from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.state.events import RunPhase, RunState
 
@@ -31,11 +33,11 @@ class Runs:
 
     def start(self) -> None:
         """Accept commands, and resume the loops that ran when the server ended."""
-        self._host.on_run = self.command
+        self._host.accept_commands(self)
         for number, experiment in self._host.experiments.items():
-            if experiment.run is RunPhase.RUNNING:
-                in_flight, budget = experiment.run_options
-                run = ClosedLoop(self._host, number, self._farm, in_flight=in_flight, budget=budget)
+            if experiment.loop.phase is RunPhase.RUNNING:
+                in_flight, budget = experiment.loop.options
+                run = ClosedLoop(self._host, number, self._farm, LoopOptions(in_flight, budget))
                 self._begin(number, self._again(number, run), run)
 
     async def stop(self) -> None:
@@ -50,14 +52,14 @@ class Runs:
         """Carry out `run`, `pause` or `status` and return the answer. Raises FarmError."""
         number = command.experiment
         run = self._runs.get(number)
-        while command.action is RunAction.RUN and run is not None and run.leaving:
+        while command.action is RunAction.RUN and run is not None and run.is_over:
             await asyncio.wait([self._tasks[number]])
             run = self._runs.get(number)
         if command.action is RunAction.RUN and run is not None:
             run.resume(command.in_flight, command.budget)
         elif command.action is RunAction.RUN:
-            in_flight, budget = command.in_flight, command.budget
-            run = ClosedLoop(self._host, number, self._farm, in_flight=in_flight, budget=budget)
+            options = LoopOptions(command.in_flight, command.budget)
+            run = ClosedLoop(self._host, number, self._farm, options)
             self._runs[number] = run
             try:
                 await run.begin()
@@ -70,7 +72,7 @@ class Runs:
                 raise InvalidInput(f"experiment {number} is not running, so it cannot be paused")
             run.pause()
         known = asdict(self._host.experiments[number].snapshot())
-        loop = {} if run is None or run.leaving else {"loop": asdict(run.now())}
+        loop = {} if run is None or run.is_over else {"loop": asdict(run.now())}
         return known | loop
 
     def _begin(self, number: int, going: Coroutine[Any, Any, None], run: ClosedLoop) -> None:
@@ -95,7 +97,6 @@ class Runs:
             log.info("experiment %d: %s", number, progress.why or progress.phase)
         except Exception:
             log.exception("the loop of experiment %d", number)
-            run.leaving = True
             await self._pause(number, "the loop failed, which is a fault of farm; see its log")
         finally:
             del self._runs[number], self._tasks[number]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array, ModelInfo, TensorInfo, numpy_dtype
-from farm.errors import FarmError, InvalidInput, printable
+from farm.errors import FarmError, InvalidInput, printable, shortened
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
 from farm.experiment.config.evaluated_model import EvaluatedModel
 from farm.experiment.config.space import SAME, WHOLE, Space, coordinate
@@ -66,12 +66,7 @@ def _one_line(text: str) -> str:
 
 
 def _trials(
-    name: str,
-    table: SeedTable,
-    config: Config,
-    model: EvaluatedModel,
-    info: ModelInfo,
-    most: int,
+    name: str, table: SeedTable, config: Config, model: EvaluatedModel, info: ModelInfo, most: int
 ) -> InitialTrials:
     """Return the last trials of a file, at most `most`, and a note with what was left out."""
     space = Space.of(config)
@@ -224,8 +219,7 @@ def _coordinate(parameter: Parameter, value: float | str | None) -> float:
 
 
 def _short(text: str) -> str:
-    text = printable(text)
-    return text if len(text) <= LONGEST_EXAMPLE else f"{text[: LONGEST_EXAMPLE - 3]}..."
+    return shortened(printable(text), LONGEST_EXAMPLE)
 
 
 def _last_outcomes(kept: _Kept, table: SeedTable, most: int, limit: int) -> tuple[Array, Array]:

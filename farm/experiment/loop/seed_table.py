@@ -34,12 +34,6 @@ BLOCK_ROWS, BLOCK_NUMBERS = 1024, 10**6
 _BY_POSITION = re.compile(r"(in|out)(put_)?\d+")
 """Names of tensors of which only the position is known."""
 
-Outcomes = Callable[[Array], list[Sequence[float] | str]]
-"""Return, for points that ascend, their outcomes in the experiment's order, or why there are none.
-
-It reads the file, which must be open.
-"""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeedTable:
@@ -57,7 +51,7 @@ class SeedTable:
     entries: Mapping[tuple[int, int], Array]
     config: Mapping[str, Any]
     columns: Mapping[str, Sequence[Any]]
-    outcomes: Outcomes
+    outcomes: Callable[[Array], list[Sequence[float] | str]]
     block: int = BLOCK_ROWS
     version: str = ""
 
@@ -154,7 +148,9 @@ def _shown(tensors: Sequence[TensorInfo]) -> str:
     return ", ".join(f"{t.name} {list(t.shape)}" for t in tensors) or "none"
 
 
-def _of_outputs(file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInfo) -> Outcomes:
+def _of_outputs(
+    file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInfo
+) -> Callable[[Array], list[Sequence[float] | str]]:
     """Return the outcomes of points from the outputs in a file. Raises InvalidInput."""
     expressions = model.bound(info).expressions
     positions = _positions(info)
@@ -239,7 +235,7 @@ def _of_trials(
     former: EvaluatedModel,
     model: EvaluatedModel,
     info: ModelInfo,
-) -> Outcomes:
+) -> Callable[[Array], list[Sequence[float] | str]]:
     """Return the outcomes of an exported experiment's trials. Raises InvalidInput."""
     there = {outcome.name: (i, outcome.kind) for i, outcome in enumerate(old.outcomes)}
     was, now = former.bound(info).expressions, model.bound(info).expressions

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -25,10 +26,10 @@ from farm.experiment.config.ini import Section
 from farm.experiment.config.options import ACQUISITION
 from farm.experiment.models.closed import Criterion, LogImprovement, UpperBound
 from farm.experiment.models.domain import Domain
-from farm.experiment.models.levelset import Ahead, look_ahead
 from farm.experiment.models.normal import (
     DTYPE,
     LEAST_VARIANCE,
+    bivariate_cdf,
     cdf,
     entropy,
     nodes,
@@ -225,6 +226,73 @@ class IntegratedVariance(Believing):
         return (look.covariance**2 / (look.variance + look.noise)[:, None]).mean(-1)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ahead:
+    """Probabilities of being below the level, before and after an observation.
+
+    below: before, shape (b or 1, q). after: shape (b, q, k), for each of k outcomes; weights: the
+    probabilities of the outcomes, shape (b, k) or (k,).
+    """
+
+    below: Tensor
+    after: Tensor
+    weights: Tensor
+
+    def expected(self, of_after: Tensor) -> Tensor:
+        """Return the mean over outcomes (..., k)."""
+        weights = self.weights if self.weights.dim() == 1 else self.weights[:, None, :]
+        return (of_after * weights).sum(-1)
+
+    def information(self) -> Tensor:
+        """Return the expected reduction of the entropy of above or below, shape (b,).
+
+        It is the mean over the points.
+        """
+        return (entropy(self.below) - self.expected(entropy(self.after))).mean(-1)
+
+    def volume_change(self) -> Tensor:
+        """Return the expected absolute change of the fraction of points below, shape (b,)."""
+        change = (self.after.mean(-2) - self.below.mean(-1)[:, None]).abs()
+        return (change * self.weights).sum(-1)
+
+
+def look_ahead(
+    mean: Tensor,
+    variance: Tensor,
+    point_mean: Tensor,
+    point_variance: Tensor,
+    covariance: Tensor,
+    level: float,
+    noise: Tensor | None,
+) -> Ahead:
+    """Return the probabilities that points q are below the level, before and after observing x.
+
+    Both have a closed form for a binary outcome, by the bivariate normal distribution, and take one
+    quadrature for a normal outcome. Source: Letham, Guan, Tymms, Bakshy and Shvartsman, Look-Ahead
+    Acquisition Functions for Bernoulli Level Set Estimation, AISTATS 2022.
+    mean, variance: of the process at x, shape (b,); at the points: (b or 1, q); covariance: of
+    both, (b, q). noise: variance (b,) of a normal observation; None: a binary observation through a
+    probit.
+    """
+    sd = torch.sqrt(point_variance)
+    height = (level - point_mean) / sd
+    below = cdf(height)
+    if noise is not None:
+        step = covariance / torch.sqrt(variance + noise)[:, None]
+        left = (point_variance - step**2).clamp_min(LEAST_VARIANCE)
+        values, weights = nodes(torch.zeros_like(step), torch.ones_like(step))
+        moved = level - point_mean[..., None] - step[..., None] * values
+        return Ahead(below, cdf(moved / torch.sqrt(left)[..., None]), weights)
+    spread = torch.sqrt(1 + variance)
+    yes = cdf(mean / spread)
+    rho = (-covariance / (sd * spread[:, None])).clamp(-1 + 1e-9, 1 - 1e-9)
+    both = bivariate_cdf(*torch.broadcast_tensors(height, (mean / spread)[:, None], rho))
+    if_yes = both / yes[:, None].clamp_min(1e-12)
+    if_no = (below - both) / (1 - yes)[:, None].clamp_min(1e-12)
+    after = torch.stack([if_yes, if_no], -1).clamp(0.0, 1.0)
+    return Ahead(below, after, torch.stack([yes, 1 - yes], -1))
+
+
 class LookAhead(Believing):
     """The information that an observation gives about the set above the target."""
 
@@ -252,18 +320,6 @@ class LookAheadHere(LookAhead):
         look = self.look(X)
         own = look.variance[:, None]
         return self._judged(self._ahead(look, look.mean[:, None], own, own))
-
-
-def volume_change(situation: Situation) -> AcquisitionFunction:
-    return LookAhead(situation, judged=Ahead.volume_change)
-
-
-def information(situation: Situation) -> AcquisitionFunction:
-    return LookAhead(situation, judged=Ahead.information)
-
-
-def information_here(situation: Situation) -> AcquisitionFunction:
-    return LookAheadHere(situation, judged=Ahead.information)
 
 
 def _sampled(situation: Situation) -> dict[str, object]:
@@ -319,9 +375,9 @@ def improvement(situation: Situation) -> Criterion:
 
 _ACQUISITIONS: dict[str, Callable[[Situation], Criterion]] = {
     "MCLevelSetEstimation": Straddle,
-    "EAVC": volume_change,
-    "GlobalMI": information,
-    "LocalMI": information_here,
+    "EAVC": partial(LookAhead, judged=Ahead.volume_change),
+    "GlobalMI": partial(LookAhead, judged=Ahead.information),
+    "LocalMI": partial(LookAheadHere, judged=Ahead.information),
     "MCPosteriorVariance": Variance,
     "PairwiseMCPosteriorVariance": PairVariance,
     "BernoulliMCMutualInformation": MutualInformation,

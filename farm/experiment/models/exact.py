@@ -134,10 +134,6 @@ def numbers_of(model: SingleTaskGP) -> Array:
     return np.concatenate([[model.mean_module.constant.item()], *logs])
 
 
-Slope = Callable[[Array, Array], Array]
-"""Maps derivatives by mean and by variance, both (b,), to gradients by the points (b, d)."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
     """The posterior at b separate points, in the shape that BoTorch expects: (b, 1, 1)."""
@@ -149,7 +145,7 @@ class Moments:
 class Exact(Model):  # type: ignore[misc]  # botorch has no types
     """The posterior of a fitted model, for outcomes of mean 0 and variance 1.
 
-    `believing`: the posterior when points in flight count as observed with their expected outcome.
+    `believing`: the posterior when f at points in flight counts as known: it is as expected there.
     """
 
     num_outputs = 1
@@ -161,6 +157,7 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         self._scales: Array = model.covar_module.base_kernel.lengthscale.detach()[0].numpy()
         self._amplitude = model.covar_module.outputscale.item()
         self._noise = model.likelihood.noise.item()
+        self._told = len(model.train_targets)
         self._constant = model.mean_module.constant.item()
         # In evaluation mode the model has transformed its inputs already.
         self._x: Array = model.train_inputs[0].detach().numpy() / self._scales
@@ -174,7 +171,8 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         from scipy.linalg import lapack
 
         covariance = self._shared(self._x)
-        for extra in (self._noise, 1e-6 * self._amplitude):
+        noise = np.where(np.arange(len(covariance)) < self._told, self._noise, 0.0)
+        for extra in (noise, 1e-6 * self._amplitude):
             covariance.flat[:: len(covariance) + 1] += extra
             factor, failed = lapack.dpotrf(covariance, lower=1)
             if not failed:
@@ -194,7 +192,11 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         return encoded / torch.from_numpy(self._scales)
 
     def believing(self, pending: Tensor) -> Exact:
-        """Return the posterior after `pending` (p, d) were observed as this one expects."""
+        """Return the posterior after f was found at `pending` (p, d) to be as this one expects.
+
+        Found without noise: otherwise what one observation leaves uncertain there would make the
+        same place, where the mean is high already, the most promising one again.
+        """
         if not len(pending):
             return self
         later = object.__new__(Exact)
@@ -202,7 +204,7 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         later._x = np.concatenate([self._x, self._scaled(pending).numpy()])
         later._norms = (later._x**2).sum(1)
         later._inverse = later._root()
-        # An observation that was expected changes no mean, so its weight is 0.
+        # An expected outcome leaves the mean as it is, so its weight is 0.
         later._weights = np.concatenate([self._weights, np.zeros(len(pending))])
         return later
 
@@ -222,7 +224,7 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         explained, variance = _Moments.apply(self._scaled(points), self)
         return self._constant + explained, variance
 
-    def steep(self, points: Array) -> tuple[Array, Array, Slope]:
+    def steep(self, points: Array) -> tuple[Array, Array, Callable[[Array, Array], Array]]:
         """Return mean and variance of f at points (b, d) that are not encoded, and their slope."""
         explained, variance, slope = self.terms(points / self._scales)
         return (
@@ -231,7 +233,7 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
             lambda by_mean, by_variance: slope(by_mean, by_variance) / self._scales,
         )
 
-    def terms(self, scaled: Array) -> tuple[Array, Array, Slope]:
+    def terms(self, scaled: Array) -> tuple[Array, Array, Callable[[Array, Array], Array]]:
         """Return the moments at scaled features (b, d), the mean without its constant."""
         shared = self._shared(scaled)
         white = shared @ self._inverse.T

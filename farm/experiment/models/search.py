@@ -3,23 +3,70 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.optim import optimize_acqf_mixed_alternating
+from botorch.optim.batched_lbfgs_b import fmin_l_bfgs_b_batched
 from torch import Tensor
 
 from farm.call import Array
-from farm.experiment.models.ascent import climbed, spread_by_value
 from farm.experiment.models.closed import Criterion, graded
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
 
-Snap = Callable[[Tensor], Tensor]
-"""Maps rows (b, 1, stimuli * d) to those of the points after rounding."""
+MOST_STEPS = 20
+MOST_TRIED = 10
+"""Points along the line of a step: several are for edges of criteria that have no
+gradient there.
+"""
+
+
+def spread_by_value(values: Tensor, count: int) -> Tensor:
+    """Return `count` indices of values, drawn in favour of great ones; the greatest is among them.
+
+    Weights are those of BoTorch's initialize_q_batch. Random numbers are torch's own.
+    """
+    spread = values.std()
+    weights = torch.ones_like(values)
+    if spread > 0 and torch.isfinite(spread):
+        weights = torch.exp((values - values.mean()) / spread)
+    drawn = torch.multinomial(weights, count)
+    top = values.argmax()
+    if top not in drawn:
+        drawn[-1] = top
+    return drawn
+
+
+def climbed(
+    graded: Callable[[Array], tuple[Array, Array]], rows: Array, free: Sequence[int], bounds: Array
+) -> Array:
+    """Return rows (b, columns) after climbing from each along its columns `free`.
+
+    bounds: of all columns, (2, columns).
+    """
+    whole = rows.copy()
+
+    def downhill(x: Array, batch_indices: list[int]) -> tuple[Array, Array]:
+        some = whole[batch_indices]
+        some[:, free] = x
+        values, gradients = graded(some)
+        return -values, -gradients[:, free]
+
+    found, _, _ = fmin_l_bfgs_b_batched(
+        downhill,
+        rows[:, free],
+        bounds=[*bounds[:, free].T],
+        maxiter=MOST_STEPS,
+        maxls=MOST_TRIED,
+        pass_batch_indices=True,
+    )
+    whole[:, free] = np.asarray(found)
+    return whole
+
 
 LEAST_DISTANCE = 1e-3
 """Minimum distance of points in flight, in the unit cube: nearer ones would add no information.
@@ -33,7 +80,6 @@ NEAR = (1.5 * LEAST_DISTANCE) ** 2
 CANDIDATES = 512
 RESTARTS = 10
 STARTS = 2
-MOST_STEPS = 20
 CHUNK = 64
 """Points evaluated at once, which bounds the memory."""
 
@@ -123,7 +169,7 @@ class Apart(AcquisitionFunction):  # type: ignore[misc]  # botorch has no types
 
 
 def polished(
-    apart: Apart, row: Tensor, value: Tensor, domain: Domain, snapped: Snap
+    apart: Apart, row: Tensor, value: Tensor, domain: Domain, snapped: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Improve `row` (1, columns) and its value by steps that need no gradients.
 
@@ -154,7 +200,9 @@ def polished(
     return row, value
 
 
-def _climb(apart: Apart, domain: Domain, starts: Array, snapped: Snap) -> tuple[Tensor, Tensor]:
+def _climb(
+    apart: Apart, domain: Domain, starts: Array, snapped: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
     """Return the best row (1, columns) and its value, where all columns are continuous or fixed."""
     seed = int(torch.randint(2**31, ()))
     spread = domain.sample(CANDIDATES, seed).reshape(CANDIDATES, 1, -1)

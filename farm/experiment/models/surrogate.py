@@ -166,11 +166,7 @@ def _fit(mll: MarginalLogLikelihood) -> None:
         exact.fit(mll.model)
         return
     try:
-        fit_gpytorch_mll(
-            mll,
-            optimizer=fit_gpytorch_mll_scipy,
-            optimizer_kwargs={"options": STEPS},
-        )
+        fit_gpytorch_mll(mll, optimizer=fit_gpytorch_mll_scipy, optimizer_kwargs={"options": STEPS})
     except ModelFittingError:
         mll.eval()  # keep the most probable values of the priors
 

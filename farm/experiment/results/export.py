@@ -58,8 +58,9 @@ def write_sweep(record: ExperimentRecord, path: Path, provenance: dict[str, str]
 def write_csv(record: ExperimentRecord, out: TextIO) -> int:
     """Write the recorded trials of an experiment as a table; return its number of rows.
 
-    The columns are those of AEPsych. Points that could not be evaluated have their error and no
-    outcome.
+    The columns are those of AEPsych, then the strategy that generated the point, whether it is a
+    space-filling point in place of a proposed one, and whether models use its outcome.
+    Points that could not be evaluated have their error and no outcome.
     """
     trials = [t for t in record.trials if t.outcome in (TrialOutcome.TOLD, TrialOutcome.FAILED)]
     extra = list(dict.fromkeys(key for trial in trials for key in trial.extra))
@@ -76,21 +77,26 @@ def write_csv(record: ExperimentRecord, out: TextIO) -> int:
     parameters = [name for name, *_ in _columns(config)]
     outcomes = [outcome.name for outcome in config.outcomes]
     # A user's key may have the same name as a column.
-    taken = {*about, "timestamp", *parameters, *outcomes}
+    made = ("strategy", "filled_in", "modelled")
+    taken = {*about, "timestamp", *parameters, *outcomes, *made}
     shown = [f"extra.{key}" if key in taken else key for key in extra]
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*about, "timestamp", *parameters, *outcomes, *shown])
+    writer.writerow([*about, "timestamp", *parameters, *outcomes, *made, *shown])
     space = Space.of(config)
     for trial in sorted(trials, key=lambda t: t.told_at or 0.0):
         values = [] if trial.values is None else trial.values.tolist()
         further = {**trial.extra, **({"error": trial.error} if trial.error else {})}
+        cells = [further.get(key, "") for key in extra]
         writer.writerow(
             [
                 *about.values(),
                 datetime.fromtimestamp(trial.told_at or 0.0, UTC).isoformat(),
                 *_values(space, trial.point),
                 *(values or [""] * len(outcomes)),
-                *(_cell(further.get(key, "")) for key in extra),
+                "" if trial.strategy is None else config.strategies[trial.strategy].name,
+                int(trial.filler),
+                int(trial.modelled),
+                *(c if isinstance(c, str | int | float) else json.dumps(c) for c in cells),
             ]
         )
     return len(trials)
@@ -110,10 +116,6 @@ def _values(space: Space, point: Array) -> list[Any]:
     if space.stimuli == 1:
         return columns
     return [value for column in columns for value in column]
-
-
-def _cell(value: Any) -> Any:
-    return value if isinstance(value, str | int | float) else json.dumps(value)
 
 
 def _plan(record: ExperimentRecord, provenance: dict[str, str]) -> Plan:

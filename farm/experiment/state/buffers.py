@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from farm.call import Array
+from farm.experiment.state.events import Seeded, Told
 
 
 class GrowableRows:
@@ -36,23 +37,69 @@ class GrowableRows:
 
     def all(self) -> Array:
         """Return all rows, read-only."""
-        return self.last(self._count)
-
-    def last(self, count: int) -> Array:
-        """Return the last `count` rows, read-only."""
-        view = self._room[max(self._count - count, 0) : self._count]
-        view.flags.writeable = False
+        view = self._room[: self._count]
+        view.setflags(write=False)
         return view
+
+
+class TrialData:
+    """The trials of one experiment, as models and rules see them; its length: those modelled.
+
+    recorded: number of trials told, modelled or not. ones: how often each outcome was 1 in modelled
+    trials, shape (outcomes,); replaced, not modified.
+    warm_start: trials of earlier experiments, which count only for models.
+    """
+
+    def __init__(self, stimuli: int, dimensions: int, outcomes: int) -> None:
+        self.recorded = 0
+        self.ones: Array = np.zeros(outcomes, dtype=np.int64)
+        self.warm_start: list[Seeded] = []
+        self._x = GrowableRows((stimuli, dimensions))
+        self._y = GrowableRows((outcomes,))
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def add(self, event: Told) -> None:
+        """Add the trials of an event."""
+        self.recorded += len(event.points)
+        rows = event.modelled
+        self._x.extend(event.points[rows])
+        self._y.extend(event.outcomes[rows])
+        self.ones = self.ones + np.count_nonzero(event.outcomes[rows] == 1.0, axis=0)
+
+    def all(self) -> tuple[Array, Array]:
+        """Return points and outcomes of the modelled trials: (n, stimuli, d), (n, outcomes)."""
+        return self._x.all(), self._y.all()
+
+    def up_to(self, strategy: int) -> tuple[Array, Array]:
+        """Return the warm start of the strategies up to this position, and the modelled trials."""
+        x, y = self.all()
+        if seeds := [seeds for seeds in self.warm_start if seeds.strategy <= strategy]:
+            x = np.concatenate([*(seeds.points for seeds in seeds), x])
+            y = np.concatenate([*(seeds.outcomes for seeds in seeds), y])
+        return x, y
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        x, y = self.all()
+        assert len(x) == len(y) <= self.recorded
+        assert np.isfinite(x).all()
+        assert np.isfinite(y).all()
+        assert all(np.isfinite(seeds.points).all() for seeds in self.warm_start)
+        assert all(np.isfinite(seeds.outcomes).all() for seeds in self.warm_start)
+        assert (self.ones == np.count_nonzero(y == 1.0, axis=0)).all()
 
 
 class PointPool:
     """Points with ascending ids and times, oldest first; any of them may be removed.
 
     ids: shape (p,). points: shape (p, ...). times: shape (p,). All three are replaced, not
-    modified.
+    modified. added: number of points ever added.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
+        self.added = 0
         self.ids: Array = np.empty(0, dtype=np.int64)
         self.points: Array = np.empty((0, *shape))
         self.times: Array = np.empty(0)
@@ -62,6 +109,7 @@ class PointPool:
 
     def add(self, ids: Sequence[int], points: Array, time: float) -> None:
         """Add points, shape (n, ...), at the end."""
+        self.added += len(ids)
         self.ids = np.concatenate([self.ids, np.asarray(ids, dtype=np.int64)])
         self.points = np.concatenate([self.points, points])
         self.times = np.concatenate([self.times, np.full(len(ids), time)])

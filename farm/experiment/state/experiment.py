@@ -7,7 +7,7 @@ follow from the applied events, so the same events give the same experiment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from farm.experiment.ask.generators import length_of
 from farm.experiment.config.definition import Config, OutcomeKind, Strategy
 from farm.experiment.config.space import Space
 from farm.experiment.config.work import Data, Generate
-from farm.experiment.state.buffers import GrowableRows, PointPool
+from farm.experiment.state.buffers import PointPool, TrialData
 from farm.experiment.state.events import (
     Asked,
     Event,
@@ -73,19 +73,75 @@ class Snapshot:
     note: str
 
 
+@dataclass(slots=True, eq=False)
+class LoopRecord:
+    """The recorded part of an experiment's closed loop.
+
+    phase: None if there never was a loop; why: the reason for it; options: the in_flight and budget
+    it began with. model_version: that of the model that evaluated points, "" if it is not known;
+    job: the job of the batch system in which the loop began last.
+    evaluations: points that it has asked for; evaluating: those of them without an outcome, by id;
+    failed: those that could not be evaluated.
+    """
+
+    phase: RunPhase | None = None
+    why: str = ""
+    options: tuple[int | None, int | None] = None, None
+    model_version: str = ""
+    job: str = ""
+    evaluations: int = 0
+    failed: int = 0
+    evaluating: dict[int, Array] = field(default_factory=dict)
+
+    def apply(self, event: RunState) -> None:
+        """Record that the loop began, paused or ended."""
+        self.phase, self.why = event.phase, event.why
+        if event.phase is RunPhase.RUNNING:
+            self.options = event.in_flight, event.budget
+            self.model_version, self.job = event.version or self.model_version, event.job
+
+    def fail(self, points: int) -> None:
+        """Record points that could not be evaluated."""
+        self.failed += points
+
+    def asked(self, event: Asked) -> None:
+        """Record points that the loop asked for."""
+        self.evaluations += len(event.ids)
+        self.evaluating.update(zip(event.ids, event.points, strict=True))
+
+
+@dataclass(slots=True, eq=False)
+class StrategyProgress:
+    """The progress of the strategy at position `index`, since it became the current one.
+
+    told_before: trials modelled before it. asks: points asked for, of which `fillers` are
+    space-filling. ended: it was ended by request. post_range: of its last points, see Generated.
+    """
+
+    index: int = 0
+    told_before: int = 0
+    asks: int = 0
+    fillers: int = 0
+    ended: bool = False
+    post_range: float | None = None
+
+    def end(self) -> None:
+        """End the strategy by request."""
+        self.ended = True
+
+    def asked(self, event: Asked) -> None:
+        """Record points of this strategy."""
+        self.asks += len(event.ids)
+        self.fillers += len(event.ids) * event.filler
+        self.post_range = self.post_range if event.post_range is None else event.post_range
+
+
 class Experiment:
     """One experiment. Its owner applies events; all other code only reads.
 
     number, config, seed, experiment_id: as in its SetUp event. space: of config's parameters.
-    strategy_index: position of the current strategy. asked: points handed out, including fillers;
-    told, modelled: trials recorded, and those of them that count for models and rules.
-    run: the closed loop's phase, None if there never was one; run_why: the reason for it;
-    run_options: the in_flight and budget it began with; evaluations: points that it has asked for;
-    evaluating: those of them without an outcome, by id.
-    model_version: that of the model that evaluated them, "" if it is not known; job: the job of the
-    batch system in which the closed loop began last.
-    warm_start: trials of earlier experiments, which count only for models.
-    note: how the last points were generated, if it differs from the config.
+    note: how the last points were generated, if it differs from the config. loop: the record of its
+    closed loop.
     """
 
     def __init__(
@@ -96,32 +152,13 @@ class Experiment:
         self.seed = seed
         self.experiment_id = experiment_id
         self.space = Space.of(config)
-        self._lengths = [length_of(s.generator, config) for s in config.strategies]
-        # The whole experiment.
-        self.asked = 0
-        self.told = 0
-        self.failed = 0
         self.note = ""
-        self.run: RunPhase | None = None
-        self.run_why = ""
-        self.run_options: tuple[int | None, int | None] = None, None
-        self.model_version = self.job = ""
-        self.evaluations = 0
-        self.evaluating: dict[int, Array] = {}
-        self.warm_start: list[Seeded] = []
+        self.loop = LoopRecord()
+        self._lengths = [length_of(s.generator, config) for s in config.strategies]
         self._fillers = 0
-        self._x = GrowableRows((config.stimuli, self.space.dimensions))
-        self._y = GrowableRows((len(config.outcomes),))
-        self._binary = [i for i, o in enumerate(config.outcomes) if o.kind is OutcomeKind.BINARY]
-        self._ones = np.zeros(len(config.outcomes), dtype=np.int64)
+        self._trials = TrialData(config.stimuli, self.space.dimensions, len(config.outcomes))
         self._pending = PointPool((config.stimuli, self.space.dimensions))
-        # The current strategy.
-        self.strategy_index = 0
-        self._asks = 0
-        self._own_fillers = 0
-        self._ended = False
-        self._told_before = 0
-        self._post_range: float | None = None
+        self._current = StrategyProgress()
 
     # Events
 
@@ -133,79 +170,75 @@ class Experiment:
             case SetUp():
                 pass  # handled by the constructor
             case Seeded():
-                self.warm_start.append(event)
+                self._trials.warm_start.append(event)
             case Asked():
                 self._apply_asked(event)
             case Told():
                 self._apply_told(event)
             case Failed():
-                self.failed += len(event.ids)
+                self.loop.fail(len(event.ids))
                 self._settle(event.ids)
             case Released():
                 self._settle(event.ids)
             case Finished():
                 # Asks and finishes are in the order of the journal: this one may come too late.
-                self._ended = self._ended or event.strategy == self.strategy_index
+                if event.strategy == self._current.index:
+                    self._current.end()
             case RunState():
-                self.run, self.run_why = event.phase, event.why
-                if event.phase is RunPhase.RUNNING:
-                    self.run_options = event.in_flight, event.budget
-                    self.model_version, self.job = event.version or self.model_version, event.job
+                self.loop.apply(event)
             case _:
                 raise InvalidInput(f"an event of an unknown kind, {type(event).__name__}")
 
     def _apply_asked(self, event: Asked) -> None:
-        if event.strategy > self.strategy_index:
-            self._enter(event.strategy)
-        count = len(event.ids)
-        self.asked += count
-        self._fillers += count * event.filler
+        if event.strategy > self._current.index:
+            self._current = StrategyProgress(event.strategy, told_before=self.modelled)
+            self._pending.remove(self._left_by_change())
+        self._fillers += len(event.ids) * event.filler
         # Fillers take no turn: they may arrive after their strategy was left.
-        if event.strategy == self.strategy_index:
-            self._asks += count
-            self._own_fillers += count * event.filler
-            self._post_range = self._post_range if event.post_range is None else event.post_range
+        if event.strategy == self._current.index:
+            self._current.asked(event)
         if event.run:
-            self.evaluations += count
-            self.evaluating.update(zip(event.ids, event.points, strict=True))
+            self.loop.asked(event)
         self.note = event.note
         self._pending.add(event.ids, event.points, event.time)
         self._pending.keep_last(MAX_PENDING)
 
-    def _enter(self, strategy: int) -> None:
-        self.strategy_index = strategy
-        self._asks = 0
-        self._own_fillers = 0
-        self._ended = False
-        self._told_before = self.modelled
-        self._post_range = None
-        self._pending.remove(self._left_by_change())
-
     def _apply_told(self, event: Told) -> None:
-        self.told += len(event.points)
-        rows = event.modelled
-        self._x.extend(event.points[rows])
-        self._y.extend(event.outcomes[rows])
-        self._ones += np.count_nonzero(event.outcomes[rows] == 1.0, axis=0)
+        self._trials.add(event)
         self._settle([id for id in event.ids if id is not None])
 
     def _settle(self, ids: Sequence[int]) -> None:
         """Mark these points as no longer waiting for an outcome."""
         self._pending.remove(ids)
         for id in ids:
-            self.evaluating.pop(id, None)
+            self.loop.evaluating.pop(id, None)
 
     # Views
 
     @property
+    def asked(self) -> int:
+        """Number of points handed out, including fillers."""
+        return self._pending.added
+
+    @property
+    def told(self) -> int:
+        """Number of trials recorded."""
+        return self._trials.recorded
+
+    @property
     def modelled(self) -> int:
         """Number of trials that count for models and rules."""
-        return len(self._x)
+        return len(self._trials)
 
     @property
     def warnings(self) -> list[str]:
         """Deviations from the config, and the origin of the warm start: a sentence each."""
-        return [*self.config.warnings, *(seeds.note for seeds in self.warm_start)]
+        return [*self.config.warnings, *(seeds.note for seeds in self._trials.warm_start)]
+
+    @property
+    def strategy_index(self) -> int:
+        """Position of the current strategy."""
+        return self._current.index
 
     @property
     def strategy(self) -> Strategy:
@@ -227,18 +260,17 @@ class Experiment:
     @property
     def finished(self) -> bool:
         """Whether the last strategy is current and its rules are met."""
-        return self.finished_after(self.strategy_index)
+        return self._is_last(self._current.index) and self._met(self._current)
 
     def finished_after(
         self, strategy: int, points: int = 0, post_range: float | None = None
     ) -> bool:
         """Whether the experiment is finished after `points` more points of that strategy."""
-        if strategy != len(self.config.strategies) - 1:
+        if not self._is_last(strategy):
             return False
-        if strategy == self.strategy_index:
-            last = self._post_range if post_range is None else post_range
-            return self._met(strategy, self._asks + points, self._own_fillers, self._ended, last)
-        return self._met(strategy, points, 0, False, post_range)
+        now = self._current if strategy == self._current.index else StrategyProgress(strategy)
+        last = now.post_range if post_range is None else post_range
+        return self._met(replace(now, asks=now.asks + points, post_range=last))
 
     def snapshot(self) -> Snapshot:
         """Return the publicly visible state."""
@@ -251,33 +283,29 @@ class Experiment:
             asked=self.asked,
             told=self.told,
             modelled=self.modelled,
-            failed=self.failed,
+            failed=self.loop.failed,
             pending=len(self._pending),
             finished=self.finished,
-            run=self.run,
-            run_why=self.run_why,
+            run=self.loop.phase,
+            run_why=self.loop.why,
             note=self.note,
         )
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert 0 <= self.strategy_index < len(self.config.strategies)
-        assert 0 <= self._own_fillers <= self._asks <= self.asked
-        assert self._own_fillers <= self._fillers <= self.asked
-        assert len(self._x) == len(self._y) <= self.told
-        assert np.isfinite(self._x.all()).all()
-        assert np.isfinite(self._y.all()).all()
-        assert all(np.isfinite(seeds.points).all() for seeds in self.warm_start)
-        assert all(np.isfinite(seeds.outcomes).all() for seeds in self.warm_start)
-        assert 0 <= self._told_before <= self.modelled
-        assert (self._ones == np.count_nonzero(self._y.all() == 1.0, axis=0)).all()
+        now = self._current
+        assert 0 <= now.index < len(self.config.strategies)
+        assert 0 <= now.fillers <= now.asks <= self.asked
+        assert now.fillers <= self._fillers <= self.asked
+        assert 0 <= now.told_before <= self.modelled
+        self._trials.check()
         ids = self._pending.ids
         assert len(ids) <= min(MAX_PENDING, self.asked)
         assert (np.diff(ids) > 0).all()
         assert not len(ids) or 0 <= ids[0] <= ids[-1] < self.asked
         assert len(ids) == len(self._pending.points) == len(self._pending.times)
-        assert len(self.evaluating) <= self.evaluations <= self.asked
-        assert all(0 <= id < self.asked for id in self.evaluating)
+        assert len(self.loop.evaluating) <= self.loop.evaluations <= self.asked
+        assert all(0 <= id < self.asked for id in self.loop.evaluating)
 
     # Decisions
 
@@ -288,21 +316,22 @@ class Experiment:
         counts, or lead to the next strategy. 0: none, at least until the points in evaluation have
         an outcome.
         """
-        strategy, last = self.strategy, self.strategy_index == len(self.config.strategies) - 1
+        strategy, now, last = self.strategy, self._current, self._is_last(self._current.index)
         if self.finished:
             return 0
-        if self._ended or strategy.run_indefinitely:
+        if now.ended or strategy.run_indefinitely:
             return None
-        length = self._lengths[self.strategy_index]
+        length = self._lengths[now.index]
         if length is not None:
-            left = length - (self._asks - self._own_fillers)
+            left = length - (now.asks - now.fillers)
             return left if left > 0 else 0 if last else None
-        coming = self.modelled + len(self.evaluating)
-        wanted = max(strategy.min_asks - self._asks, strategy.min_total_tells - coming)
+        evaluating = len(self.loop.evaluating)
+        coming = self.modelled + evaluating
+        wanted = max(strategy.min_asks - now.asks, strategy.min_total_tells - coming)
         if wanted <= 0:
-            waits = last and self.evaluating and self._is_spread(strategy, self._post_range)
+            waits = last and evaluating and self._is_spread(strategy, now.post_range)
             return 0 if waits else None
-        return wanted if strategy.max_asks is None else min(wanted, strategy.max_asks - self._asks)
+        return wanted if strategy.max_asks is None else min(wanted, strategy.max_asks - now.asks)
 
     def generate(
         self,
@@ -319,7 +348,7 @@ class Experiment:
         """
         strategy = self._next_strategy()
         changes = strategy != self.strategy_index
-        asked = 0 if changes else self._asks - self._own_fillers
+        asked = 0 if changes else self._current.asks - self._current.fillers
         modelled = self.config.strategies[strategy].surrogate is not None
         pending = self.space.empty()
         if modelled:
@@ -340,11 +369,9 @@ class Experiment:
 
     def data(self, strategy: int) -> Data:
         """Return the data that the surrogate of that strategy is fitted to."""
-        x, y = self._x.all(), self._y.all()
-        if seeds := [seeds for seeds in self.warm_start if seeds.strategy <= strategy]:
-            x = np.concatenate([*(seeds.points for seeds in seeds), x])
-            y = np.concatenate([*(seeds.outcomes for seeds in seeds), y])
-        since = self.modelled - self._told_before if strategy <= self.strategy_index else 0
+        x, y = self._trials.up_to(strategy)
+        now = self._current
+        since = self.modelled - now.told_before if strategy <= now.index else 0
         chosen = self.config.strategies[strategy]
         recent = chosen.keep_most_recent
         if recent is not None and recent < len(x):
@@ -360,7 +387,7 @@ class Experiment:
     @property
     def trials(self) -> tuple[Array, Array]:
         """Return points and outcomes of all modelled trials: (n, stimuli, d), (n, outcomes)."""
-        return self._x.all(), self._y.all()
+        return self._trials.all()
 
     def with_surrogate(self) -> int | None:
         """Return the strategy that answers queries, or None.
@@ -377,7 +404,7 @@ class Experiment:
         Points that a closed loop evaluates are excluded: only the loop tells their outcomes.
         """
         ids: list[int | None] = [None] * len(points)
-        own = list(self.evaluating) if self.run is RunPhase.RUNNING else []
+        own = list(self.loop.evaluating) if self.loop.phase is RunPhase.RUNNING else []
         open_ = np.flatnonzero(~np.isin(self._pending.ids, own))
         if len(open_) and len(points):
             # Most clients return the points unchanged; comparing all with all takes longer.
@@ -396,45 +423,46 @@ class Experiment:
     def expired(self, now: float) -> tuple[int, ...]:
         """Return the ids of overdue pending points, except those of a closed loop."""
         late = self._pending.ids[self._pending.times < now - PENDING_LIMIT_S].tolist()
-        return tuple(id for id in late if id not in self.evaluating)
+        return tuple(id for id in late if id not in self.loop.evaluating)
 
     def _left_by_change(self) -> list[int]:
         """Return the ids of the pending points that a change of strategy releases.
 
         The points of a closed loop stay: it tells their outcomes, whichever strategy they are from.
         """
-        return [id for id in self._pending.ids.tolist() if id not in self.evaluating]
+        return [id for id in self._pending.ids.tolist() if id not in self.loop.evaluating]
+
+    def _is_last(self, strategy: int) -> bool:
+        return strategy == len(self.config.strategies) - 1
 
     def _next_strategy(self) -> int:
         """Return the position of the strategy that generates the next points."""
-        index = self.strategy_index
-        met = self._met(index, self._asks, self._own_fillers, self._ended, self._post_range)
-        return index + 1 if met and index + 1 < len(self.config.strategies) else index
+        index = self._current.index
+        return index + 1 if not self._is_last(index) and self._met(self._current) else index
 
-    def _met(
-        self, index: int, asks: int, fillers: int, ended: bool, post_range: float | None
-    ) -> bool:
-        """Whether that strategy is finished, given the number of its asks."""
-        strategy = self.config.strategies[index]
-        if ended:
+    def _met(self, progress: StrategyProgress) -> bool:
+        """Whether a strategy with this progress is finished."""
+        strategy = self.config.strategies[progress.index]
+        if progress.ended:
             return True
         if strategy.run_indefinitely or not self.modelled:
             return False
-        if strategy.max_asks is not None and asks >= strategy.max_asks:
+        if strategy.max_asks is not None and progress.asks >= strategy.max_asks:
             return True
-        length = self._lengths[index]
+        length = self._lengths[progress.index]
         if length is not None:
-            return asks - fillers >= length
+            return progress.asks - progress.fillers >= length
         return (
-            asks >= strategy.min_asks
+            progress.asks >= strategy.min_asks
             and self.modelled >= strategy.min_total_tells
-            and self._is_spread(strategy, post_range)
+            and self._is_spread(strategy, progress.post_range)
         )
 
     def _is_spread(self, strategy: Strategy, post_range: float | None) -> bool:
         """Whether outcomes and surrogate vary as much as the strategy's rules require."""
         least, wanted = strategy.min_total_outcome_occurrences, strategy.min_post_range
-        ones = self._ones[self._binary].tolist()
+        binary = [o.kind is OutcomeKind.BINARY for o in self.config.outcomes]
+        ones = self._trials.ones[binary].tolist()
         return all(least <= n <= self.modelled - least for n in ones) and (
             wanted is None or (post_range is not None and post_range >= wanted)
         )

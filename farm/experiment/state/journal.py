@@ -4,8 +4,6 @@
 
 `append` confirms after the data is on disk; appends that arrive during a write share the next one.
 Other processes may read meanwhile, see `read_journal`. `FILE.lock` keeps a second server out.
-Journals of earlier releases, see `sqlite.py`, can be read unchanged, and are rewritten when a
-server opens them.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,25 +18,36 @@ from pathlib import Path
 import orjson
 
 from farm.errors import InvalidInput, Unavailable
-from farm.experiment.state import sqlite
 from farm.experiment.state.events import Event, from_json, to_json
 from farm.storage import journal as storage
 from farm.storage.commits import Commits
 from farm.storage.errors import LockHeld, StorageError, WrongFormat
-from farm.storage.files import keep_as, sync
+from farm.storage.files import resolved
 from farm.storage.frames import Format, Frame, Record, damage_after, read_frames
 from farm.storage.lock import Lock, is_held
 
 logger = logging.getLogger(__name__)
 
 FORMAT = Format("farm experiments journal", 2, kinds=b"E")
-"""Files of version 1 were SQLite databases."""
 
 PRIVATE = 0o600
 """Permissions of the journal: only its owner may read the outcomes."""
 
-EVENTS_A_RECORD = 1000
-"""Events per record when a journal is rewritten."""
+
+class EventCommits(Commits[Sequence[Event]]):
+    """Writes events to the journal at `path`."""
+
+    def __init__(self, path: Path, journal: storage.Journal, lock: Lock) -> None:
+        self._path = path
+        super().__init__(journal, lock)
+
+    def encode(self, item: Sequence[Event]) -> Record:
+        """Return the record of events that are written together."""
+        return _record(item)
+
+    def explain(self, error: Exception) -> Unavailable:
+        """Return the error that clients get."""
+        return Unavailable(f"the journal {self._path} cannot be written: {error}; nothing was done")
 
 
 class ExperimentJournal:
@@ -55,9 +63,7 @@ class ExperimentJournal:
         except BaseException:
             lock.release()
             raise
-        self._commits: Commits[Sequence[Event]] | None = Commits(
-            file, lock, encode=_record, explain=self._unwritten
-        )
+        self._commits: EventCommits | None = EventCommits(path, file, lock)
 
     def load(self) -> Iterator[Event]:
         """Yield all events from the first on. Raises Unavailable if the file is damaged."""
@@ -77,18 +83,12 @@ class ExperimentJournal:
             self._commits.close()
             self._commits = None
 
-    def _unwritten(self, error: Exception) -> Unavailable:
-        return Unavailable(f"the journal {self.path} cannot be written: {error}; nothing was done")
-
 
 def read_journal(path: Path) -> Iterator[Event]:
     """Yield all events in a journal, even while a server writes. Raises Unavailable."""
     if not path.is_file():
         raise Unavailable(f"there is no journal {path}; `farm experiment serve` creates one")
     with _explained(path):
-        if sqlite.is_sqlite(path):
-            yield from sqlite.read_events(path)
-            return
         for frame in _frames(path):
             for line in frame.payload.tobytes().splitlines():
                 yield from_json(json.loads(line))
@@ -113,15 +113,16 @@ def _locked(path: Path) -> Lock:
             "its own --journal"
         ) from None
     except OSError as error:
-        raise Unavailable(f"the journal {path} cannot be created: {error.strerror}") from None
+        raise Unavailable(
+            f"the journal {path} cannot be created: {error.strerror}; name one in another folder"
+        ) from None
 
 
 def _opened(path: Path) -> storage.Journal:
-    """Return the journal, open at its end; create or rewrite it if needed."""
+    """Return the journal, open at its end; create it if needed."""
+    path = resolved(path)
     if not path.exists() or not path.stat().st_size:
         return storage.Journal.start(path, FORMAT, [], mode=PRIVATE)
-    if sqlite.is_sqlite(path):
-        return _rewritten(path)
     sequence, end = 0, len(FORMAT.magic)
     for frame in _frames(path):
         sequence, end = frame.sequence, frame.end
@@ -130,37 +131,6 @@ def _opened(path: Path) -> storage.Journal:
         text = "the last %d bytes of the journal %s are no whole record, as after a kill: dropped"
         logger.warning(text, torn, path)
     return storage.Journal(path, FORMAT, sequence=sequence, size=end)
-
-
-def _rewritten(path: Path) -> storage.Journal:
-    """Rewrite a journal of an earlier release; the old file is kept as FILE.sqlite."""
-    with sqlite.taken(path) as events:
-        records = (_record(part) for part in _parts(events))
-        new = path.with_name(path.name + ".converted")
-        new.unlink(missing_ok=True)
-        journal = storage.Journal.start(new, FORMAT, records, mode=PRIVATE)
-    try:
-        kept = keep_as(path, ".sqlite")
-        os.replace(new, path)
-        sync(path)
-    except BaseException:
-        journal.close()
-        new.unlink(missing_ok=True)
-        raise
-    journal.path = path
-    logger.warning("the journal %s has a new format now; the old file is %s", path, kept.name)
-    return journal
-
-
-def _parts(events: Iterator[Event]) -> Iterator[list[Event]]:
-    part: list[Event] = []
-    for event in events:
-        part.append(event)
-        if len(part) == EVENTS_A_RECORD:
-            yield part
-            part = []
-    if part:
-        yield part
 
 
 def _frames(path: Path) -> Iterator[Frame]:

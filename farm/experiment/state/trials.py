@@ -31,7 +31,7 @@ class Trial:
     failed point, told_at is the time of the failure. values: of the outcomes. extra: other values
     of the tell.
     strategy: position of the strategy that generated it; filler: it is a space-filling point
-    instead.
+    instead. modelled: whether its outcomes count for models.
     """
 
     point: Array
@@ -44,6 +44,7 @@ class Trial:
     attempts: int = 1
     strategy: int | None = None
     filler: bool = False
+    modelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +106,7 @@ def _trials(events: Iterable[Event]) -> list[Trial]:
                     trial = Trial(point, strategy=event.strategy, filler=event.filler)
                     trials.append(replace(trial, asked_at=event.time))
             case Told():
+                modelled = event.modelled
                 for k, point_id in enumerate(event.ids):
                     place = None if point_id is None else places.get(point_id)
                     if place is None:
@@ -117,6 +119,7 @@ def _trials(events: Iterable[Event]) -> list[Trial]:
                         told_at=event.time,
                         values=event.outcomes[k],
                         extra=_of_trial(event, k),
+                        modelled=bool(modelled[k]),
                     )
             case Failed():
                 for id in event.ids:

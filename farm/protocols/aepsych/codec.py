@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.encoding.json_numbers import kind_of
-from farm.errors import InvalidInput, InvalidRequest
+from farm.errors import InvalidRequest
 from farm.protocols.aepsych.json_stream import (
     JsonObjects,
     Long,
@@ -168,30 +168,6 @@ def encode_error(error: str, received: Any) -> bytes:
     kind = received.get("type") if isinstance(received, Mapping) else None
     named = {"type": _short(kind)} if isinstance(kind, str) else None
     return encode_answer({"server_error": _short(error, 300), "message": named})
-
-
-def encode_request(
-    type: str, message: Mapping[str, Any], extra: Mapping[str, Any] | None = None
-) -> bytes:
-    """Encode a request for `AepsychFramer`. extra: sent as `extra_info` unless empty."""
-    request = {"type": type, "message": message}
-    return json.dumps(request | ({"extra_info": extra} if extra else {})).encode("ascii")
-
-
-def read_answer(data: bytes) -> dict[str, Any] | None:
-    """Decode an answer, the client's half of `encode_answer`; None: more bytes are needed.
-
-    Raises InvalidInput with the server's error, InvalidRequest if the data is not an answer.
-    """
-    objects = JsonObjects(MAX_MESSAGE_BYTES)
-    objects.feed(data)
-    answer = objects.next()
-    if isinstance(answer, StreamFault):
-        raise InvalidRequest(answer.error)
-    assert not isinstance(answer, Long), "none is, unless asked for"
-    if answer is not None and "server_error" in answer:
-        raise InvalidInput(str(answer["server_error"]))
-    return answer
 
 
 def _clean(value: Any) -> Any:

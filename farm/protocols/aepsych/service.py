@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.readers import READS_HERE, Mistake, Readers, Reads
 from farm.bodies.reading import carried_out
-from farm.dispatcher.backend import INTERNAL_ERROR
-from farm.errors import FarmError
+from farm.call import Hints
+from farm.errors import INTERNAL_ERROR, FarmError
 from farm.http.access import Access
 from farm.http.turns import Turns
 from farm.machine.addresses import read_host_port, shown
 from farm.machine.listener import BACKLOG, listen
-from farm.machine.open_files import allow_many_open_files
+from farm.machine.resources import allow_many_open_files
 from farm.protocols.aepsych.codec import (
     MAX_MESSAGE_BYTES,
     AepsychFramer,
@@ -35,7 +35,7 @@ from farm.protocols.aepsych.codec import (
 )
 from farm.protocols.aepsych.json_stream import Long, StreamFault
 from farm.protocols.site import Endpoints, Listening, Site
-from farm.settings import Auth, Settings
+from farm.settings import Auth, Settings, SettingsError
 from farm.wording import worded
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,8 @@ def read_options(values: Mapping[str, Any], settings: Settings) -> AepsychOption
     Raises SettingsError, as `read_address` does.
     """
     if values["aepsych"] is None:
+        if values["journal"] is not None:
+            raise SettingsError("journal is set; expected aepsych, an address, beside it")
         return None
     host, port = read_address(values["aepsych"], insecure=settings.insecure, auth=settings.auth)
     return AepsychOptions(host, port, values["journal"])
@@ -113,24 +115,19 @@ def serve(site: Site) -> Endpoints:
     """Return the protocol's endpoints: the farm's experiments at the address in the options."""
     if site.options is None:
         return Endpoints()
-    server = AepsychServer(
-        site.experiments,
-        access=site.open_access,
-        host=site.options.host,
-        port=site.options.port,
-        readers=site.readers,
-    )
-    return Endpoints(listener=_Opening(server))
+    server = AepsychServer(site.experiments, access=site.open_access, readers=site.readers)
+    return Endpoints(listener=_Opening(server, site.options))
 
 
 class _Opening:
     """Starts the server and announces its address."""
 
-    def __init__(self, server: AepsychServer) -> None:
+    def __init__(self, server: AepsychServer, options: AepsychOptions) -> None:
         self._server = server
+        self._options = options
 
     async def start(self) -> Listening:
-        address = await self._server.start()
+        address = await self._server.start(self._options.host, self._options.port)
         return Listening(address, [f"experiments for AEPsych's clients at {address}"])
 
     async def stop(self, grace_s: float) -> None:
@@ -155,13 +152,11 @@ class AepsychServer:
         experiments: AskAndTell,
         *,
         access: Access,
-        host: str = "127.0.0.1",
-        port: int = 5555,
         max_bytes: int = MAX_MESSAGE_BYTES,
         readers: Reads | None = None,
         timeouts: AepsychTimeouts = TIMEOUTS,
     ) -> None:
-        """port: 0 picks a free one; max_bytes: size of the largest message.
+        """max_bytes: size of the largest message.
 
         readers: decode long messages; None: this server starts its own reader processes.
         """
@@ -169,8 +164,6 @@ class AepsychServer:
         self._readers = readers or self._own_readers or READS_HERE
         self._experiments = experiments
         self._access = access
-        self._host = host
-        self._port = port
         self._limit = max_bytes
         self._timeouts = timeouts
         self._server: asyncio.Server | None = None
@@ -181,19 +174,20 @@ class AepsychServer:
         """Number of connected clients."""
         return len(self._clients)
 
-    async def start(self) -> str:
-        """Listen and return `host:port`. Raises Unavailable if it cannot be bound."""
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen and return `host:port`. Raises Unavailable if it cannot be bound.
+
+        port: 0 picks a free one.
+        """
         allow_many_open_files()
         AepsychFramer()  # the first one compiles patterns, which should not delay a client
         self._turns = Turns(asyncio.get_running_loop(), 1)
-        listener = listen(
-            self._host, self._port, port_option=f"with {worded('--aepsych', 'aepsych=')}, port 0"
-        )
-        self._port = listener.getsockname()[1]
+        option = f"with {worded('--aepsych', 'aepsych=')}, port 0"
+        listener = listen(host, port, port_option=option)
         self._server = await asyncio.start_server(
             self._come, sock=listener, limit=AT_ONCE, backlog=BACKLOG
         )
-        return shown(self._host, self._port)
+        return shown(host, listener.getsockname()[1])
 
     async def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None:  # the client connected while the server was stopping
@@ -203,12 +197,13 @@ class AepsychServer:
         client = _AepsychClient(
             self._experiments, reader, writer, framer, self._timeouts, self._readers, self._turns
         )
-        refused = self._access.refusal(self._access.peer(writer))
+        peer = self._access.peer(writer)
+        refused = self._access.refusal(peer)
         task = asyncio.current_task()
         assert task is not None
         self._clients[task] = client
         try:
-            await client.serve(refused)
+            await client.serve(refused, str(peer))
         finally:
             del self._clients[task]
 
@@ -262,8 +257,9 @@ class _AepsychClient:
         self._framer = framer
         self._timeouts = timeouts
 
-    async def serve(self, refused: str | None = None) -> None:
+    async def serve(self, refused: str | None = None, end: str = "") -> None:
         """Answer requests until either end closes. refused: why the client may not send any."""
+        self._hints = Hints(end=end)
         try:
             if refused:
                 self.last = True
@@ -303,10 +299,8 @@ class _AepsychClient:
 
     async def _read(self, long: Long) -> AepsychRequest | StreamFault:
         """Decode a long request in a reader process."""
-        peer = self._writer.get_extra_info("peername")
-        client = str(peer[0]) if isinstance(peer, tuple) else "unix"
         try:
-            value = await carried_out(self._readers, read_long, long.text, client=client)
+            value = await carried_out(self._readers, read_long, long.text, hints=self._hints)
         except FarmError as error:
             return StreamFault(error.message, None)
         except asyncio.CancelledError:

@@ -1,7 +1,7 @@
 """GraphPipe, server half: decodes flatbuffers into calls, encodes results and descriptions.
 
 A message is one flatbuffer and names no model. The rank of a tensor shows whether it is a batch,
-see `encoding/rows.py`. A request is decoded in two steps, because its config may determine the
+see `encoding/tensors.py`. A request is decoded in two steps, because its config may determine the
 model's tensors; a tensor's data is read only after its type and shape are known to fit the model's.
 The client half is `client.py`. Source: GraphPipe's schema and user guide, Oracle 2018.
 """
@@ -29,8 +29,7 @@ from farm.call import (
     canonical_config,
 )
 from farm.encoding.json_numbers import MOST_CONFIG
-from farm.encoding.rows import check_rows, rows_of, unlike_rows
-from farm.encoding.tensors import shown
+from farm.encoding.tensors import check_rows, rows_of, shown, unlike_rows
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -198,12 +197,12 @@ def _places(table: FlatTable, info: ModelInfo) -> Sequence[int]:
     expected = [tensor.name for tensor in info.inputs]
     if not names or names == expected:
         return range(count)
-    if len(names) < count:
-        raise GraphpipeFault(TypeCode.COUNT, f"{len(names)} names for {count} input tensors")
     # A batching proxy repeats all names.
-    if not set(names[count:]) <= set(names[:count]):
+    if not count or names[:count] * (len(names) // count) != names:
         raise GraphpipeFault(
-            TypeCode.COUNT, f"names {shown(names)}; beyond the {count} tensors they may only repeat"
+            TypeCode.COUNT,
+            f"{len(names)} names {shown(names)}; expected one for each of {count} input tensors, "
+            "or all of them several times",
         )
     places = [
         _place(name, i, expected, TypeCode.INPUT, info) for i, name in enumerate(names[:count])
@@ -217,7 +216,7 @@ def _places(table: FlatTable, info: ModelInfo) -> Sequence[int]:
 def _wish(table: FlatTable, info: ModelInfo) -> Wish:
     names = _names(table, 3, "output", info)
     expected = [tensor.name for tensor in info.outputs]
-    if not names or names == expected:
+    if not any(names) or names == expected:
         return range(len(expected))
     return [_place(name, i, expected, TypeCode.OUTPUT, info) for i, name in enumerate(names)]
 

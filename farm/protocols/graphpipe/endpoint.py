@@ -9,18 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import unquote
+
+import numpy as np
 
 from farm.bodies.body import HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long_raw
 from farm.bodies.unpacking import Headers, Refused
-from farm.call import BYTES, EMPTY_CONFIG, Call, Hints, ModelInfo, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
+from farm.call import BYTES, EMPTY_CONFIG, Call, CancelCall, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.encoding.tensors import shown
-from farm.errors import FarmError, ModelNotFound, Unavailable
-from farm.http.request import RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.errors import INTERNAL_ERROR, FarmError, ModelNotFound, Unavailable
+from farm.http.request import RETRY_SOON, Answer, Request, result_headers
 from farm.protocols.graphpipe.codec import (
+    SMALL_BYTES,
     Wish,
     call_of,
     decode_call,
@@ -30,7 +34,6 @@ from farm.protocols.graphpipe.codec import (
     encode_result,
     metadata_json,
 )
-from farm.protocols.graphpipe.repeated import Repeated
 from farm.protocols.graphpipe.tensors import GraphpipeFault
 from farm.protocols.site import Endpoints, Site
 
@@ -72,11 +75,7 @@ class GraphPipeEndpoint:
     """Answers requests at the protocol's paths, and POST to the root."""
 
     def __init__(
-        self,
-        backend: Backend,
-        *,
-        default: str | None = None,
-        readers: Reads = READS_HERE,
+        self, backend: Dispatcher, *, default: str | None = None, readers: Reads = READS_HERE
     ) -> None:
         """default: the model at the root; None: the only one, if there is just one."""
         self._backend = backend
@@ -114,6 +113,10 @@ class GraphPipeEndpoint:
         """Whether a body is raw tensors: all are, and texts alone are decoded elsewhere."""
         return True
 
+    def error_form(self, kind: str, message: str) -> tuple[bytes, bytes]:
+        """Return body and content type of an error that is raised outside this handler."""
+        return message.encode("utf-8", "replace"), TEXT
+
     def _model(self, path: str) -> tuple[ModelInfo, str]:
         """Return the model of a path and the rest of it. Raises _NotHere or Unavailable."""
         models = self._backend.models()
@@ -145,7 +148,7 @@ class GraphPipeEndpoint:
         return bool(models) if self._default is None else self._default in models
 
     def _ask(self, info: ModelInfo, request: Request, answer: Answer) -> CancelCall | None:
-        hints = hints_of(request.headers, request.peer, request.user)
+        hints = request.hints()
         run = _GraphpipeRun(self._backend, self._readers, request, answer, self._count)
         body = request.body
         if isinstance(body, HeldBody):
@@ -184,7 +187,7 @@ class _GraphpipeRun:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Dispatcher,
         readers: Reads,
         request: Request,
         answer: Answer,
@@ -218,7 +221,7 @@ class _GraphpipeRun:
 
         reading = Reading(go, self.fail)
         about = (body, info, config)
-        self._undo = reading.begin(self._readers, decode_call, *about, client=hints.client)
+        self._undo = reading.begin(self._readers, decode_call, *about, hints=hints)
         return self.cancel
 
     def start(self, call: Call, wish: Wish, info: ModelInfo, hints: Hints) -> None:
@@ -233,7 +236,7 @@ class _GraphpipeRun:
                 return
             writing = Reading(send, self.fail)
             arguments = (tuple(wish), info, result)
-            writing.begin(self._readers, encode_result, *arguments, client=hints.client)
+            writing.begin(self._readers, encode_result, *arguments, hints=hints)
 
         self._submit(call, hints, reply)
 
@@ -327,3 +330,76 @@ def _answer_error(error: FarmError | GraphpipeFault, request: Request, answer: A
         answer(400, error.message.encode(), (), TEXT)
     else:
         answer(200, encode_error(error), (), OCTETS)
+
+
+KEPT = 256
+"""Maximum number of remembered messages; then all are forgotten."""
+
+LONGEST = 2 * SMALL_BYTES
+"""Maximum length of a remembered message, in bytes."""
+
+
+class _Meaning(NamedTuple):
+    """The meaning of a request with one tensor, except its numbers; start: their position."""
+
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    rows: int | None
+    config: str
+    wish: tuple[int, ...]
+
+
+class Repeated:
+    """The meanings of earlier messages with one numeric tensor, by model and length.
+
+    Clients send the same message over and over with other numbers, which two comparisons of bytes
+    detect. Reading a request of one small tensor completely takes 20 µs, a fifth of the front
+    door's time for it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[ModelInfo, bytes, bytes, _Meaning]] = {}
+
+    def call_of(self, body: bytes, info: ModelInfo) -> tuple[Call, Wish] | None:
+        """Return the same as `codec.call_of` for this request; None if it is not recognised."""
+        known = self._known.get((info.name, len(body)))
+        if known is None:
+            return None
+        described, head, tail, meaning = known
+        if described is not info or not (body.startswith(head) and body.endswith(tail)):
+            return None
+        numbers = memoryview(body)[len(head) : len(body) - len(tail)]
+        array = np.frombuffer(numbers, meaning.dtype).reshape(meaning.shape)
+        return Call(info.name, Operation.EVALUATE, (array,), rows=meaning.rows), meaning.wish
+
+    def keep(self, body: bytes, info: ModelInfo, call: Call, wish: Wish) -> None:
+        """Remember the meaning of this request if its numbers can be replaced.
+
+        Builders of flatbuffers normally store numbers in bytes that nothing else uses. To check
+        this, the method replaces the numbers by bytes that are invalid in an offset, size, type or
+        text: the message must keep its meaning.
+        """
+        if call.config != EMPTY_CONFIG or len(call.inputs) != 1 or len(body) > LONGEST:
+            return
+        size = call.inputs[0].nbytes
+        if call.inputs[0].dtype.hasobject or not 0 < size <= SMALL_BYTES:
+            return
+        meaning = _meaning(body, call, wish)
+        head, tail = body[: meaning.start], body[meaning.start + size :]
+        other = head + b"\xff" * size + tail
+        try:
+            request = decode_request(other)
+            if request is None or _meaning(other, *call_of(request, info)) != meaning:
+                return
+        except (FarmError, GraphpipeFault):
+            return
+        if len(self._known) >= KEPT:
+            self._known.clear()
+        self._known[info.name, len(body)] = info, head, tail, meaning
+
+
+def _meaning(body: bytes, call: Call, wish: Wish) -> _Meaning:
+    (array,) = call.inputs
+    start = array.ctypes.data - np.frombuffer(body, np.uint8).ctypes.data
+    return _Meaning(start, array.dtype, array.shape, call.rows, call.config, tuple(wish))

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from farm.call import Call, Operation, canonical_config
+from farm.encoding.tensors import longest_answer
 from farm.errors import ModelNotFound
 from farm.http.client import HttpClient
 from farm.model import Config, Inputs, Model
@@ -83,7 +84,8 @@ class GraphpipeModel(Model):
         text = canonical_config(config)
         call = Call(self.name, Operation.EVALUATE, tuple(arrays), text, rows=rows)
         body = encode_call(call, self._info)
-        answer = self._server.ask("", body, headers=OCTETS, once=not self.repeatable)
+        most = longest_answer(self._info, rows)
+        answer = self._server.ask("", body, headers=OCTETS, once=not self.repeatable, most=most)
         outputs = decode_result(self._info, answer[0], answer[2]).outputs
         if alone:
             outputs = tuple(y.reshape(y.shape[1:]) for y in outputs)

@@ -97,6 +97,8 @@ def array_of(
     InvalidInput or Fault.
     """
     count = math.prod(shape)
+    if got.vector(2, 1)[1] and got.vector(3, 4)[1]:
+        raise GraphpipeFault(TypeCode.TYPE, f"{where} has both data and string_val; expected one")
     if dtype == BYTES:
         _, length = got.vector(3, 4)
         if length != count:

@@ -1,18 +1,19 @@
-"""Metadata of a KServe v2 server and its models, as plain data for both JSON and protobuf.
+"""Metadata and statistics of a KServe v2 server and its models, for both JSON and protobuf.
 
 The keys are those of Triton's JSON and of its messages' fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farm.call import ModelInfo, Operation, TensorInfo
+from farm.dispatcher.statistics import Duration, ModelStatistics
 from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.protocols.kserve.tensors import BYTES, datatype_of
-from farm.protocols.kserve.versions import VERSION
+from farm.protocols.kserve.versions import VERSION, Numbered
 from farm.version import __version__
 
 SERVER_NAME = "farm"
@@ -77,6 +78,9 @@ def model_config(info: ModelInfo, name: str = "", *, reuses: bool = False) -> di
         "output": _dims(info.outputs),
         "model_transaction_policy": {"decoupled": Operation.EVALUATE not in info.operations},
     }
+    for tensor, dims in zip(info.inputs, config["input"], strict=True):
+        if tensor.format:
+            dims["format"] = f"FORMAT_{tensor.format}"
     if info.max_batch > 1:
         config["dynamic_batching"] = {
             "preferred_batch_size": [info.max_batch],
@@ -104,3 +108,59 @@ def config_type(dtype: str) -> str:
     """Return a datatype's name in a configuration, such as TYPE_FP64."""
     datatype = datatype_of(dtype)
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
+
+
+NOTHING = ModelStatistics()
+
+
+def statistics_of(
+    models: Iterable[Numbered], known: Mapping[str, ModelStatistics]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the statistics of these models, with zeros for models without calls.
+
+    Source: Triton's statistics extension. Its three parts of a computation are one here: decoding
+    inputs and encoding outputs is not part of the model's run, and counts as no time. Its cache is
+    the farm's record: hits and misses are counted in rows, without their time.
+    """
+    return {"model_stats": [_model(m, known.get(m.served_as, NOTHING)) for m in models]}
+
+
+def _model(model: Numbered, told: ModelStatistics) -> dict[str, Any]:
+    compute = _duration(told.compute)
+    idle = {"count": compute["count"], "ns": 0}
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": round(told.last * 1000),
+        "inference_count": told.rows,
+        "execution_count": round(told.executions),
+        "inference_stats": {
+            "success": _duration(told.success),
+            "fail": _duration(told.fail),
+            "queue": _duration(told.queue),
+            "compute_input": idle,
+            "compute_infer": compute,
+            "compute_output": idle,
+            "cache_hit": {"count": told.reused, "ns": 0},
+            "cache_miss": {"count": told.missed, "ns": 0},
+        },
+        "response_stats": {},
+        "batch_stats": [_batch(rows, told.by_batch[rows]) for rows in sorted(told.by_batch)],
+        "memory_usage": [],
+    }
+
+
+def _batch(rows: int, runs: Duration) -> dict[str, Any]:
+    compute = _duration(runs)
+    idle = {"count": compute["count"], "ns": 0}
+    return {
+        "batch_size": rows,
+        "compute_input": idle,
+        "compute_infer": compute,
+        "compute_output": idle,
+    }
+
+
+def _duration(told: Duration) -> dict[str, int]:
+    # Calls of one run each count their share of it, so that sums are exact except for rounding.
+    return {"count": round(told.count), "ns": round(told.seconds * 1e9)}

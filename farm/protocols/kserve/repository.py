@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from farm.call import ModelInfo
-from farm.dispatcher.backend import FirstModels
+from farm.dispatcher.first_worker import FirstWorker
 from farm.encoding.tensors import shown
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.protocols.kserve.dialect import OPEN, OpenDialect
 from farm.protocols.kserve.request import NO_PARAMETERS, Parameters
-from farm.protocols.kserve.versions import Numbered, Versions, as_asked, numbered
+from farm.protocols.kserve.versions import ANY, Numbered, Versions, as_asked, numbered
 
 UNLOAD_DEPENDENTS = "unload_dependents"
 """A parameter of `unload`; it changes nothing, since no model here depends on another."""
-
 
 NOT_POLLED = ", failed to poll from model repository"
 """Triton's words when it finds no model, or cannot store one."""
@@ -29,7 +28,7 @@ class Serves(Protocol):
     """Reports the models that are served."""
 
     @property
-    def first_worker(self) -> FirstModels:
+    def first_worker(self) -> FirstWorker:
         """The wait for the first models."""
 
     def models(self) -> Mapping[str, ModelInfo]:
@@ -78,7 +77,7 @@ class Repository:
         if not name:
             return [numbered(model, models) for model in models if model not in self._unloaded]
         served_as = self.model(name, version).name
-        if version:
+        if version not in ANY:
             return [as_asked(name, served_as)]
         every = self._all().of(name).values()
         return [as_asked(name, one) for one in every if one not in self._unloaded]
@@ -142,7 +141,7 @@ class Repository:
         models = self._backend.models()
         for served_as in models:
             name, version, _ = numbered(served_as, models)
-            row = {"name": name, "version": version, "state": "READY"}
+            row = {"name": name, "version": version, "state": "READY", "reason": ""}
             if not self._is_ready(served_as):
                 if ready_only:
                     continue

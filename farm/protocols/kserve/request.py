@@ -28,8 +28,7 @@ from farm.call import (
     canonical_config,
 )
 from farm.encoding.json_numbers import MOST_CONFIG
-from farm.encoding.rows import check_rows, rows_of, unlike_rows
-from farm.encoding.tensors import shown
+from farm.encoding.tensors import check_rows, rows_of, shown, unlike_rows
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -82,7 +81,6 @@ ERRORS: Mapping[type[FarmError], int] = MappingProxyType(
     }
 )
 """The HTTP status that answers each error; `farm.grpc.messages.ERRORS` has those of gRPC."""
-
 
 IN_REGION: Array = np.empty(0, np.uint8)
 """The array of an input that is still in a region of shared memory; a `Carrier` reads it."""
@@ -153,15 +151,7 @@ class Wish(NamedTuple):
     version: str = VERSION
 
 
-REQUEST_KINDS = (
-    InferInput,
-    RequestedOutput,
-    InferRequest,
-    OutputForm,
-    WishedOutput,
-    Wish,
-    Place,
-)
+REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, OutputForm, WishedOutput, Wish, Place)
 """The classes of requests and of requested outputs."""
 
 

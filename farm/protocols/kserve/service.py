@@ -9,16 +9,15 @@ from farm.call import ModelInfo
 from farm.encoding.json_numbers import NonFinite
 from farm.http.asgi import Application
 from farm.http.request import Handler
-from farm.machine.memory import usable_memory
+from farm.machine.resources import usable_memory
 from farm.protocols.kserve.dialect import OPEN
 from farm.protocols.kserve.grpc.descriptors import DESCRIPTORS
 from farm.protocols.kserve.grpc.endpoint import KServeGrpc
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.rest.endpoint import KServeEndpoint
 from farm.protocols.kserve.rest.endpoint_stream import KServeStreams
-from farm.protocols.kserve.rest.endpoint_v1 import KServeV1Endpoint
+from farm.protocols.kserve.rest.endpoint_v1 import KServeV1Endpoint, is_below_v1, v1_needs_model
 from farm.protocols.kserve.rest.paths import is_below, is_stream, needs_model
-from farm.protocols.kserve.rest.v1_paths import is_below_v1, v1_needs_model
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carrier
 from farm.protocols.kserve.shared_memory.regions import Regions
 from farm.protocols.site import Endpoints, Site
@@ -33,32 +32,16 @@ def serve(site: Site) -> Endpoints:
     dialect = OPEN if site.options is None else site.options
     repository = Repository(backend, dialect, reuses=site.settings.reuse)
     non_finite = NonFinite(site.settings.non_finite)
-    regions = Regions()
     carrier = Carrier(
-        regions,
+        Regions(),
         readers,
         most_bytes=site.settings.max_body_bytes,
         held=HeldBytes(site.settings.max_held_bytes or usable_memory() // SHARE_OF_MEMORY),
     )
-    whole = KServeEndpoint(
-        backend,
-        repository,
-        non_finite=non_finite,
-        readers=readers,
-        dialect=dialect,
-        regions=regions,
-        carrier=carrier,
-    )
-    streams = KServeStreams(
-        backend,
-        repository,
-        non_finite=non_finite,
-        readers=readers,
-        dialect=dialect,
-        carrier=carrier,
-    )
-    of_v1 = KServeV1Endpoint(backend, repository, non_finite=non_finite, readers=readers)
-    streamed = Application(streams, streams.error_body)
+    whole = KServeEndpoint(backend, repository, non_finite, readers, carrier, dialect)
+    streams = KServeStreams(backend, repository, non_finite, readers, carrier, dialect)
+    of_v1 = KServeV1Endpoint(backend, repository, non_finite, readers, carrier)
+    streamed = Application(streams, streams.error_form)
 
     def find(path: str) -> Handler | Application | None:
         if is_below_v1(path):
@@ -68,15 +51,11 @@ def serve(site: Site) -> Endpoints:
         return streamed if is_stream(path) else whole
 
     def grpc() -> KServeGrpc:
-        return KServeGrpc(backend, repository, readers, dialect, regions, carrier)
+        return KServeGrpc(backend, repository, readers, dialect, carrier)
 
     def waits(method: str, path: str, models: Mapping[str, ModelInfo]) -> bool:
         return needs_model(method, path, models) or v1_needs_model(method, path, models)
 
     return Endpoints(
-        find=find,
-        grpc=grpc,
-        grpc_descriptors=DESCRIPTORS,
-        waits=waits,
-        close=carrier.close,
+        find=find, grpc=grpc, grpc_descriptors=DESCRIPTORS, waits=waits, close=carrier.close
     )

@@ -66,12 +66,7 @@ def size_mismatch(request_id: str | None, name: str, model: str, expected: int, 
 
 
 def size_fault(
-    request_id: str | None,
-    name: str,
-    model: str,
-    shape: Sequence[int],
-    itemsize: int,
-    actual: int,
+    request_id: str | None, name: str, model: str, shape: Sequence[int], itemsize: int, actual: int
 ) -> str:
     """Return the text for an input of numbers with `actual` bytes, or "" if these are right."""
     expected = math.prod(shape) * itemsize

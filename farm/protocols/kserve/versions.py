@@ -13,6 +13,9 @@ from typing import NamedTuple
 VERSION = "1"
 """The version of a model whose name has none."""
 
+ANY = ("", "0")
+"""Versions in requests that mean the greatest one; 0 is TensorFlow Serving's word for it."""
+
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 
@@ -65,14 +68,14 @@ class Versions:
         return {VERSION: name} if name in self._names else {}
 
     def served_as(self, name: str, version: str, without: Collection[str] = ()) -> str | None:
-        """Return the whole name of a version, "" the greatest; None if there is none.
+        """Return the whole name of a version, or of the greatest for `ANY`; None if there is none.
 
         without: whole names to pass over if another version is left.
         """
         numbers = self._of.get(name)
         if numbers is None:
-            return name if name in self._names and version in ("", VERSION) else None
-        if version == "":
+            return name if name in self._names and version in (*ANY, VERSION) else None
+        if version in ANY:
             left = [number for number, served in numbers.items() if served not in without]
             return numbers[max(left or numbers)]
         return self.of(name).get(version)

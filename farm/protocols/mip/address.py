@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,10 @@ class MipOptions:
 
 def read_options(values: Mapping[str, Any], settings: Settings) -> MipOptions:
     """Return the options `mip` and `mip_max_bytes`. Raises SettingsError, as `read_address`."""
-    most = values["mip_max_bytes"]
-    if most < 1:
-        raise SettingsError(f"mip_max_bytes is {most!r}; expected 1 or more")
+    most, is_served = values["mip_max_bytes"], bool(values["mip"])
+    if most < 1 or (most != MAX_BYTES and not is_served):
+        expected = "1 or more" if is_served else "mip, an address, beside it"
+        raise SettingsError(f"mip_max_bytes is {most!r}; expected {expected}")
     addresses = [
         read_address(text, insecure=settings.insecure, auth=settings.auth) for text in values["mip"]
     ]
@@ -74,20 +75,21 @@ def read_address(text: str, *, insecure: bool, auth: Auth = "other-users") -> Mi
     return MipAddress(name, host, port)
 
 
-def model_of(address: MipAddress, models: Sequence[str], *, may_come: bool) -> str:
-    """Return the name of the model at the address, out of the served ones.
+def only(models: Collection[str]) -> str:
+    """Return the name of the only model; "" if there are none or several."""
+    return next(iter(models)) if len(models) == 1 else ""
 
-    may_come: workers may bring more models. Raises SettingsError if there is no such model, or the
-    address does not determine one.
-    """
-    if not address.model and len(models) != 1:
-        names = f"of {', '.join(models)}" if models else "as none is known yet"
-        raise SettingsError(
-            f"mip has {address} without a model; say which, NAME={address}, {names}"
-        )
-    name = address.model or models[0]
-    if name not in models and not may_come:
-        raise SettingsError(
-            f"mip has model {name!r}, which is not served; the models are {', '.join(models)}"
-        )
-    return name
+
+def check_models(addresses: Iterable[MipAddress], models: Collection[str]) -> None:
+    """Raise SettingsError if one of the served models is not determined by each address."""
+    for address in addresses:
+        if not (address.model or only(models)):
+            raise SettingsError(
+                f"mip has {address} without a model; say which, NAME={address}, of "
+                + ", ".join(models)
+            )
+        if address.model and address.model not in models:
+            raise SettingsError(
+                f"mip has model {address.model!r}, which is not served; the models are "
+                + ", ".join(models)
+            )

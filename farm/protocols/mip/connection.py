@@ -7,8 +7,9 @@ import logging
 import math
 import select
 from collections import deque
-from collections.abc import MutableSet
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, unique
 from functools import partial
 from typing import Any
 
@@ -17,12 +18,13 @@ import numpy as np
 from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long
-from farm.call import Call, ModelInfo, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall, named
-from farm.errors import FarmError
+from farm.call import Call, CancelCall, ModelInfo, Operation, Result, named
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.partition import of_rows
+from farm.errors import INTERNAL_ERROR, FarmError
 from farm.http.access import Access
-from farm.http.portions import PORTION_BYTES, Buffer, Portions
-from farm.http.turns import Turns
+from farm.http.turns import PORTION_BYTES, Buffer, Portions, Turns
+from farm.protocols.mip.address import only
 from farm.protocols.mip.calls import decode_call, encode_result, values_in
 from farm.protocols.mip.packets import (
     PONG,
@@ -35,6 +37,7 @@ from farm.protocols.mip.packets import (
     encode_error,
     encode_farm_error,
 )
+from farm.transitions import TransitionTable
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,6 @@ SENT_AHEAD = 16
 
 BYTES_AHEAD = 8 << 20
 """The same limit in bytes; a single request may be larger."""
-
 
 FEW_VALUES = 16
 """A request with more values is decoded in a later turn of the loop."""
@@ -75,52 +77,98 @@ class MipTimeouts:
 TIMEOUTS = MipTimeouts()
 
 
+@dataclass(slots=True)
+class MipServed:
+    """The settings that all connections of one address share.
+
+    model: the one that is served; "": the farm's only model. limit: payload bytes of one packet.
+    turns: in which longer requests are decoded. readers: decode and encode long packets.
+    """
+
+    backend: Dispatcher
+    model: str
+    access: Access
+    limit: int
+    turns: Turns
+    timeouts: MipTimeouts = TIMEOUTS
+    readers: Reads = READS_HERE
+    buffer: Buffer = field(default_factory=Buffer)
+    connections: set[MipConnection] = field(default_factory=set)
+
+
+@unique
+class MipPhase(IntEnum):
+    """The phase of a connection.
+
+    OPEN: it takes requests. BROKEN: it reads none after a fatal error, and drains once the earlier
+    ones are answered; DRAINING: all is sent, and what the client still sends is discarded. LAST: it
+    takes no more requests, and closes once the open ones are answered.
+    """
+
+    OPEN = 1
+    BROKEN = 2
+    DRAINING = 3
+    LAST = 4
+
+
+OPEN, BROKEN, DRAINING, LAST = MipPhase
+
+CONNECTIONS = TransitionTable(
+    "MIP connection",
+    ((OPEN,), "breaks", BROKEN),
+    ((LAST,), "breaks", LAST),
+    ((BROKEN,), "answered", DRAINING),
+    ((OPEN, BROKEN, LAST), "ends", LAST),
+    ((DRAINING,), "ends", DRAINING),
+    begins={"connected": OPEN},
+)
+BREAKS = CONNECTIONS.event("breaks")
+ANSWERED = CONNECTIONS.event("answered")
+ENDS = CONNECTIONS.event("ends")
+
+
 class _Open:
     """A request, and its answer once it is known."""
 
     __slots__ = ("packet", "size", "undo")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, packet: bytes | None = None) -> None:
         self.size = size
-        self.packet: bytes | None = None
+        self.packet = packet
         self.undo: CancelCall | None = None
+
+    def runs(self, undo: CancelCall | None) -> None:
+        """Note what cancels it; None: nothing any more."""
+        self.undo = undo
+
+    def answer(self, packet: bytes) -> None:
+        """Note its answer."""
+        self.packet, self.undo = packet, None
+
+    def cancel(self) -> None:
+        """Cancel what runs for it."""
+        if self.undo is not None:
+            self.undo()
+            self.undo = None
 
 
 class MipConnection(Portions):
-    """One client's connection, in `connections` until it closes; then `gone` is done."""
+    """One client's connection, in `served.connections` until it closes; then `gone` is done."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        model: str,
-        access: Access,
-        limit: int,
-        timeouts: MipTimeouts,
-        connections: MutableSet[MipConnection],
-        turns: Turns,
-        buffer: Buffer,
-        readers: Reads = READS_HERE,
-    ) -> None:
-        super().__init__(buffer)
+    def __init__(self, served: MipServed) -> None:
+        super().__init__(served.buffer)
+        self._served = served
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._phase = OPEN
         self._rests = False  # until its next turn to read
-        self._turns = turns
-        self._readers = readers
-        self._loop = asyncio.get_running_loop()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
-        self._backend = backend
-        self._model = model
-        self._access = access
-        self._timeouts = timeouts
-        self._connections = connections
-        self._framer = MipFramer(limit)
+        self._model = served.model
+        self._framer = MipFramer(served.limit)
         self._open: deque[_Open] = deque()
         self._bytes_open = 0
         self._paused = False  # reading is paused
         self._stuck = False  # the client does not read, so writing waits
-        self._heard_all = False  # takes no more requests; closes when all are answered
         self._ahead = 0  # bytes of the next packet that were sent early
-        self._draining = False
-        self._drained = 0
+        self._drained = 0  # bytes
         self._draining_ends: asyncio.TimerHandle | None = None
         self._stage: tuple[object, ...] = ()
         self._due = math.inf
@@ -129,26 +177,25 @@ class MipConnection(Portions):
         """A client has connected."""
         # uvloop's and asyncio's transports have no useful common type
         self._transport: Any = transport
-        peer = self._access.peer(transport)
-        self._hints = named(peer.host)
+        peer = self._served.access.peer(transport)
+        self._hints = named(peer.host, str(peer))
         if peer.closed:
             self.abort()
             return
-        self._connections.add(self)
-        if (reason := self._access.refusal(peer)) is not None:
+        self._served.connections.add(self)
+        if (reason := self._served.access.refusal(peer)) is not None:
             self._turn_away(reason)
 
     def _turn_away(self, reason: str) -> None:
         """Answer with an error at once, and read none of the client's data."""
-        self._framer.broken = True
-        refused = _Open(0)
-        refused.packet = encode_error(ErrorCode.INTERNAL, reason)
-        self._open.append(refused)
+        self._framer.stop()
+        self._phase = BREAKS[self._phase]
+        self._open.append(_Open(0, encode_error(ErrorCode.INTERNAL, reason)))
         self._answered()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: cancel its calls."""
-        self._connections.discard(self)
+        self._served.connections.discard(self)
         self._cancel()
         if self._draining_ends is not None:
             self._draining_ends.cancel()
@@ -161,10 +208,10 @@ class MipConnection(Portions):
         """Handle bytes from the client, split anywhere."""
         if len(data) >= PORTION_BYTES and not self._rests:
             self._rests = True
-            self._turns.later(self._rested)
-        if self._draining or self._framer.broken or self._heard_all:
+            self._served.turns.later(self._rested)
+        if self._phase != OPEN:
             self._drained += len(data)
-            if self._drained > self._timeouts.drain_bytes:
+            if self._drained > self._served.timeouts.drain_bytes:
                 self._transport.abort()
             self._settle()
             return
@@ -173,9 +220,9 @@ class MipConnection(Portions):
 
     def eof_received(self) -> bool:
         """The client sends no more. True keeps the connection open: answers are still due."""
-        if self._draining:
+        if self._phase is DRAINING:
             return False
-        self._heard_all = True
+        self._phase = ENDS[self._phase]
         self._advance()
         if self._transport.is_closing():
             return False
@@ -192,7 +239,8 @@ class MipConnection(Portions):
             if self._open[0].packet is not None:
                 self._send()
         self._settle()
-        self._end_if_over()
+        if not self._open:
+            self._end_if_over()
 
     def _rested(self) -> None:
         self._rests = False
@@ -202,9 +250,10 @@ class MipConnection(Portions):
         """Pause or resume reading, according to the current state."""
         # After a fatal error, read nothing until all answers are sent, then read and discard
         # everything.
-        full = bool(self._open) if self._framer.broken else not self._may_take()
+        phase = self._phase
+        full = not self._may_take() if phase is OPEN else bool(self._open)
         full = full or self._rests
-        if full != self._paused and not self._heard_all and not self._transport.is_closing():
+        if full != self._paused and phase is not LAST and not self._transport.is_closing():
             self._paused = full
             if full:
                 self._transport.pause_reading()
@@ -220,11 +269,11 @@ class MipConnection(Portions):
 
     def _take(self, asked: PacketRequest | MipFault) -> None:
         if isinstance(asked, MipFault):
-            request = _Open(0)
-            request.packet = encode_error(asked.code, asked.text)
+            request = _Open(0, encode_error(asked.code, asked.text))
+            if self._framer.broken:
+                self._phase = BREAKS[self._phase]
         elif asked.kind is PacketKind.PING:
-            request = _Open(0)
-            request.packet = PONG
+            request = _Open(0, PONG)
         else:
             request = _Open(len(asked.payload))
             self._start(asked.payload, request)
@@ -233,17 +282,21 @@ class MipConnection(Portions):
 
     def _start_later(self, payload: bytes | bytearray, request: _Open) -> None:
         """Start a request that waited for the first models."""
-        request.undo = None
+        request.runs(None)
         self._start(payload, request, waited=True)
         self._answered()
 
     def _start(self, payload: bytes | bytearray, request: _Open, *, waited: bool = False) -> None:
-        info = self._backend.description(self._model)
+        if not self._model:
+            self._model = only(self._served.backend.models())
+        backend = self._served.backend
+        info = backend.description(self._model)
         if info is None:
-            models, first = self._backend.models(), self._backend.first_worker
-            if not waited and (not models or first.incomplete()):
+            models, first = backend.models(), backend.first_worker
+            if not waited and (not models or first.expected.incomplete):
                 go = partial(self._start_later, payload, request)
-                request.undo = first.when_known(go, lambda: self._model in models)
+                known = partial(self._is_known, models)
+                request.runs(first.when_known(go, known))
                 return
             # The farm answers with the reason why there is no such model.
             self._call(Call(self._model, Operation.EVALUATE), info, request)
@@ -254,18 +307,23 @@ class MipConnection(Portions):
                 lambda call: self._go(call, info, request),
                 lambda error: self._finish(self._error(error), request),
             )
-            client = self._hints.client
-            request.undo = reading.begin(self._readers, decode_call, payload, info, client=client)
+            about = (payload, info)
+            request.runs(
+                reading.begin(self._served.readers, decode_call, *about, hints=self._hints)
+            )
         elif len(payload) > QUICK_BYTES or values > FEW_VALUES:
-            self._turns.later(lambda: self._read_in_turn(payload, info, request))
+            self._served.turns.later(lambda: self._read_in_turn(payload, info, request))
         else:
             self._read(payload, info, request)
+
+    def _is_known(self, models: Mapping[str, ModelInfo]) -> bool:
+        return (self._model or only(models)) in models
 
     def _read(self, payload: bytes | bytearray, info: ModelInfo, request: _Open) -> None:
         try:
             self._call(decode_call(bytes(payload), info), info, request)
         except Exception as error:
-            request.packet = self._error(error)
+            request.answer(self._error(error))
 
     def _read_in_turn(self, payload: bytes | bytearray, info: ModelInfo, request: _Open) -> None:
         if request.packet is None and not self._transport.is_closing():
@@ -281,24 +339,27 @@ class MipConnection(Portions):
         """Start a call; an immediate error becomes the request's packet."""
 
         def done(outcome: Result | FarmError) -> None:
-            request.undo = None
             try:
                 if isinstance(outcome, FarmError):
-                    raise outcome
+                    rows, row = call.rows or 1, outcome.row
+                    if info is None or not 1 < rows <= info.max_batch:
+                        raise outcome  # with several parts, it names the rows already
+                    raise of_rows(outcome, row or 0, rows if row is None else row + 1)
                 assert info is not None, "else there is no result"
                 if is_long(outcome) or (call.rows or 1) > MANY_VALUES:
                     self._write(call, outcome, info, request)
                     return
-                request.packet = encode_result(call, outcome, info)
+                request.answer(encode_result(call, outcome, info))
             except Exception as error:
-                request.packet = self._error(error)
+                request.answer(self._error(error))
             self._answered()
 
         try:
-            task_id = self._backend.start_call(call, self._hints, done)
-            request.undo = partial(self._backend.cancel, task_id)
+            backend = self._served.backend
+            task_id = backend.start_call(call, self._hints, done)
+            request.runs(partial(backend.cancel, task_id))
         except Exception as error:
-            request.packet = self._error(error)
+            request.answer(self._error(error))
 
     def _write(self, call: Call, result: Result, info: ModelInfo, request: _Open) -> None:
         """Encode a long answer in a reader process."""
@@ -309,12 +370,11 @@ class MipConnection(Portions):
         # Only their number is needed.
         asked = replace(call, inputs=(np.empty(0),) * len(call.inputs))
         about = (asked, result, info)
-        client = self._hints.client
-        request.undo = writing.begin(self._readers, encode_result, *about, client=client)
+        readers = self._served.readers
+        request.runs(writing.begin(readers, encode_result, *about, hints=self._hints))
 
     def _finish(self, packet: bytes, request: _Open) -> None:
-        request.undo = None
-        request.packet = packet
+        request.answer(packet)
         self._answered()
 
     def _error(self, error: Exception) -> bytes:
@@ -329,40 +389,44 @@ class MipConnection(Portions):
     def _answered(self) -> None:
         if self._open and self._open[0].packet is not None:
             self._send()
-            if self._framer.is_empty and not (self._paused or self._stuck or self._heard_all):
-                return  # the usual case: nothing else was held up
+            held_up = self._paused or self._stuck or self._phase != OPEN
+            if not held_up and self._framer.is_empty:
+                return  # the usual case
             self._advance()
 
     def _send(self) -> None:
-        """Send the answers at the front of the queue that are known."""
-        packets = []
-        while self._open and (packet := self._open[0].packet) is not None:
-            self._bytes_open -= self._open.popleft().size
-            packets.append(packet)
+        """Send the first answer, and those behind it that are known too."""
+        sent = self._open.popleft()
+        self._bytes_open -= sent.size
+        packet = sent.packet or b""
+        if self._open and self._open[0].packet is not None:
+            packet = b"".join((packet, *self._answers()))
         if self._ahead:
-            packets[0] = packets[0][self._ahead :]
+            packet = packet[self._ahead :]
             self._ahead = 0
         if not self._transport.is_closing():
-            self._transport.write(packets[0] if len(packets) == 1 else b"".join(packets))
+            self._transport.write(packet)
+
+    def _answers(self) -> Iterator[bytes]:
+        """Take the answers at the front of the queue that are known."""
+        while self._open and (packet := self._open[0].packet) is not None:
+            self._bytes_open -= self._open.popleft().size
+            yield packet
 
     def _end_if_over(self) -> None:
-        if self._open or self._draining or self._transport.is_closing():
+        if self._open or self._transport.is_closing():
             return
-        if self._framer.broken:
-            if not self._stuck:
-                self._drain()
-        elif self._heard_all:
+        if self._phase is BROKEN and not self._stuck:
+            self._drain()
+        elif self._phase is LAST:
             self._transport.close()
 
     def _drain(self) -> None:
         """Stop sending and let the client finish: closing while it sends would lose the answer."""
-        self._draining = True
-        if self._heard_all:
-            self._transport.close()
-            return
+        self._phase = ANSWERED[self._phase]
         self._transport.write_eof()
-        abort = self._transport.abort
-        self._draining_ends = self._loop.call_later(self._timeouts.drain_s, abort)
+        loop, limit_s = asyncio.get_running_loop(), self._served.timeouts.drain_s
+        self._draining_ends = loop.call_later(limit_s, self._transport.abort)
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more of its requests."""
@@ -380,13 +444,13 @@ class MipConnection(Portions):
 
         Only `look` does so, and not each event: a limit may then end one look later.
         """
-        timeouts, framer = self._timeouts, self._framer
+        timeouts, framer = self._served.timeouts, self._framer
         awaited = framer.awaited
         allowed = timeouts.idle_s
         if self._stuck or self._transport.is_closing() or (awaited is None and not self._open):
             unsent = self._transport.get_write_buffer_size()
             stage: tuple[object, ...] = (unsent, self._transport.is_closing(), framer.heads)
-        elif awaited is None or self._paused or self._heard_all or framer.broken:
+        elif awaited is None or self._paused or self._phase != OPEN:
             stage, allowed = (), math.inf
         else:
             stage = (framer.heads, framer.in_payload, "packet")
@@ -406,7 +470,7 @@ class MipConnection(Portions):
             else:
                 self.end()
                 self._note_stage(now)
-        elif self._open and (self._heard_all or self._paused) and self._has_left():
+        elif self._open and (self._phase is LAST or self._paused) and self._has_left():
             self._transport.abort()
 
     def _has_left(self) -> bool:
@@ -419,15 +483,16 @@ class MipConnection(Portions):
 
     def end(self) -> None:
         """Take no more requests; close once the open ones are answered."""
-        self._heard_all = True
+        self._phase = ENDS[self._phase]
         self._end_if_over()
 
     def give_up(self) -> None:
         """Answer the open requests with an error now, because the server stops."""
         text = "the farm shut down before the call finished"
         for request in self._open:
-            request.packet = request.packet or encode_error(ErrorCode.INTERNAL, text)
-        self._cancel()
+            request.cancel()
+            if request.packet is None:
+                request.answer(encode_error(ErrorCode.INTERNAL, text))
         if self._open:
             self._send()
         self.end()
@@ -438,6 +503,4 @@ class MipConnection(Portions):
 
     def _cancel(self) -> None:
         for request in self._open:
-            if request.undo is not None:
-                request.undo()
-                request.undo = None
+            request.cancel()

@@ -97,11 +97,10 @@ class PacketRequest(NamedTuple):
 
 
 class MipFault(NamedTuple):
-    """A request that gets an error; fatal: the rest of the stream cannot be parsed."""
+    """A request that gets an error; `MipFramer.broken`: the rest of the stream cannot be parsed."""
 
     code: ErrorCode
     text: str
-    fatal: bool
 
 
 class MipFramer:
@@ -113,7 +112,7 @@ class MipFramer:
     def __init__(self, limit: int) -> None:
         self.limit = min(limit, LARGEST_PAYLOAD)
         self.broken = False
-        """Whether a fatal fault has occurred: nothing more is read."""
+        """Whether nothing more is read, as after a fatal fault."""
         self.heads = 0
         """Headers read so far."""
         self._buffer = bytearray()
@@ -124,6 +123,11 @@ class MipFramer:
         """Add received bytes."""
         if not self.broken:
             self._buffer += data
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self.broken = True
+        self._buffer = bytearray()
 
     @property
     def awaited(self) -> int | None:
@@ -195,19 +199,18 @@ class MipFramer:
     def _fault(self, kind: int, subtype: int, size: int) -> MipFault | None:
         if subtype != REQUEST:
             text = f"the packet's subtype is {subtype}; a request has {REQUEST}"
-            return MipFault(ErrorCode.SUBTYPE, text, False)
+            return MipFault(ErrorCode.SUBTYPE, text)
         if kind not in (PacketKind.PING, PacketKind.INFERENCE):
             text = f"the packet's kind is {kind}; expected 1, ping, or 2, inference"
-            return MipFault(ErrorCode.METHOD, text, False)
+            return MipFault(ErrorCode.METHOD, text)
         if size > self.limit:
             text = f"the payload has {size} bytes; the limit here is {self.limit}"
-            return MipFault(ErrorCode.MEMORY, text, True)
+            return MipFault(ErrorCode.MEMORY, text)
         return None
 
     def _break(self, code: ErrorCode, text: str) -> MipFault:
-        self.broken = True
-        self._buffer = bytearray()
-        return MipFault(code, text, True)
+        self.stop()
+        return MipFault(code, text)
 
 
 PONG = HEAD.pack(VERSION, PacketKind.PING, RESPONSE, 0, 0)

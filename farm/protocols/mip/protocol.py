@@ -19,7 +19,13 @@ PROTOCOL = Protocol(
             default=(),
             repeatable=True,
         ),
-        Option("mip_max_bytes", kind=int, default=MAX_BYTES),
+        Option(
+            "mip_max_bytes",
+            help="Largest payload of a MIP packet.  [default: 64 MiB]",
+            metavar="BYTES",
+            kind=int,
+            default=MAX_BYTES,
+        ),
     ),
     check="farm.protocols.mip.address:read_options",
     remotes=(

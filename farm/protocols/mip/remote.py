@@ -10,11 +10,12 @@ from typing import Any
 
 from farm.call import BYTES, Call, Operation, TensorInfo
 from farm.declared import Tensors
+from farm.encoding.tensors import LONGEST_ANSWER, longest_answer
 from farm.errors import FarmError, InvalidInput, InvalidOutput, Unavailable
 from farm.machine.listener import CONNECT_RETRIES, CONNECT_TIMEOUT_S, SOCKET_OPTIONS
 from farm.model import Config, Inputs, Model, info_of
 from farm.protocols.mip.calls import decode_result, encode_call
-from farm.protocols.mip.packets import HEAD, PING, PacketHead, PacketKind, decode_head, error_of
+from farm.protocols.mip.packets import HEAD, PING, PacketKind, decode_head, error_of
 
 ONE_TEXT: Tensors = {"text": TensorInfo("text", (1,), BYTES)}
 """Default inputs and outputs of a model: one text or one image file."""
@@ -73,7 +74,8 @@ class MipModel(Model):
         arrays = tuple(inputs.values())
         rows = len(arrays[0]) if self.max_batch > 1 else None
         call = Call(self.name, Operation.EVALUATE, arrays, rows=rows)
-        payload = self._server.ask(encode_call(call, self._info), PacketKind.INFERENCE)
+        most = longest_answer(self._info, rows)
+        payload = self._server.ask(encode_call(call, self._info), PacketKind.INFERENCE, most)
         return list(decode_result(payload, self._info, rows).outputs)
 
 
@@ -95,8 +97,11 @@ class Server:
                 "mip+unix:/path"
             )
 
-    def ask(self, packet: bytes, kind: PacketKind) -> bytes:
-        """Return the payload of the answer. Raises the error in the answer, or Unavailable."""
+    def ask(self, packet: bytes, kind: PacketKind, most: int = LONGEST_ANSWER) -> bytes:
+        """Return the payload of the answer. Raises the error in the answer, or Unavailable.
+
+        most: bytes of the payload; a longer one raises InvalidOutput.
+        """
         try:
             with self._connected() as connection:
                 # A server may refuse a packet before it has received all of it: then its answer
@@ -104,6 +109,9 @@ class Server:
                 with contextlib.suppress(ConnectionError):
                     connection.sendall(packet)
                 head = decode_head(_received(connection, HEAD.size), kind)
+                if head.size > most:
+                    text = f"its answer has {head.size} bytes; it can have at most {most}"
+                    raise InvalidOutput(text)
                 payload = _received(connection, head.size)
         except OSError as error:
             raise self._silent(error.strerror or str(error)) from error
@@ -111,12 +119,9 @@ class Server:
             raise self._silent(str(error)) from error
         except InvalidOutput as error:
             raise InvalidOutput(f"{self.url}: {error.message}") from None
-        return self._checked(head, payload)
-
-    def _checked(self, head: PacketHead, payload: bytes) -> bytes:
         if head.kind is PacketKind.ERROR:
-            error: FarmError = error_of(head.subtype, payload, self.url)
-            raise error
+            refused: FarmError = error_of(head.subtype, payload, self.url)
+            raise refused
         return payload
 
     def _silent(self, why: str) -> Unavailable:

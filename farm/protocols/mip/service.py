@@ -6,23 +6,25 @@ import asyncio
 import contextlib
 import os
 import socket
-from dataclasses import replace
+from collections.abc import Collection
+from functools import partial
 
 from farm.bodies.readers import READS_HERE, Reads
-from farm.dispatcher.backend import Backend
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.http.access import Access
-from farm.http.portions import Buffer
 from farm.http.turns import Turns
 from farm.machine.listener import BACKLOG, listen, listen_unix, several
-from farm.machine.open_files import allow_many_open_files
-from farm.protocols.mip.address import MipAddress, model_of
-from farm.protocols.mip.connection import TIMEOUTS, MipConnection, MipTimeouts
+from farm.machine.resources import allow_many_open_files
+from farm.protocols.mip.address import MipAddress, check_models, only
+from farm.protocols.mip.connection import TIMEOUTS, MipConnection, MipServed, MipTimeouts
 from farm.protocols.mip.protocol import MAX_BYTES
 from farm.protocols.site import Endpoints, Listening, Site
 from farm.wording import worded
 
 LAST_WORDS_S = 1.0
 """Seconds for answers that are being sent, after everything else has ended."""
+
+ONLY = "the only model"
 
 ACCEPTED_AT_ONCE = 4
 """Connections accepted per turn of the loop. Each call has a connection of its own; with one a
@@ -31,7 +33,10 @@ turn, a call of 16 callers costs the front door a quarter more. More than four g
 
 def serve(site: Site) -> Endpoints:
     """Return the protocol's endpoints: one model at each address in the options."""
-    return Endpoints(listener=_Servers(site) if site.options.addresses else None)
+    if not site.options.addresses:
+        return Endpoints()
+    servers = _Servers(site)
+    return Endpoints(listener=servers, check=servers.check)
 
 
 class _Servers:
@@ -40,22 +45,27 @@ class _Servers:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._servers: list[MipServer] = []
+        self._served: dict[str, str] = {}
+
+    def check(self, models: Collection[str]) -> None:
+        check_models(self._site.options.addresses, models)
+        self._served.update((at, only(models)) for at, model in self._served.items() if not model)
 
     async def start(self) -> Listening:
         site, options = self._site, self._site.options
-        served: dict[str, str] = {}
+        served = self._served
         for address in options.addresses:
-            models = [*site.backend.models()]
             server = MipServer(
                 site.backend,
-                replace(address, model=model_of(address, models, may_come=site.more_models)),
+                address,
                 access=site.open_access,
                 max_bytes=options.max_bytes,
                 readers=site.readers,
             )
             served[str(await server.start())] = server.address.model
             self._servers.append(server)
-        return Listening(served, [f"MIP for {model} at {place}" for place, model in served.items()])
+        lines = [f"MIP for {model or ONLY} at {place}" for place, model in served.items()]
+        return Listening(served, lines)
 
     async def stop(self, grace_s: float) -> None:
         await asyncio.gather(*[server.stop(grace_s) for server in self._servers])
@@ -76,7 +86,7 @@ class MipServer:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Dispatcher,
         address: MipAddress,
         *,
         access: Access,
@@ -84,20 +94,16 @@ class MipServer:
         timeouts: MipTimeouts = TIMEOUTS,
         readers: Reads = READS_HERE,
     ) -> None:
-        """address: includes the model's name; max_bytes: payload of the largest packet.
+        """max_bytes: payload of the largest packet.
 
         readers: decode and encode long packets.
         """
-        self._readers = readers
-        self._access = access
         self.address = address
-        self._backend = backend
-        self._limit = max_bytes
-        self._timeouts = timeouts
-        self._connections: set[MipConnection] = set()
+        # Decoding longer requests takes turns of its own.
+        turns = Turns(asyncio.get_running_loop(), 1)
+        about = (backend, address.model, access, max_bytes, turns, timeouts, readers)
+        self._served = MipServed(*about)
         self._servers: list[asyncio.Server] = []
-        self._turns: Turns
-        self._buffer = Buffer()
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> MipAddress:
@@ -105,38 +111,25 @@ class MipServer:
         allow_many_open_files()
         listener, self.address = bound(self.address)
         loop = asyncio.get_running_loop()
-        self._turns = Turns(loop, 1)  # schedules the decoding of longer requests
+        made = partial(MipConnection, self._served)
         serve = loop.create_unix_server if self.address.path else loop.create_server
         for sock in several(listener, ACCEPTED_AT_ONCE):
-            self._servers.append(await serve(self._connection, sock=sock, backlog=BACKLOG))
+            self._servers.append(await serve(made, sock=sock, backlog=BACKLOG))
         self._look()
         return self.address
 
     @property
     def open_connections(self) -> int:
         """Number of clients that are connected."""
-        return len(self._connections)
-
-    def _connection(self) -> MipConnection:
-        return MipConnection(
-            self._backend,
-            self.address.model,
-            self._access,
-            self._limit,
-            self._timeouts,
-            self._connections,
-            self._turns,
-            self._buffer,
-            self._readers,
-        )
+        return len(self._served.connections)
 
     def _look(self) -> None:
         """Check all connections periodically: one timer for all costs the calls nothing."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in list(self._connections):
+        for connection in list(self._served.connections):
             connection.look(now)
-        self._timer = loop.call_later(self._timeouts.look_every_s, self._look)
+        self._timer = loop.call_later(self._served.timeouts.look_every_s, self._look)
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """Take no new requests, let running ones end within `grace_s` seconds, fail the rest."""
@@ -148,17 +141,17 @@ class MipServer:
         if self.address.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address.path)
-        for connection in list(self._connections):
+        for connection in list(self._served.connections):
             connection.end()
         await self._all_gone(grace_s)
-        for connection in list(self._connections):
+        for connection in list(self._served.connections):
             connection.give_up()
         await self._all_gone(LAST_WORDS_S)
-        for connection in list(self._connections):
+        for connection in list(self._served.connections):
             connection.abort()
         if self._timer is not None:
             self._timer.cancel()
 
     async def _all_gone(self, limit_s: float) -> None:
-        if gone := [connection.gone for connection in self._connections]:
+        if gone := [connection.gone for connection in self._served.connections]:
             await asyncio.wait(gone, timeout=limit_s)

@@ -80,7 +80,8 @@ def _batch(points: Points, start: int, info: ModelInfo) -> tuple[Buffer, ...]:
 class ReadPoints:
     """Points that a reader process has decoded, with the interface of `Points`."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, config: str, batches: Batches) -> None:
+        self.config = config
         self.form = batches.form
         self._batches = batches
         self._number = -1  # of the last decoded batch

@@ -1,12 +1,15 @@
 """farm's own interface under /farm: models, status, and evaluation of many points.
 
 It is a FastAPI application, for its documentation at /docs; the protocols that have to be fast are
-answered before it, in `server/app.py`.
+answered before it, in `server/doors.py`.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import orjson
@@ -19,18 +22,16 @@ from farm.bodies.body import HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Refused
-from farm.call import EMPTY_CONFIG, QUESTIONS, ModelInfo
-from farm.dispatcher.backend import INTERNAL_ERROR, Backend
+from farm.call import EMPTY_CONFIG, QUESTIONS, Hints, ModelInfo
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.encoding.config import decode_config
 from farm.encoding.errors import encode_error, error_body
 from farm.encoding.json_numbers import NonFinite, parse
-from farm.errors import FarmError, ModelNotFound
-from farm.http.asgi import IS_OWNERS, USER, ClientGone, headers_of, peer_of, read_body
-from farm.http.request import hints_of
+from farm.errors import INTERNAL_ERROR, FarmError, ModelNotFound
+from farm.http.asgi import IS_OWNERS, ClientGone, hints_in, read_body
 from farm.protocols.points.batches import ReadPoints, decode_batches
 from farm.protocols.points.codec import KEYS, decode_points
 from farm.protocols.points.endpoint_stream import IN_FLIGHT, AnyPoints, PointStream
-from farm.protocols.points.reference import reference_page
 from farm.version import __version__
 
 BY_GET = ("status", "models")
@@ -70,10 +71,7 @@ EVALUATE_DOC = {
 
 
 def create_api(
-    backend: Backend,
-    *,
-    non_finite: NonFinite,
-    readers: Reads = READS_HERE,
+    backend: Dispatcher, *, non_finite: NonFinite, readers: Reads = READS_HERE
 ) -> FastAPI:
     """Return the FastAPI application. readers: decode long bodies."""
     api = FastAPI(
@@ -102,6 +100,7 @@ def create_api(
         name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
     ) -> Response:
         body = b'{"config":%b}' % config.encode()
+        await backend.first_worker.known(name)
         return _json(_shown(await backend.describe(name, decode_config(parse(body), body))))
 
     @api.post(
@@ -110,14 +109,12 @@ def create_api(
         openapi_extra=EVALUATE_DOC,
     )
     async def evaluate(name: str, request: Request) -> Response:
-        headers = headers_of(request.scope)
-        hints = hints_of(headers, peer_of(request.scope), request.scope[USER])
+        hints = hints_in(request.scope)
         body = await read_body(request.receive)
         await backend.first_worker.known(name)
         points: AnyPoints
         if isinstance(body, HeldBody):
-            client = hints.client
-            points, info = await _read_elsewhere(name, body, client)
+            points, info = await _read_elsewhere(name, body, hints)
         else:
             points = decode_points(body, non_finite)
             info = await backend.describe(name, points.config)
@@ -141,21 +138,21 @@ def create_api(
                 "farm's token",
             )
         scope = request.scope
-        asker = hints_of(headers_of(scope), peer_of(scope), scope[USER]).client
+        asker = hints_in(scope).client
         return _json(await backend.questions.ask(question, dict(request.query_params), asker=asker))
 
     async def _read_elsewhere(
-        name: str, body: HeldBody, client: str
+        name: str, body: HeldBody, hints: Hints
     ) -> tuple[ReadPoints, ModelInfo]:
         """Return the points of a long request, and the model's description for their config."""
         served = backend.models().get(name)
         infos = {} if served is None else {EMPTY_CONFIG: served}
         while True:
             about = (body, non_finite, infos)
-            config, batches = await carried_out(readers, decode_batches, *about, client=client)
+            config, batches = await carried_out(readers, decode_batches, *about, hints=hints)
             info = await backend.describe(name, config)
             if batches is not None:
-                return ReadPoints(batches), info
+                return ReadPoints(config, batches), info
             infos = {config: info}
 
     return api
@@ -192,10 +189,9 @@ def _answer_errors_in_one_form(api: FastAPI) -> None:
     @api.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         path, method = request.url.path[:80], request.method
-        message = {
-            404: UNKNOWN_PATH.format(path=path),
-            405: f"{path} does not take {method}",
-        }.get(error.status_code, str(error.detail))
+        message = {404: UNKNOWN_PATH.format(path=path), 405: f"{path} does not take {method}"}.get(
+            error.status_code, str(error.detail)
+        )
         kind = KINDS.get(error.status_code, "InvalidInput")
         response = _error(error.status_code, kind, message)
         response.headers.update(error.headers or {})
@@ -214,3 +210,79 @@ def _answer_errors_in_one_form(api: FastAPI) -> None:
 
 def _error(status: int, kind: str, message: str) -> Response:
     return Response(error_body(kind, message), status, media_type="application/json")
+
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem;
+  color: #222; background: #fff }
+h2 { font-size: 1.05rem; margin: 2.2rem 0 .2rem; border-top: 1px solid #ddd; padding-top: 1rem }
+code, pre { font-family: ui-monospace, monospace; background: #f3f3f3; border-radius: 3px }
+code { padding: .1em .3em } pre { padding: .6rem .8rem; overflow-x: auto }
+.method { color: #fff; background: #357; padding: 0 .5em; border-radius: 3px; margin-right: 1ex }
+th, td { text-align: left; vertical-align: top; padding: .15rem 1rem .15rem 0 }
+@media (prefers-color-scheme: dark) { body { color: #ddd; background: #181818 }
+  code, pre { background: #2a2a2a } h2 { border-color: #444 } }
+"""
+
+METHODS = ("get", "put", "post", "delete", "patch")
+
+
+def reference_page(description: Mapping[str, Any]) -> str:
+    """Return the HTML page at /docs for an OpenAPI 3 description, as of `FastAPI.openapi()`.
+
+    FastAPI's own page loads its program from another host, which cluster machines cannot reach.
+    """
+    info = description["info"]
+    title = f"{info['title']} {info['version']}"
+    operations = [
+        part
+        for path, item in description["paths"].items()
+        for method in METHODS
+        if method in item
+        for part in _operation(method, path, item[method])
+    ]
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+        f"<h1>{escape(title)}</h1><p>{escape(info.get('summary', ''))}.</p>"
+        '<p>The same for programs: <a href="openapi.json">openapi.json</a>.</p>'
+        f"{''.join(operations)}</html>\n"
+    )
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
+    yield f'<h2><span class="method">{method.upper()}</span><code>{escape(path)}</code></h2>'
+    yield f"<p>{escape(operation.get('summary', ''))}.</p>"
+    parameters = [
+        (p["name"], f"{p['in']}; {p.get('description', '') or p['schema'].get('type', '')}")
+        for p in operation.get("parameters", ())
+    ]
+    yield _table("Parameters", parameters)
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        properties = content.get("schema", {}).get("properties", {})
+        required = content.get("schema", {}).get("required", ())
+        rows = [
+            (name, ("required; " if name in required else "") + about.get("description", ""))
+            for name, about in properties.items()
+        ]
+        yield _table(f"Body, {kind}", rows)
+        for name, example in content.get("examples", {}).items():
+            text = json.dumps(example["value"])
+            yield f"<p>Example, {escape(name)}:</p><pre>{escape(text)}</pre>"
+    answers = [
+        (status, f"{', '.join(answer.get('content', ()))} {answer['description']}")
+        for status, answer in operation.get("responses", {}).items()
+        if not answer["description"].endswith("Validation Error")
+    ]
+    yield _table("Answers", answers)
+
+
+def _table(title: str, rows: list[tuple[str, str]]) -> str:
+    if not rows:
+        return ""
+    cells = "".join(
+        f"<tr><td><code>{escape(str(name))}</code></td><td>{escape(text)}</td></tr>"
+        for name, text in rows
+    )
+    return f"<table><tr><th>{escape(title)}</th><th></th></tr>{cells}</table>"

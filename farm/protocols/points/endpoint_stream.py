@@ -13,8 +13,7 @@ from starlette.types import Receive, Scope, Send
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import carried_out, is_long
 from farm.call import Call, Hints, ModelInfo, Operation, Result
-from farm.dispatcher.partition import Rows
-from farm.dispatcher.result_stream import MOST_WAITING_BYTES, bytes_of
+from farm.dispatcher.dispatcher import MOST_WAITING_BYTES, Dispatcher, bytes_of
 from farm.errors import FarmError, Overloaded
 from farm.http.asgi import ClientGone, send_more, while_client_waits
 from farm.model import check_call
@@ -41,21 +40,12 @@ Line = bytes | memoryview
 """A line of the answer; a memoryview if a reader process has encoded it."""
 
 
-class TakesRows(Protocol):
-    """The part of a backend that a stream uses."""
-
-    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
-        """Accept many rows, each with its own outcome. Raises FarmError if it accepts none."""
-
-    def more_rows(self, rows: TaskId) -> None:
-        """Check again how many of the rows of `start_rows` may be open."""
-
-    def cancel(self, task_id: TaskId) -> None:
-        """Cancel the rows: their outcomes are no longer reported."""
-
-
 class AnyPoints(Protocol):
     """The points of a request, decoded in this process or in a reader."""
+
+    @property
+    def config(self) -> str:
+        """The config of all points."""
 
     @property
     def form(self) -> LineForm:
@@ -81,6 +71,7 @@ class PointRows:
         self.outcomes: deque[tuple[int, Result | FarmError]] = deque()
         self.news = asyncio.Event()
         self.is_over = False
+        self.config = points.config
         self.row_bytes = 8 * sum([max(1, tensor.size) for tensor in info.inputs])
         self._points = points
         self._info = info
@@ -186,7 +177,7 @@ class PointStream(Response):
 
     def __init__(
         self,
-        backend: TakesRows,
+        backend: Dispatcher,
         points: AnyPoints,
         info: ModelInfo,
         hints: Hints,
@@ -254,8 +245,9 @@ class PointStream(Response):
             about = (self._points.form, index, self._info, outcome)
             if not is_long(outcome):
                 return encode_result_line(*about)
-            client = self._hints.client
-            line: Line = await carried_out(self._readers, encode_result_line, *about, client=client)
+            line: Line = await carried_out(
+                self._readers, encode_result_line, *about, hints=self._hints
+            )
             return line
         except FarmError as error:
             return encode_error_line(index, error)

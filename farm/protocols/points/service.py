@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import threading
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,7 +29,7 @@ def serve(site: Site) -> Endpoints:
 class Later:
     """An ASGI application that is imported and created at its first request.
 
-    Importing FastAPI takes as long as all the rest of a front door, and many farms never need it.
+    Importing FastAPI takes as long as all the rest of a front door, which opens before that.
     """
 
     def __init__(self, module: str, name: str, /, *arguments: Any, **options: Any) -> None:
@@ -38,11 +39,18 @@ class Later:
         self._arguments = arguments
         self._options = options
         self._app: ASGIApp | None = None
+        self._lock = threading.Lock()
+
+    def load(self) -> ASGIApp:
+        """Import and create the application if it is not; return it. For any thread."""
+        with self._lock:
+            if self._app is None:
+                create = getattr(importlib.import_module(self._module), self._name)
+                self._app = create(*self._arguments, **self._options)
+            return self._app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is None:
-            # In a thread, so that the event loop is not blocked meanwhile.
-            module = await asyncio.to_thread(importlib.import_module, self._module)
-            if self._app is None:  # no other request has created it meanwhile
-                self._app = getattr(module, self._name)(*self._arguments, **self._options)
-        await self._app(scope, receive, send)
+        app = self._app
+        if app is None:  # the event loop goes on meanwhile
+            app = await asyncio.to_thread(self.load)
+        await app(scope, receive, send)

@@ -23,6 +23,7 @@ from farm.errors import (
     ModelFailed,
     Unavailable,
     error_named,
+    shortened,
 )
 from farm.protocols.umbridge.codec import FEATURES, PROTOCOL_VERSION, Endpoint, Question
 
@@ -210,4 +211,4 @@ def _failure(status: int, headers: Headers, body: bytes) -> FarmError:
 
 
 def _shown(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return shortened(text, 200)

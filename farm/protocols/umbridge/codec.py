@@ -19,7 +19,7 @@ import orjson
 from farm.call import EMPTY_CONFIG, Array, Call, ModelInfo, Operation, Result, TensorInfo
 from farm.encoding.config import decode_config, decode_derivative
 from farm.encoding.json_numbers import NonFinite, array_text, as_declared, kind_of, parse, vector
-from farm.errors import InvalidInput, ModelNotFound, UnsupportedFeature
+from farm.errors import InvalidInput, ModelNotFound, UnsupportedFeature, shortened
 
 PROTOCOL_VERSION = 1.0  # a number; the specification says string, which breaks the clients
 
@@ -64,6 +64,9 @@ class Question:
     model: str = ""
     config: str = EMPTY_CONFIG
 
+
+MOST_VECTORS = 10_000
+"""Inputs of a call, each a vector, whatever a model declares: 50 ms of a reader to convert."""
 
 TRAVELS = (Endpoint, Question)
 """Classes that may cross to and from a reader process, in addition to farm's own."""
@@ -120,7 +123,8 @@ def _model_named(message: Any, models: Mapping[str, ModelInfo]) -> ModelInfo:
         raise InvalidInput(f"name is {what}; expected the name of a model as a string")
     info = models.get(name)
     if info is None:
-        raise ModelNotFound(f"no model {_shortened(repr(name))} is served here; {_offer(models)}")
+        named = shortened(repr(name), 80)
+        raise ModelNotFound(f"no model {named} is served here; {_offer(models)}")
     return info
 
 
@@ -130,15 +134,16 @@ def _offer(models: Mapping[str, ModelInfo]) -> str:
     return f"the models are {', '.join(names[:20])}{more}"
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _inputs(message: dict[str, Any], info: ModelInfo, config: str) -> tuple[Array, ...]:
     value = message.get("input")
     if type(value) is not list:
         what = kind_of(value) if "input" in message else "missing"
         raise InvalidInput(f"input is {what}; expected a list of vectors, such as [[1.0, 2.0]]")
+    if len(value) > max(MOST_VECTORS, len(info.inputs)):
+        raise InvalidInput(
+            f"input has {len(value)} entries; expected a list of at most {MOST_VECTORS} vectors, "
+            "such as [[1.0, 2.0]]"
+        )
     inputs = tuple([vector(v, f"input[{i}]") for i, v in enumerate(value)])
     # Sizes are checked where those of this config are known; this only explains a frequent mistake.
     wrong_count = config == EMPTY_CONFIG and len(inputs) != len(info.inputs)

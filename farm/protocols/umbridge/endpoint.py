@@ -9,13 +9,14 @@ from functools import partial
 
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long
-from farm.bodies.unpacking import Extra, Refused
-from farm.call import Call, ModelInfo, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall, FirstModels
+from farm.bodies.unpacking import Extra, Refused, wrong_method
+from farm.call import Call, CancelCall, ModelInfo, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.first_worker import FirstWorker
 from farm.encoding.errors import encode_error, error_body
 from farm.encoding.json_numbers import NonFinite
-from farm.errors import FarmError, ModelNotFound
-from farm.http.request import RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.errors import INTERNAL_ERROR, FarmError, ModelNotFound
+from farm.http.request import RETRY_SOON, Answer, Request, result_headers
 from farm.protocols.site import Endpoints, Site
 from farm.protocols.umbridge.codec import (
     SHARED_MEMORY,
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 PATHS = frozenset({*Endpoint, *SHARED_MEMORY})
 """The paths that this handler answers, at the server's root."""
-
 
 Encode = Callable[[Result], tuple[bytes, Extra]]
 
@@ -53,7 +53,7 @@ class UmBridgeEndpoint:
     """Answers the UM-Bridge paths; the body of every error has the protocol's form."""
 
     def __init__(
-        self, backend: Backend, *, non_finite: NonFinite, readers: Reads = READS_HERE
+        self, backend: Dispatcher, *, non_finite: NonFinite, readers: Reads = READS_HERE
     ) -> None:
         self._backend = backend
         self._non_finite = non_finite
@@ -76,10 +76,8 @@ class UmBridgeEndpoint:
                 lambda asked: self._go(asked, request, answer),
                 lambda error: self._fail(error, request, answer, held),
             )
-            client = hints_of(request.headers, request.peer, request.user).client
-            return reading.begin(
-                self._readers, decode_request, request.path, body, dict(models), client=client
-            )
+            about = (request.path, body, dict(models))
+            return reading.begin(self._readers, decode_request, *about, hints=request.hints())
         except FarmError as error:
             return self._fail(error, request, answer, held)
 
@@ -91,7 +89,7 @@ class UmBridgeEndpoint:
             _answer_failure(error, request, answer)
             return None
         first, count = self._backend.first_worker, len(self._backend.models())
-        if first.incomplete() and (held is None or held.count < count):
+        if first.expected.incomplete and (held is None or held.count < count):
             held = _Held(count, partial(self._ask, request, answer))
             return held.until(first, lambda: len(self._backend.models()) > count)
         _answer_error(first.unknown(error.message), request, answer)
@@ -123,7 +121,7 @@ class UmBridgeEndpoint:
         return self._start(call, request, answer, encode)
 
     def _start(self, call: Call, request: Request, answer: Answer, encode: Encode) -> CancelCall:
-        hints = hints_of(request.headers, request.peer, request.user)
+        hints = request.hints()
 
         def done(outcome: Result | FarmError) -> None:
             try:
@@ -144,7 +142,7 @@ class UmBridgeEndpoint:
             )
             asked = replace(call, inputs=(), derivative=None)
             arguments = (asked, result, self._non_finite)
-            writing.begin(self._readers, encode_result, *arguments, client=hints.client)
+            writing.begin(self._readers, encode_result, *arguments, hints=hints)
 
         task_id = self._backend.start_call(call, hints, done)
         return partial(self._backend.cancel, task_id)
@@ -161,7 +159,7 @@ class _Held:
         self._ask = ask
         self._undo: CancelCall | None = None
 
-    def until(self, first: FirstModels, known: Callable[[], bool]) -> CancelCall:
+    def until(self, first: FirstWorker, known: Callable[[], bool]) -> CancelCall:
         """Ask again once `known` holds; return the function that cancels whatever is under way."""
         self._undo = first.when_known(self._again, known)
         return self._cancel
@@ -203,6 +201,4 @@ def _check_method(path: str, method: str) -> None:
         raise Refused(400, "UnsupportedFeature", message)
     allowed = _methods(path)
     if method not in allowed:
-        message = f"{path} is asked with {allowed[0]}, not {method}"
-        allow = ((b"allow", ", ".join(allowed).encode()),)
-        raise Refused(405, "MethodNotAllowed", message, headers=allow)
+        raise wrong_method(path, method, *allowed)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Call, Derivative, Operation, canonical_config
+from farm.call import (
+    TAKE_SENS,
+    Array,
+    Call,
+    Derivative,
+    ModelInfo,
+    Operation,
+    TensorInfo,
+    canonical_config,
+)
 from farm.declared import Tensors
-from farm.errors import ModelNotFound
+from farm.encoding.tensors import LONGEST_ANSWER, longest_answer
+from farm.errors import InvalidOutput, ModelNotFound
+from farm.functions import ForwardingModel
 from farm.http.client import HttpClient
 from farm.model import Config, Inputs, Model
 from farm.protocols.umbridge.client import (
@@ -21,6 +33,9 @@ from farm.protocols.umbridge.client import (
     encode_request,
 )
 from farm.protocols.umbridge.codec import FEATURES, Endpoint, Question
+
+CONFIGS_KEPT = 1000
+"""Most configs whose sizes a model keeps."""
 
 
 def adapt_object(obj: Any) -> Model:
@@ -37,7 +52,10 @@ def adapt_object(obj: Any) -> Model:
     return ObjectModel(obj)
 
 
-class ObjectModel(Model):
+BOOLEANS = frozenset({bool, np.bool_})
+
+
+class ObjectModel(ForwardingModel):
     """A model around an `umbridge.Model` object, which takes and returns plain lists.
 
     The package itself is not needed: objects are recognised by their methods.
@@ -58,35 +76,33 @@ class ObjectModel(Model):
         return _tensors(inputs, self._object.get_output_sizes(config))
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        """Return the object's outputs."""
-        return self._object(_lists(inputs), config)
+        """Return the object's outputs, which are lists as the official server demands."""
+        value = self._object(_lists(inputs), config)
+        if not isinstance(value, list) or not all(isinstance(each, list) for each in value):
+            raise self._not_lists("a list of lists, one for each output", value)
+        return tuple(map(self._vector, value)) if len(value) != 1 else [self._vector(value[0])]
 
-    def gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Any:
-        """Return J^T sens, computed by the object."""
-        return self._object.gradient(out_wrt, in_wrt, _lists(inputs), sens.tolist(), config)
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Return a derivative, computed by the object."""
+        return self._vector(getattr(self._object, method)(*map(_plain, arguments)))
 
-    def apply_jacobian(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
-    ) -> Any:
-        """Return J vec, computed by the object."""
-        return self._object.apply_jacobian(out_wrt, in_wrt, _lists(inputs), vec.tolist(), config)
+    def _vector(self, value: Any) -> list[Any]:
+        """Return a vector. Raises InvalidOutput unless it is a list without Booleans."""
+        if not isinstance(value, list):
+            raise self._not_lists("a list", value)
+        if not BOOLEANS.isdisjoint(map(type, value)):
+            raise self._not_lists("numbers", value)
+        return value
 
-    def apply_hessian(
-        self,
-        out_wrt: int,
-        in_wrt1: int,
-        in_wrt2: int,
-        inputs: Inputs,
-        sens: Array,
-        vec: Array,
-        config: Config,
-    ) -> Any:
-        """Return the Hessian's action, computed by the object."""
-        return self._object.apply_hessian(
-            out_wrt, in_wrt1, in_wrt2, _lists(inputs), sens.tolist(), vec.tolist(), config
-        )
+    def _not_lists(self, expected: str, value: Any) -> InvalidOutput:
+        text = " ".join(repr(value)[:80].split())
+        return InvalidOutput(f"model {self.name!r} returned {text}; expected {expected}")
+
+
+def _plain(argument: Any) -> Any:
+    if isinstance(argument, Inputs):
+        return _lists(argument)
+    return argument.tolist() if isinstance(argument, np.ndarray) else argument
 
 
 def _lists(inputs: Inputs) -> list[list[float]]:
@@ -119,7 +135,7 @@ def models_at(url: str, name: str | None = None) -> dict[str, Model]:
     return {name: ServerModel(server, name) for name in names}
 
 
-class ServerModel(Model):
+class ServerModel(ForwardingModel):
     """One model of a UM-Bridge server, which may be another farm.
 
     A Python server of version 1.2.9 or older checks the length of a Hessian's answer against the
@@ -133,14 +149,18 @@ class ServerModel(Model):
         self.description = f"{name} at {server.url}"
         question = Question(Endpoint.MODEL_INFO, name)
         self.operations = decode_model_info(*server.ask(*encode_question(question)))
+        self._most: dict[str, int] = {}  # bytes of an answer, by config
 
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
         """Return the server's sizes for this config."""
         text = canonical_config(config)
-        return _tensors(
-            self._sizes(Question(Endpoint.INPUT_SIZES, self.name, text)),
-            self._sizes(Question(Endpoint.OUTPUT_SIZES, self.name, text)),
-        )
+        inputs = self._sizes(Question(Endpoint.INPUT_SIZES, self.name, text))
+        outputs = self._sizes(Question(Endpoint.OUTPUT_SIZES, self.name, text))
+        if len(self._most) >= CONFIGS_KEPT:
+            self._most.clear()
+        sizes = [TensorInfo("", (n,)) for n in (*inputs, *outputs)]
+        self._most[text] = longest_answer(ModelInfo(self.name, tuple(sizes), ()))
+        return _tensors(inputs, outputs)
 
     def _sizes(self, question: Question) -> tuple[int, ...]:
         return decode_sizes(question, *self._server.ask(*encode_question(question)))
@@ -149,33 +169,15 @@ class ServerModel(Model):
         """Return the server's outputs."""
         return self._outputs(Operation.EVALUATE, inputs, config, None)
 
-    def gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Any:
-        """Return J^T sens, computed by the server."""
-        wrt = Derivative(out_wrt, in_wrt, sens=sens)
-        return self._outputs(Operation.GRADIENT, inputs, config, wrt)[0]
-
-    def apply_jacobian(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
-    ) -> Any:
-        """Return J vec, computed by the server."""
-        wrt = Derivative(out_wrt, in_wrt, vec=vec)
-        return self._outputs(Operation.APPLY_JACOBIAN, inputs, config, wrt)[0]
-
-    def apply_hessian(
-        self,
-        out_wrt: int,
-        in_wrt1: int,
-        in_wrt2: int,
-        inputs: Inputs,
-        sens: Array,
-        vec: Array,
-        config: Config,
-    ) -> Any:
-        """Return the Hessian's action, computed by the server."""
-        wrt = Derivative(out_wrt, in_wrt1, in_wrt2, sens, vec)
-        return self._outputs(Operation.APPLY_HESSIAN, inputs, config, wrt)[0]
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Return a derivative, computed by the server."""
+        operation = Operation(method)
+        at = next(i for i, given in enumerate(arguments) if isinstance(given, Inputs))
+        inputs, *vectors, config = arguments[at:]
+        sens = vectors.pop(0) if operation in TAKE_SENS else None
+        vec = vectors.pop() if vectors else None
+        wrt = replace(Derivative(*arguments[:at]), sens=sens, vec=vec)
+        return self._outputs(operation, inputs, config, wrt)[0]
 
     def _outputs(
         self,
@@ -186,4 +188,7 @@ class ServerModel(Model):
     ) -> list[Array]:
         vectors = tuple(np.asarray(x, np.float64) for x in inputs.values())
         call = Call(self.name, operation, vectors, canonical_config(config), derivative)
-        return list(decode_response(call, *self._server.ask(*encode_request(call))).outputs)
+        answer = self._server.ask(
+            *encode_request(call), most=self._most.get(call.config, LONGEST_ANSWER)
+        )
+        return list(decode_response(call, *answer).outputs)

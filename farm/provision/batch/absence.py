@@ -41,6 +41,10 @@ class Evidence:
     suspected: bool = False
     ask_at: float = -math.inf
 
+    def told(self, at: float) -> None:
+        """Its id became known, or its submission ended without one."""
+        self.told_at = at
+
     def listed(self, asked_at: float) -> None:
         """A list has the job."""
         self.told_at = max(self.told_at, asked_at)

@@ -13,9 +13,11 @@ ASK_TIMEOUT_S = 15.0
 STARTED_BY = "FARM_STARTED_BY"
 """The variable in which a supervisor passes `WorkerSettings.started_by` to its processes."""
 
-SUPERVISOR, RESTARTS, LOG = "FARM_SUPERVISOR", "FARM_WORKER_RESTARTS", "FARM_WORKER_LOG"
-"""The variables in which a supervisor passes its name, how many processes it had before in the same
-place, and the name of the file with the process's output, if that is in the farm's own folder.
+SUPERVISOR, SEATS = "FARM_WORKER_SUPERVISOR", "FARM_WORKER_SEATS"
+RESTARTS, LOG = "FARM_WORKER_RESTARTS", "FARM_WORKER_LOG"
+"""The variables in which a supervisor passes its name, its number of processes, how many it had
+before in the same place, and the name of the file with the process's output, if that is in the
+farm's own folder.
 """
 
 ENDS_AT = "FARM_ENDS_AT"
@@ -31,6 +33,7 @@ both. Source: qsub(1), ENVIRONMENTAL VARIABLES."""
 LABELS = {
     "started_by": (STARTED_BY,),
     "supervisor": (SUPERVISOR,),
+    "seats": (SEATS,),
     "restarts": (RESTARTS,),
     "log": (LOG,),
     "kind": ("FARM_KIND",),
@@ -43,6 +46,13 @@ set counts.
 The job id alone does not identify it: SLURM restarts a job of a lost node under the same id, while
 the first copy may still run.
 """
+
+STEP_SIZES = re.compile(
+    r"^S(LURM|RUN)_((NTASKS|GPUS)(_PER_.+)?|(CPUS|MEM|TRES)_PER_.+|NPROCS|OVERCOMMIT"
+    r"|(STEP_)?GRES|(GPU|TRES)_BIND)$"
+)
+"""Variables from which srun takes the tasks, CPUs, memory and GPUs of a new step. Jobs and steps
+set them to their own. Source: srun(1), INPUT ENVIRONMENT VARIABLES."""
 
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?", re.ASCII

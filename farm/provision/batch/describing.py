@@ -24,17 +24,13 @@ class Describing:
         self._note = note
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, kinds: Iterable[KindState]) -> None:
-        """Describe the models of those kinds whose models are unknown."""
+    def start(self, kinds: Iterable[KindState]) -> asyncio.Task[None]:
+        """Describe the models of those kinds whose models are unknown; the task ends then."""
         unknown = [kind for kind in kinds if kind.models is None]
         for kind in unknown:
             kind.describing = True
         self._task = asyncio.get_running_loop().create_task(self._all(unknown))
-
-    async def wait(self, within_s: float) -> None:
-        """Return when all are described, or after `within_s` seconds."""
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=within_s)
+        return self._task
 
     def cancel(self) -> None:
         """End the processes."""
@@ -54,5 +50,5 @@ class Describing:
         finally:
             kind.describing = False
         if kind.models is None and infos:
-            kind.models = frozenset(info.name for info in infos)
+            kind.knows(info.name for info in infos)
             self._expect(infos)

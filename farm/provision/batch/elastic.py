@@ -11,11 +11,12 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.first_worker import Expectation
 from farm.errors import Unavailable
 from farm.provision.batch.describing import Describing
 from farm.provision.batch.errands import Errands
@@ -23,13 +24,11 @@ from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
 from farm.provision.batch.jobs import ON_LET_GO, Jobs
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.output import last_words
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.releases import CANCEL_AGAIN_S, Releases
-from farm.provision.batch.restart_state import RestartState
-from farm.provision.batch.saving import Saving
-from farm.provision.batch.script import job_script
+from farm.provision.batch.restart_state import RestartState, Saving
+from farm.provision.batch.script import job_script, last_words
 from farm.provision.batch.standing import KindState, Standing
 from farm.provision.batch.system import BatchError, BatchSystem, SubmissionRefused
 from farm.provision.batch.watch import JobWatch
@@ -56,8 +55,8 @@ SAVING_S = 10.0
 """Longest wait for the file system when the farm stops."""
 
 
-class Elastic:
-    """The jobs of one farm, from `start` to `stop`.
+class Elastic(Expectation):
+    """The jobs of one farm, from `start` to `stop`; the `Expectation` of the workers they bring.
 
     connect: the connection file for workers; folder: for the jobs' output and the farm's identity,
     by which a restarted farm finds its earlier jobs. system: that of the plan if not given.
@@ -117,34 +116,25 @@ class Elastic:
             self._system,
             self._jobs,
             self._errands,
-            clock=self._clock,
             soon=self._watch.soon,
             note=dispatcher.note,
             tell=self._tell,
         )
+        self._standing = Standing(self._kinds, self._jobs, self._watch)
         for kind in self._kinds.values():
             known = restart_state.models(kind.settings)
             if known is not None:
-                kind.models = frozenset(model.name for model in known)
+                kind.knows(model.name for model in known)
                 dispatcher.expect(known)
         for part in ("cluster", self._system.own_words.status):
             if part:
                 dispatcher.add_part(part, self.snapshot)
-        standing = Standing(self._kinds, self._jobs, lambda: self._watch.problem)
-        self._standing = standing
-        dispatcher.first_worker.awaited = functools.partial(standing.why, "")
-        dispatcher.first_worker.incomplete = standing.is_incomplete
-        dispatcher.first_worker.why = standing.why
         self._describing = Describing(dispatcher.expect, dispatcher.note)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def describe_models(self, within_s: float) -> None:
-        """Describe the models that no worker has described yet, in processes of this machine.
-
-        Returns when all are described, or after `within_s` seconds; it then continues meanwhile.
-        """
+    def describe_models(self) -> None:
+        """Begin to describe the models that no worker has described, in processes here."""
         self._describing.start(self._kinds.values())
-        await self._describing.wait(within_s)
 
     def has_started(self, labels: Mapping[str, str]) -> bool:
         """Whether a worker with these labels belongs to a job of this farm.
@@ -208,12 +198,9 @@ class Elastic:
         kind = self._kinds.get(job.kind)
         if kind is None:
             return
-        kind.policy.worked()
-        kind.failure = ""
-        models = [model for row in workers if row["job"] == job.id for model in row["models"]]
-        kind.models = frozenset(models)
+        kind.serves(model for row in workers if row["job"] == job.id for model in row["models"])
         infos = self._dispatcher.models()
-        self._saving.models(kind.settings, [infos[name] for name in sorted(kind.models)])
+        self._saving.models(kind.settings, [infos[name] for name in sorted(kind.models or ())])
 
     def _decide(self, snapshot: dict[str, Any], now: float) -> dict[str, Decision]:
         max_batch = {name: info.max_batch for name, info in self._dispatcher.models().items()}
@@ -233,10 +220,8 @@ class Elastic:
         for (name, kind), (demand, too_long) in zip(kinds, share(found, offers), strict=True):
             leaving = len(self._jobs.of(name)) - len(jobs[name])
             decision = kind.policy.decide(demand, jobs[name], now, leaving=leaving)
-            kind.wanted = decision.wanted
-            if too_long and too_long != kind.too_long:
+            if kind.decided(decision.wanted, too_long):
                 self._dispatcher.note("too long", name, too_long)
-            kind.too_long = too_long
             decisions[name] = decision
         foreign = [job for job in self._jobs.live.values() if job.kind not in self._kinds]
         for job in foreign:
@@ -274,7 +259,7 @@ class Elastic:
         except BatchError as error:
             self._jobs.in_doubt(job, self._clock())
             if job.phase is UNSURE:
-                kind.refusal = f"unsure: {error}"
+                kind.submission(f"unsure: {error}")
                 self._tell("unsure", job, f"{error}; farm looks for the job by its name")
             return False
         finally:
@@ -283,7 +268,7 @@ class Elastic:
         is_new = not job.phase.has_id
         self._jobs.submitted(job, job_id, self._clock())
         self._save()
-        kind.refusal = ""
+        kind.submission("")
         if is_new and job.phase.has_id:
             self._tell("submitted", job, "")
         return True
@@ -291,7 +276,7 @@ class Elastic:
     def _refused(self, kind: KindState, text: str) -> None:
         now = self._clock()
         kind.policy.failed(now)
-        kind.refusal = f"refused: {text}"
+        kind.submission(f"refused: {text}")
         pause_s = kind.policy.paused_until - now
         text = f"{text}; next try in {pause_s:.0f} s"
         self._dispatcher.note("refused", kind.settings.name, text)
@@ -304,7 +289,7 @@ class Elastic:
     def _cancel_submission(self, job: FarmJob) -> None:
         now = self._clock()
         if now >= job.cancel_at:
-            job.cancel_at = now + CANCEL_AGAIN_S
+            job.asked_to_end(now + CANCEL_AGAIN_S)
             self._errands.begin(f"void {job.name}", functools.partial(self._void, job))
 
     async def _void(self, job: FarmJob) -> None:
@@ -316,9 +301,7 @@ class Elastic:
             self._dispatcher.note("cancel fails", f"job {job.name}", str(error))
             return
         now = self._clock()
-        if job.cancelled_at is None:
-            job.cancelled_at = now
-        ends = self._stopping.is_set() or now >= job.cancelled_at + KILLED_S
+        ends = now >= job.cancel_accepted(now) + KILLED_S or self._stopping.is_set()
         if not ends or job not in self._jobs.never_listed():
             return
         self._jobs.never_existed(job, self._clock())
@@ -347,7 +330,7 @@ class Elastic:
                 self._tell(change.event, change.job, change.text)
                 kind = self._kinds.get(change.job.kind)
                 if change.before is UNSURE and kind is not None:
-                    kind.refusal = ""
+                    kind.submission("")
         self._save()
 
     async def _ended(self, change: Change) -> None:
@@ -362,7 +345,7 @@ class Elastic:
             kind.policy.failed(self._clock())
         text += await asyncio.to_thread(last_words, self._folder / f"{job.id}.out")
         if kind is not None:
-            kind.failure = f"job {job.id}: {text}"
+            kind.job_failed(f"job {job.id}: {text}")
         self._tell("failed", job, text)
 
     def _tell(self, event: str, job: FarmJob, text: str) -> None:
@@ -435,11 +418,28 @@ class Elastic:
         """Let a running `stop` cancel all jobs now."""
         self._hurried = True
 
-    # Status
+    # What is expected
+
+    may_come = True  # jobs are submitted when calls wait
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether models of some kind are not known yet, and its last job has not failed."""
+        return self._standing.incomplete
+
+    def awaited(self, known: Collection[str]) -> str:
+        """Return what the kinds whose models are not known wait for."""
+        return self._standing.why("")
+
+    def why(self, model: str) -> str:
+        """Return why no job has brought a worker with a model."""
+        return self._standing.why(model)
 
     def starts_in(self, model: str) -> float | None:
         """Return in how many seconds a job with a model is expected to start, if that is known."""
         return self._standing.starts_in(model)
+
+    # Status
 
     def snapshot(self) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from farm.provision.batch.absence import Evidence
 from farm.provision.batch.job_phases import (
@@ -18,15 +19,17 @@ from farm.provision.batch.job_phases import (
 from farm.provision.batch.system import JobRow, Stand
 from farm.transitions import PhaseEvent
 
+UNLISTED = JobRow("", Stand.PENDING, "", "")
+"""In place of the row of a job that the batch system has not reported."""
+
 
 @dataclass(slots=True, eq=False)
 class FarmJob:
-    """One job. state, reason: in the batch system's words; empty until it has reported the job.
+    """One job. row: as the batch system has last reported it.
 
     id: empty until the batch system has told it. name: unique for each submission, so that a job
     without an id can be found. phase_since: when it entered its phase, or was cancelled again.
     workers: number of workers that are connected now. evidence: for and against its existence.
-    starts_at: when the batch system expects it to start, as in JobRow.
     is_remembered: it was submitted by the farm before, and the batch system has not confirmed it.
     cancelled_at: when the batch system accepted to cancel it; cancel_at: do not ask before.
     """
@@ -37,11 +40,7 @@ class FarmJob:
     evidence: Evidence
     phase: JobPhase
     phase_since: float
-    stand: Stand | None = None
-    state: str = ""
-    reason: str = ""
-    nodes: str = ""
-    starts_at: float | None = None
+    row: JobRow = UNLISTED
     workers: int = 0
     in_flight: int = 0
     done: int = 0
@@ -55,6 +54,47 @@ class FarmJob:
         """Enter the phase that `event` leads to."""
         self.phase = event[self.phase]
         self.phase_since = now
+
+    def has_id(self, job_id: str, told_at: float) -> None:
+        """Note the id that the batch system has told at `told_at`."""
+        self.id = job_id
+        self.evidence.told(told_at)
+
+    def listed(self, row: JobRow) -> bool:
+        """Note what the batch system says of it. Return whether that is its first word of it."""
+        self.row = row
+        is_news, self.is_remembered = self.is_remembered, False
+        return is_news
+
+    def heard(self, rows: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Note what the dispatcher says of its workers."""
+        if rows:
+            self.evidence.heard()
+        done = sum(row["done"] + row["failed"] for row in rows)
+        self.in_flight = sum(row["in_flight"] for row in rows)
+        kept = any(row.get("sequences") for row in rows)  # they wait for their next requests
+        if not rows or self.in_flight or kept or done != self.done or len(rows) != self.workers:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = now
+        self.done, self.workers = done, len(rows)
+        ends = [row["ends_in_s"] for row in rows if row["ends_in_s"] is not None]
+        self.ends_in_s = min(ends, default=None)
+
+    def asked_to_end(self, again_at: float) -> None:
+        """The batch system is asked to end it, and not before `again_at` again."""
+        self.cancel_at = again_at
+
+    def cancel_accepted(self, now: float) -> float:
+        """Note that the batch system accepted to cancel it. Return when it did so first."""
+        if self.cancelled_at is None:
+            self.cancelled_at = now
+        return self.cancelled_at
+
+    @property
+    def stand(self) -> Stand | None:
+        """Where the batch system has it; None: it has not reported it."""
+        return None if self.row is UNLISTED else self.row.stand
 
     @property
     def key(self) -> str:

@@ -122,7 +122,7 @@ class Jobs:
         """A submission has ended without an id, so the job may exist."""
         if not job.phase.has_id:
             job.goes_on(ON_GETS_NO_ID, now)
-            job.evidence.told_at = now
+            job.evidence.told(now)
 
     def refused(self, job: FarmJob, now: float) -> None:
         """A submission has ended without a job."""
@@ -160,8 +160,7 @@ class Jobs:
     def _identify(self, job: FarmJob, job_id: str, told_at: float, now: float) -> None:
         del self.submissions[job.name]
         self._past.pop(job_id, None)
-        job.id = job_id
-        job.evidence.told_at = told_at
+        job.has_id(job_id, told_at)
         self.live[job_id] = job
         job.goes_on(ON_GETS_ID, now)
 
@@ -222,7 +221,7 @@ class Jobs:
             return []
         if (job := self._has_wrong_id(row)) is not None:
             del self.live[job.id]
-            job.id = row.id
+            job.has_id(row.id, job.evidence.told_at)
             self.live[job.id] = job
         elif row.stand is Stand.ENDED:
             self._put_past(row.id)
@@ -262,7 +261,7 @@ class Jobs:
             job.evidence.unknown(asked_at, now)
             return self._absent(now)
         if row.stand is Stand.ENDED:
-            job.state, job.stand, job.reason = row.state, row.stand, row.reason
+            job.listed(row)
             return [*changes, self._forget(job, ON_ENDED, now, row)]
         if asked_at < job.evidence.told_at:
             job.evidence.asked(now)  # something newer is known
@@ -280,11 +279,9 @@ class Jobs:
 
     def _update(self, job: FarmJob, row: JobRow, now: float) -> list[Change]:
         phase = job.phase
-        before, job.stand, job.state, job.nodes = job.stand, row.stand, row.state, row.nodes
-        reason, job.reason, job.starts_at = job.reason, row.reason, row.starts_at
+        before, reason = job.stand, job.row.reason
         changes = []
-        if job.is_remembered:
-            job.is_remembered = False
+        if job.listed(row):
             changes.append(Change("adopted", job, f"it is alive: {row.in_words}", phase))
         is_pending = row.stand is Stand.PENDING
         if is_pending and before is not Stand.PENDING and job.phase is not PENDING:
@@ -333,21 +330,9 @@ class Jobs:
         changes = []
         for job in self.live.values():
             rows = by_job.get(job.id, [])
-            if rows:
-                job.evidence.heard()
-            done = sum(row["done"] + row["failed"] for row in rows)
-            job.in_flight = sum(row["in_flight"] for row in rows)
-            kept = any(row.get("sequences") for row in rows)  # they wait for their next requests
-            if not rows or job.in_flight or kept or done != job.done or len(rows) != job.workers:
-                job.idle_since = None
-            elif job.idle_since is None:
-                job.idle_since = now
             if job.workers and not rows:
                 changes.append(Change("deserted", job, "", job.phase))
-            job.done = done
-            job.workers = len(rows)
-            ends = [row["ends_in_s"] for row in rows if row["ends_in_s"] is not None]
-            job.ends_in_s = min(ends, default=None)
+            job.heard(rows, now)
             before = job.phase
             _follow(job, rows, now)
             if job.phase.has_served and not before.has_served:

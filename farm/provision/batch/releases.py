@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -33,7 +34,6 @@ class Releases:
         jobs: Jobs,
         errands: Errands,
         *,
-        clock: Callable[[], float],
         soon: Callable[[], None],
         note: Callable[[str, str, str], None],
         tell: Callable[[str, FarmJob, str], None],
@@ -41,7 +41,7 @@ class Releases:
         self._system = system
         self._jobs = jobs
         self._errands = errands
-        self._clock = clock
+        self._clock = asyncio.get_running_loop().time
         self._soon = soon
         self._note = note
         self._tell = tell
@@ -84,7 +84,7 @@ class Releases:
             ids = [job.id for job in jobs]
             key = f"{verb} {' '.join(ids)}"
             for job in jobs:
-                job.cancel_at = self._clock() + CANCEL_AGAIN_S
+                job.asked_to_end(self._clock() + CANCEL_AGAIN_S)
             self._errands.begin(key, functools.partial(self._run_command, verb, jobs))
 
     async def _run_command(self, verb: Literal["drain", "cancel"], jobs: Sequence[FarmJob]) -> None:
@@ -97,4 +97,4 @@ class Releases:
             return
         if verb == "cancel":
             for job in jobs:
-                job.cancelled_at = self._clock()
+                job.cancel_accepted(self._clock())

@@ -7,16 +7,19 @@ and recognizes the calls by the models.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
-import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from farm.call import ModelInfo
-from farm.machine.private import private_opener
+from farm.errors import Unavailable
+from farm.machine.private import private_opener, read_private, replace_private
 from farm.provision.batch.kinds import WorkerKind
 
 log = logging.getLogger(__name__)
@@ -60,11 +63,11 @@ class RestartState:
 
     def _read_jobs(self) -> list[JobKey] | None:
         try:
-            rows = json.loads(self._jobs_path.read_text(encoding="utf-8"))
+            rows = json.loads(read_private(self._jobs_path))
             return [(str(job_id), str(name), str(kind)) for job_id, name, kind in rows]
         except FileNotFoundError:
             return None
-        except (OSError, TypeError, ValueError) as error:
+        except (OSError, TypeError, ValueError, Unavailable) as error:
             log.warning("%s cannot be read: %s", self._jobs_path, error)
             return None
 
@@ -92,10 +95,7 @@ class RestartState:
             log.warning("%s cannot be written: %s", self._path, error)
 
     def _write(self, path: Path, data: object) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
-            file.write(json.dumps(data, indent=1) + "\n")
-        temporary.replace(path)
+        replace_private(path, (json.dumps(data, indent=1) + "\n").encode())
 
     def forget_models(self) -> None:
         """Forget the models; called when no job is left, because the next ones may load others."""
@@ -103,10 +103,10 @@ class RestartState:
 
     def _read(self) -> Mapping[str, object]:
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
+            data = json.loads(read_private(self._path))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, Unavailable) as error:
             log.warning("%s cannot be read: %s", self._path, error)
             return {}
         return data if isinstance(data, dict) else {}
@@ -121,3 +121,49 @@ def _identity(path: Path) -> tuple[bool, str]:
     except FileExistsError:
         is_new = False
     return is_new, path.read_text(encoding="ascii").strip()
+
+
+class Saving:
+    """Writes a `RestartState` without blocking the event loop, in the order of the calls.
+
+    Of several lists of jobs that wait to be written, only the last one is.
+    """
+
+    def __init__(self, state: RestartState) -> None:
+        self._state = state
+        self._thread = ThreadPoolExecutor(1, "saving")
+        self._last: asyncio.Future[None] | None = None
+        # Read by the thread.
+        self._jobs: list[JobKey] | None = state.jobs()
+
+    def jobs(self, jobs: list[JobKey]) -> None:
+        """Save the jobs that may live, if they have changed."""
+        if jobs != self._jobs:
+            self._jobs = jobs
+            self._begin(partial(self._write_jobs, jobs))
+
+    def models(self, kind: WorkerKind, models: Sequence[ModelInfo]) -> None:
+        """Save the models that workers of a kind serve."""
+        self._begin(partial(self._state.keep, kind, models))
+
+    def forget_models(self) -> None:
+        """Forget the models, because no job is left."""
+        self._begin(self._state.forget_models)
+
+    async def done(self, within_s: float | None = None) -> None:
+        """Return when all that was to be saved so far is written, or after `within_s` seconds."""
+        if self._last is not None:
+            await asyncio.wait({self._last}, timeout=within_s)
+
+    def _write_jobs(self, jobs: list[JobKey]) -> None:
+        if jobs is self._jobs:  # otherwise a newer list follows
+            self._state.keep_jobs(jobs)
+
+    def _begin(self, write: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                write()
+            except Exception:
+                log.exception("the state for the next farm cannot be saved")
+
+        self._last = asyncio.get_running_loop().run_in_executor(self._thread, run)

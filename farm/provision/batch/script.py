@@ -90,3 +90,21 @@ def _farm(kind: WorkerKind, system: type[BatchSystem], connect: Path) -> str:
         # An option, because not every launcher passes variables on.
         end = f' --ends-at "$FARM_ENDS_AT" --drain-before {kind.warning_s}'
     return f"{shlex.join(words)}{end} -- {shlex.join(kind.models)}"
+
+
+BYTES = 8192
+"""How much of the end is searched."""
+
+
+def last_words(path: Path) -> str:
+    """Return the last output of a job: farm's error line if there is one, or the last lines."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return f"; {path} cannot be read"
+    lines = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in lines if line.startswith("farm: error: ")]
+    said = " / ".join(errors[-1:] or lines[-2:])
+    return f"; {path} ends: {said[-400:]}" if said else f"; {path} is empty"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.policy import Bounds, KindPolicy
+from farm.provision.batch.watch import JobWatch
 
 
 class KindState:
@@ -40,6 +41,33 @@ class KindState:
         self.failure = ""
         self.too_long = ""
 
+    def knows(self, models: Iterable[str]) -> None:
+        """Note the names of its models."""
+        self.models = frozenset(models)
+
+    def serves(self, models: Iterable[str]) -> None:
+        """Workers of a job have joined, with these models."""
+        self.policy.worked()
+        self.failure = ""
+        self.knows(models)
+
+    def submission(self, refusal: str) -> None:
+        """Note the batch system's message for a submission; "": it was accepted."""
+        self.refusal = refusal
+
+    def job_failed(self, why: str) -> None:
+        """Note why a job failed; the reason holds until one serves."""
+        self.failure = why
+
+    def decided(self, wanted: int, too_long: str) -> bool:
+        """Note the jobs that are wanted, and why calls are too long for them.
+
+        Return whether these are other calls than before.
+        """
+        is_news = bool(too_long) and too_long != self.too_long
+        self.wanted, self.too_long = wanted, too_long
+        return is_news
+
 
 def how_it_stands(kind: KindState, jobs: Jobs, problem: str) -> str:
     """Return what a kind without workers waits for; problem: of the batch system."""
@@ -47,7 +75,7 @@ def how_it_stands(kind: KindState, jobs: Jobs, problem: str) -> str:
     mine = jobs.of(name)
     if mine:
         how = ", ".join(
-            f"job {job.key} {job.state or 'submitted'} {job.reason}".strip() + _when(job)
+            f"job {job.key} {job.row.state or 'submitted'} {job.row.reason}".strip() + _when(job)
             for job in mine[:3]
         )
     elif kind.describing:
@@ -59,9 +87,10 @@ def how_it_stands(kind: KindState, jobs: Jobs, problem: str) -> str:
 
 def _when(job: FarmJob) -> str:
     """Return when the batch system expects a job to start, in words, if that is still to come."""
-    if job.starts_at is None or job.starts_at <= time.time():
+    at = job.row.starts_at
+    if at is None or at <= time.time():
         return ""
-    return f", expected to start {time.strftime('%Y-%m-%d %H:%M', time.localtime(job.starts_at))}"
+    return f", expected to start {time.strftime('%Y-%m-%d %H:%M', time.localtime(at))}"
 
 
 def starts_in(kinds: Iterable[KindState], jobs: Jobs) -> float | None:
@@ -75,23 +104,18 @@ def starts_in(kinds: Iterable[KindState], jobs: Jobs) -> float | None:
         for job in jobs.of(kind.settings.name):
             if not job.is_pending:
                 return 0.0
-            if job.starts_at is not None and job.starts_at > now:
-                times.append(job.starts_at - now)
+            if job.row.starts_at is not None and job.row.starts_at > now:
+                times.append(job.row.starts_at - now)
     return min(times, default=None)
 
 
 class Standing:
-    """How all kinds of a farm stand, for callers that wait and for `farm status`.
+    """How all kinds of a farm stand, for callers that wait and for `farm status`."""
 
-    problem: returns why the batch system does not answer; empty if it does.
-    """
-
-    def __init__(
-        self, kinds: Mapping[str, KindState], jobs: Jobs, problem: Callable[[], str]
-    ) -> None:
+    def __init__(self, kinds: Mapping[str, KindState], jobs: Jobs, watch: JobWatch) -> None:
         self._kinds = kinds
         self._jobs = jobs
-        self._problem = problem
+        self._watch = watch
 
     def _of(self, model: str) -> list[KindState]:
         """Return the kinds that have a model; for "" those whose models are unknown."""
@@ -100,7 +124,8 @@ class Standing:
             return [kind for kind in kinds if kind.models is None]
         return [kind for kind in kinds if model in (kind.models or ())]
 
-    def is_incomplete(self) -> bool:
+    @property
+    def incomplete(self) -> bool:
         """Whether models of some kind are not known yet, and its last job has not failed."""
         return any(kind.models is None and not kind.failure for kind in self._kinds.values())
 
@@ -109,7 +134,8 @@ class Standing:
 
         The result is empty if nothing is awaited.
         """
-        return "; ".join(how_it_stands(k, self._jobs, self._problem()) for k in self._of(model))
+        problem = self._watch.problem
+        return "; ".join(how_it_stands(kind, self._jobs, problem) for kind in self._of(model))
 
     def starts_in(self, model: str) -> float | None:
         """Return in how many seconds a job with a model is expected to start; as in `why`."""
@@ -118,7 +144,7 @@ class Standing:
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""
         return {
-            "problem": self._problem(),
+            "problem": self._watch.problem,
             "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
             "jobs": [job_row(job, now) for job in self._jobs],
         }
@@ -150,10 +176,10 @@ def job_row(job: FarmJob, now: float) -> dict[str, Any]:
         "id": job.key,
         "kind": job.kind,
         "phase": job.shown,
-        "state": job.state,
-        "reason": job.reason,
-        "nodes": job.nodes,
-        "starts_at": job.starts_at,
+        "state": job.row.state,
+        "reason": job.row.reason,
+        "nodes": job.row.nodes,
+        "starts_at": job.row.starts_at,
         "workers": job.workers,
         "idle_s": None if job.idle_since is None else now - job.idle_since,
         "ends_in_s": job.ends_in_s,

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from farm.machine.lifeline import Lifeline
 from farm.machine.private import private_opener
 from farm.machine.programs import in_words, python
+from farm.provision.local.rank_lines import RankLines
 from farm.provision.local.record import Running, RunRecord
 from farm.provision.local.stops import ChildStops
 from farm.provision.local.warm_parent import ForkedProcess, WarmParent
@@ -27,13 +29,66 @@ OOM_EVIDENCE_S = 10.0
 """A process killed by the kernel for lack of memory may take seconds to disappear."""
 
 
+@dataclass(slots=True)
+class ChildStatus:
+    """The facts that a model process has reported about itself.
+
+    worker: its name as a worker once it has loaded its models, otherwise ""; ready_at: when that
+    was reported, on the monotonic clock. joined: whether the farm has accepted it. error: why it
+    could not load its models. done: whether it is about to exit.
+    """
+
+    worker: str = ""
+    ready_at: float | None = None
+    joined: bool = False
+    error: str = ""
+    done: bool = False
+
+    def reported(self, facts: Mapping[str, object]) -> None:
+        """Note the facts of one message."""
+        if "worker" in facts:
+            self.worker = str(facts["worker"])
+            self.ready_at = time.monotonic()
+        self.joined = bool(facts.get("joined", self.joined))
+        self.error = str(facts.get("error", self.error))
+        self.done = bool(facts.get("done", self.done))
+
+
+class StatusPipe:
+    """The end of a pipe from which a process's messages are read. over: no more will arrive."""
+
+    def __init__(self, read_end: int) -> None:
+        os.set_blocking(read_end, False)
+        self.over = False
+        self._read_end = read_end
+        self._unread = b""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._read_end
+
+    def read(self) -> Iterator[dict[str, object]]:
+        """Yield the messages that have arrived since the last call."""
+        while not self.over:
+            try:
+                data = os.read(self._read_end, 4096)
+            except BlockingIOError:
+                return
+            self.over = not data
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            yield from map(json.loads, lines)
+
+    def cut(self) -> None:
+        """Close it."""
+        os.close(self._read_end)
+
+
 class Child:
     """One start of a model process (`process.py` beside this file): process group, log and pipes.
 
-    worker: its name as a worker once it has loaded its models, otherwise "".
-    error: why it could not load its models. done: whether it reported that it is about to exit.
-    talks: whether more status messages may arrive. The supervisor sets doom, why the process is
-    being killed, and kill_at, when it will be killed, on the monotonic clock.
+    status: what it has reported. The supervisor sets doom, why the process is being killed, or the
+    process says why it is to be replaced; and the supervisor sets kill_at, when it will be killed,
+    on the monotonic clock.
     """
 
     def __init__(
@@ -48,14 +103,10 @@ class Child:
 
         parent: where it is forked from; None: it is a fresh interpreter. Raises ParentLost, too.
         """
-        self.worker = ""
-        self.error = ""
-        self.done = False
-        self.talks = True
+        self.status = ChildStatus()
         self.doom = ""
         self.kill_at: float | None = None
         self.told_to_drain = False
-        self.ready_at: float | None = None
         self.log = log
         self._parent = parent
         self._lifeline = Lifeline()
@@ -66,19 +117,22 @@ class Child:
         except BaseException:
             self._lifeline.cut()
             raise
-        self.pid = self._process.pid
         self._stops = ChildStops(self.pid)
         if parent is None:
             self._lifeline.tie(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process's id, and that of its group."""
+        return self._process.pid
 
     def _started(
         self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes] | ForkedProcess:
         """Open the pipes to the process, and start it."""
-        self._unread = b""
         self._record = RunRecord.create()
-        self.status, status_write = os.pipe()
-        os.set_blocking(self.status, False)
+        read_end, status_write = os.pipe()
+        self._lines: StatusPipe | RankLines = StatusPipe(read_end)
         passed = {
             "lifeline": self._lifeline.read_end,
             "status": status_write,
@@ -97,7 +151,7 @@ class Child:
                 tie=self._lifeline.tie,
             )
         except BaseException:
-            os.close(self.status)
+            self._lines.cut()
             raise
         finally:
             os.close(status_write)
@@ -120,24 +174,23 @@ class Child:
             pass_fds=pass_fds,
         )
 
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `listen` has something to read."""
+        return self._lines.fileno()
+
+    @property
+    def talks(self) -> bool:
+        """Whether more status messages may arrive."""
+        return not self._lines.over
+
     def listen(self) -> None:
         """Read the process's status messages."""
-        while self.talks:
-            try:
-                data = os.read(self.status, 4096)
-            except BlockingIOError:
-                return
-            self.talks = bool(data)
-            *lines, self._unread = (self._unread + data).split(b"\n")
-            for line in lines:
-                self._heard(json.loads(line))
+        for facts in self._lines.read():
+            self._heard(facts)
 
     def _heard(self, facts: Mapping[str, object]) -> None:
-        if "worker" in facts:
-            self.worker = str(facts["worker"])
-            self.ready_at = time.monotonic()
-        self.error = str(facts.get("error", self.error))
-        self.done = bool(facts.get("done", self.done))
+        self.status.reported(facts)
+        self.doom = str(facts.get("doom", self.doom))
 
     def running(self) -> Running | None:
         """Return the tasks that the process runs; None if that cannot be determined."""
@@ -153,8 +206,9 @@ class Child:
 
         Look at it again after each message, and whenever `stops.child_events` is true.
         """
-        ending = self.done or self.doom or self.told_to_drain or self.kill_at is not None
-        return self.ready_at is not None and self.talks and not (ending or self._stops.stopped)
+        ending = self.status.done or self.doom or self.told_to_drain or self.kill_at is not None
+        ready = self.status.ready_at is not None
+        return ready and self.talks and not (ending or self._stops.stopped)
 
     def stopped_s(self, now: float) -> float:
         """Return the seconds since it was stopped, for example by SIGSTOP; call at each check."""
@@ -163,6 +217,11 @@ class Child:
     def why(self, code: int, *, out_of_memory: bool) -> str:
         """Return a description of why it ended; code: its exit status."""
         return in_words(code, out_of_memory=out_of_memory)
+
+    def was_killed_at_start(self, code: int) -> bool:
+        """Whether a signal from outside has ended it before it had loaded its models."""
+        loading = self.status.ready_at is None and not self.doom
+        return loading and -code in (signal.SIGKILL, signal.SIGTERM)
 
     def crashed(self) -> bool:
         """Whether its model is known to have ended it, and its calls are tried only once more.
@@ -204,10 +263,7 @@ class Child:
         self.kill()
         self._process.wait()
         self._lifeline.cut()
-        self._close_lines()
-
-    def _close_lines(self) -> None:
-        os.close(self.status)
+        self._lines.cut()
 
     def last_lines(self) -> str:
         """Return the last lines that this process wrote to its log."""
@@ -222,10 +278,10 @@ class Child:
 
 
 class OutOfMemory:
-    """Detects whether the kernel has just killed a process of this machine for lack of memory."""
+    """Detects whether the kernel has just killed a process here for lack of memory."""
 
-    def __init__(self, counters: Path = Path("/proc/vmstat")) -> None:
-        self._counters = counters
+    def __init__(self, counters: Path | None = None) -> None:
+        self._counters = counters or counters_here()
         self._samples = deque([(time.monotonic(), self._count())])
 
     def look(self) -> None:
@@ -246,3 +302,17 @@ class OutOfMemory:
             return int(words[words.index("oom_kill") + 1])
         except (OSError, ValueError, IndexError):
             return 0
+
+
+def counters_here(root: Path = Path("/")) -> Path:
+    """Return a file with the kernel's count, of the own group (cgroups(7)) or of the machine."""
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            folder = root / "sys/fs/cgroup" / ("memory" if controllers else "") / group.lstrip("/")
+            file = folder / ("memory.oom_control" if controllers else "memory.events")
+            if file.exists() and "oom_kill" in file.read_text().split():
+                return file
+    return root / "proc/vmstat"

@@ -6,18 +6,17 @@ import logging
 import math
 import time
 
-from farm.monitoring.repetitions import Repetitions
-from farm.monitoring.texts import shape_of
+from farm.monitoring.repetitions import Repetitions, shape_of
 
 
-class Deaths:
+class Deaths(Repetitions):
     """The warnings about processes that died and are started again.
 
     A supervisor has no event loop, so it calls `report_if_due` at each look. log: its log.
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        self._repeats = Repetitions(log, self._report_later, "worker processes died %d more times")
+        super().__init__(log, "worker processes died %d more times")
         self._report_at = math.inf
 
     def died(self, number: int, what: str, reason: str, then: str) -> None:
@@ -29,17 +28,14 @@ class Deaths:
             times = f"{count} times: {reason}; the last was process {number}"
             return f"worker processes {what} {times}, {then}"
 
-        self._repeats.happened((what, shape_of(reason)), logging.WARNING, 1, line)
+        self.happened((what, shape_of(reason)), logging.WARNING, 1, line)
+
+    def report_later(self, seconds: float) -> None:
+        """Let the deaths that are only counted be due after this number of seconds."""
+        self._report_at = time.monotonic() + seconds
 
     def report_if_due(self, now: float) -> None:
         """Report the deaths that were only counted, if it is time. now: monotonic time."""
         if now >= self._report_at:
+            self._report_at = math.inf
             self.report()
-
-    def report(self) -> None:
-        """Report the deaths that were only counted."""
-        self._report_at = math.inf
-        self._repeats.report()
-
-    def _report_later(self, seconds: float, report: object) -> None:
-        self._report_at = time.monotonic() + seconds

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 
 from farm.errors import InvalidInput
-from farm.machine.cpus import allowed_cpus
+from farm.machine.resources import allowed_cpus
 from farm.wording import worded
 
 ALL = ("auto", "per-node")

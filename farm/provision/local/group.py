@@ -21,7 +21,7 @@ from farm.provision.local.rank_parent import VARIABLE
 from farm.provision.local.record import Running
 from farm.provision.local.stops import ProcessStops
 from farm.wording import worded
-from farm.worker.mpi.world import EXIT_STUCK, WorldError, launcher_path
+from farm.worker.mpi.world import EXIT_STUCK, WorldError, check_installed, launcher_path
 
 NOTICE_WITHIN_S = 3.0
 """A launcher whose ranks were killed has this long to end by itself."""
@@ -48,6 +48,9 @@ CRASH_SIGNALS = frozenset(
 
 DEFAULT_LINE = "mpiexec -n {ranks}"
 
+FILES_OF_A_GROUP, OTHER_FILES = 5, 100
+"""Open files per group of MPI ranks, besides a connection to each rank; and for everything else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -72,6 +75,18 @@ class Launch:
             ) from None
         return [launcher_path(program), *options]
 
+    def check(self, groups: int, open_files: int) -> None:
+        """Raise WorldError if so many groups cannot be started, or not by so many open files."""
+        check_installed()
+        self.words()
+        needed = groups * (self.ranks + FILES_OF_A_GROUP) + OTHER_FILES
+        if needed > open_files:
+            raise WorldError(
+                f"a connection to each of {groups * self.ranks} MPI ranks needs {needed} open "
+                f"files, this process may have {open_files}: raise the hard limit (ulimit -Hn), or "
+                "start fewer groups here and others by another farm worker"
+            )
+
 
 def launch_of(ranks: int | None, line: str | None) -> Launch | None:
     """Return the launch for the options `--mpi` and `--mpi-launch`; None without MPI."""
@@ -80,6 +95,8 @@ def launch_of(ranks: int | None, line: str | None) -> Launch | None:
 
 class Group(Child):
     """One start of a group; its process is the launcher, and it ends when all ranks have ended."""
+
+    _lines: RankLines
 
     def __init__(
         self,
@@ -109,7 +126,6 @@ class Group(Child):
         command = [*self._launch.words(), *rank_parent.command()]
         command += ["--ranks", str(self._launch.ranks), *arguments]
         self._lines = RankLines(loopback=self._loopback, ranks=self._launch.ranks)
-        self.status = self._lines.fileno()
         told = {**environment, VARIABLE: self._lines.address}
         try:
             # This lifeline makes the launcher end with this process. The ranks have their own.
@@ -118,22 +134,19 @@ class Group(Child):
             self._lines.cut()
             raise
 
-    def listen(self) -> None:
-        """Read the messages of the ranks, and detect lost ranks."""
-        for facts in self._lines.read():
-            if "running" in facts:
-                tasks = facts["running"]
-                assert isinstance(tasks, list)
-                row = facts.get("row", 0)
-                assert isinstance(row, int)
-                self._running = Running(tuple(tasks), time.monotonic(), row)
-            pid = facts.get("pid")
-            if isinstance(pid, int) and facts.get("host") == self._host:
-                self._ranks_here[pid] = ProcessStops(pid)
-            if isinstance(facts.get("code"), int):
-                self._told_code = int(str(facts["code"]))
-            self._heard(facts)
-        self.talks = not self._lines.closed and not self._lines.gone
+    def _heard(self, facts: Mapping[str, object]) -> None:
+        if "running" in facts:
+            tasks = facts["running"]
+            assert isinstance(tasks, list)
+            row = facts.get("row", 0)
+            assert isinstance(row, int)
+            self._running = Running(tuple(tasks), time.monotonic(), row)
+        pid = facts.get("pid")
+        if isinstance(pid, int) and facts.get("host") == self._host:
+            self._ranks_here[pid] = ProcessStops(pid)
+        if isinstance(facts.get("code"), int):
+            self._told_code = int(str(facts["code"]))
+        super()._heard(facts)
 
     def running(self) -> Running | None:
         """Return the tasks that the group runs, as far as reported."""
@@ -162,6 +175,11 @@ class Group(Child):
             return f"{name} of {size} died: {in_words(failed.status, out_of_memory=out_of_memory)}"
         reason = in_words(code, out_of_memory=False)
         return f"the launcher ended its {size} ranks: {reason}" if self._lines.gone else reason
+
+    def was_killed_at_start(self, code: int) -> bool:
+        """Whether such a signal has ended a rank or the launcher."""
+        failed = self._lines.failed
+        return super().was_killed_at_start(code if failed is None else failed.status)
 
     def crashed(self) -> bool:
         """Whether a rank called MPI_Abort, or ended by itself and by no signal from outside.
@@ -211,7 +229,6 @@ class Group(Child):
     def _cut(self) -> None:
         self.listen()  # closing the lines would lose messages that have arrived
         self._lines.cut()
-        self.talks = False
 
     def _kill_group(self) -> None:
         self._cut()
@@ -222,6 +239,3 @@ class Group(Child):
         if self.code() is None:
             self._kill_group()
         super().close()
-
-    def _close_lines(self) -> None:
-        self._lines.cut()

@@ -20,38 +20,31 @@ import signal
 import socket
 import sys
 import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 from farm.call import WorkerInfo
 from farm.errors import FarmError, Unavailable
-from farm.machine.freed_memory import keep_freed_memory
+from farm.machine.resources import keep_freed_memory
 from farm.model import Model
 from farm.provision.batch import allocation
 from farm.provision.local import warm
-from farm.provision.local.record import RunRecord
+from farm.provision.local.record import OWN_MEMORY, RunRecord
 from farm.provision.local.worker_log import log_to_stderr
 from farm.transports.connection import read_worker_connection
-from farm.transports.worker_host import EXIT_ORPHANED, WorkerHost
+from farm.wire.usage import ENDS_RUNS
+from farm.worker.host.host import EXIT_ORPHANED, WorkerHost, WorkerProcess
 from farm.worker.loader import LoadError, load_models
-from farm.worker.runner import OnStart, Runner
+from farm.worker.runner import Runner
 from farm.worker.running import name_worker
+
+REPLACED = "its call was answered by another worker"
 
 EXIT_NOT_LOADED = 78
 """Exit status if the models cannot be loaded (EX_CONFIG): a retry would end the same way."""
-
-
-class SupervisorLine:
-    """The line to the supervisor: one JSON object per line; does nothing without a supervisor."""
-
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-
-    def say(self, **facts: object) -> None:
-        """Report facts: `error`, why loading failed; `worker`, the name; `done`, a goodbye."""
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._descriptor, json.dumps(facts).encode() + b"\n")
 
 
 class Watch:
@@ -82,9 +75,13 @@ class Watch:
         # Ctrl-C in a terminal and SLURM's signals reach all processes; the supervisor decides.
         # A handler, not SIG_IGN, which the programs that a model starts would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
+        self.listen()
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    def listen(self) -> None:
+        """Let signals ask for a drain, in the main thread."""
         for number in self._drains:
             signal.signal(number, self._signalled)
-        threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         # Written a second time for models that set their own wake-up descriptor, as asyncio does.
@@ -140,45 +137,83 @@ class Watch:
             self.asked = True
 
 
-def serve(arguments: argparse.Namespace, status: SupervisorLine, watch: Watch) -> int:
-    """Load the models and serve them until drained; return the exit status."""
-    record = RunRecord(arguments.record) if arguments.record is not None else None
-    return serve_models(
-        lambda: load_models(arguments.models),
-        arguments,
-        status.say,
-        watch,
-        on_start=None if record is None else record.write,
-    )
+class ModelProcess(WorkerProcess, ABC):
+    """A process that loads and serves models, for a supervisor."""
+
+    start_s = math.inf  # a group of ranks takes too long to start
+
+    @abstractmethod
+    def load(self) -> Mapping[str, Model]:
+        """Load the models. Raises LoadError, FarmError."""
+
+    @abstractmethod
+    def say(self, **facts: object) -> None:
+        """Report facts: `error`, why loading failed; `worker`, the name; `done`, a goodbye.
+
+        `joined`: the farm has accepted it; `doom`: why it ends although another process is to take
+        its place.
+        """
+
+    def loaded(self) -> None:
+        """Note that the models are loaded and have described themselves."""
+
+    def leave(self, *, drains: bool) -> None:
+        """End: the model may run for hours, and its answer has been given by another worker."""
+        self.say(**({"done": True} if drains else {"doom": REPLACED}))
+        os._exit(0)
+
+
+class OwnProcess(RunRecord, ModelProcess):
+    """This process, which records what runs where its supervisor reads it."""
+
+    def __init__(self, arguments: argparse.Namespace, watch: Watch) -> None:
+        super().__init__(OWN_MEMORY if arguments.record is None else arguments.record)
+        self._specs: Sequence[str] = arguments.models
+        self._status: int | None = arguments.status
+        self._watch = watch
+
+    def load(self) -> Mapping[str, Model]:
+        """Load the models. Raises LoadError."""
+        # A drain would be a goodbye; so this process ends at once, and another takes its place.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            return load_models(self._specs)
+        finally:
+            self._watch.listen()
+
+    def loaded(self) -> None:
+        """Measure how long the start took."""
+        self.start_s = age_s()
+
+    def say(self, **facts: object) -> None:
+        """Write one JSON object per line, for the supervisor, if there is one."""
+        if self._status is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._status, json.dumps(facts).encode() + b"\n")
 
 
 def serve_models(
-    load: Callable[[], Mapping[str, Model]],
+    process: ModelProcess,
     arguments: argparse.Namespace,
-    say: Callable[..., None],
     watch: Watch,
     *,
-    on_start: OnStart | None,
     labels: Mapping[str, str] | None = None,
     pids: Sequence[int] = (),
 ) -> int:
-    """Serve the models that `load` returns until drained; return the exit status.
+    """Serve the models that `process` loads until drained; return the exit status.
 
     pids: the processes of this machine whose use is reported; by default this one.
     """
     try:
-        runner = Runner(load())
+        runner = Runner(process.load())
         infos = runner.models()
     except (LoadError, FarmError) as error:
         if error.detail:
             print(error.detail, file=sys.stderr)
-        say(error=str(error))
+        process.say(error=str(error))
         return EXIT_NOT_LOADED
-
-    def leave() -> None:
-        say(done=True)
-        os._exit(0)  # the model may run for hours, and its answer has been given by another worker
-
+    process.loaded()
+    abilities = {ENDS_RUNS: "yes"} if process.start_s < math.inf else {}
     host = socket.gethostname()
     ends_at = allocation.end_time() if arguments.ends_at is None else arguments.ends_at
     info = WorkerInfo(
@@ -188,7 +223,7 @@ def serve_models(
         pid=os.getpid(),
         device=arguments.device,
         ends_at=None if ends_at == math.inf else ends_at,
-        labels=allocation.labels() | dict(labels or {}),
+        labels=allocation.labels() | abilities | dict(labels or {}),
     )
     name_worker(info.name)
     try:
@@ -196,21 +231,26 @@ def serve_models(
             runner,
             read_worker_connection(arguments.connect),
             info,
-            on_start=on_start,
-            leave=leave,
+            process=process,
             lost_after_s=arguments.lost_after,
             pids=pids,
         )
-        say(worker=info.name)
+        process.say(worker=info.name)
         watch.call_on_drain(worker.drain)
-        worker.run()
+        worker.run(lambda: process.say(joined=True))
     except Unavailable as error:
         print(f"farm: {error}", file=sys.stderr)
         return EXIT_ORPHANED
     finally:
         watch.call_on_drain(None)
-    say(done=True)
+    process.say(done=True)
     return 0
+
+
+def age_s() -> float:
+    """Return the seconds since this process started."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
@@ -247,7 +287,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     watch = Watch(arguments.lifeline)
     watch.start()
-    exit_status = serve(arguments, SupervisorLine(arguments.status), watch)
+    process = OwnProcess(arguments, watch)
+    exit_status = serve_models(process, arguments, watch)
     watch.end()
     return exit_status
 

@@ -22,6 +22,7 @@ from farm.errors import ModelFailed
 from farm.model import Model
 from farm.provision.local.process import (
     EXIT_NOT_LOADED,
+    ModelProcess,
     Watch,
     parser_of,
     serve_models,
@@ -40,12 +41,17 @@ it is gone. If the signal drained at once, a call that kills ranks would be retr
 
 
 class Rank:
-    """This process as one rank: its models, and how it does a piece of work."""
+    """This process as one rank: its models, and how it does a piece of work for its group."""
 
-    def __init__(self, specs: Sequence[str], comm: Any) -> None:
+    def __init__(self, specs: Sequence[str], comm: Any, member: Member) -> None:
         self.models: Mapping[str, Model] = {}
+        self.member = member
         self._specs = specs
         self._comm = comm
+
+    def serve(self) -> None:
+        """Do the work that rank 0 hands out, until the group ends."""
+        self.member.serve(self.execute)
 
     def execute(self, what: str, model: str, arguments: Sequence[Any]) -> Any:
         """Run `load` to load the models, or call a method of one."""
@@ -58,7 +64,7 @@ class Rank:
         return getattr(self.models[model], what)(*arguments)
 
 
-class RankHost:
+class RankHost(ModelProcess):
     """The second thread of rank 0: serves the group's models until drained, then ends the group.
 
     code: the exit status, once the thread has ended.
@@ -68,7 +74,6 @@ class RankHost:
         self,
         arguments: argparse.Namespace,
         hub: Hub,
-        member: Member,
         rank: Rank,
         watch: Watch,
         talk: Talk | None,
@@ -78,7 +83,7 @@ class RankHost:
         self.code = EXIT_STUCK
         self._pids = pids
         self._arguments = arguments
-        self._hub, self._member, self._rank = hub, member, rank
+        self._hub, self._rank = hub, rank
         self._watch, self._talk = watch, talk
         self._running: list[int] = []
         hub.on_broken = self._stuck
@@ -94,14 +99,9 @@ class RankHost:
 
     def _run(self) -> None:
         try:
+            labels = {"ranks": str(self._arguments.ranks)}
             self.code = serve_models(
-                self._load,
-                self._arguments,
-                self._say,
-                self._watch,
-                on_start=self._on_start,
-                labels={"ranks": str(self._arguments.ranks)},
-                pids=self._pids,
+                self, self._arguments, self._watch, labels=labels, pids=self._pids
             )
             if not self._hub.broken and self.code in (0, EXIT_NOT_LOADED):
                 self._hub.end()
@@ -109,18 +109,20 @@ class RankHost:
         except BaseException:
             traceback.print_exc()
         # Ranks that hang in MPI cannot be asked to end: exit without them.
-        self._leave(self.code or EXIT_STUCK)
+        self._end(self.code or EXIT_STUCK)
 
-    def _load(self) -> Mapping[str, Model]:
+    def load(self) -> Mapping[str, Model]:
+        """Let every rank load the models. Raises FarmError."""
         self._hub.meet()
         self._hub.execute("load")
         self._hub.time_limit_s = self._arguments.time_limit  # of calls: loading may take longer
         return {
-            name: GroupModel(name, model, self._hub, self._member)
+            name: GroupModel(name, model, self._hub, self._rank.member)
             for name, model in self._rank.models.items()
         }
 
-    def _say(self, **facts: object) -> None:
+    def say(self, **facts: object) -> None:
+        """Report facts to the supervisor, if there is one."""
         if "done" in facts and self._hub.broken:
             return  # no goodbye: another group has to replace this one
         if self._talk is not None:
@@ -128,7 +130,8 @@ class RankHost:
         elif "error" in facts:
             print(f"farm: error: {facts['error']}", file=sys.stderr, flush=True)
 
-    def _on_start(self, tasks: Sequence[int], row: int = 0) -> None:
+    def runs(self, tasks: Sequence[int], row: int = 0, /) -> None:
+        """Note what runs, and report it."""
         self._running = list(tasks)
         if self._talk is not None:
             self._talk.say(running=self._running, row=row)
@@ -137,11 +140,11 @@ class RankHost:
         if len(self._running) > 1:
             # Only one of the calls in a batch may be at fault: after a loss each of them runs
             # alone.
-            self._leave(EXIT_RANK_LOST)
-        self._watch.ask_to_drain()  # the failed call is answered, the others handed back
+            self._end(EXIT_RANK_LOST)
+        self._watch.ask_to_drain()  # the failed call is answered, the others recalled
 
-    def _leave(self, code: int) -> None:
-        self._say(code=code)
+    def _end(self, code: int) -> None:
+        self.say(code=code)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -197,16 +200,15 @@ def _serve(
     comm.allreduce(0)
     hub = Hub(hosts, on_following=following) if comm.rank == 0 else None
     meeting: Meeting = comm.bcast(None if hub is None else hub.meeting)
-    member = Member(meeting, comm.rank, following)
-    rank = Rank(arguments.models, comm)
+    rank = Rank(arguments.models, comm, Member(meeting, comm.rank, following))
     if hub is None:
-        member.serve(rank.execute)
+        rank.serve()
         return 0
     talk = None if address is None else Talk(address, watch.ask_to_drain)
     here = [pid for host, pid in ranks if host == hosts[0]]
-    host = RankHost(arguments, hub, member, rank, watch, talk, here)
+    host = RankHost(arguments, hub, rank, watch, talk, here)
     host.start()
-    member.serve(rank.execute)
+    rank.serve()
     host.join()
     return host.code
 

@@ -97,6 +97,11 @@ class RankLines:
         """Return a descriptor to wait on."""
         return self._selector.fileno()
 
+    @property
+    def over(self) -> bool:
+        """Whether no more facts will come: a rank has ended, or the lines are cut."""
+        return self.closed or self.gone
+
     def read(self) -> Iterator[dict[str, object]]:
         """Yield the facts that rank 0 has reported since the last call."""
         while not self.closed and (ready := self._selector.select(0)):
@@ -220,7 +225,7 @@ class Talk:
         threading.Thread(target=self._hear, name="supervisor", daemon=True).start()
 
     def say(self, **facts: object) -> None:
-        """Report facts, as `process.SupervisorLine` does; `running`: running tasks."""
+        """Report facts, as `process.ModelProcess.say` does; `running`: running tasks."""
         with contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(facts).encode() + b"\n")
 

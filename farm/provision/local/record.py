@@ -17,6 +17,9 @@ VERSION, SINCE, COUNT, ROW, TASKS = range(5)
 
 SIZE = 8 * (TASKS + TASKS_KEPT)
 
+OWN_MEMORY = -1
+"""In place of a descriptor: no other process reads the record."""
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -39,7 +42,7 @@ class RunRecord:
     """
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor`: of a record made by `create`, as inherited by the child."""
+        """`descriptor`: of a record made by `create`, as inherited by the child; or OWN_MEMORY."""
         self.descriptor = descriptor
         self._words = memoryview(mmap.mmap(descriptor, SIZE)).cast("q")
 
@@ -56,7 +59,7 @@ class RunRecord:
         os.write(descriptor, bytes(SIZE))
         return cls(descriptor)
 
-    def write(self, tasks: Sequence[int], row: int = 0, /) -> None:
+    def runs(self, tasks: Sequence[int], row: int = 0, /) -> None:
         """Record that these tasks begin now, or this row of one; empty: the process is idle."""
         words = self._words
         count = len(tasks)

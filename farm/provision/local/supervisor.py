@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import socket
@@ -14,20 +15,21 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from farm.errors import LossCause, Unavailable
-from farm.machine.open_files import allow_many_open_files
+from farm.machine.resources import allow_many_open_files
 from farm.machine.wake_pipe import WakePipe
 from farm.provision.local.child import Child, OutOfMemory
 from farm.provision.local.deaths import Deaths
 from farm.provision.local.group import Launch
+from farm.provision.local.process import REPLACED
 from farm.provision.local.starter import Starter
 from farm.provision.local.stops import child_events
 from farm.transports.connection import Connection, read_worker_connection
-from farm.transports.reporter import Reporter
-from farm.transports.worker_host import EXIT_ORPHANED
-from farm.worker.mpi.world import WorldError, check_installed
+from farm.wire.messages import Loss
+from farm.worker.host.host import EXIT_ORPHANED
+from farm.worker.host.line import Reporter
+from farm.worker.mpi.world import WorldError
 from farm.worker.specs import most_servers
 
 log = logging.getLogger(__name__)
@@ -44,11 +46,11 @@ GOODBYE_S = 5.0
 HURRY_S = 2.0
 """After a second signal, processes still running are killed this much later."""
 
-FILES_OF_A_GROUP, OTHER_FILES = 5, 100
-"""Open files per group of MPI ranks, besides a connection to each rank; and for everything else."""
-
 START_CRASHES = 3
 """The supervisor gives up after this many crashes during loading, if no process ever served."""
+
+KILLED_AGAIN_S = 60.0
+"""A signal from outside ends a process that loads; if another one comes so soon, it crashes."""
 
 TIME_LIMIT = "time limit"
 
@@ -61,27 +63,6 @@ class WorkersFailed(Exception):
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
-
-
-class Reports(Protocol):
-    """The supervisor's line to the dispatcher."""
-
-    def lost(
-        self,
-        worker: str,
-        reason: str,
-        *,
-        running: Sequence[int] | None,
-        row: int | None = None,
-        cause: LossCause = LossCause.UNKNOWN,
-        detail: str = "",
-    ) -> None: ...
-
-    def stop_asked(self) -> bool: ...
-
-    def to_restart(self) -> Sequence[str]: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +79,8 @@ class WorkerSettings:
     ends itself; if its replacement hears nothing either, the supervisor ends too. frozen_after_s: a
     process that has been stopped this long, as by SIGSTOP, is killed and replaced. started_by: a
     label of the workers, by which a farm recognizes those of its own supervisor. fork: fork the
-    processes from one that has loaded numpy, if there are several or one is replaced. first_s,
-    longest_s, good_while_s: see `restart_delay_s`.
+    processes from one that has loaded numpy, if there are several or one is replaced. log_format:
+    of their logs; None: this process's. first_s, longest_s, good_while_s: see `restart_delay_s`.
     """
 
     models: Sequence[str]
@@ -115,6 +96,7 @@ class WorkerSettings:
     frozen_after_s: float = 5.0
     started_by: str = ""
     fork: bool = True
+    log_format: str | None = None
     first_s: float = 0.25
     longest_s: float = 30.0
     good_while_s: float = 10.0
@@ -138,8 +120,9 @@ def restart_delay_s(crashes: int, served_s: float | None, settings: WorkerSettin
 class _Seat:
     """One of the `count` places, each for a succession of processes.
 
-    starts: of processes; crashes: in a row; orphaned: its last process found no dispatcher; served:
-    one of its processes has loaded its models; over: it will not be restarted.
+    starts: of processes; crashes: in a row; killed_at: when a signal from outside last ended one
+    that loaded; orphaned: its last process found no dispatcher; served: one of its processes has
+    loaded its models; over: it will not be restarted.
     """
 
     number: int
@@ -148,46 +131,70 @@ class _Seat:
     start_at: float = 0.0
     starts: int = 0
     crashes: int = 0
+    killed_at: float = -math.inf
     orphaned: bool = False
     served: bool = False
     over: bool = False
+
+    def killed_again(self, now: float) -> bool:
+        """Note a signal from outside at a start; return whether there was another one lately."""
+        before_s, self.killed_at = now - self.killed_at, now
+        return before_s <= KILLED_AGAIN_S
+
+
+class _EndRequests:
+    """The requests to a supervisor, made by any thread and by signal handlers.
+
+    draining: to finish what runs, and to end; kill_at: when to kill what still runs, on the
+    monotonic clock. wakes: wakes the supervising thread.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.kill_at: float | None = None
+        self.wakes = WakePipe()
+        # Not when the processes have ended: a signal may still come.
+        weakref.finalize(self, self.wakes.close)
+
+    def drain(self) -> None:
+        """Finish what runs, and end."""
+        self.draining = True
+        self.wakes.wake()
+
+    def hurry(self, grace_s: float) -> None:
+        """Drain, but for `grace_s` seconds at most."""
+        self.kill_at = time.monotonic() + grace_s
+        self.drain()
 
 
 class Workers:
     """Keeps `count` model processes alive until drained; each connects to the dispatcher itself.
 
-    ready: done when each process has loaded its models, or when all are gone and `ended` is done
-    too. ended: done when all processes are gone. Both raise WorkersFailed if the models cannot be
-    served. Every death is reported to the dispatcher with its reason. All processes end with this
-    one, even if it is killed.
+    name: the farm reaches it by this. ready: done when the farm has accepted each process, or when
+    all are gone and `ended` is done too. ended: done when all processes are gone. Both raise
+    WorkersFailed if the models cannot be served. Every death is reported to the dispatcher with its
+    reason. All processes end with this one, even if it is killed.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        servers = most_servers(settings.models)
-        self._shared = servers > 1
-        self.settings = settings = replace(settings, count=max(settings.count, servers))
+        count = max(settings.count, most_servers(settings.models))
+        self.settings = settings = replace(settings, count=count)
         self.ready: Future[None] = Future()
         self.ended: Future[None] = Future()
         for future in (self.ready, self.ended):
             future.set_running_or_notify_cancel()  # so that no waiter can cancel it
         host = socket.gethostname()
-        self._name = f"{host}/{os.getpid()}-{id(self):x}"
-        self._wakes = WakePipe()
-        # Not when the processes have ended: a signal may still come.
-        weakref.finalize(self, self._wakes.close)
+        self.name = f"{host}/{os.getpid()}-{id(self):x}"
+        self._requests = _EndRequests()
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
-        # Requests from any thread or signal handler.
-        self._draining = False
-        self._kill_at: float | None = None
         # Used by the supervising thread only.
         log_name = f"worker-{host}-{os.getpid()}"
         self._seats = [
             _Seat(number, settings.logs / f"{log_name}-{number}.log")
             for number in range(settings.count)
         ]
-        self._spoke: set[int] = set()  # the status pipes with something to read
         self._failure: WorkersFailed | None = None
-        self._starter = Starter(settings, self._name)
+        self._starter = Starter(settings, self.name)
         self._out_of_memory = OutOfMemory()
         self._deaths = Deaths(log)
 
@@ -199,38 +206,26 @@ class Workers:
         connection = read_worker_connection(self.settings.connect)
         open_files = allow_many_open_files()
         if self.settings.launch is not None:
-            self._check_launch(self.settings.launch, open_files)
+            try:
+                self.settings.launch.check(self.settings.count, open_files)
+            except WorldError as error:
+                raise WorkersFailed(str(error)) from None
         self.settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._reports: Reports = self._line_to(connection)
+        self._reports = Reporter(connection, self.name)
         self._thread.start()
 
-    def _check_launch(self, launch: Launch, open_files: int) -> None:
-        try:
-            check_installed()
-            launch.words()
-        except WorldError as error:
-            raise WorkersFailed(str(error)) from None
-        needed = self.settings.count * (launch.ranks + FILES_OF_A_GROUP) + OTHER_FILES
-        if needed > open_files:
-            raise WorkersFailed(
-                f"a connection to each of {self.settings.count * launch.ranks} MPI ranks needs "
-                f"{needed} open files, this process may have {open_files}: raise the hard limit "
-                "(ulimit -Hn), or start fewer groups here and others by another farm worker"
-            )
-
-    def _line_to(self, connection: Connection) -> Reporter:
-        self._connection = connection
-        return Reporter(connection, self._name)
+    @property
+    def connection(self) -> Connection:
+        """The dispatcher's addresses for workers."""
+        return self._reports.connection
 
     def drain(self) -> None:
-        """Finish running calls, hand back those not begun, and end. Safe in signal handlers."""
-        self._draining = True
-        self._wakes.wake()
+        """Finish running calls, recall those not begun, and end. Safe in signal handlers."""
+        self._requests.drain()
 
     def hurry(self, grace_s: float = HURRY_S) -> None:
         """Drain, but kill what runs after `grace_s` seconds; its calls are retried elsewhere."""
-        self._kill_at = time.monotonic() + grace_s
-        self.drain()
+        self._requests.hurry(grace_s)
 
     def stop(self, grace_s: float) -> None:
         """Hurry, and wait until all processes are gone."""
@@ -241,31 +236,40 @@ class Workers:
     @property
     def draining(self) -> bool:
         """Whether the processes were asked to end."""
-        return self._draining
+        return self._requests.draining
 
     def pids(self) -> list[int]:
         """The ids of the live processes."""
         return [seat.child.pid for seat in self._seats if seat.child is not None]
 
+    def joined(self) -> int:
+        """Return the number of processes that the farm has accepted."""
+        children = [seat.child for seat in self._seats]
+        return sum(child is not None and child.status.joined for child in children)
+
     # The supervising thread
 
     def _supervise(self) -> None:
+        spoke: set[int] = set()  # the status pipes with something to read
         try:
             while not all(seat.over for seat in self._seats):
                 now = time.monotonic()
-                if self._reports.stop_asked():  # only set, never cleared here: others set it, too
-                    self._draining = True
+                if self._reports.stop_asked() and not self.draining:
+                    self.drain()
                 self._restart(self._reports.to_restart())
                 self._starter.look(now)
                 all_quiet = self._all_quiet()
                 for seat in self._seats:
-                    if not (all_quiet and seat.child is not None and self._is_quiet(seat.child)):
+                    child = seat.child if all_quiet else None
+                    if child is None or not child.is_quiet() or child.fileno() in spoke:
                         self._look_after(seat, now)
-                self._tell_ready()
+                seats = sum(not seat.over for seat in self._seats)
+                if not self.ready.done() and 0 < seats == self.joined():
+                    self.ready.set_result(None)
                 self._deaths.report_if_due(now)
                 self._out_of_memory.look()
                 if not all(seat.over for seat in self._seats):
-                    self._wait(now)
+                    spoke = self._wait(now)
         except BaseException as error:
             log.exception("the supervisor fails")
             self._failure = WorkersFailed(f"the supervisor failed: {error!r}")
@@ -281,36 +285,30 @@ class Workers:
 
     def _all_quiet(self) -> bool:
         """Whether only processes that are not quiet need a look: a look at hundreds takes long."""
-        ending = self._draining or self._kill_at is not None
+        ending = self.draining or self._requests.kill_at is not None
         return not (ending or self.settings.time_limit_s is not None or child_events())
-
-    def _is_quiet(self, child: Child) -> bool:
-        return child.status not in self._spoke and child.is_quiet()
 
     def _finish(self) -> None:
         for future in (self.ended, self.ready):
-            if future.done():
-                continue
-            if self._failure is not None:
+            if not future.done() and self._failure is not None:
                 future.set_exception(self._failure)
-            else:
+            elif not future.done():
                 future.set_result(None)
 
-    def _tell_ready(self) -> None:
-        if not self.ready.done() and all(seat.served for seat in self._seats):
-            self.ready.set_result(None)
+    def _wait(self, now: float) -> set[int]:
+        """Wait for a message or death of a process, a deadline, or a request.
 
-    def _wait(self, now: float) -> None:
-        """Wait for a message or death of a process, a deadline, or a request."""
-        poll = select.poll()
-        poll.register(self._wakes.read_end, select.POLLIN)
+        Return the descriptors with something to read.
+        """
+        poll, wakes, kill_at = select.poll(), self._requests.wakes, self._requests.kill_at
+        poll.register(wakes.read_end, select.POLLIN)
         due = [now + LOOK_EVERY_S]
-        if self._kill_at is not None:
-            due.append(self._kill_at)
+        if kill_at is not None:
+            due.append(kill_at)
         for seat in self._seats:
             if seat.child is not None:
                 if seat.child.talks:
-                    poll.register(seat.child.status, select.POLLIN)
+                    poll.register(seat.child, select.POLLIN)
                 due.append(self._next_look(seat.child, now))
             elif not seat.over:
                 due.append(max(seat.start_at, self._starter.loads_until()))
@@ -318,8 +316,8 @@ class Workers:
             poll.register(self._starter.parent, select.POLLIN)
         # Add a millisecond: poll rounds down, and would busy-wait for the last one.
         ready = poll.poll(1 + 1000 * max(0.0, min(due) - now))
-        self._spoke = {descriptor for descriptor, _ in ready}
-        self._wakes.clear()
+        wakes.clear()
+        return {descriptor for descriptor, _ in ready}
 
     def _next_look(self, child: Child, now: float) -> float:
         """Return when the child may have to be killed; a call beginning now may reach its limit."""
@@ -335,29 +333,29 @@ class Workers:
     def _look_after(self, seat: _Seat, now: float) -> None:
         child = seat.child
         if child is None:
-            if self._draining:
+            if self.draining:
                 seat.over = True
             elif not seat.over and now >= seat.start_at:
                 self._start(seat, now)
             return
         code = child.code()
         child.listen()
-        seat.served = seat.served or child.ready_at is not None
+        seat.served = seat.served or child.status.ready_at is not None
         if code is not None:
             self._gone(seat, child, code, now)
             return
-        if self._draining and not child.told_to_drain:
+        if self.draining and not child.told_to_drain:
             child.drain()
-            if child.ready_at is None:
+            if child.status.ready_at is None:
                 child.kill_at = now  # it is still loading: nothing is lost
-        if (child.done or not child.talks) and child.kill_at is None:
+        if (child.status.done or not child.talks) and child.kill_at is None:
             child.kill_at = now + GOODBYE_S
         self._end_if_due(child, now)
 
     def _end_if_due(self, child: Child, now: float) -> None:
         if child.doom:
             return
-        limit_s = self.settings.time_limit_s
+        limit_s, kill_at = self.settings.time_limit_s, self._requests.kill_at
         running = child.running()
         busy = running is not None and running.tasks != ()
         if (
@@ -369,7 +367,7 @@ class Workers:
             child.doom = TIME_LIMIT
             # Reported before the kill, so that the dispatcher knows the reason for the loss.
             self._report(child, f"time limit of {limit_s:g} s", cause=LossCause.TIME_LIMIT)
-        elif self._kill_at is not None and now >= self._kill_at:
+        elif kill_at is not None and now >= kill_at:
             child.doom = "stopped by its supervisor"
             self._report(child, child.doom, cause=LossCause.STOPPED)
         elif child.stopped_s(now) >= self.settings.frozen_after_s:
@@ -382,8 +380,8 @@ class Workers:
 
     def _restart(self, workers: Sequence[str]) -> None:
         """Kill processes, in the middle of a call too; others take their places."""
-        for child in [seat.child for seat in self._seats]:
-            if child is not None and child.worker in workers and not (child.doom or child.done):
+        for child in [seat.child for seat in self._seats if seat.child is not None]:
+            if child.status.worker in workers and not (child.doom or child.status.done):
                 child.doom = RESTARTED
                 self._report(child, child.doom)
                 child.kill()
@@ -396,12 +394,10 @@ class Workers:
         cause: LossCause = LossCause.UNKNOWN,
         detail: str = "",
     ) -> None:
-        if child.worker and not child.done:
+        if child.status.worker and not child.status.done:
             running = child.running()
             tasks, row = (None, None) if running is None else (running.tasks, running.row)
-            self._reports.lost(
-                child.worker, reason, running=tasks, row=row, cause=cause, detail=detail
-            )
+            self._reports.lost(Loss(child.status.worker, reason, tasks, cause, row, detail))
 
     def _start(self, seat: _Seat, now: float) -> None:
         try:
@@ -409,7 +405,7 @@ class Workers:
                 seat.number,
                 log=seat.log,
                 restarts=seat.starts,
-                loopback=self._connection.on_loopback(),
+                loopback=self.connection.on_loopback(),
             )
         except (OSError, WorldError) as error:
             seat.starts += 1
@@ -421,38 +417,43 @@ class Workers:
 
     def _gone(self, seat: _Seat, child: Child, code: int, now: float) -> None:
         """Handle the end of a process: a goodbye, a crash, or the end of the supervisor."""
-        reason = child.why(code, out_of_memory=self._out_of_memory.happened())
+        out_of_memory = self._out_of_memory.happened()
+        reason = child.why(code, out_of_memory=out_of_memory)
         last_lines = child.last_lines()
         if not child.doom and code != EXIT_ORPHANED:
             cause = LossCause.CRASH if child.crashed() else LossCause.UNKNOWN
             self._report(child, reason, cause=cause, detail=last_lines)
         seat.child = None
         child.close()
+        status = child.status
         was_orphaned, seat.orphaned = seat.orphaned, code == EXIT_ORPHANED
-        if child.done or self._draining:
+        if status.done or self.draining:
             seat.over = True
         elif was_orphaned and seat.orphaned:
             seat.over = True
             self._failure = WorkersFailed("the dispatcher cannot be reached", detail=last_lines)
-        elif child.error and not self._shared and not any(s.served for s in self._seats):
-            self._give_up(child.error, seat.log, "")
-        elif child.doom in (TIME_LIMIT, RESTARTED):
+        elif status.error and not self._shared() and not any(s.served for s in self._seats):
+            self._give_up(status.error, seat.log, "")
+        elif child.doom in (TIME_LIMIT, RESTARTED, REPLACED):
             seat.start_at = now
+        elif not out_of_memory and child.was_killed_at_start(code) and not seat.killed_again(now):
+            then = f"starting again at once; log: {seat.log}"
+            self._deaths.died(seat.number, "was killed at start", reason, then)
         else:
             if seat.orphaned:
                 self._look_for_dispatcher()
             # It may have become ready after the time of this look.
-            served_s = None if child.ready_at is None else max(0.0, now - child.ready_at)
+            served_s = None if status.ready_at is None else max(0.0, now - status.ready_at)
             if served_s is not None and served_s >= self.settings.good_while_s:
                 seat.crashes = 0
-            self._crashed(seat, child.error or child.doom or reason, now, served_s, last_lines)
+            self._crashed(seat, status.error or child.doom or reason, now, served_s, last_lines)
 
     def _look_for_dispatcher(self) -> None:
         """Look for another dispatcher that may have replaced a lost one."""
         with contextlib.suppress(Unavailable):
             connection = read_worker_connection(self.settings.connect)
-            if connection != self._connection:
-                before, self._reports = self._reports, self._line_to(connection)
+            if connection != self.connection:
+                before, self._reports = self._reports, Reporter(connection, self.name)
                 before.close()
 
     def _crashed(
@@ -470,13 +471,17 @@ class Workers:
         then = f"starting again in {delay_s:.2g} s; log: {seat.log}{ends}"
         self._deaths.died(seat.number, what, reason, then)
 
+    def _shared(self) -> bool:
+        """Whether several servers share one model."""
+        return most_servers(self.settings.models) > 1
+
     def _is_hopeless(self, seat: _Seat) -> bool:
         """Whether no process has served or will: with several servers some may still come up."""
-        seats = self._seats if self._shared else [seat]
+        seats = self._seats if self._shared() else [seat]
         crashed = all(s.crashes >= START_CRASHES for s in seats)
         return crashed and not any(s.served for s in self._seats)
 
     def _give_up(self, message: str, where: Path, last_lines: str) -> None:
         """Fail: no process has ever served, and a restart would not help."""
         self._failure = WorkersFailed(f"{message} (log: {where})", detail=last_lines)
-        self._draining = True
+        self.drain()

@@ -17,12 +17,15 @@ from collections.abc import Mapping
 from farm.machine.json_log import LOG_FORMAT, JsonFormatter, JsonLines, line_of
 from farm.worker.running import CallFilter, context
 
+BEGINS = "--- farm starts a worker process"
+"""The beginning of the first line of a process, in the text format."""
+
 
 def first_line(environment: Mapping[str, str]) -> str:
     """Return the line that begins the log of a worker process with this environment."""
     if environment.get(LOG_FORMAT) == "json":
         return line_of(time.time(), "INFO", "farm", "farm starts a worker process", {}) + "\n"
-    return f"--- farm starts a worker process, {time.strftime('%F %T %z')} ---\n"
+    return f"{BEGINS}, {time.strftime('%F %T %z')} ---\n"
 
 
 def log_to_stderr() -> None:

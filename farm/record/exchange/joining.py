@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from farm.call import Array, Call
-from farm.record.entry import MODEL, Entry, encoded, status_of
+from farm.record.entry import MODEL, Entry, encoded, entry_of, status_of
 from farm.record.exchange.survey import Tick
 from farm.record.file import RecordFile, entries_in
 from farm.record.key import keys_of
@@ -20,6 +20,7 @@ from farm.storage.frames import Damage, Record
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.reading import known_of, open_sweep
+from farm.sweep.file.unreadable import reading
 
 AT_ONCE = 200
 """Records per write."""
@@ -33,7 +34,7 @@ def merge(
     Evaluations that agree in everything are kept once. Raises Unavailable.
     """
     with closing(RecordFile(out, indexed=False)) as file:
-        seen = {_digest(record) for record in _records(out, lambda place: None)}
+        seen = {_digest(_record(e.content)) for e in entries_in(out, lambda place: None)}
         added = left_out = 0
         batch: list[Record] = []
         for path in paths:
@@ -57,11 +58,6 @@ def merge(
                     _write(file, batch)
         _write(file, batch)
     return added, left_out
-
-
-def _records(path: Path, damage: Callable[[Damage], None]) -> Iterator[Record]:
-    for found in entries_in(path, damage):
-        yield _record(found.content)
 
 
 def _record(content: Entry | bytes) -> Record:
@@ -95,7 +91,8 @@ def import_sweep(path: Path, out: Path, version: str, tick: Tick) -> tuple[int, 
         batch.append(model_record(info))
         for first in range(0, len(done), AT_ONCE):
             some = done[first : first + AT_ONCE]
-            columns = {column.name: sweep[column.name][some] for column in plan.columns}
+            with reading(path):
+                columns = {column.name: sweep[column.name][some] for column in plan.columns}
             for number, point in enumerate(map(int, some)):
                 run_time_s = float(known.t_run[point])
                 for call, outputs in _answered(plan, point, columns, number):
@@ -104,15 +101,11 @@ def import_sweep(path: Path, out: Path, version: str, tick: Tick) -> tuple[int, 
                         left_out += 1
                         continue
                     added += 1
-                    entry = Entry(
-                        key=key,
-                        model=call.model,
-                        version=version,
-                        operation=call.operation,
-                        config=call.config,
-                        inputs=call.inputs,
+                    entry = entry_of(
+                        call,
+                        key,
+                        version,
                         outputs=outputs,
-                        derivative=call.derivative,
                         time=float(known.t_start[point]) + run_time_s,
                         run_time_s=run_time_s,
                         status=status_of(outputs),

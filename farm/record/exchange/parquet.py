@@ -10,6 +10,8 @@ import numpy as np
 
 from farm.errors import UnsupportedFeature
 from farm.record.exchange.export import RecordedPoints, entry_name, table_of
+from farm.storage.files import replacing, resolved
+from farm.wording import needs
 
 if TYPE_CHECKING:
     import pandas
@@ -65,12 +67,8 @@ def to_pandas(points: RecordedPoints) -> pandas.DataFrame:
     Outputs of a failed point are NaN. Raises InvalidInput, and UnsupportedFeature if pandas is
     missing.
     """
-    try:
+    with needs("pandas", "pandas is needed for this", UnsupportedFeature):
         import pandas
-    except ImportError:
-        raise UnsupportedFeature(
-            'pandas is needed for this: pip install "modelfarm[pandas]"'
-        ) from None
     columns, facts = columns_of(points)
     for name, column in columns.items():
         if isinstance(column, np.ma.MaskedArray):
@@ -86,13 +84,9 @@ def write_parquet(points: RecordedPoints, path: Path) -> int:
     The columns are in `columns_of`; outputs of a failed point are null. Raises InvalidInput,
     OSError, and UnsupportedFeature if pyarrow is missing.
     """
-    try:
+    with needs("parquet", "Parquet needs pyarrow", UnsupportedFeature):
         import pyarrow
         from pyarrow import parquet
-    except ImportError:
-        raise UnsupportedFeature(
-            'Parquet needs pyarrow: pip install "modelfarm[parquet]"'
-        ) from None
     columns, facts = columns_of(points)
     arrays = {
         name: pyarrow.array(
@@ -102,7 +96,8 @@ def write_parquet(points: RecordedPoints, path: Path) -> int:
         )
         for name, column in columns.items()
     }
-    parquet.write_table(pyarrow.table(arrays).replace_schema_metadata(facts), path)
+    with replacing(resolved(path)) as new:
+        parquet.write_table(pyarrow.table(arrays).replace_schema_metadata(facts), new)
     return len(points.entries)
 
 

@@ -37,10 +37,8 @@ const failureTable = new Table("failures-table", [
   { title: "Error", className: "wide", value: (g) => escaped(`${g.kind}: ${g.text}`), sort: (g) => g.kind },
   ...TIMES,
   { title: "Model", value: (g) => g.model, sort: (g) => g.model },
-  { title: "Operation", value: (g) => g.operation },
+  { title: "Operation", value: (g) => g.operation, when: (rows) => rows.some((g) => g.operation !== "evaluate") },
   { title: "Worker", value: (g) => g.worker || "" },
-  { title: "Client", value: (g) => chosenName(g.client) },
-  { title: "Inputs", value: (g) => chosenName(g.inputs) },
 ], { key: (g) => g.id, empty: "no call has failed", detail: failureDetail });
 
 // How workers ended, and the last line of the last one's log, which often says why.

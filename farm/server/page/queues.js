@@ -51,8 +51,9 @@ const jobTable = new Table("jobs-table", [
 
 function tensorText(tensor) {
   const size = tensor.shape.map((n) => (n < 0 ? "any" : n)).join(" \u00d7 ");
+  const shape = size && ` [${size}]`; // a scalar has none
   const unit = tensor.unit ? ` ${tensor.unit}` : "";
-  return escaped(`${tensor.name} [${size}]${unit}${tensor.description ? ` (${tensor.description})` : ""}`);
+  return escaped(`${tensor.name}${shape}${unit}${tensor.description ? ` (${tensor.description})` : ""}`);
 }
 
 function tensorTexts(tensors) { return tensors.map(tensorText).join(", ") || NONE; }

@@ -45,6 +45,14 @@ function has(key) { return (rows) => rows.some((w) => present(w[key])); }
 
 function busyOf(rows) { return rows.filter((w) => present(runningFor(w))); }
 
+// Calls that run, of those that could; "+1" for one that was sent ahead.
+function runningOf(rows) {
+  const slots = sum(rows, "slots");
+  const running = rows.reduce((count, w) => count + Math.min(w.in_flight, w.slots), 0);
+  const ahead = sum(rows, "in_flight") - running;
+  return `${number(running)} / ${number(slots)}${ahead ? ` +${number(ahead)}` : ""}`;
+}
+
 const workerTable = new Table("workers-table", [
   { title: "Worker", value: (w) => w.name, sort: (w) => w.name },
   {
@@ -54,7 +62,7 @@ const workerTable = new Table("workers-table", [
     total: (rows) => `${number(busyOf(rows).length)} busy`,
   },
   { title: "Trouble", className: "wide", value: troubleCell, sort: (w) => w.trouble?.length || null, total: illOf, when: (rows) => rows.some(troubleOf) },
-  { title: "In flight", className: "number", value: (w) => `${number(w.in_flight)} / ${number(w.slots)}`, sort: (w) => w.in_flight, total: (rows) => `${number(sum(rows, "in_flight"))} / ${number(sum(rows, "slots"))}` },
+  { title: "Running", className: "number", value: (w) => runningOf([w]), sort: (w) => w.in_flight, total: runningOf },
   { title: "Done", className: "number", value: (w) => number(w.done), sort: (w) => w.done, total: (rows) => number(sum(rows, "done")) },
   { title: "Failed", className: "number", value: failed, sort: (w) => w.failed, total: (rows) => failed({ failed: sum(rows, "failed") }), when: has("failed") },
   quantile("p50"), quantile("p90"), quantile("p99"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from farm.call import VERSION_OF_FILE, ModelInfo, TensorInfo
+from farm.errors import shortened
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.errors import SweepError
@@ -119,14 +120,10 @@ def _refuse(path: Path, differences: Sequence[str]) -> None:
 
 def _differences(pairs: Mapping[str, Pair]) -> list[str]:
     return [
-        f"{what}: {_short(there)} in the file, {_short(here)} here"
+        f"{what}: {shortened(there, LONGEST)} in the file, {shortened(here, LONGEST)} here"
         for what, (there, here) in pairs.items()
         if there != here
     ]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _by_name(what: str, there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, Pair]:

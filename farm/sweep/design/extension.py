@@ -18,9 +18,8 @@ from farm.call import Array
 from farm.sweep.design.drawing import SEQUENCES, draw, keys, repeated
 from farm.sweep.design.plan import DesignPart, Plan
 from farm.sweep.design.points import Design, longer_design
-from farm.sweep.design.rows import rows_of
 from farm.sweep.design.salib_designs import FACTORIAL, MORRIS, SALTELLI
-from farm.sweep.design.tables import PointTable, read_table
+from farm.sweep.design.tables import PointTable, read_table, rows_of
 from farm.sweep.errors import SweepError
 from farm.sweep.space.category import Category
 from farm.wording import worded

@@ -29,6 +29,7 @@ from farm.sweep.space.category import Category
 from farm.sweep.space.correlation import Correlation
 from farm.sweep.space.grammar import parse_distribution
 from farm.sweep.space.space import Condition, ParameterSpace
+from farm.wording import counted
 
 AUTO, SHUFFLED, GIVEN = "auto", "shuffled", "given"
 ORDERS = (AUTO, SHUFFLED, GIVEN)
@@ -62,7 +63,7 @@ class DesignPart:
     size: int
 
     def __str__(self) -> str:
-        return f"{self.design} (seed {self.seed}, {self.size} points)"
+        return f"{self.design} (seed {self.seed}, {counted(self.size, 'point')})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +272,7 @@ class Plan:
                 [p.name, None if p.spread is None else str(p.spread), p.input, p.entry, p.whole]
                 for p in self.parameters
             ],
-            "fixed": [_nan_as_none(array) for array in self.fixed],
+            "fixed": [[None if np.isnan(v) else float(v) for v in array] for array in self.fixed],
             "config": dict(self.config),
             "design": str(self.design),
             "seed": self.seed,
@@ -279,7 +280,7 @@ class Plan:
             "gradients": [list(pair) for pair in self.gradients],
             "gzip": self.gzip,
             "provenance": dict(self.provenance),
-            # Only if set, so that the plans of files without them keep their text.
+            # Only if set: most sweeps have none of these.
             **({"order": self.order} if self.order != AUTO else {}),
             **({"cost": self.cost_rule} if self.cost is not None else {}),
             **({"texts": [list(text) for text in self.texts]} if self.texts else {}),
@@ -332,10 +333,6 @@ class Plan:
                 for design, seed, size in data.get("parts", ())
             ),
         )
-
-
-def _nan_as_none(array: Array) -> list[float | None]:
-    return [None if np.isnan(v) else float(v) for v in array]
 
 
 def plan_from_text(text: str, theta: Array, unit: Array | None, cost: Array | None = None) -> Plan:

@@ -14,8 +14,7 @@ from farm.sweep.design.cost import checked_costs, cost_option
 from farm.sweep.design.drawing import draw
 from farm.sweep.design.plan import AUTO, Plan
 from farm.sweep.design.points import Design
-from farm.sweep.design.rows import rows_of, whole_columns
-from farm.sweep.design.tables import PointTable, read_table
+from farm.sweep.design.tables import PointTable, read_table, rows_of, whole_columns
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import BoundParameter, bind, open_entries, wanted_gradients
 from farm.sweep.space.correlation import bound_correlations
@@ -106,12 +105,7 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
         option = worded("--seed-key", "seed_key")
         raise SweepError(f"{option} {request.seed_key!r} is a parameter or fixed already")
     binding = bind(
-        info,
-        spreads,
-        request.fixes,
-        request.config,
-        conditional=request.when,
-        with_texts=True,
+        info, spreads, request.fixes, request.config, conditional=request.when, with_texts=True
     )
     space = ParameterSpace(
         binding,

@@ -22,6 +22,7 @@ from farm.errors import UnsupportedFeature
 from farm.sweep.errors import SweepError
 from farm.sweep.space.parameters import Distribution
 from farm.sweep.space.scipy_distribution import SMALLEST_UNIT
+from farm.wording import needs
 
 SALTELLI, MORRIS, FACTORIAL = "saltelli", "morris", "ff"
 SALIB_KINDS = (SALTELLI, MORRIS, FACTORIAL)
@@ -120,11 +121,7 @@ def _positions(spread: Distribution, levels: int) -> Array:
 
 
 def _samplers() -> dict[str, Any]:
-    try:
+    what = "SALib is needed for the designs saltelli, morris and ff"
+    with needs("sensitivity", what, UnsupportedFeature):
         from SALib.sample import ff, morris, sobol
-    except ImportError:
-        raise UnsupportedFeature(
-            "SALib is needed for the designs saltelli, morris and ff: "
-            'pip install "modelfarm[sensitivity]"'
-        ) from None
     return {SALTELLI: sobol.sample, MORRIS: morris.sample, FACTORIAL: ff.sample}

@@ -1,10 +1,11 @@
-"""Points from the user's table: a csv, npy or HDF5 file, such as another sweep file."""
+"""Points from the user's table, such as a csv, npy or HDF5 file, and its rows in a space."""
 
 from __future__ import annotations
 
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +13,14 @@ import h5py
 import numpy as np
 
 from farm.call import Array
+from farm.expression import is_number, number
+from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.sweep.errors import SweepError
+from farm.sweep.space.binding import BoundParameter
 from farm.sweep.space.category import Category
 from farm.sweep.space.grammar import parse_distribution
+from farm.sweep.space.space import ParameterSpace
+from farm.wording import worded
 
 NO_WORDS: Mapping[int, Category] = {}
 
@@ -47,7 +53,7 @@ def read_table(source: str, *, gaps: bool = False) -> PointTable:
             table = _read_hdf5(Path(path), dataset)
         else:
             raise SweepError(f"table {source!r}: expected a file .csv, .npy or .h5")
-    except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+    except HDF5_ERRORS as error:
         raise SweepError(f"table {source!r} cannot be read: {error}") from error
     return _checked(source, table, gaps=gaps)
 
@@ -75,11 +81,11 @@ def _read_csv(path: Path) -> PointTable:
         lines = [line for line in csv.reader(file) if line and not line[0].startswith("#")]
     if not lines:
         raise ValueError("it is empty")
-    names = None if _are_numbers(lines[0]) else tuple(cell.strip() for cell in lines.pop(0))
+    names = None if all(map(is_number, lines[0])) else tuple(cell.strip() for cell in lines.pop(0))
     width = len(lines[0]) if lines else 0
-    for number, line in enumerate(lines):
+    for row, line in enumerate(lines):
         if len(line) != width:
-            raise ValueError(f"row {number} is {','.join(line)!r}, expected {width} cells")
+            raise ValueError(f"row {row} is {','.join(line)!r}, expected {width} cells")
     found = [
         column_of([cell.strip() for cell in column], names[j] if names else str(j))
         for j, column in enumerate(zip(*lines, strict=True))
@@ -98,9 +104,9 @@ def column_of(cells: Sequence[str], name: str) -> Values:
     Raises ValueError if it has both, as after a slip of the pen.
     """
     filled = [cell for cell in cells if cell]
-    wordy = [cell for cell in filled if not _are_numbers([cell])]
+    wordy = [cell for cell in filled if not is_number(cell)]
     if not wordy:
-        return np.array([float(cell) if cell else np.nan for cell in cells]), None
+        return np.array([number(cell) if cell else np.nan for cell in cells]), None
     if len(wordy) < len(filled):
         row = next(k for k, cell in enumerate(cells) if cell == wordy[0])
         raise ValueError(
@@ -133,7 +139,7 @@ def _read_npy(path: Path) -> PointTable:
 
 
 def _read_hdf5(path: Path, dataset: str) -> PointTable:
-    with h5py.File(path, "r", locking="best-effort") as file:
+    with open_file(path, "r") as file:
         if dataset:
             return PointTable(None, file[dataset][:])
         if "theta" not in file or "param" not in file:
@@ -150,9 +156,37 @@ def _words_of(file: h5py.File) -> dict[int, Category]:
     return {j: spread for j, spread in known.items() if isinstance(spread, Category)}
 
 
-def _are_numbers(cells: Sequence[str]) -> bool:
-    try:
-        [float(cell) for cell in cells]
-    except ValueError:
-        return False
-    return True
+def rows_of(table: PointTable, space: ParameterSpace, source: str) -> tuple[Array, Array]:
+    """Return the rows that satisfy the constraints, and the mask of these rows.
+
+    The columns of the table are those of the space. Values of inactive parameters are NaN in the
+    result. source: the table, for messages. Raises SweepError for an empty cell of an active one.
+    """
+    if space.correlations:
+        raise SweepError(
+            f"a table has its points as they are: {worded('--correlation', 'correlation')} is for "
+            "designs with distributions"
+        )
+    theta = table.rows.astype(np.float64, copy=True)
+    active = space.active(theta)
+    gaps = np.argwhere(active & np.isnan(theta))
+    if len(gaps):
+        row, j = (int(k) for k in gaps[0])
+        name = space.bound.parameters[j].name
+        raise SweepError(
+            f"table {source!r}: row {row} has no {name}; expected one in every row"
+            + (" where its condition is true" if name in dict(space.when) else "")
+        )
+    theta[~active] = np.nan
+    kept = space.kept(theta)
+    if not np.any(kept):
+        raise SweepError(
+            f"no row of table {source!r} satisfies {' and '.join(space.where)}; nothing to evaluate"
+        )
+    return theta[kept], kept
+
+
+def whole_columns(parameters: Sequence[BoundParameter], theta: Array) -> tuple[BoundParameter, ...]:
+    """Return the columns, marked as whole where all their numbers are."""
+    whole = np.all((theta == np.floor(theta)) | np.isnan(theta), axis=0)
+    return tuple(replace(p, whole=bool(w)) for p, w in zip(parameters, whole, strict=True))

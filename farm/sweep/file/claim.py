@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from types import TracebackType
 
+from farm.storage.files import resolved
 from farm.storage.lock import BEAT_S
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus
-from farm.sweep.file.lock import SweepLock
-from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.lock import SweepLock, lock_of
+from farm.sweep.file.point_columns import Journaled, PointColumns
 from farm.sweep.file.provenance import is_of_restarted_job
-from farm.sweep.file.reading import known_of
+from farm.sweep.file.reading import state_of
 from farm.sweep.file.recovery import journal_of
-from farm.sweep.file.store import Store, is_there, lock_of
+from farm.sweep.file.store import Store, is_there
+from farm.wording import worded
 
 
 class Claim:
@@ -36,14 +37,15 @@ class Claim:
         """
         if not path.parent.is_dir():
             raise SweepError(f"{path}: there is no folder {path.parent}; make it first")
-        self.path = path
+        self.path = path = resolved(path)
         self.plan: Plan | None = None
         self.known: PointColumns | None = None
+        self._journaled: Journaled | None = None
         self._lock: SweepLock | None = SweepLock(lock_of(path))
         self._handed_over = threading.Event()
         try:
             if is_there(path):
-                self.plan, self.known = known_of(path)
+                self.plan, self.known, self._journaled = state_of(path)
         except BaseException as error:
             self._lock.release()
             if isinstance(error, SweepError):
@@ -68,6 +70,17 @@ class Claim:
             return 0
         return len(self.known.status) - self.pending - self.known.count(PointStatus.DONE)
 
+    def is_complete(self, *, retry_failed: bool) -> bool:
+        """Whether no point of the sweep that is there is left to evaluate."""
+        return not self.pending and not (retry_failed and self.failed)
+
+    def existing(self) -> Plan:
+        """Return the plan of the sweep that is there. Raises SweepError if there is none."""
+        if self.plan is None:
+            start = worded(f"-o {self.path}", f"farm.sweep(..., out={str(self.path)!r})")
+            raise SweepError(f"{self.path} does not exist; start a new sweep with {start}")
+        return self.plan
+
     def continued(self, *, overwrite: bool) -> Plan | None:
         """Return the plan of the sweep to continue; None if a new one is to be created.
 
@@ -84,7 +97,20 @@ class Claim:
 
     def resume(self) -> Store:
         """Open the sweep that is there to continue it. Raises SweepError, OSError."""
-        return Store.resume(self.path, lock=self._hand_over())
+        return Store.resume(self.path, lock=self._hand_over(), journaled=self._journaled)
+
+    def extend(self, plan: Plan) -> Store:
+        """Open the sweep that is there to continue it as `plan`, which begins with its points.
+
+        Raises SweepError, OSError.
+        """
+        store = self.resume()
+        try:
+            store.extend(plan)
+        except BaseException:
+            store.abandon()
+            raise
+        return store
 
     def tidy(self) -> None:
         """Finish a complete sweep whose process was killed before it deleted the journal."""
@@ -99,12 +125,7 @@ class Claim:
     def __enter__(self) -> Claim:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.release()
 
     def _hand_over(self) -> SweepLock:

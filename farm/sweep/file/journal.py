@@ -29,12 +29,19 @@ from farm.sweep.design.plan import Plan, plan_from_text
 from farm.sweep.errors import SweepError
 
 FORMAT = Format("farm sweep journal", 1, kinds=b"PWR")
+PLAN, WORKER, OUTCOME = FORMAT.kinds
 ROW = struct.Struct("<QBBIdddd")
+ROW_FIELDS = np.dtype(
+    [("point", "<u8"), ("status", "u1"), ("attempts", "u1"), ("worker", "<u4")]
+    + [(name, "<f8") for name in ("t_start", "t_run", "t_queue", "t_total")]
+)
+"""The fields of `ROW`, to read many at once."""
 LENGTH = struct.Struct("<I")
 COPIED = 0x80
 """Added to the status in a record, if the point is copied."""
 REUSED = 0x40
 """Added to the status in a record, if the point is reused."""
+PLAIN = 0xFF & ~(COPIED | REUSED)
 
 NO_WORKER = 2**32 - 1
 
@@ -124,25 +131,32 @@ def add_to(journal: Journal, content: Content) -> None:
 
 
 def read_journal(path: Path) -> Iterator[Kept]:
+    """Yield all intact records in order, as `read_records` does."""
+    for frame in read_records(path):
+        yield Kept(frame.sequence, content_of(frame), frame.end)
+
+
+def read_records(path: Path) -> Iterator[Frame]:
     """Yield all intact records in order, also while a sweep writes; the first one is the plan.
 
     Raises SweepError if the file is not a journal with a plan, and OSError.
     """
-    plan: Plan | None = None
+    has_plan = False
     try:
         for frame in frames.read_frames(path, FORMAT):
-            content = _content(frame)
-            if isinstance(content, Plan):
-                plan = content
-            elif plan is None:
+            has_plan = has_plan or frame.kind == PLAN
+            if not has_plan:
                 break
-            yield Kept(frame.sequence, content, frame.end)
+            yield frame
     except WrongFormat as error:
         why = "is not a journal of a sweep"
         if error.version is not None:
-            why = f"has version {error.version}, this farm writes {FORMAT.version}"
+            why = (
+                f"has version {error.version}, this farm writes {FORMAT.version}; use the release "
+                "that wrote it"
+            )
         raise SweepError(f"{path} {why}") from None
-    if plan is None:
+    if not has_plan:
         raise SweepError(f"{path} is damaged at its beginning: it holds no plan")
 
 
@@ -156,7 +170,7 @@ def read_past_damage(path: Path) -> Iterator[Kept | Damage]:
         if isinstance(found, Damage):
             yield found
         else:
-            yield Kept(found.sequence, _content(found), found.end)
+            yield Kept(found.sequence, content_of(found), found.end)
 
 
 def encoded(content: Content) -> Record:
@@ -164,19 +178,25 @@ def encoded(content: Content) -> Record:
     return Record(_kind(content), _payload(content))
 
 
-def _content(frame: Frame) -> Content:
+def is_done(frame: Frame) -> bool:
+    """Whether a record is the outcome of a done point, which begins as `ROW_FIELDS` says."""
+    return frame.kind == OUTCOME and frame.payload[8] & PLAIN == PointStatus.DONE
+
+
+def content_of(frame: Frame) -> Content:
+    """Decode a record."""
     kind, _, payload, _ = frame
-    if kind == ord("P"):
+    if kind == PLAN:
         return _read_plan(payload)
-    if kind == ord("W"):
+    if kind == WORKER:
         return AnsweringWorker(**json.loads(payload.tobytes()))
     return _read_row(payload)
 
 
 def _kind(content: Content) -> int:
-    return ord(
-        "P" if isinstance(content, Plan) else "W" if isinstance(content, AnsweringWorker) else "R"
-    )
+    if isinstance(content, Plan):
+        return PLAN
+    return WORKER if isinstance(content, AnsweringWorker) else OUTCOME
 
 
 def _payload(content: Content) -> bytes:
@@ -222,14 +242,14 @@ def _read_plan(payload: memoryview) -> Plan:
     numbers = np.frombuffer(payload[LENGTH.size + length :], dtype="<f8").astype(np.float64)
     count = int(np.prod(shape, dtype=np.int64))
     unit = numbers[count : 2 * count].reshape(shape) if data["has_unit"] else None
-    cost = numbers[-shape[0] :] if data.get("has_cost") else None
+    cost = numbers[-shape[0] :] if data["has_cost"] else None
     return plan_from_text(text, numbers[:count].reshape(shape), unit, cost)
 
 
 def _read_row(payload: memoryview) -> Row:
     point, status, attempt, worker, t_start, t_run, t_queue, t_total = ROW.unpack_from(payload)
     copied, reused = bool(status & COPIED), bool(status & REUSED)
-    status &= ~(COPIED | REUSED)
+    status &= PLAIN
     rest = payload[ROW.size :]
     values, error, traceback = None, "", ""
     if status == PointStatus.DONE:

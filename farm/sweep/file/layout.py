@@ -9,6 +9,7 @@ changes of texts or sizes, too, go through `recovery.restructure`, which a kill 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -20,21 +21,18 @@ import numpy as np
 from farm.call import Array, TensorInfo
 from farm.sweep.design.plan import Column, Plan, plan_from_text
 from farm.sweep.errors import SweepError
-from farm.sweep.file.description import describe_theta, facts_of, write_words
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
 from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of
 from farm.sweep.file.text_tables import (
     create_texts,
     read_failures,
-    read_texts,
     read_workers,
     storable,
     write_tables,
 )
+from farm.sweep.space.category import Category
 
 LAYOUT = "sweep/2"
-EARLIER = "sweep/1"
-"""The layout of files whose texts have variable lengths; they are read, and continued as LAYOUT."""
 CHUNK_BYTES = 128 * 1024
 """Chunk size, between 64 KiB and 1 MiB: large enough for fast reads, small for random writes."""
 FLAG_ROWS = 4096
@@ -44,6 +42,12 @@ FEW_RUNS = 8
 MOST_NAMES = 5
 """Most names of another file's content in a message."""
 
+MOST_BOUNDS = 4000
+"""Most parameters whose bounds are attributes, which HDF5 limits to 64 KiB.
+
+For more parameters only /provenance has the bounds."""
+
+TEXT = h5py.string_dtype("utf-8")
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "status": {
@@ -117,16 +121,12 @@ def marked(file: h5py.File, state: str, machine: str) -> bool:
 
 def fits(file: h5py.File, plan: Plan) -> bool:
     """Whether the file is structured for `plan`. Raises SweepError if it is of another sweep."""
-    if (
-        file.attrs.get("farm_layout") not in (LAYOUT, EARLIER)
-        or file.attrs.get("run_id") != plan.run_id
-    ):
+    _check_layout(file)
+    if file.attrs.get("run_id") != plan.run_id:
         raise SweepError(
             f"{file.filename} holds sweep {file.attrs.get('run_id')}, its journal {plan.run_id}"
         )
     facts, there = facts_of(plan), file["provenance"].attrs
-    if file.attrs["farm_layout"] == EARLIER:
-        return False
     return len(file["point"]) == plan.size and all(there.get(k) == facts[k] for k in facts)
 
 
@@ -137,14 +137,20 @@ def fit(file: h5py.File, plan: Plan) -> None:
         for name in per_point:
             if name in file:
                 file[name].resize(plan.size, axis=0)
-    if file.attrs["farm_layout"] == EARLIER:
-        _modernise(file)
     _write_table(file, plan)
     file.flush()
 
 
 def read_plan(file: h5py.File) -> Plan:
     """Read the plan of an open sweep file. Raises SweepError if it is not a sweep file."""
+    _check_layout(file)
+    unit = file["unit"][:] if "unit" in file else None
+    plan = plan_from_text(file["provenance"].attrs["plan"], file["theta"][:], unit)
+    return replace(plan, cost=file["cost"][:]) if plan.cost_rule else plan
+
+
+def _check_layout(file: h5py.File) -> None:
+    """Raise SweepError unless an open HDF5 file is a sweep file of this layout."""
     found = file.attrs.get("farm_layout")
     if found is None:
         names = ", ".join(list(file)[:MOST_NAMES]) or "nothing"
@@ -152,22 +158,20 @@ def read_plan(file: h5py.File) -> Plan:
             f"{file.filename} is not a sweep file of farm: it is another HDF5 file, with {names}; "
             "read it with h5py"
         )
-    if found not in (LAYOUT, EARLIER):
+    if found != LAYOUT:
         raise SweepError(
             f"{file.filename} is not a sweep file of layout {LAYOUT} but of {found}: read it with "
             "the release of farm that wrote it"
         )
-    unit = file["unit"][:] if "unit" in file else None
-    plan = plan_from_text(file["provenance"].attrs["plan"], file["theta"][:], unit)
-    return replace(plan, cost=file["cost"][:]) if plan.cost_rule else plan
 
 
 def read_known(file: h5py.File) -> PointColumns:
-    """Read the state of points, workers and failures from an open sweep file."""
+    """Read the state of points, workers and failures from an open sweep file.
+
+    Raises KeyError with the name of a column that is missing.
+    """
     columns = {name: file[name][:] for name in COLUMNS if name in file}
-    for name in ("copied", "reused"):  # which files of earlier releases lack
-        columns.setdefault(name, np.zeros(len(file["point"]), "u1"))
-    known = PointColumns.of(columns)
+    known = PointColumns(**{name: columns[name] for name in COLUMNS})
     known.workers = read_workers(file)
     known.failures = list(read_failures(file, known.status))
     _complete(known)
@@ -197,11 +201,15 @@ def write_values(file: h5py.File, columns: Sequence[Column], rows: Sequence[Row]
     done = [(row.point, row.values) for row in rows if row.values is not None]
     if not done:
         return
-    points = np.array([point for point, _ in done])
-    values = np.stack([row for _, row in done])
+    points, rows_of_values = zip(*done, strict=True)
+    write_points(file, columns, np.array(points), np.stack(rows_of_values))
+
+
+def write_points(file: h5py.File, columns: Sequence[Column], points: Array, values: Array) -> None:
+    """Write the values of `points`, which ascend, as `read_values` returns them. Raises OSError."""
     start = 0
     for column in columns:
-        part = values[:, start : start + column.size].reshape(len(done), *column.shape)
+        part = values[:, start : start + column.size].reshape(len(points), *column.shape)
         _put(file[column.name], points, part)
         start += column.size
 
@@ -211,19 +219,14 @@ def write_outcomes(file: h5py.File, rows: Sequence[Row]) -> None:
     if not rows:
         return
     points = np.array([row.point for row in rows])
-    for name in _columns_to_write(file):
+    for name in reversed(COLUMNS):
         data = file[name]
         _put(data, points, np.array([field_of(row, name) for row in rows], dtype=data.dtype))
 
 
-def _columns_to_write(file: h5py.File) -> list[str]:
-    """Return the columns that the file has, the status last; an earlier release made fewer."""
-    return [name for name in reversed(COLUMNS) if name in file]
-
-
 def write_known(file: h5py.File, known: PointColumns) -> None:
     """Replace the small columns of all points, but not their values and the two tables."""
-    for name in _columns_to_write(file):
+    for name in reversed(COLUMNS):
         file[name][:] = getattr(known, name)
 
 
@@ -312,23 +315,6 @@ def _describe_parameters(file: h5py.File, plan: Plan, param: h5py.Dataset) -> No
             _join(data, param)
 
 
-def _modernise(file: h5py.File) -> None:
-    """Give a file of the earlier layout this one; its tables have new texts when they are written.
-
-    Only in a copy of the file: see `recovery.restructure`.
-    """
-    old = file["param"]
-    tables = [file[name] for name in ("theta", "unit") if name in file]
-    names = read_texts(old)
-    for table in tables:
-        table.dims[1].detach_scale(old)
-    del file["param"]
-    param = _scale(file, "param", create_texts(file, "param", names))
-    for table in tables:
-        table.dims[1].attach_scale(param)
-    file.attrs["farm_layout"] = LAYOUT
-
-
 def _wide(file: h5py.File, name: str, shape: tuple[int, ...], *, gzip: bool) -> h5py.Dataset:
     row_bytes = 8 * int(np.prod(shape[1:], dtype=np.int64))
     rows = max(1, CHUNK_BYTES // row_bytes)
@@ -401,3 +387,78 @@ def _runs(points: Array) -> list[slice] | None:
         return None
     ends = [0, *cuts, len(points)]
     return [slice(int(points[i]), int(points[j - 1]) + 1) for i, j in pairwise(ends)]
+
+
+def facts_of(plan: Plan) -> dict[str, str]:
+    """Return the attributes of /provenance."""
+    facts = {
+        **plan.provenance,
+        "model": plan.info.name,
+        "model_info": json.dumps(plan.info.to_json()),
+        "config": json.dumps(dict(plan.config)),
+        "design": str(plan.design),
+        "seed": str(plan.seed),
+        **_space_facts(plan),
+        "theta_sha256": plan.theta_hash,
+        "plan": json.dumps(plan.to_json()),
+    }
+    return {name: storable(text) for name, text in facts.items()}
+
+
+def _space_facts(plan: Plan) -> dict[str, str]:
+    """Return the facts about the space of the points and about their designs, if there are any."""
+    facts = {
+        "correlations": "; ".join(map(str, plan.correlations)),
+        "conditions": "; ".join(f"{name}: {text}" for name, text in plan.when),
+        "constraints": "; ".join(plan.where),
+    }
+    if plan.parts:
+        ends = np.cumsum([part.size for part in plan.parts]).tolist()
+        facts["designs"] = json.dumps(
+            [
+                {
+                    "design": str(part.design),
+                    "seed": part.seed,
+                    "first_point": end - part.size,
+                    "points": part.size,
+                }
+                for part, end in zip(plan.parts, ends, strict=True)
+            ]
+        )
+    return {name: text for name, text in facts.items() if text}
+
+
+def describe_theta(theta: h5py.Dataset, plan: Plan) -> None:
+    """Write bounds and scales of the parameters as attributes of /theta."""
+    columns = zip(plan.parameters, plan.theta.T, strict=True)
+    bounds = [p.spread.bounds if p.spread is not None else _range_of(c) for p, c in columns]
+    theta.attrs["long_name"] = "parameters of the points"
+    if len(bounds) <= MOST_BOUNDS:
+        theta.attrs["lower"] = [low for low, _ in bounds]
+        theta.attrs["upper"] = [high for _, high in bounds]
+        scales = ["table" if p.spread is None else p.spread.scale for p in plan.parameters]
+        theta.attrs["scale"] = np.array(scales, dtype=TEXT)
+    if "unit" in theta.parent:
+        theta.parent["unit"].attrs["long_name"] = "positions of the points in the unit cube"
+
+
+def _range_of(column: Array) -> tuple[float, float]:
+    """Return the smallest and the largest number of a column; NaN if it has none."""
+    there = column[~np.isnan(column)]
+    return (float(np.min(there)), float(np.max(there))) if len(there) else (np.nan, np.nan)
+
+
+def write_words(file: h5py.File, plan: Plan) -> None:
+    """Write the words of each parameter that has words: theta has the index of one."""
+    for j, parameter in enumerate(plan.parameters):
+        if not isinstance(parameter.spread, Category):
+            continue
+        name, words = f"param_{j}", parameter.spread.words
+        group = file.require_group("words")
+        if name in group:
+            if len(group[name]) == len(words):
+                continue
+            del group[name]  # a table brought more
+        data = create_texts(group, name, words)
+        data.attrs["long_name"] = f"words of {parameter.name}"
+        data.make_scale(name)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from farm.storage.errors import LockHeld, LockTaken
+from farm.storage.files import beside
 from farm.storage.lock import Lock
 from farm.sweep.errors import LockLost, SweepBusy
+
+
+def lock_of(path: Path) -> Path:
+    """Return the path of a sweep file's lock."""
+    return beside(path, ".lock")
 
 
 class SweepLock(Lock):

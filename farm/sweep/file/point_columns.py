@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row
+from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
+from farm.sweep.file.journal import (
+    COPIED,
+    NO_WORKER,
+    OUTCOME,
+    PLAIN,
+    REUSED,
+    ROW,
+    ROW_FIELDS,
+    AnsweringWorker,
+    PointStatus,
+    Row,
+    content_of,
+    is_done,
+    read_records,
+)
 
 COLUMNS: dict[str, tuple[str, float]] = {
     "status": ("u1", PointStatus.PENDING),
@@ -24,6 +42,7 @@ COLUMNS: dict[str, tuple[str, float]] = {
 """The columns with one number per point: dtype and fill value for unknown entries."""
 
 MOST_ATTEMPTS = 255
+HEADS_BYTES = 2**22
 
 
 @dataclass(eq=False)
@@ -49,22 +68,7 @@ class PointColumns:
     def nothing(size: int) -> PointColumns:
         """Return the state of `size` pending points."""
         columns = {name: np.full(size, fill, dtype) for name, (dtype, fill) in COLUMNS.items()}
-        return PointColumns.of(columns)
-
-    @staticmethod
-    def of(columns: Mapping[str, Array]) -> PointColumns:
-        """Return a state with these columns, and with neither workers nor failures."""
-        return PointColumns(
-            status=columns["status"],
-            attempts=columns["attempts"],
-            copied=columns["copied"],
-            reused=columns["reused"],
-            t_start=columns["t_start"],
-            t_run=columns["t_run"],
-            t_queue=columns["t_queue"],
-            t_total=columns["t_total"],
-            worker=columns["worker"],
-        )
+        return PointColumns(**columns)  # type: ignore[arg-type]  # the others have defaults
 
     def add(self, content: Row | AnsweringWorker) -> None:
         """Add a worker, or an outcome, which replaces earlier outcomes of its point."""
@@ -75,6 +79,17 @@ class PointColumns:
             getattr(self, name)[content.point] = field_of(content, name)
         if content.values is None:
             self.failures.append(content)
+
+    def add_all(self, rows: Array) -> None:
+        """Add outcomes of `ROW_FIELDS` at once, in order; their failures are added elsewhere."""
+        status = rows["status"] & PLAIN
+        PointStatus(int(status.max(initial=0)))  # raises ValueError for an unknown one
+        marks = {"copied": COPIED, "reused": REUSED}
+        for name in COLUMNS:
+            mark = rows["status"] & marks.get(name, 0) > 0
+            values = status if name == "status" else mark if name in marks else rows[name]
+            # Of equal indices the last one counts.
+            getattr(self, name)[rows["point"]] = values
 
     def grow(self, size: int) -> None:
         """Extend the columns to `size` points; the new ones are pending."""
@@ -103,3 +118,105 @@ def field_of(row: Row, column: str) -> float:
         return min(row.attempt, MOST_ATTEMPTS)
     value: float = getattr(row, column)
     return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Journaled:
+    """The content of a journal except the points' outputs.
+
+    plan: its last plan; known: the state of all points; sequence: number of the last record;
+    end: byte at which that record ends. records, ends: the same of the record with the outputs of
+    each point; 0 without outputs.
+    """
+
+    plan: Plan
+    known: PointColumns
+    sequence: int
+    end: int
+    records: Array
+    ends: Array
+
+
+def read(journal: Path) -> Journaled:
+    """Read a journal, even one that is being written or truncated. Raises SweepError, OSError."""
+    plan: Plan | None = None
+    known, where, width = PointColumns.nothing(0), np.zeros((2, 0), dtype=np.int64), 0
+    heads, numbers = bytearray(), array("q")
+    for record in read_records(journal):
+        content = None if is_done(record) else content_of(record)
+        if isinstance(content, Plan):
+            plan, width = content, ROW.size + 8 * content.row_size
+            known.grow(plan.size)
+            where = np.pad(where, ((0, 0), (0, plan.size - where.shape[1])))
+        elif isinstance(content, AnsweringWorker):
+            known.workers.append(content)
+        elif content is not None:
+            known.failures.append(content)
+        elif len(record.payload) != width:
+            raise SweepError(f"{journal}: record {record.sequence} is not of the journal's plan")
+        if record.kind == OUTCOME:
+            heads += record.payload[: ROW.size]
+            numbers.extend((record.sequence, record.end))
+            if len(heads) >= HEADS_BYTES:
+                _take(heads, numbers, known, where)
+                heads, numbers = bytearray(), array("q")
+    assert plan is not None, "read_records gives a plan first"
+    _take(heads, numbers, known, where)
+    return Journaled(plan, known, record.sequence, record.end, *where)
+
+
+def _take(heads: bytearray, numbers: array[int], known: PointColumns, where: Array) -> None:
+    """Enter outcomes, and the numbers and ends of their records, for their points."""
+    rows = np.frombuffer(heads, ROW_FIELDS)
+    known.add_all(rows)
+    done = rows["status"] & PLAIN == PointStatus.DONE
+    where[:, rows["point"][done]] = np.reshape(numbers, (-1, 2))[done].T
+
+
+PERCENTILES = (50, 95, 99)
+
+
+def summarise(known: PointColumns, wall_s: float) -> dict[str, Any]:
+    """Return the attributes of /summary; times in seconds, NaN where unknown.
+
+    wall_s: wall time of the last session. work_s: total time in the model; efficiency: work_s
+    divided by the number of workers and the time between the first start and the last end.
+    """
+    ran = np.isfinite(known.t_start) & np.isfinite(known.t_run)
+    work = float(np.sum(known.t_run[ran], dtype=np.float64))
+    starts, ends = known.t_start[ran], known.t_start[ran] + known.t_run[ran]
+    makespan = float(np.max(ends) - np.min(starts)) if len(starts) else float("nan")
+    workers = len(np.unique(known.worker[known.worker != NO_WORKER]))
+    summary: dict[str, Any] = {
+        "points": len(known.status),
+        **{status.name.lower(): known.count(status) for status in PointStatus},
+        "wall_s": wall_s,
+        "work_s": work,
+        "makespan_s": makespan,
+        "workers": workers,
+        "efficiency": work / (workers * makespan) if workers and makespan > 0 else float("nan"),
+    }
+    for name, numbers in (("idle_gap", idle_gaps(known)), ("overhead", overheads(known))):
+        for percent in PERCENTILES:
+            value = float(np.percentile(numbers, percent)) if len(numbers) else float("nan")
+            summary[f"{name}_p{percent}_s"] = value
+    return summary
+
+
+def overheads(known: PointColumns) -> Array:
+    """Return the seconds of each finished point spent neither in the model nor in the queue."""
+    rest = known.t_total - known.t_queue - known.t_run
+    finite: Array = rest[np.isfinite(rest)]
+    return np.maximum(finite, 0.0)
+
+
+def idle_gaps(known: PointColumns) -> Array:
+    """Return the seconds between consecutive runs of each worker."""
+    ran = np.flatnonzero(
+        (known.worker != NO_WORKER) & np.isfinite(known.t_start) & np.isfinite(known.t_run)
+    )
+    order = ran[np.lexsort((known.t_start[ran], known.worker[ran]))]
+    worker, start = known.worker[order], known.t_start[order]
+    gaps = start[1:] - (start[:-1] + known.t_run[order][:-1])
+    same: Array = gaps[worker[1:] == worker[:-1]]
+    return np.maximum(same, 0.0)

@@ -8,7 +8,6 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
+from farm.storage.files import beside, read_own, replacing
+from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
@@ -84,23 +85,14 @@ class Progress:
 
 
 class Meter:
-    """Measures the progress of a running sweep. clock: monotonic seconds."""
+    """Measures the progress of a running sweep. Times are monotonic seconds; began: its start."""
 
-    def __init__(
-        self,
-        known: PointColumns,
-        *,
-        title: str,
-        run_id: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, known: PointColumns, plan: Plan, began: float) -> None:
         self._known = known
-        self._title = title
-        self._run_id = run_id
-        self._clock = clock
-        self._started = clock()
-        self._samples: deque[tuple[float, int]] = deque([(self._started, self._finished())])
-        self._work: deque[tuple[float, float]] = deque([(self._started, self._work_s())])
+        self._plan = plan
+        self._began = began
+        self._samples: deque[tuple[float, int]] = deque([(began, self._finished())])
+        self._work: deque[tuple[float, float]] = deque([(began, self._work_s())])
         self._expected_s: Array | None = None
         self._basis = ""
 
@@ -111,17 +103,21 @@ class Meter:
         """
         self._expected_s, self._basis = expected_s, basis
 
-    def now(self, state: str, *, in_flight: int = 0, message: str = "") -> Progress:
-        """Return the current progress."""
+    def elapsed_s(self, at: float) -> float:
+        """Return the seconds since the sweep's start."""
+        return at - self._began
+
+    def now(self, state: str, at: float, *, in_flight: int = 0, message: str = "") -> Progress:
+        """Return the progress at the current time `at`."""
         known = self._known
         counts = np.bincount(known.status, minlength=len(PointStatus)).tolist()
-        rate = self._rate()
+        rate = self._rate(at)
         runs = known.t_run[np.isfinite(known.t_run) & (known.status == PointStatus.DONE)]
         mean = float(np.mean(runs)) if len(runs) else None
         p50, p95 = _percentiles(runs)
         total = len(known.status)
         pending = counts[PointStatus.PENDING]
-        work_s, parallel = self._work_s(), self._parallel(runs)
+        work_s, parallel = self._work_s(), self._parallel(runs, at)
         eta_s = pending / rate if rate and pending else (0.0 if not pending else None)
         expected_work_s = None
         if mean is not None and len(runs) >= min(ENOUGH_TO_EXPECT, total):
@@ -134,7 +130,7 @@ class Meter:
                 eta_s = max(float(np.sum(left)) / parallel, float(np.max(left)))
         return Progress(
             state=state,
-            title=self._title,
+            title=self._plan.title,
             total=total,
             done=counts[PointStatus.DONE],
             failed=counts[PointStatus.FAILED],
@@ -144,7 +140,7 @@ class Meter:
             in_flight=in_flight,
             rate_per_s=rate,
             eta_s=eta_s,
-            elapsed_s=self._clock() - self._started,
+            elapsed_s=self.elapsed_s(at),
             work_s=work_s,
             expected_work_s=expected_work_s,
             run_mean_s=mean,
@@ -155,20 +151,20 @@ class Meter:
             time=time.time(),
             host=platform.node(),
             pid=os.getpid(),
-            run_id=self._run_id,
+            run_id=self._plan.run_id,
             basis=self._basis,
         )
 
     def _work_s(self) -> float:
         return float(np.nansum(self._known.t_run))
 
-    def _parallel(self, runs: Array) -> float | None:
+    def _parallel(self, runs: Array, now: float) -> float | None:
         """Return how many points ran at once of late; None if none has finished.
 
         runs: the known run times. The window is longer than a run, of which work is known at its
         end.
         """
-        now, work = self._clock(), self._work_s()
+        work = self._work_s()
         if work == self._work[-1][1] and len(self._work) > 1:
             self._work.pop()
         self._work.append((now, work))
@@ -181,8 +177,7 @@ class Meter:
     def _finished(self) -> int:
         return int(np.count_nonzero(self._known.status))
 
-    def _rate(self) -> float | None:
-        now = self._clock()
+    def _rate(self, now: float) -> float | None:
         self._samples.append((now, self._finished()))
         while len(self._samples) > 2 and self._samples[1][0] < now - RATE_OVER_S:
             self._samples.popleft()
@@ -217,21 +212,19 @@ def nodes(known: PointColumns) -> list[dict[str, Any]]:
 
 def status_of(path: Path) -> Path:
     """Return the path of a sweep's status file."""
-    return path.with_name(path.name + ".status.json")
+    return beside(path, ".status.json")
 
 
 def write_status(path: Path, progress: Progress) -> None:
     """Replace the status file atomically; if the disk is full, the old one stays."""
-    new = path.with_name(path.name + ".new")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), replacing(path, durable=False) as new:
         new.write_text(progress.to_json(), encoding="utf-8")
-        os.replace(new, path)
 
 
 def read_status(path: Path) -> Progress | None:
     """Read a status file; None if it does not exist. Raises SweepError if it is damaged."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_own(path))
         return Progress(**data | {"nodes": tuple(data["nodes"])})
     except FileNotFoundError:
         return None

@@ -1,17 +1,23 @@
-"""Provenance of a sweep: command, versions, machine, job and git commit, without secrets."""
+"""Provenance of a sweep: command, versions, model code, machine, job, commit; no secrets."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
 
+from farm.functions import FunctionModel, PlainFunction
+from farm.model import Model
 from farm.version import __version__
 
 PACKAGES = ("numpy", "scipy", "h5py", "salib")
@@ -130,8 +136,7 @@ def is_of_restarted_job(
     facts: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> bool:
     """Whether `facts` were written by an earlier start of the job that this process is in."""
-    slurm = {name: facts[key] for name, key in SLURM.items() if key in facts}
-    return restarted_job(environment) == (facts.get("job") or job_of(slurm)) != ""
+    return restarted_job(environment) == facts.get("job", "") != ""
 
 
 def _system_of(environment: Mapping[str, str]) -> JobVariables | None:
@@ -175,3 +180,41 @@ def _git(folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return described.stdout.strip() if described.returncode == 0 else ""
+
+
+def code_of(model: Model) -> str:
+    """Return the fingerprint of a model's class, or of the function that it was made of.
+
+    It tells a script or a notebook that continues a sweep whether the model was edited meanwhile.
+    Comments do not count, and functions that the model calls are not looked at.
+    """
+    found = blake2b(digest_size=8)
+    for function in _functions(model):
+        for text in _texts(function.__code__):
+            found.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
+    return f"code:{found.hexdigest()}"
+
+
+def _functions(model: Model) -> Iterator[FunctionType]:
+    if isinstance(model, FunctionModel | PlainFunction):
+        members: list[Any] = [model.function]
+    else:
+        mro = type(model).__mro__
+        classes = mro[: mro.index(Model)]
+        members = [member for each in classes for _, member in sorted(vars(each).items())]
+    for member in members:
+        bare = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        if callable(bare) and isinstance(function := inspect.unwrap(bare), FunctionType):
+            yield function
+
+
+def _texts(code: CodeType) -> Iterator[str]:
+    """Yield all that a function does, in texts that are the same in every process."""
+    yield repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _texts(constant)
+        elif isinstance(constant, frozenset):  # its order differs from process to process
+            yield repr(sorted(map(repr, constant)))
+        else:
+            yield repr(constant)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,17 +15,23 @@ import h5py
 import numpy as np
 
 from farm.call import Array
+from farm.machine.private import TemporaryFolder
+from farm.storage.errors import UnsafeFile
+from farm.storage.files import replacing, resolved
 from farm.storage.hdf5 import HDF5_ERRORS, PATIENCE_S, open_file
+from farm.storage.lock import lives
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row, read_journal
-from farm.sweep.file.point_columns import COLUMNS, PointColumns
+from farm.sweep.file.lock import lock_of
+from farm.sweep.file.point_columns import COLUMNS, Journaled, PointColumns, read
 from farm.sweep.file.progress import Meter, Progress, read_status, status_of
-from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, read, rebuild
+from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, rebuild
 from farm.sweep.file.unreadable import check_path, described, reading
 from farm.sweep.space.category import Category
 from farm.sweep.space.scope import texts_of
+from farm.wording import needs
 
 if TYPE_CHECKING:
     import xarray
@@ -36,6 +41,7 @@ T = TypeVar("T")
 EXPORT_ROWS = 4096
 NO_OUTPUTS: Array = np.empty((EXPORT_ROWS, 0))
 
+INTERRUPTED = "interrupted"
 SILENT = "silent"
 SILENT_S = 15.0
 """Time in seconds without a status update after which a running sweep is reported as silent.
@@ -49,17 +55,23 @@ def known_of(path: Path) -> tuple[Plan, PointColumns]:
 
     Raises SweepError.
     """
+    plan, known, _ = state_of(path)
+    return plan, known
 
-    def look() -> tuple[Plan, PointColumns]:
+
+def state_of(path: Path) -> tuple[Plan, PointColumns, Journaled | None]:
+    """Return what `known_of` does, and the journal that it is from, if it is from one."""
+
+    def look() -> tuple[Plan, PointColumns, Journaled | None]:
         if _journal_is_newer(path):
             try:
                 journaled = read(journal_of(path))
-                return journaled.plan, journaled.known
+                return journaled.plan, journaled.known, journaled
             except SweepError:  # damaged at its beginning; the file has most of it
                 if not path.exists():
                     raise
         with open_file(path, "r") as file:
-            return layout.read_plan(file), layout.read_known(file)
+            return layout.read_plan(file), layout.read_known(file), None
 
     return _looked_at(path, look)
 
@@ -76,14 +88,17 @@ def open_sweep(path: Path) -> Iterator[h5py.File]:
         def look() -> h5py.File:
             source = path
             if _journal_is_newer(path):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-sweep-"))
-                source = Path(folder) / path.name
+                source = stack.enter_context(TemporaryFolder("farm-sweep-")) / path.name
                 rebuild(journal_of(path), source)
             file = stack.enter_context(open_file(source, "r"))
             layout.read_plan(file)
             return file
 
-        yield _looked_at(path, look)
+        file = _looked_at(path, look)
+        try:
+            yield file
+        except UnsafeFile as error:
+            raise described(path, error) from error
 
 
 def _looked_at(path: Path, look: Callable[[], T]) -> T:
@@ -102,34 +117,45 @@ def _looked_at(path: Path, look: Callable[[], T]) -> T:
 
 def snapshot(path: str | Path, target: str | Path) -> None:
     """Write a consistent copy of a sweep, which may be running. Raises SweepError, OSError."""
-    path, target = Path(path), Path(target)
+    path, target = Path(path), resolved(Path(target))
     if target.exists():
         raise SweepError(f"{target} exists; name another file")
     if _journal_is_newer(path):
         rebuild(journal_of(path), target)
     else:
-        with open_sweep(path):
-            shutil.copyfile(path, target)
+        with open_sweep(path), replacing(target) as new:
+            shutil.copyfile(path, new)
 
 
 def progress_of(path: str | Path) -> Progress:
     """Return the progress of a sweep, as its process reports it or from its files.
 
-    The state is SILENT if the process of a running sweep has stopped reporting. Raises SweepError.
+    The state is SILENT if the process of a running sweep, on another machine, has stopped
+    reporting. A disk that is full may have no status, or an old one. Raises SweepError.
     """
     path = Path(path)
     check_path(path)
+    alive = lives(lock_of(path))
     told = read_status(status_of(path))
-    if told is not None and (told.state != RUNNING or time.time() - told.time < SILENT_S):
+    is_recent = told is not None and time.time() - told.time < SILENT_S and alive is not False
+    if told is not None and (told.state != RUNNING or is_recent):
         return told
     plan, known = known_of(path)
-    shown = Meter(known, title=plan.title, run_id=plan.run_id).now(SILENT)
-    if told is not None:
-        return replace(
-            shown, time=told.time, host=told.host, pid=told.pid, elapsed_s=told.elapsed_s
-        )
-    with open_sweep(path) as file, reading(path):
-        return replace(shown, state=str(file.attrs["state"]))
+    state = SILENT if alive is None else RUNNING if alive else _state_at_the_end(path)
+    shown = Meter(known, plan, 0.0).now(state, 0.0)
+    if told is None:
+        return shown
+    return replace(shown, time=told.time, host=told.host, pid=told.pid, elapsed_s=told.elapsed_s)
+
+
+def _state_at_the_end(path: Path) -> str:
+    """Return the state of a sweep whose process has ended: a killed one wrote none."""
+    try:
+        with open_file(path, "r") as file:
+            state = str(file.attrs["state"])
+    except HDF5_ERRORS:
+        return INTERRUPTED
+    return INTERRUPTED if state == RUNNING else state
 
 
 def failures_of(path: str | Path, *, all_attempts: bool = False) -> list[dict[str, Any]]:
@@ -179,10 +205,12 @@ def write_csv(path: str | Path, out: TextIO) -> int:
         writer.writerow(["point", *names, "status", "attempts", "t_start", "t_run", "t_queue"])
         for start in range(0, plan.size, EXPORT_ROWS):
             rows = slice(start, start + EXPORT_ROWS)
-            numbers = np.concatenate([file[c.name][rows] for c in outputs] or [NO_OUTPUTS], axis=1)
-            cells = [cells_of(plan, j, rows) for j in range(len(plan.parameters))]
-            status = [PointStatus(int(s)).name.lower() for s in file["status"][rows]]
-            rest = zip(*(file[n][rows].tolist() for n in REST), strict=True)
+            with reading(Path(path)):
+                found = [file[c.name][rows] for c in outputs] or [NO_OUTPUTS]
+                numbers = np.concatenate(found, axis=1)
+                cells = [cells_of(plan, j, rows) for j in range(len(plan.parameters))]
+                status = [PointStatus(int(s)).name.lower() for s in file["status"][rows]]
+                rest = zip(*(file[n][rows].tolist() for n in REST), strict=True)
             for k, (word, more) in enumerate(zip(status, rest, strict=True)):
                 values = [*(column[k] for column in cells), *_cells(numbers[k].tolist())]
                 writer.writerow([start + k, *values, word, *_cells(more)])
@@ -203,7 +231,8 @@ REST = ("attempts", "t_start", "t_run", "t_queue")
 def write_netcdf(path: str | Path, target: str | Path) -> None:
     """Write a sweep as netCDF with variables named as the outputs. Raises SweepError."""
     dataset = load_xarray(path)
-    dataset.to_netcdf(target, engine="h5netcdf")
+    with replacing(resolved(Path(target))) as new:
+        dataset.to_netcdf(new, engine="h5netcdf")
 
 
 def load_xarray(path: str | Path) -> xarray.Dataset:
@@ -213,10 +242,8 @@ def load_xarray(path: str | Path) -> xarray.Dataset:
     words, NaN for another one. An output of shape (a, b) has the dimensions
     (point, NAME_0, NAME_1), an output of size 1 only (point). Raises SweepError.
     """
-    try:
+    with needs("xarray", "xarray is needed for this", SweepError):
         import xarray
-    except ImportError:
-        raise SweepError('xarray is needed for this: pip install "modelfarm[xarray]"') from None
     with open_sweep(Path(path)) as file, reading(Path(path)):
         plan = layout.read_plan(file)
         data: dict[str, Any] = {}
@@ -276,7 +303,7 @@ def _journal_is_newer(path: Path) -> bool:
         return False
     try:
         # Without HDF5's lock, which would block the writer; a torn read shows as an error.
-        with h5py.File(path, "r", locking=False) as file:
+        with open_file(path, "r", locking=False) as file:
             if file.attrs["state"] == RUNNING:
                 return True
     except HDF5_ERRORS:

@@ -8,13 +8,15 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from farm.storage.files import is_full, keep_as, replacing, sync
+from farm.call import Array
+from farm.storage.errors import UnsafeFile
+from farm.storage.files import beside, is_full, keep_as, open_regular, replacing, sync
 from farm.storage.frames import Damage
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
@@ -24,20 +26,20 @@ from farm.sweep.errors import SweepError, resumed
 from farm.sweep.file import layout
 from farm.sweep.file.journal import (
     FORMAT,
+    NO_WORKER,
     Content,
     PointStatus,
     Row,
-    read_journal,
     read_past_damage,
     start_journal,
 )
-from farm.sweep.file.point_columns import PointColumns
-from farm.sweep.file.salvage import left_in, merged
+from farm.sweep.file.point_columns import Journaled, PointColumns, read
 from farm.sweep.file.text_tables import write_tables
 
 log = logging.getLogger(__name__)
 
 REPLAY_ROWS = 4096
+REPLAY_BYTES = 64 * 2**20
 COPIED_BYTES = 2**30
 """Largest file that `restructure` copies: about a second's work."""
 SPARE_BYTES = 2**20
@@ -51,57 +53,39 @@ NO_DAMAGE = frozenset(
 )
 """Error numbers that concern access to a file; they do not mean that its content is damaged."""
 
-Beat = Callable[[], None]
-
 
 def journal_of(path: Path) -> Path:
     """Return the path of a sweep file's journal."""
-    return path.with_name(path.name + ".journal")
+    return beside(path, ".journal")
 
 
-@dataclass(frozen=True, slots=True)
-class Journaled:
-    """The content of a journal except the points' outputs.
-
-    plan: its last plan; known: the state of all points; sequence: number of the last record;
-    end: byte at which that record ends.
-    """
-
-    plan: Plan
-    known: PointColumns
-    sequence: int
-    end: int
-
-
-def read(journal: Path) -> Journaled:
-    """Read a journal, even one that is being written or truncated. Raises SweepError, OSError."""
-    plan: Plan | None = None
-    known = PointColumns.nothing(0)
-    for sequence, content, end in read_journal(journal):
-        last = sequence, end
-        if isinstance(content, Plan):
-            plan = content
-            known.grow(plan.size)
-        else:
-            known.add(content)
-    assert plan is not None, "read_journal gives a plan first"
-    return Journaled(plan, known, *last)
-
-
-def recover(path: Path, beat: Beat) -> tuple[Plan, PointColumns, Journal]:
+def recover(
+    path: Path, beat: Callable[[], None], journaled: Journaled | None = None
+) -> tuple[Plan, PointColumns, Journal]:
     """Repair a sweep: bring the file up to date with the journal, and open the journal to append.
 
-    beat: called regularly. Raises SweepError when there is nothing to recover from, OSError.
+    beat: called regularly. journaled: what the journal holds, if that is known. Raises SweepError
+    when there is nothing to recover from, OSError.
     """
-    if why := _unreliable(path):
+    journal, why = journal_of(path), ""
+    try:
+        journaled = journaled or read(journal)
+        why = _unreliable(path, journaled)
+    except FileNotFoundError:
+        why = "is gone"
+    except SweepError:
+        if not path.exists():
+            raise
+        why = "is damaged at its beginning"
+    if why or journaled is None:
         _start_anew(path, why, beat)
-    journaled = read(journal_of(path))
+        journaled = read(journal)
     if not path.exists() or _is_compressed(path) or is_replaced(path, journaled.plan):
         _make_anew(path, journaled, beat)
     else:
         _mend(path, journaled, beat)
-    journal = Journal(journal_of(path), FORMAT, sequence=journaled.sequence, size=journaled.end)
-    return journaled.plan, journaled.known, journal
+    appended = Journal(journal, FORMAT, sequence=journaled.sequence, size=journaled.end)
+    return journaled.plan, journaled.known, appended
 
 
 def make_file(path: Path, plan: Plan) -> None:
@@ -116,7 +100,7 @@ def make_files(path: Path, plan: Plan) -> Journal:
     If `plan` replaces another sweep, that one is there until the journal is; from then on the new
     sweep is, even if this process is killed before the new file has its name.
     """
-    with replacing(path.resolve()) as new:
+    with replacing(path) as new:
         _write_structure(new, plan)
         sync(new)
         return start_journal(journal_of(path), [plan])
@@ -129,7 +113,7 @@ def is_replaced(path: Path, plan: Plan) -> bool:
         return False
     try:
         # Without HDF5's lock, which would block a writer.
-        with h5py.File(path, "r", locking=False) as file:
+        with open_file(path, "r", locking=False) as file:
             return bool(file.attrs["run_id"] == old)
     except HDF5_ERRORS:
         return False
@@ -148,7 +132,6 @@ def restructure(path: Path, change: Callable[[h5py.File], None]) -> None:
             change(file)
         sync(path)
         return
-    path = path.resolve()  # a link stays a link
     with replacing(path) as new:
         shutil.copyfile(path, new)
         shutil.copymode(path, new)
@@ -172,7 +155,7 @@ def compress(path: Path) -> None:
     with (
         open_file(path, "r") as old,
         replacing(path) as new,
-        h5py.File(new, "w", locking="best-effort") as file,
+        h5py.File(new, "w", locking=False) as file,
     ):
         plan = layout.read_plan(old)
         layout.create(file, plan, gzip=True)
@@ -193,22 +176,21 @@ def verify(path: Path) -> None:
     try:
         with open_file(path, "r") as file:
             journaled = read(journal_of(path))
-            columns = journaled.plan.columns
-            same = layout.read_plan(file).theta_hash == journaled.plan.theta_hash
+            plan = journaled.plan
+            same = layout.read_plan(file).theta_hash == plan.theta_hash
             same &= np.array_equal(layout.read_known(file).status, journaled.known.status)
-            for rows in _batches(journal_of(path), journaled.end):
-                done = [row for row in rows if row.values is not None]
-                points = np.array([row.point for row in done])
-                there = layout.read_values(file, columns, points)
-                expected = [row.values for row in done if row.values is not None]
-                if done and not np.array_equal(there, np.stack(expected), equal_nan=True):
-                    same = False
+            for points, values in _values(journal_of(path), journaled, np.arange(plan.size)):
+                there = layout.read_values(file, plan.columns, points)
+                done = journaled.known.status[points] == PointStatus.DONE
+                same &= np.array_equal(there[done], values[done], equal_nan=True)
+        if same:
+            return
+        why = "differs from its journal"
     except HDF5_ERRORS as error:
-        raise SweepError(
-            f"{path} cannot be read back: {error}; repair it with {resumed(path)}"
-        ) from error
-    if not same:
-        raise SweepError(f"{path} differs from its journal; repair it with {resumed(path)}")
+        why = f"cannot be read back: {error}"
+    with contextlib.suppress(*HDF5_ERRORS), open_file(path, "r+") as file:
+        file["sequence"][()] = 0  # so that all is written again
+    raise SweepError(f"{path} {why}; repair it with {resumed(path)}")
 
 
 def check_space(path: Path, plan: Plan) -> None:
@@ -223,17 +205,9 @@ def check_space(path: Path, plan: Plan) -> None:
         )
 
 
-def _unreliable(path: Path) -> str:
+def _unreliable(path: Path, journaled: Journaled) -> str:
     """Return why the journal alone is not the complete record of the sweep; "" if it is."""
     journal = journal_of(path)
-    if not journal.exists():
-        return "is gone"
-    try:
-        journaled = read(journal)
-    except SweepError:
-        if not path.exists():
-            raise
-        return "is damaged at its beginning"
     if journal.stat().st_size > journaled.end:
         for found in read_past_damage(journal):
             if isinstance(found, Damage):
@@ -259,20 +233,21 @@ def _is_whole(file: h5py.File) -> bool:
     return bool(file.attrs["state"] != RUNNING or (here and file.attrs.get("machine") == here))
 
 
-def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
+def _mend(path: Path, journaled: Journaled, beat: Callable[[], None]) -> None:
     """Bring the file up to date with the journal; recreate the file if it cannot be repaired.
 
-    All records are replayed, not only those after the file's sequence number: after a machine dies
+    Only the records after the file's sequence number are replayed, unless its machine died: then
     it is unknown which pages of the file reached the disk.
     """
     try:
         with open_file(path, "r+") as file:
-            layout.read_known(file)  # raises if a kill at the very end has damaged the tables
             fits = layout.fits(file, journaled.plan) and layout.marked(file, RUNNING, machine())
+            layout.read_known(file)  # raises if a kill at the very end has damaged the tables
+            held = int(file["sequence"][()]) if _is_whole(file) else 0
         if not fits:
             restructure(path, lambda file: _fit(file, journaled.plan))
         with open_file(path, "r+") as file:
-            _replay(file, journal_of(path), journaled, beat)
+            _replay(file, journal_of(path), journaled, beat, held)
     except HDF5_ERRORS as error:
         _refuse_unless_damaged(path, error)
         broken = path.with_name(path.name + ".broken")
@@ -282,12 +257,12 @@ def _mend(path: Path, journaled: Journaled, beat: Beat) -> None:
 
 
 def _write_structure(path: Path, plan: Plan) -> None:
-    with h5py.File(path, "w", locking="best-effort") as file:
+    with h5py.File(path, "w", locking=False) as file:
         layout.create(file, plan)
         layout.mark(file, RUNNING, machine())
 
 
-def _make_anew(path: Path, journaled: Journaled, beat: Beat) -> None:
+def _make_anew(path: Path, journaled: Journaled, beat: Callable[[], None]) -> None:
     make_file(path, journaled.plan)
     with open_file(path, "r+") as file:
         _replay(file, journal_of(path), journaled, beat)
@@ -303,6 +278,8 @@ def _is_compressed(path: Path) -> bool:
 
 def _refuse_unless_damaged(path: Path, error: Exception) -> None:
     """Raise SweepError if `error` does not mean that the file is damaged."""
+    if isinstance(error, UnsafeFile):
+        raise SweepError(str(error)) from error
     if isinstance(error, BlockingIOError) or "already open" in str(error):
         raise SweepError(
             f"{path} is open in another program or notebook; close it there"
@@ -318,18 +295,43 @@ def _fit(file: h5py.File, plan: Plan) -> None:
     layout.mark(file, RUNNING, machine())
 
 
-def _replay(file: h5py.File, journal: Path, journaled: Journaled, beat: Beat) -> None:
-    columns = journaled.plan.columns
-    layout.write_theta(file, journaled.plan)
-    for rows in _batches(journal, journaled.end):
-        layout.write_values(file, columns, rows)
+def _replay(
+    file: h5py.File, journal: Path, journaled: Journaled, beat: Callable[[], None], held: int = 0
+) -> None:
+    """Write what the journal has into the file, which has the content of its records up to `held`.
+
+    The number of a record is at least 1, so that 0 means none.
+    """
+    columns, points = journaled.plan.columns, np.arange(journaled.plan.size)
+    if held:
+        points = np.flatnonzero(journaled.records > held)
+    else:
+        layout.write_theta(file, journaled.plan)
+    for some, values in _values(journal, journaled, points):
+        layout.write_points(file, columns, some, values)
         beat()
     layout.write_known(file, journaled.known)
+    file.flush()  # the number below says that all of them are in the file
     file["sequence"][()] = journaled.sequence
     file.flush()
 
 
-def _start_anew(path: Path, why: str, beat: Beat) -> None:
+def _values(journal: Path, journaled: Journaled, points: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield `points`, which ascend, in portions with the values in the journal; NaN for none."""
+    size = journaled.plan.row_size
+    portion = max(1, min(REPLAY_ROWS, REPLAY_BYTES // (8 * size + 1)))
+    with open_regular(journal) as file:
+        for start in range(0, len(points), portion):
+            some = points[start : start + portion]
+            values = np.full((len(some), size), np.nan)
+            ends = journaled.ends[some]
+            for row in np.flatnonzero(ends):
+                data = os.pread(file.fileno(), 8 * size, ends[row] - 8 * size)
+                values[row] = np.frombuffer(data, dtype="<f8", count=size)
+            yield some, values
+
+
+def _start_anew(path: Path, why: str, beat: Callable[[], None]) -> None:
     """Write a new journal from the intact parts of the old one and of the file."""
     journal = journal_of(path)
     left = left_in(journal)
@@ -377,7 +379,7 @@ def _if_it_opens(path: Path, stack: contextlib.ExitStack, *, needed: bool) -> h5
     return file
 
 
-def _with_beats(contents: Iterable[Content], beat: Beat) -> Iterator[Content]:
+def _with_beats(contents: Iterable[Content], beat: Callable[[], None]) -> Iterator[Content]:
     for content in contents:
         yield content
         beat()
@@ -417,15 +419,52 @@ def done_rows(file: h5py.File, plan: Plan, known: PointColumns) -> Iterator[Row]
             )
 
 
-def _batches(journal: Path, end: int) -> Iterator[list[Row]]:
-    """Yield the outcomes up to byte `end` in batches sorted by point, each point at most once."""
-    batch: dict[int, Row] = {}
-    for record in read_journal(journal):
-        if record.end > end:
-            break
-        if isinstance(record.content, Row):
-            batch[record.content.point] = record.content
-            if len(batch) >= REPLAY_ROWS:
-                yield [batch[point] for point in sorted(batch)]
-                batch = {}
-    yield [batch[point] for point in sorted(batch)]
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The intact part of a journal.
+
+    plan: the last plan in the journal; sequence: the number of its last record, 0 if it has none.
+    """
+
+    journal: Path
+    plan: Plan | None = None
+    sequence: int = 0
+
+    def contents(self) -> Iterator[Content]:
+        """Yield the contents of the intact records, in order."""
+        if self.sequence:
+            for found in read_past_damage(self.journal):
+                if not isinstance(found, Damage):
+                    yield found.content
+
+
+def left_in(journal: Path) -> Left:
+    """Find the intact part of a journal, which is empty if the file is missing. Raises OSError."""
+    plan: Plan | None = None
+    sequence = 0
+    if journal.exists() and journal.stat().st_size:
+        for found in read_past_damage(journal):
+            if not isinstance(found, Damage):
+                sequence = found.sequence
+                plan = found.content if isinstance(found.content, Plan) else plan
+    return Left(journal, plan, sequence)
+
+
+def merged(plan: Plan, *sources: Iterable[Content]) -> Iterator[Content]:
+    """Yield the contents of a journal that holds all of `sources`; later outcomes replace earlier.
+
+    plan: the longest plan among the sources, which the new journal is for.
+    """
+    yield plan
+    workers: set[int] = set()
+    for source in sources:
+        for content in source:
+            if isinstance(content, Plan):
+                continue
+            if isinstance(content, Row):
+                if content.point < plan.size:
+                    known = content.worker in workers  # the worker's record may be damaged
+                    yield content if known else replace(content, worker=NO_WORKER)
+            elif content.id not in workers:
+                workers.add(content.id)
+                yield content

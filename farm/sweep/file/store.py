@@ -24,20 +24,16 @@ from typing import Any
 
 import h5py
 
+from farm.storage.errors import UnsafeFile
+from farm.storage.files import resolved
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError, resumed
 from farm.sweep.file import layout
-from farm.sweep.file.journal import (
-    NO_WORKER,
-    AnsweringWorker,
-    PointStatus,
-    Row,
-    add_to,
-)
-from farm.sweep.file.lock import SweepLock
-from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row, add_to
+from farm.sweep.file.lock import SweepLock, lock_of
+from farm.sweep.file.point_columns import Journaled, PointColumns
 from farm.sweep.file.progress import status_of
 from farm.sweep.file.recovery import (
     REPLACES,
@@ -50,8 +46,9 @@ from farm.sweep.file.recovery import (
     restructure,
     verify,
 )
+from farm.sweep.file.signature import is_ours, signed
 from farm.sweep.file.text_tables import write_tables
-from farm.wording import worded
+from farm.wording import counted, worded
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +79,7 @@ class Store:
         self.path = path
         self.plan = plan
         self.known = known
-        self.trouble = self._last_trouble = ""
-        self._columns = plan.columns
-        self._row_size = plan.row_size
+        self.trouble = ""
         self._file = file
         self._journal = journal
         self._lock = lock
@@ -102,6 +97,7 @@ class Store:
         lock: the sweep's lock if it is held already; the store releases it in any case.
         replaces: the plan of the sweep at `path`, which the new one replaces.
         """
+        path = resolved(path)
         lock = SweepLock(lock_of(path)) if lock is None else lock
         try:
             if replaces is None:
@@ -115,6 +111,8 @@ class Store:
         except BaseException as error:
             lock.release()
             if isinstance(error, HDF5_ERRORS):
+                while error.__context__:  # closing the file fails too, and names no reason
+                    error = error.__context__
                 raise SweepError(f"{path} cannot be created: {error}") from error
             raise
         return Store(path, plan, PointColumns.nothing(plan.size), file, journal, lock)
@@ -131,21 +129,27 @@ class Store:
         )
 
     @staticmethod
-    def resume(path: Path, *, lock: SweepLock | None = None) -> Store:
+    def resume(
+        path: Path, *, lock: SweepLock | None = None, journaled: Journaled | None = None
+    ) -> Store:
         """Open a sweep to continue it, repaired after a crash. Raises SweepError, OSError.
 
         lock: the sweep's lock if it is held already; the store releases it in any case.
+        journaled: the journal's content, if it was read under that lock.
         """
+        path = resolved(path)
         if lock is None:
             if not is_there(path):
                 option = worded(f"-o {path}", f"out={str(path)!r}")
                 raise SweepError(f"{path} does not exist; start a new sweep with {option}")
             lock = SweepLock(lock_of(path))
         try:
-            plan, known, journal = recover(path, lock.beat)
+            plan, known, journal = recover(path, lock.beat, journaled)
             return Store(path, plan, known, open_file(path, "r+"), journal, lock)
-        except BaseException:
+        except BaseException as error:
             lock.release()
+            if isinstance(error, UnsafeFile):
+                raise SweepError(str(error)) from error
             raise
 
     def finished(self) -> Iterator[Row]:
@@ -176,14 +180,15 @@ class Store:
 
         Raises LockLost if another process has taken over this sweep.
         """
-        if row.values is not None and len(row.values) != self._row_size:
-            raise ValueError(f"got {len(row.values)} values, the plan has {self._row_size}")
+        if row.values is not None and len(row.values) != self.plan.row_size:
+            raise ValueError(f"got {len(row.values)} values, the plan has {self.plan.row_size}")
         self._lock.beat()
         self.known.add(row)
         self._unwritten.append(row)
         if not self.trouble:
             self._journalise()
-        if len(self._batch) >= min(BATCH_ROWS, 1 + BATCH_BYTES // (8 * self._row_size + 1)):
+            self._log_new_trouble("")
+        if len(self._batch) >= min(BATCH_ROWS, 1 + BATCH_BYTES // (8 * self.plan.row_size + 1)):
             self.commit()
 
     def commit_if_due(self) -> None:
@@ -195,7 +200,11 @@ class Store:
     def commit(self) -> None:
         """Write all outcomes to the file and flush it; sets `trouble` if that fails."""
         self._committed = time.monotonic()
-        self.trouble = ""
+        before, self.trouble = self.trouble, ""
+        self._write()
+        self._log_new_trouble(before)
+
+    def _write(self) -> None:
         self._journalise()
         if self.trouble or not self._batch:
             return
@@ -205,11 +214,12 @@ class Store:
                 self._synced = self._committed
             self._write_batch()
         except HDF5_ERRORS as error:
-            self._in_trouble(self.path, error)
+            self.trouble = _unwritable(self.path, error)
 
     def extend(self, plan: Plan) -> None:
         """Extend the sweep to `plan`, which begins with the present points. Raises OSError."""
         self.commit()
+        plan = signed(plan) if is_ours(self.plan) else plan
         add_to(self._journal, plan)
         self._journal.sync()
         self.plan = plan
@@ -257,7 +267,7 @@ class Store:
             try:
                 add_to(self._journal, item)
             except OSError as error:
-                self._in_trouble(self._journal.path, error)
+                self.trouble = _unwritable(self._journal.path, error)
                 return
             self._unwritten.popleft()
             if isinstance(item, Row):
@@ -267,17 +277,16 @@ class Store:
         # If a point has two outcomes, as after a retry, the later one counts.
         latest = {row.point: row for row in self._batch}
         rows = [latest[point] for point in sorted(latest)]
-        layout.write_values(self._file, self._columns, rows)
+        layout.write_values(self._file, self.plan.columns, rows)
         layout.write_outcomes(self._file, rows)
+        self._file.flush()  # the number below says that all of them are in the file
         self._file["sequence"][()] = self._journal.sequence
         self._file.flush()
         self._batch.clear()
 
-    def _in_trouble(self, path: Path, error: Exception) -> None:
-        self.trouble = f"{path} cannot be written: {error}"
-        if self.trouble != self._last_trouble:
-            self._last_trouble = self.trouble
-            log.error("%s; %d outcomes wait in memory", self.trouble, len(self._unwritten))
+    def _log_new_trouble(self, before: str) -> None:
+        if self.trouble not in ("", before):
+            log.error("%s; in memory: %s", self.trouble, counted(len(self._unwritten), "outcome"))
 
     def _finish_file(self, state: str, summary: Mapping[str, Any] | None) -> None:
         def write(file: h5py.File) -> None:
@@ -295,11 +304,10 @@ class Store:
             ) from error
 
 
+def _unwritable(path: Path, error: Exception) -> str:
+    return f"{path} cannot be written: {error}"
+
+
 def is_there(path: Path) -> bool:
     """Whether a sweep, or any other file, is at `path`: a journal alone is a sweep, too."""
     return path.exists() or journal_of(path).exists()
-
-
-def lock_of(path: Path) -> Path:
-    """Return the path of a sweep file's lock."""
-    return path.with_name(path.name + ".lock")

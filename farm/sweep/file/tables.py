@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.call import Array, TensorInfo
+from farm.storage.files import replacing, resolved
 from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus
@@ -18,6 +19,7 @@ from farm.sweep.file.reading import open_sweep
 from farm.sweep.file.unreadable import reading
 from farm.sweep.space.binding import entry_name
 from farm.sweep.space.category import Category
+from farm.wording import needs
 
 if TYPE_CHECKING:
     import pandas
@@ -115,10 +117,8 @@ def load_pandas(path: str | Path) -> pandas.DataFrame:
     is a categorical column. Parameters are missing (NaN) where they are inactive. If the model
     states units and descriptions, `attrs["units"]` and `attrs["long_name"]` have them by column.
     """
-    try:
+    with needs("pandas", "pandas is needed for this", SweepError):
         import pandas
-    except ImportError:
-        raise SweepError('pandas is needed for this: pip install "modelfarm[pandas]"') from None
     table = table_of(path)
     columns = dict(table.columns)
     for name, words in table.words.items():
@@ -137,11 +137,9 @@ def write_parquet(path: str | Path, target: str | Path) -> int:
     Outputs are null where the point is not done, parameters where they are inactive.
     Raises SweepError, OSError.
     """
-    try:
+    with needs("parquet", "Parquet needs pyarrow", SweepError):
         import pyarrow
         from pyarrow import parquet
-    except ImportError:
-        raise SweepError('Parquet needs pyarrow: pip install "modelfarm[parquet]"') from None
     table = table_of(path)
     missing = {name: np.isnan(table.columns[name]) for name in table.numbers}
     columns = {
@@ -156,5 +154,6 @@ def write_parquet(path: str | Path, target: str | Path) -> int:
     facts = dict(table.facts)
     if table.units:
         facts["farm_units"] = json.dumps(table.units)
-    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(facts), target)
+    with replacing(resolved(Path(target))) as new:
+        parquet.write_table(pyarrow.table(columns).replace_schema_metadata(facts), new)
     return len(table.done)

@@ -32,8 +32,6 @@ CHUNK_BYTES = 128 * 1024
 READ_BYTES = 16 * 2**20
 """Texts are read in portions of this size: in the file they are compressed, in memory not yet."""
 
-FAILURES = ("row", "point", "attempt", "error", "traceback", "worker", "time")
-WORKERS = ("id", "name", "host", "gpus", "started", "ended")
 TEXT = "text"
 DTYPES = {
     **{"row": "i8", "point": "i8", "attempt": "u1", "worker": "u4", "time": "f8"},
@@ -63,7 +61,7 @@ def create_texts(group: h5py.Group, name: str, texts: Sequence[str]) -> h5py.Dat
 
 
 def read_texts(data: h5py.Dataset) -> list[str]:
-    """Read an array of texts, also one of variable length as in files of layout sweep/1."""
+    """Read an array of texts."""
     rows = max(1, READ_BYTES // data.dtype.itemsize)
     starts = range(0, len(data), rows)
     return [text.decode() for start in starts for text in data[start : start + rows].tolist()]

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
+from farm.storage.errors import UnsafeFile
+from farm.storage.files import beside
 from farm.storage.hdf5 import HDF5_ERRORS
 from farm.sweep.errors import SweepError
 from farm.wording import worded
@@ -32,7 +34,7 @@ def check_path(path: Path) -> None:
     if path.name.endswith(JOURNAL):
         sweep = path.name.removesuffix(JOURNAL)
         raise SweepError(f"{path} is the journal of a sweep; name the sweep, {sweep}")
-    if path.exists() or path.with_name(path.name + JOURNAL).exists():
+    if path.exists() or beside(path, JOURNAL).exists():
         return
     if not path.parent.is_dir():
         raise SweepError(
@@ -46,6 +48,8 @@ def check_path(path: Path) -> None:
 
 def described(path: Path, error: Exception) -> SweepError:
     """Return the error for a file that HDF5 cannot read: what it is instead, or its damage."""
+    if isinstance(error, UnsafeFile):
+        return SweepError(str(error))
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

@@ -7,9 +7,9 @@ farm that starts the longest runs first ends sooner, because no long run is left
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from farm.sweep.order.neighbours import (
     explained,
     guesses,
     left_out,
-    load_scipy,
 )
 
 MIXED_SHARE = 5
@@ -44,44 +43,85 @@ LEAST_SHARE = 100
 """Guessing takes at most 1/100 of the time."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What is known of the cost of each point.
+
+    cost: in any unit, to sort by; None: the order stays mixed. expected_s: guess of the run time of
+    each point that is not done, in seconds; None without one. basis: where the costs come from, in
+    words.
+    """
+
+    cost: Array | None = None
+    expected_s: Array | None = None
+    basis: str = ""
+
+
+@dataclass(slots=True)
+class LearningSchedule:
+    """When to guess run times: once enough are known, and for a small share of the time.
+
+    known: number of run times known, which together are `work_s`. due: number at which to guess.
+    not_before: monotonic seconds.
+    """
+
+    known: int
+    work_s: float
+    due: int = ENOUGH
+    not_before: float = 0.0
+
+    def ran(self, run_s: float) -> None:
+        """Record a run time."""
+        self.known += 1
+        self.work_s += run_s
+
+    def is_due(self, now: float) -> bool:
+        """Whether to guess at the time `now`."""
+        return (
+            self.known >= self.due
+            and self.work_s >= LEAST_RUN_S * self.known
+            and now >= self.not_before
+        )
+
+    def guessed(self, began: float, ended: float) -> None:
+        """Record a guess, and when it began and ended."""
+        self.due = max(self.known + 1, math.ceil(GROWTH * self.known))
+        self.not_before = ended + LEAST_SHARE * (ended - began)
+
+
 class SubmissionOrder:
     """The points still to submit, in order; `plan.order` decides whether cost matters.
 
-    known: the state of all points, which the caller updates. clock: monotonic seconds.
-    expected_s: guess of the run time of each point that is not done, in seconds; None without one.
-    basis: where the costs come from, in words; empty while the order is mixed.
+    known: the state of all points, which the caller updates.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        known: PointColumns,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, plan: Plan, known: PointColumns) -> None:
         self._plan = plan
         self._known = known
-        self._clock = clock
-        self._wall_clock = wall_clock
         mixed = plan.mixed()
         self._place = np.empty(plan.size, dtype=np.int64)
         self._place[mixed] = np.arange(plan.size)
         self._turn = np.zeros(plan.size, dtype=np.int64)
         self._turns = 0
-        self._first = plan.size // MIXED_SHARE
         self._coordinates: Array | None = None
         self._line: deque[int] = deque()
-        self._given = None
+        self._given: Array | None = None
+        self._costs = Costs()
         if plan.cost is not None and plan.order == AUTO:
             self._given = _above_zero(plan.cost)
-        self._cost = self._given
+            self._costs = Costs(self._given, basis=plan.cost_rule)
         ran = known.t_run[timed(known)].astype(np.float64)
-        self._count, self._work_s = len(ran), float(np.sum(ran))
-        self._due = ENOUGH
-        self._not_before = clock()
-        self.expected_s: Array | None = None
-        self.basis = "" if self._cost is None else plan.cost_rule
+        self._schedule = LearningSchedule(len(ran), float(np.sum(ran)))
+
+    @property
+    def expected_s(self) -> Array | None:
+        """Guess of the run time of each point that is not done, in seconds; None without one."""
+        return self._costs.expected_s
+
+    @property
+    def basis(self) -> str:
+        """Where the costs come from, in words; empty while the order is mixed."""
+        return self._costs.basis
 
     def __len__(self) -> int:
         return len(self._line)
@@ -106,39 +146,36 @@ class SubmissionOrder:
     def ran(self, run_s: float) -> None:
         """Record the run time of a point that was done; NaN and 0 do not count."""
         if run_s > 0:
-            self._count += 1
-            self._work_s += run_s
+            self._schedule.ran(run_s)
 
-    def is_due(self) -> bool:
-        """Whether `learn` may improve the order; cheap, for each turn of a loop."""
-        return (
-            self._count >= self._due
-            and self._plan.order == AUTO
-            and self._work_s >= LEAST_RUN_S * self._count
-            and self._clock() >= self._not_before
-        )
+    def is_due(self, now: float) -> bool:
+        """Whether `learn` may improve the order; cheap, for each turn of a loop.
 
-    def learn(self) -> bool:
+        now: monotonic seconds.
+        """
+        return self._plan.order == AUTO and self._schedule.is_due(now)
+
+    def learn(self, now: float) -> bool:
         """Guess the run times from those that are known; return whether to `sort` again.
 
         Costs that the user gave and learned ones are used if they explain enough, and together if
-        both do. If neither do, the order is mixed again.
+        both do. If neither do, the order is mixed again. now: Unix time.
         """
-        load_scipy()  # once, so it must not count as the time that a guess takes
-        begun, before = self._clock(), self._cost
+        before = self._costs.cost
         done = timed(self._known)
         run_s = self._known.t_run[done].astype(np.float64)
-        self._cost = self.expected_s = None
-        self.basis = ""
-        learned = self._learned(done, run_s)
+        learned = self._learned(done, run_s, now)
         if self._trusts_given(done, run_s):
-            self._use_given(done, run_s, learned)
+            self._costs = self._with_given(done, run_s, learned)
         elif learned is not None:
-            self._use(learned, done, run_s, f"the run times of {len(done)} points")
-        self._due = max(self._count + 1, math.ceil(GROWTH * self._count))
-        ended = self._clock()
-        self._not_before = ended + LEAST_SHARE * (ended - begun)
-        return self._cost is not before
+            self._costs = _scaled(learned, done, run_s, f"the run times of {len(done)} points")
+        else:
+            self._costs = Costs()
+        return self._costs.cost is not before
+
+    def learned(self, began: float, ended: float) -> None:
+        """Record when `learn` began and ended, in monotonic seconds."""
+        self._schedule.guessed(began, ended)
 
     def sort(self) -> None:
         """Sort the points: the mixed first fifth, then the rest, longest first if costs are known.
@@ -148,28 +185,33 @@ class SubmissionOrder:
         points = np.fromiter(self._line, dtype=np.int64, count=len(self._line))
         place = self._place[points]
         points = points[np.argsort(place)]
-        if self._cost is not None:
-            place = self._place[points]
-            first, rest = points[place < self._first], points[place >= self._first]
-            rest = rest[np.argsort(-self._cost[rest], kind="stable")]
+        if self._costs.cost is not None:
+            is_first = self._place[points] < self._mixed_first
+            first, rest = points[is_first], points[~is_first]
+            rest = rest[np.argsort(-self._costs.cost[rest], kind="stable")]
             points = np.concatenate([first, rest])
         self._line = deque(points.tolist())
+
+    @property
+    def _mixed_first(self) -> int:
+        """Number of the first points, which stay mixed."""
+        return self._plan.size // MIXED_SHARE
 
     def _trusts_given(self, done: Array, run_s: Array) -> bool:
         if self._given is None:
             return False
         # Judge by the mixed points once most are done: those that end first are the short ones.
-        mixed = max(self._first, ENOUGH)
+        mixed = max(self._mixed_first, ENOUGH)
         fair = self._place[done] < mixed
         if np.count_nonzero(fair) < MOST_DONE * mixed:
             return True
         return correlated(run_s[fair], self._given[done[fair]]) >= LEAST_EXPLAINED
 
-    def _learned(self, done: Array, run_s: Array) -> Array | None:
+    def _learned(self, done: Array, run_s: Array, now: float) -> Array | None:
         """Return the guess at all points, at the known ones from the others; None if it is poor."""
         if self._coordinates is None:
             self._coordinates = coordinates(self._plan)
-        overdue, so_far_s = self._overdue(done, run_s)
+        overdue, so_far_s = self._overdue(done, run_s, now)
         known = self._coordinates[np.concatenate([done, overdue])]
         run_s = np.concatenate([run_s, so_far_s])
         left = left_out(known, run_s)
@@ -181,7 +223,7 @@ class SubmissionOrder:
         guess[done] = left[: len(done)]
         return guess
 
-    def _overdue(self, done: Array, run_s: Array) -> tuple[Array, Array]:
+    def _overdue(self, done: Array, run_s: Array, now: float) -> tuple[Array, Array]:
         """Return running points that take longer than the known ones around them, and for how long.
 
         Long runs end last: without them, the first guesses would know short runs only. Points run
@@ -196,26 +238,24 @@ class SubmissionOrder:
         out, after = out[after < len(told)], after[after < len(told)]
         if not len(out):
             return out, np.empty(0)
-        so_far_s = self._wall_clock() - latest_start[after]
+        so_far_s = now - latest_start[after]
         expected_s = guesses(self._coordinates[done], run_s, self._coordinates[out])
         longer = so_far_s > expected_s
         return out[longer], so_far_s[longer]
 
-    def _use_given(self, done: Array, run_s: Array, learned: Array | None) -> None:
+    def _with_given(self, done: Array, run_s: Array, learned: Array | None) -> Costs:
         assert self._given is not None
         if learned is None:
-            self._use(self._given, done, run_s, self._plan.cost_rule)
-            return
+            return _scaled(self._given, done, run_s, self._plan.cost_rule)
         both = blended(run_s, done, self._given, learned)
-        self._use(
-            both, done, run_s, f"{self._plan.cost_rule} and the run times of {len(done)} points"
-        )
+        basis = f"{self._plan.cost_rule} and the run times of {len(done)} points"
+        return _scaled(both, done, run_s, basis)
 
-    def _use(self, cost: Array, done: Array, run_s: Array, basis: str) -> None:
-        self._cost = cost
-        # Guesses are means of logarithms, below the mean, and a given cost has any unit.
-        self.expected_s = cost * (np.sum(run_s) / np.sum(cost[done]))
-        self.basis = basis
+
+def _scaled(cost: Array, done: Array, run_s: Array, basis: str) -> Costs:
+    """Return costs with the run times that follow from those of the points that are done."""
+    # Guesses are means of logarithms, below the mean, and a given cost has any unit.
+    return Costs(cost, cost * (np.sum(run_s) / np.sum(cost[done])), basis)
 
 
 def _above_zero(cost: Array) -> Array:

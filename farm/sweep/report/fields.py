@@ -11,8 +11,7 @@ import numpy as np
 from farm.call import Array, TensorInfo
 from farm.report.interactive import packed
 from farm.sweep.design.plan import Column
-from farm.sweep.report.columns import read_rows
-from farm.sweep.report.shown import some_of
+from farm.sweep.report.columns import read_rows, some_of
 
 MOST_FIELDS = 6
 """Most fields in a report."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import math
+import shlex
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,20 +15,21 @@ import h5py
 import numpy as np
 
 from farm.call import Array
+from farm.errors import FarmError
 from farm.report.interactive import packed, write_interactive
 from farm.report.page import Html, facts
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, PointStatus
-from farm.sweep.file.point_columns import PointColumns
-from farm.sweep.file.reading import open_sweep
-from farm.sweep.file.summary import summarise
+from farm.sweep.file.point_columns import PointColumns, overheads, summarise
+from farm.sweep.file.reading import open_sweep, progress_of
 from farm.sweep.file.unreadable import reading
 from farm.sweep.report import columns, fields
-from farm.sweep.report.operation import operation_of
-from farm.sweep.report.ranking import ranking_of
-from farm.sweep.report.shown import ShownPoints, shown_points
-from farm.timespan import timespan
+from farm.sweep.report.columns import MOST_PARAMETERS, ShownPoints, outputs_of, shown_points
+from farm.sweep.sensitivity.analysis import Sensitivity, analyse
+from farm.sweep.sensitivity.ranking import correlation_note
+from farm.wording import counted, timespan
 
 SCRIPTS = (
     *("text.js", "data.js", "axes.js", "selection.js", "figure.js", "scatter.js", "histogram.js"),
@@ -40,6 +43,20 @@ LONGEST_TEXT = 4_000
 MOST_TEXT = 300_000
 """Most characters of all tracebacks in a report."""
 
+MEASURES = {
+    "ST": "total share of the variance (Sobol' ST)",
+    "mu_star": "mean absolute elementary effect (Morris \u03bc*)",
+    "abs ME": "size of the main effect",
+    "delta": "delta, distance between distributions",
+    "PAWN median": "PAWN median, distance between distribution functions",
+}
+
+MOST_WORK = 1_000_000
+"""Most points times parameters times outputs that are ranked, which takes seconds with PAWN."""
+
+MOST_NUMBERS = 60_000_000
+"""Most numbers of an output that are read for its ranking: half a gigabyte."""
+
 
 def write_report(path: Path, out: Path, *, colour_by: str | None = None) -> None:
     """Write the report of a sweep, which may be running, to the HTML file `out`.
@@ -50,7 +67,6 @@ def write_report(path: Path, out: Path, *, colour_by: str | None = None) -> None
     """
     with open_sweep(path) as file, reading(path):
         plan, known = layout.read_plan(file), layout.read_known(file)
-        state = str(file.attrs["state"])
         data = _data(file, plan, known, colour_by)
     first = data["outputs"][data["first"]]["name"] if data["outputs"] else None
     data["ranking"] = ranking_of(path, plan, first)
@@ -59,7 +75,7 @@ def write_report(path: Path, out: Path, *, colour_by: str | None = None) -> None
         "title": html.escape(title),
         "note": html.escape(
             f"{path.name}: {plan.size:,} points of {plan.info.name}, design {plan.design}, "
-            f"seed {plan.seed}; {state}"
+            f"seed {plan.seed}; {progress_of(path).state}"
         ),
         "points": html.escape(_points(known)),
         "headline": facts(_headline(summarise(known, float("nan")))),
@@ -139,9 +155,7 @@ def _errors(known: PointColumns, points: Array) -> dict[str, Any]:
         if traceback not in tracebacks and len(traceback) <= room:
             room -= len(traceback)
             tracebacks[traceback] = len(tracebacks)
-        rows.append(
-            [place, texts.setdefault(error, len(texts)), tracebacks.get(traceback, -1)],
-        )
+        rows.append([place, texts.setdefault(error, len(texts)), tracebacks.get(traceback, -1)])
     return {"texts": list(texts), "tracebacks": list(tracebacks), "rows": rows}
 
 
@@ -180,8 +194,9 @@ def _points(known: PointColumns) -> str:
 
 
 def _headline(summary: Mapping[str, float]) -> dict[str, str]:
+    workers = counted(int(summary["workers"]), "worker")
     told = {
-        "time in the model": f"{timespan(summary['work_s'])} on {int(summary['workers'])} workers",
+        "time in the model": f"{timespan(summary['work_s'])} on {workers}",
         "first start to last end": timespan(summary["makespan_s"]),
     }
     if np.isfinite(summary["efficiency"]):
@@ -202,3 +217,137 @@ def _provenance(plan: Plan) -> dict[str, str]:
         "theta_sha256": plan.theta_hash,
         "run_id": plan.run_id,
     }
+
+
+MOST_WORKERS = 60
+"""Most workers whose runs are shown."""
+
+MOST_STEPS = 500
+"""Most steps of the curve of progress."""
+
+FINEST = 600
+"""Runs of a worker that are closer than this part of the sweep's time are shown as one."""
+
+BINS = 40
+
+
+def operation_of(known: PointColumns) -> dict[str, Any]:
+    """Return the data of the figures about the farm; times in seconds since the first start."""
+    ran = np.isfinite(known.t_start) & np.isfinite(known.t_run)
+    begin = float(np.min(known.t_start[ran])) if np.any(ran) else 0.0
+    ends = np.sort(known.t_start[ran] + known.t_run[ran]) - begin
+    steps = np.unique(np.linspace(0, max(len(ends) - 1, 0), MOST_STEPS).astype(int))[: len(ends)]
+    return {
+        "begin": begin,
+        "size": len(known.status),
+        "progress": {"times": packed(ends[steps]), "counts": packed(steps + 1, "i4")},
+        "gantt": _gantt(known, ran, begin),
+        "overhead": _overhead(overheads(known)),
+    }
+
+
+def _gantt(known: PointColumns, ran: Array, begin: float) -> dict[str, Any]:
+    listed = np.flatnonzero(ran & (known.worker != NO_WORKER))
+    workers = np.unique(known.worker[listed])
+    starts = known.t_start[listed] - begin
+    gap = float(np.max(starts + known.t_run[listed])) / FINEST if len(listed) else 0.0
+    bars: list[list[float]] = []
+    for line, worker in enumerate(workers[:MOST_WORKERS]):
+        own = known.worker[listed] == worker
+        runs = np.stack([starts[own], known.t_run[listed][own]], axis=1)
+        merged = joined_runs(runs[np.argsort(runs[:, 0])], gap)
+        bars += [[line, begin_s, length_s] for begin_s, length_s in merged]
+    return {
+        "workers": [int(worker) for worker in workers[:MOST_WORKERS]],
+        "more": max(len(workers) - MOST_WORKERS, 0),
+        "bars": packed(np.array(bars)),
+    }
+
+
+def joined_runs(runs: Array, gap: float) -> list[list[float]]:
+    """Return runs (start, length), joined where the gap is below `gap`, too small to see."""
+    merged: list[list[float]] = []
+    for start, length in runs.tolist():
+        if merged and start - sum(merged[-1]) < gap:
+            merged[-1][1] = max(start + length - merged[-1][0], merged[-1][1])
+        else:
+            merged.append([start, length])
+    return merged
+
+
+def _overhead(times: Array) -> dict[str, Any]:
+    """Return a histogram over log10 of milliseconds."""
+    times = np.log10(1e3 * times[times > 0])
+    if not len(times):
+        return {"counts": packed(np.array([]), "i4"), "low": 0.0, "high": 0.0, "median": None}
+    low, high = float(np.min(times)), float(np.max(times))
+    counts, edges = np.histogram(times, BINS, (low, max(high, low + 0.01)))
+    return {
+        "counts": packed(counts, "i4"),
+        "low": float(edges[0]),
+        "high": float(edges[-1]),
+        "median": float(10 ** np.median(times)),
+    }
+
+
+def ranking_of(path: Path, plan: Plan, first: str | None) -> dict[str, Any]:
+    """Return the sensitivity of the outputs as JSON data: groups, and a note about missing ones.
+
+    first: the output column that the report shows first, which is ranked as well as all outputs,
+    or alone where all would take long.
+    """
+    outputs = outputs_of(plan)
+    if first is None:
+        return {"groups": [], "note": "No ranking: the model has no outputs with entries."}
+    numbers = plan.size * max(column.size for column, _ in outputs)
+    work = plan.size * len(plan.parameters)
+    if work > MOST_WORK or numbers > MOST_NUMBERS:
+        return {"groups": [], "note": f"No ranking, as it takes long here: {_command(path)}."}
+    every = work * len(outputs) <= MOST_WORK
+    name = first.removeprefix("mean of ")
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers near the limits of floats
+            found = analyse(path) if every else analyse(path, output=name)
+            if every and name.endswith("]") and name not in {s.output for s in found}:
+                found = [*analyse(path, output=name), *found]
+    except (FarmError, SweepError) as error:
+        return {"groups": [], "note": f"No ranking: {error}"}
+    note = "" if every else f"Other outputs: {_command(path)}."
+    correlated = correlation_note(found)
+    if correlated:
+        note = f"{correlated[0].upper()}{correlated[1:]}. {note}".strip()
+    return {"groups": [_group(s) for s in found], "note": note}
+
+
+def _command(path: Path) -> str:
+    return f"farm sweep sensitivity {shlex.quote(path.name)}"
+
+
+def _group(found: Sensitivity) -> dict[str, Any]:
+    """Return one output's ranking as JSON data, the most influential parameter first.
+
+    A value or confidence that is not finite is null.
+    """
+    rows = [
+        {"parameter": name, "value": _finite(value), "confidence": _finite(half)}
+        for name, value, half in zip(
+            found.parameters, found.values.tolist(), found.confidence.tolist(), strict=True
+        )
+    ]
+    first = found.others.get("S1")
+    if first is not None and found.method == "sobol":
+        for row, value in zip(rows, first.tolist(), strict=True):
+            row["first"] = _finite(value)
+    rows.sort(key=lambda row: -math.inf if row["value"] is None else row["value"], reverse=True)
+    return {
+        "output": found.output,
+        "method": found.method,
+        "measure": MEASURES.get(found.measure, found.measure),
+        "rows": rows[:MOST_PARAMETERS],
+        "points": found.points,
+        "left_out": found.left_out,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -27,9 +27,11 @@ class ConcurrencyLimit:
     After a refusal the limit is halved, and each answer raises it by one (additive increase,
     multiplicative decrease, as in TCP). fixed: the user's own limit; None: adapt it. start: the
     limit at first.
+    lost_since: time since which the farm cannot be reached; None while it answers.
     """
 
     def __init__(self, fixed: int | None = None, *, start: int = START) -> None:
+        self.lost_since: float | None = None
         self._fixed = fixed
         self._least = start
         self._ceiling = LARGEST
@@ -54,6 +56,7 @@ class ConcurrencyLimit:
 
     def answered(self, worker: str, now: float) -> None:
         """Record an answer, which resets the length of pauses. worker: empty if unknown."""
+        self.lost_since = None
         self._pause_s = 0.0
         # Additive increase after a refusal: by one for each answer.
         self._ceiling = min(self._ceiling + 1, LARGEST)
@@ -74,6 +77,8 @@ class ConcurrencyLimit:
 
     def lost(self, now: float) -> None:
         """Record a lost connection: one point at a time, after a pause, until an answer comes."""
+        if self.lost_since is None:
+            self.lost_since = now
         if now >= self._held_until:
             self._ceiling = 1
             self.pause(now)

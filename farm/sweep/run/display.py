@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
@@ -11,7 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from farm.sweep.file.progress import Progress
-from farm.timespan import timespan
+from farm.sweep.file.recovery import RUNNING
+from farm.wording import timespan
 
 LINE_EVERY_S = 60.0
 
@@ -19,22 +18,14 @@ LINE_EVERY_S = 60.0
 class LiveBar:
     """A live bar in a terminal, otherwise a line a minute; a context manager.
 
-    Messages are printed at once. over: printed when a message no longer applies. clock: monotonic
-    seconds.
+    Messages are printed at once. over: printed when a message no longer applies.
     """
 
-    def __init__(
-        self,
-        console: Console | None = None,
-        *,
-        over: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, console: Console | None = None, *, over: str) -> None:
         self._console = console or Console(stderr=True)
         self._over = over
-        self._clock = clock
         self._live = self._console.is_terminal
-        self._line_at = clock()
+        self._line_at_s = 0.0
         self._message = ""
         self._bar = Bar(
             TextColumn("{task.description}"),
@@ -63,11 +54,12 @@ class LiveBar:
             self._message = message
             self.say(message or self._over)
 
-    def line_if_due(self, line: Callable[[], str]) -> None:
-        """Print `line()` if there is no bar and the last line is a minute old."""
-        if not self._live and self._clock() - self._line_at >= LINE_EVERY_S:
-            self._line_at = self._clock()
-            self.say(line())
+    def is_line_due(self, elapsed_s: float) -> bool:
+        """Whether to print a line, because no bar is shown and the last line is a minute old."""
+        if self._live or elapsed_s - self._line_at_s < LINE_EVERY_S:
+            return False
+        self._line_at_s = elapsed_s
+        return True
 
     def say(self, text: str) -> None:
         """Print one line above the bar."""
@@ -77,10 +69,8 @@ class LiveBar:
 class Display(LiveBar):
     """Shows the progress of a sweep on a console; call `show` with each update."""
 
-    def __init__(
-        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(console, over="the sweep continues", clock=clock)
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__(console, over="the sweep continues")
         self._told_cost = False
 
     def show(self, progress: Progress) -> None:
@@ -90,12 +80,13 @@ class Display(LiveBar):
             progress.finished,
             progress.total,
             facts(progress),
-            progress.message,
+            progress.message if progress.state == RUNNING else self._message,  # it may not be over
         )
         if not self._told_cost and progress.expected_work_s is not None and progress.eta_s:
             self._told_cost = True
             self.say(cost(progress))
-        self.line_if_due(lambda: line(progress))
+        if self.is_line_due(progress.elapsed_s):
+            self.say(line(progress))
 
 
 def facts(progress: Progress) -> str:

@@ -1,10 +1,12 @@
-"""Points in flight: submits the calls of a point and turns their results into a row."""
+"""Points in flight: submits the calls of points and turns their results into rows."""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -17,11 +19,15 @@ from farm.errors import (
     DeadlineExceeded,
     FarmError,
     InvalidOutput,
+    Overloaded,
     TimeLimitExceeded,
+    Unavailable,
 )
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.progress import Progress
+from farm.wording import worded
 
 STATUS_OF: Mapping[type[BaseException], PointStatus] = {
     Cancelled: PointStatus.CANCELLED,
@@ -32,6 +38,8 @@ STATUS_OF: Mapping[type[BaseException], PointStatus] = {
 """Status of a point by the type of its error; all other errors mean FAILED."""
 
 UNKNOWN = float("nan")
+ASK_S = 1.0
+"""Longest wait in seconds for the number of running calls."""
 
 
 class CallEvaluator(Protocol):
@@ -88,14 +96,19 @@ def running_calls(evaluator: CallEvaluator, model: str) -> int | None:
         return None  # not a farm, or one that cannot be reached
 
 
+Answers = queue.SimpleQueue["tuple[PointInFlight, int]"]
+
+
 @dataclass(slots=True, eq=False)
 class PointInFlight:
     """A point submitted to the farm at Unix time `submitted_at`, with the futures of its calls.
 
+    answers: receives (this point, index) when a future is done, on the thread that completes it.
     answered_at: Unix time at which each future was done, by its index.
     """
 
     point: int
+    answers: Answers = field(default_factory=queue.SimpleQueue)
     submitted_at: float = field(default_factory=time.time)
     futures: list[Future[Result]] = field(default_factory=list)
     answered_at: dict[int, float] = field(default_factory=dict)
@@ -114,36 +127,81 @@ class PointInFlight:
             results.append(future.result())
         return results
 
-    def on_answer(self, tell: Callable[[PointInFlight, int], None]) -> None:
-        """Call `tell` with the index of each call once it is done, on the thread that completes it.
+    def _answered(self, k: int, future: Future[Result]) -> None:
+        self.answered_at[k] = time.time()
+        self.answers.put((self, k))
 
-        For calls that are done already, `tell` is called at once.
-        """
+    def submit(self, evaluator: CallEvaluator, plan: Plan, hints: Hints) -> None:
+        """Submit all calls of the point. Raises FarmError if the farm does not accept them all."""
+        try:
+            for call in plan.calls(self.point):
+                self.futures.append(evaluator.submit(call, hints))
+        except BaseException:
+            self.cancel()
+            raise
         for k, future in enumerate(self.futures):
-            future.add_done_callback(partial(_tell, tell, self, k))
+            future.add_done_callback(partial(self._answered, k))
 
 
-def submit_point(evaluator: CallEvaluator, plan: Plan, point: int, hints: Hints) -> PointInFlight:
-    """Submit a point to the farm. Raises FarmError if the farm does not accept all its calls."""
-    sent = PointInFlight(point)
-    try:
-        for call in plan.calls(point):
-            sent.futures.append(evaluator.submit(call, hints))
-    except BaseException:
-        sent.cancel()
-        raise
-    sent.on_answer(_note_time)
-    return sent
+class PointsInFlight:
+    """The submitted points of one sweep, and the calls that they wait for; used by one thread.
 
+    points: by number, oldest first; its owner removes those that are settled. answers: the queue of
+    all answers, which also has those of points that are removed. hints: of all calls.
+    """
 
-def _note_time(sent: PointInFlight, k: int) -> None:
-    sent.answered_at[k] = time.time()
+    def __init__(self, evaluator: CallEvaluator, plan: Plan, hints: Hints) -> None:
+        self.evaluator = evaluator
+        self.hints = hints
+        self.points: dict[int, PointInFlight] = {}
+        self.answers: Answers = queue.SimpleQueue()
+        self._plan = plan
+        self._asker: threading.Thread | None = None
+        self._calls: int | None = None
 
+    def submit(self, point: int) -> PointInFlight:
+        """Submit a point to the farm. Raises FarmError if the farm does not accept its calls."""
+        sent = PointInFlight(point, self.answers)
+        sent.submit(self.evaluator, self._plan, self.hints)
+        self.points[point] = sent
+        return sent
 
-def _tell(
-    tell: Callable[[PointInFlight, int], None], sent: PointInFlight, k: int, future: Future[Result]
-) -> None:
-    tell(sent, k)
+    def continue_at(self, evaluator: CallEvaluator) -> None:
+        """Submit later points to another evaluator, as after a restart of the farm."""
+        self.evaluator = evaluator
+
+    def cancel(self, keep: int = 0) -> list[int]:
+        """Cancel the points without an answer except the `keep` oldest; return them, newest first.
+
+        They are no longer in flight.
+        """
+        waiting = [point for point, sent in self.points.items() if not sent.answered_at]
+        cancelled = waiting[keep:][::-1]
+        for point in cancelled:
+            self.points.pop(point).cancel()
+        return cancelled
+
+    def cancel_all(self) -> list[int]:
+        """Cancel all points, with an answer or not, and return them."""
+        cancelled = list(self.points)
+        for point in cancelled:
+            self.points.pop(point).cancel()
+        return cancelled
+
+    def running(self) -> int | None:
+        """Return how many calls of the model run, whoever submitted them.
+
+        None if it is unknown, as while the farm does not answer.
+        """
+        if self._asker is None or not self._asker.is_alive():
+            self._calls = None
+            self._asker = threading.Thread(target=self._ask, name="asker", daemon=True)
+            self._asker.start()
+        self._asker.join(ASK_S)
+        return self._calls
+
+    def _ask(self) -> None:
+        self._calls = running_calls(self.evaluator, self._plan.info.name)
 
 
 def row_of(
@@ -221,3 +279,42 @@ def _sized(array: Array, size: int, what: str) -> Array:
             "use a separate sweep for configs with other sizes"
         )
     return array
+
+
+TRIES = 3
+"""Points to try: a single point may fail by itself, but if the first three fail, all will."""
+
+PATIENCE_S = 10.0
+"""Longest wait in seconds. Mistakes show early; a slow model must not leave workers idle."""
+
+
+def probe(
+    plan: Plan, evaluator: CallEvaluator, hints: Hints = NO_HINTS, *, patience_s: float = PATIENCE_S
+) -> PointsInFlight:
+    """Submit the first points until one succeeds or `patience_s` have passed, and return them.
+
+    They are part of the sweep, which continues with them. Raises SweepError if all of them fail,
+    and FarmError if the farm does not accept calls.
+    """
+    started = PointsInFlight(evaluator, plan, hints)
+    failure: Exception | None = None
+    until = time.monotonic() + patience_s
+    for point in plan.mixed()[:TRIES].tolist():
+        sent = started.submit(point)
+        if wait(sent.futures, max(0.0, until - time.monotonic())).not_done:
+            return started
+        try:
+            numbers_of(plan, [future.result() for future in sent.futures])
+        except (Overloaded, Unavailable):
+            started.cancel_all()
+            raise
+        except (FarmError, CancelledError) as error:
+            failure = error
+        else:
+            return started
+    option = worded("--no-probe", "probe=False")
+    raise SweepError(
+        f"the first {len(started.points)} points failed, the last with "
+        f"{type(failure).__name__}: {failure} ({option} skips this test)",
+        detail=getattr(failure, "detail", ""),
+    ) from failure

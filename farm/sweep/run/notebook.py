@@ -1,14 +1,17 @@
-"""Shows a running sweep in a Jupyter notebook, below the cell that began it."""
+"""Shows a sweep that runs in a thread: below a notebook's cell, otherwise in the terminal."""
 
 from __future__ import annotations
 
+import queue
 import secrets
 import sys
 from html import escape
 from typing import Any, Self
 
+from farm.sweep.file.journal import Row
 from farm.sweep.file.progress import Progress
-from farm.sweep.run.display import facts, line
+from farm.sweep.run.display import Display, facts, line
+from farm.sweep.run.run import RunHost
 
 
 def notebook_shell() -> Any:
@@ -51,6 +54,39 @@ class NotebookBar:
             transient={"display_id": self._id},
             update=update,
         )
+
+
+class SweepView(RunHost):
+    """Shows a run, and keeps what other threads read of it; the run's thread calls its methods.
+
+    progress: the last known. display: the bar, if there is one. rows: the outcomes, in order, and
+    None at the end; without outcomes unless `stream`.
+    """
+
+    progress: Progress
+
+    def __init__(self, *, stream: bool) -> None:
+        self.display: Display | NotebookBar | None = None
+        self.rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        self._stream = stream
+
+    def begin(self, progress: Progress, *, bar: bool) -> None:
+        """Take the progress at the start. bar: show a bar."""
+        self.progress = progress
+        if bar:
+            shell = notebook_shell()
+            self.display = Display() if shell is None else NotebookBar(shell, progress)
+
+    def show(self, progress: Progress) -> None:
+        """Keep the progress and update the bar."""
+        self.progress = progress
+        if self.display is not None:
+            self.display.show(progress)
+
+    def stored(self, row: Row) -> None:
+        """Keep an outcome for `as_completed`."""
+        if self._stream:
+            self.rows.put(row)
 
 
 def html_of(progress: Progress) -> str:

@@ -10,27 +10,24 @@ import logging
 import queue
 import time
 import traceback
-from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from farm.call import Array, Hints
 from farm.errors import FarmError, ModelNotFound, Overloaded, Unavailable
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.point_columns import summarise
 from farm.sweep.file.progress import Meter, Progress, status_of, write_status
 from farm.sweep.file.recovery import RUNNING
 from farm.sweep.file.store import COMPLETE, Store
-from farm.sweep.file.summary import summarise
+from farm.sweep.order.neighbours import load_scipy
 from farm.sweep.order.submission import SubmissionOrder
 from farm.sweep.run.concurrency_limit import ConcurrencyLimit
-from farm.sweep.run.in_flight import (
-    CallEvaluator,
-    PointInFlight,
-    report,
-    row_of,
-    running_calls,
-    submit_point,
-)
+from farm.sweep.run.in_flight import CallEvaluator, PointInFlight, PointsInFlight, report, row_of
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +36,7 @@ BULK = Hints(chain="")
 
 TICK_S = 0.2
 STATUS_S = 1.0
+"""Seconds between two reports of the progress."""
 AT_ONCE = 1024
 """Most answers to process before the next points are submitted."""
 LEAST_MARGIN = 4
@@ -61,7 +59,26 @@ class Rules:
     lost_s: float = 600.0
     in_flight: int | None = None
     start: int | None = None
-    hints: Hints = BULK
+
+
+def check_limits(
+    *, seed: Any, workers: Any, in_flight: Any, max_failures: Any, max_hours: Any
+) -> None:
+    """Raise SweepError for a number that is not one, or is too small; None is always accepted."""
+    for name, value, least in (
+        ("seed", seed, 0),
+        ("workers", workers, 1),
+        ("in_flight", in_flight, 1),
+        ("max_failures", max_failures, 0),
+    ):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise SweepError(f"{name} is {value!r}; expected a whole number from {least} on")
+    if max_hours is None:
+        return
+    if not isinstance(max_hours, int | float | np.number) or not max_hours > 0:
+        raise SweepError(f"max_hours is {max_hours!r}; expected a number of hours above 0")
 
 
 class Stop:
@@ -75,8 +92,7 @@ class Stop:
         self.at_once = False
 
     def ask(self) -> None:
-        """Request a stop; on the second call, a stop at once."""
-        self.at_once = self.asked
+        """Request a stop after the points in flight."""
         self.asked = True
 
     def ask_at_once(self) -> None:
@@ -84,48 +100,48 @@ class Stop:
         self.asked = self.at_once = True
 
 
+class RunHost:
+    """The program around a run, which the run asks and informs; this one shows nothing."""
+
+    def show(self, progress: Progress) -> None:
+        """Show the progress; called about every second."""
+
+    def stored(self, row: Row) -> None:
+        """Take an outcome that is in the file."""
+
+    def reconnect(self, evaluator: CallEvaluator) -> CallEvaluator:
+        """Return the evaluator to use after this one lost the farm. Raises FarmError."""
+        return evaluator
+
+
 class Run:
     """One session of a sweep, on the thread that calls `go`.
 
-    started: points that are in flight already, such as those of a probe.
-    watch: called about every second; on_row: called with every outcome after it is stored.
-    reconnect: returns a new evaluator for one that cannot reach the farm. Raises FarmError.
+    sent: submits the points; those of a probe are in flight already.
     """
 
     def __init__(
         self,
         store: Store,
-        evaluator: CallEvaluator,
+        sent: PointsInFlight,
         *,
         rules: Rules,
         stop: Stop,
-        started: Sequence[PointInFlight] = (),
-        watch: Callable[[Progress], None] = lambda progress: None,
-        on_row: Callable[[Row], None] = lambda row: None,
-        reconnect: Callable[[], CallEvaluator] | None = None,
+        host: RunHost | None = None,
     ) -> None:
         self._store = store
-        self._plan = store.plan
-        self._evaluator = evaluator
+        self._sent = sent
         self._rules = rules
         self._stop = stop
-        self._watch = watch
-        self._on_row = on_row
-        self._reconnect = reconnect
+        self._host = host or RunHost()
         start = {} if rules.start is None else {"start": rules.start}
         self._limit = ConcurrencyLimit(rules.in_flight, **start)
-        self._meter = Meter(store.known, title=store.plan.title, run_id=store.plan.run_id)
+        self._meter = Meter(store.known, store.plan, time.monotonic())
         self._todo = SubmissionOrder(store.plan, store.known)
         self._meter.expect(self._todo.expected_s, self._todo.basis)
-        self._answers: queue.SimpleQueue[tuple[PointInFlight, int]] = queue.SimpleQueue()
-        self._in_flight: dict[int, PointInFlight] = {}
-        for sent in started:
-            self._adopt(sent)
         self._ending = ""
         self._failures = 0
-        self._lost_since: float | None = None
         self._message = ""
-        self._began = time.monotonic()
         self._told = 0.0
 
     def go(self, *, retry_failed: bool = False) -> Progress:
@@ -135,14 +151,14 @@ class Run:
         be finished, LockLost, OSError.
         """
         points = pending_points(self._store, retry_failed=retry_failed).tolist()
-        self._todo.fill(point for point in points if point not in self._in_flight)
+        self._todo.fill(point for point in points if point not in self._sent.points)
         try:
-            if self._todo.is_due():
+            if self._todo.is_due(time.monotonic()):
                 self._sort_again()
             while self._goes_on():
                 self._give()
                 self._take()
-                if self._todo.is_due():
+                if self._todo.is_due(time.monotonic()):
                     self._sort_again()
                 self._store.commit_if_due()
                 self._tell_if_due()
@@ -155,17 +171,20 @@ class Run:
 
     def now(self) -> Progress:
         """Return the current progress; only for the thread that calls `go`, before or after it."""
-        return self._meter.now(RUNNING, in_flight=len(self._in_flight))
+        return self._progress(RUNNING)
 
     def _goes_on(self) -> bool:
         if self._stop.at_once:
-            self._end("interrupted")
+            self._ending = self._ending or "interrupted"
             return False
         if self._stop.asked and not self._ending:
             self._end("interrupted")
-        if self._rules.max_s is not None and time.monotonic() - self._began > self._rules.max_s:
+        if (
+            self._rules.max_s is not None
+            and self._meter.elapsed_s(time.monotonic()) > self._rules.max_s
+        ):
             self._end("out of time")
-        if self._in_flight:
+        if self._sent.points:
             return True
         # If the disk is full, outcomes are only in memory, and leaving would lose them.
         waits_for_disk = bool(self._store.trouble) and not self._stop.asked
@@ -175,9 +194,14 @@ class Run:
         """Submit no more points, and cancel those that are queued in the farm."""
         if not self._ending:
             self._ending = why
-            # The oldest points without an answer, one per worker, are assumed to be running.
-            if self._limit.workers:
-                self._cancel_calls(self._limit.workers)
+            # The oldest points without an answer are assumed to be running, one per worker if the
+            # farm does not say how many are.
+            running = self._sent.running()
+            if running is None:
+                running = self._limit.workers or len(self._sent.points)
+            self._cancel_calls(running)
+            if self._sent.points:
+                self._tell(RUNNING)  # at once: who asked for the end wants to know what is awaited
 
     # Submitting points
 
@@ -185,31 +209,22 @@ class Run:
         now = time.monotonic()
         if self._ending or self._store.trouble or not self._todo:
             return
-        room = self._limit.size(now) - len(self._in_flight)
-        if room > 0 and self._lost_since is not None and not self._found_again(now):
+        room = self._limit.size(now) - len(self._sent.points)
+        if room > 0 and self._limit.lost_since is not None and not self._found_again(now):
             return
         for _ in range(min(room, len(self._todo))):
             point = self._todo.take()
             try:
-                sent = submit_point(self._evaluator, self._plan, point, self._rules.hints)
+                self._sent.submit(point)
             except FarmError as error:
                 self._settle(PointInFlight(point), error, time.time())
                 if self._limit.size(time.monotonic()) == 0:
                     return
-            else:
-                self._adopt(sent)
-
-    def _adopt(self, sent: PointInFlight) -> None:
-        self._in_flight[sent.point] = sent
-        # The callback runs on a thread of the client; the queue passes the answer to this thread.
-        sent.on_answer(lambda sent, k: self._answers.put((sent, k)))
 
     def _found_again(self, now: float) -> bool:
         """Try to reconnect; return whether there is an evaluator to retry with."""
-        if self._reconnect is None:
-            return True
         try:
-            self._evaluator = self._reconnect()
+            self._sent.continue_at(self._host.reconnect(self._sent.evaluator))
         except FarmError as error:
             self._wait_for_farm(error, now)
             return False
@@ -219,15 +234,15 @@ class Run:
 
     def _take(self) -> None:
         try:
-            self._answered(self._answers.get(timeout=TICK_S))
+            self._answered(self._sent.answers.get(timeout=TICK_S))
             for _ in range(AT_ONCE):
-                self._answered(self._answers.get_nowait())
+                self._answered(self._sent.answers.get_nowait())
         except queue.Empty:
             pass
 
     def _answered(self, answer: tuple[PointInFlight, int]) -> None:
         sent, k = answer
-        if self._in_flight.get(sent.point) is not sent:
+        if self._sent.points.get(sent.point) is not sent:
             return  # settled by another of its calls, or cancelled
         at = sent.answered_at.get(k, time.time())
         try:
@@ -244,7 +259,7 @@ class Run:
 
     def _settle(self, sent: PointInFlight, error: BaseException | None, at: float) -> None:
         """Record the outcome of a point, or requeue the point if the farm was unavailable."""
-        self._in_flight.pop(sent.point, None)
+        self._sent.points.pop(sent.point, None)
         sent.cancel()
         if isinstance(error, Overloaded | Unavailable | ModelNotFound):
             self._todo.put_back(sent.point)
@@ -254,7 +269,7 @@ class Run:
         worker = results[0].worker if results else ""
         attempt = int(self._store.known.attempts[sent.point]) + 1
         row = row_of(
-            self._plan,
+            self._store.plan,
             sent,
             error,
             attempt=attempt,
@@ -263,9 +278,9 @@ class Run:
         )
         if row.status is not PointStatus.CANCELLED:
             self._limit.answered(worker, time.monotonic())
-            self._lost_since, self._message = None, ""
+            self._message = ""
         self._store.add(row)
-        self._on_row(row)
+        self._host.stored(row)
         if row.status is PointStatus.DONE:
             self._todo.ran(row.t_run)
         else:
@@ -276,64 +291,68 @@ class Run:
 
     def _wait_for_farm(self, error: BaseException, now: float) -> None:
         if isinstance(error, Overloaded):
-            self._limit.refused(len(self._in_flight), now)
+            self._limit.refused(len(self._sent.points), now)
             self._message = f"the farm is full ({error}); the sweep waits"
             return
-        self._limit.lost(now)
-        if self._lost_since is None:
-            self._lost_since = now
+        if self._limit.lost_since is None:
             log.warning("the farm cannot be reached (%s): the sweep waits for it", error)
+        self._limit.lost(now)
         self._message = f"the farm cannot be reached ({error}); the sweep waits"
-        if now - self._lost_since > self._rules.lost_s:
+        if now - (self._limit.lost_since or now) > self._rules.lost_s:
             self._end("farm lost")
 
     def _cancel_calls(self, keep: int) -> None:
         """Cancel all points without an answer except the `keep` oldest; they become pending."""
-        waiting = [point for point, sent in self._in_flight.items() if not sent.answered_at]
-        for point in reversed(waiting[keep:]):
-            self._in_flight.pop(point).cancel()
+        for point in self._sent.cancel(keep):
             self._todo.put_back(point)
 
     def _sort_again(self) -> None:
         """Improve the guess of the run times, and sort all points that have not begun."""
-        changed = self._todo.learn()
+        load_scipy()  # once, so it must not count as the time that a guess takes
+        began = time.monotonic()
+        changed = self._todo.learn(time.time())
+        self._todo.learned(began, time.monotonic())
         self._meter.expect(self._todo.expected_s, self._todo.basis)
         if not changed or self._ending:
             return
         # Points queued in the farm run in the order of their submission: submit them again. One
         # that has begun meanwhile runs twice, which some models do not allow.
-        info = self._plan.info
-        running = running_calls(self._evaluator, info.name) if info.repeatable else None
+        plan = self._store.plan
+        running = self._sent.running() if plan.info.repeatable else None
         if running is not None:
-            self._cancel_calls(recallable_after(running, varied_config=self._plan.varies_config))
+            self._cancel_calls(recallable_after(running, varied_config=plan.varies_config))
         self._todo.sort()
 
     def _leave(self) -> None:
-        for point, sent in self._in_flight.items():
-            sent.cancel()
+        for point in self._sent.cancel_all():
             self._todo.put_back(point)
-        self._in_flight.clear()
 
     # Reporting and finishing
 
     def _tell_if_due(self) -> None:
         if time.monotonic() - self._told >= STATUS_S:
+            if self._ending and self._sent.running() == 0:
+                self._cancel_calls(0)  # workers that have left returned them to the queue
             self._tell(RUNNING)
 
     def _tell(self, state: str) -> Progress:
         self._told = time.monotonic()
         stopping = f"stopping: {self._ending}" if self._ending and state == RUNNING else ""
         message = self._store.trouble or self._message or stopping
-        progress = self._meter.now(state, in_flight=len(self._in_flight), message=message)
+        progress = self._progress(state, message)
         write_status(status_of(self._store.path), progress)
-        report(self._evaluator, progress, self._rules.hints.client)
-        self._watch(progress)
+        report(self._sent.evaluator, progress, self._sent.hints.client)
+        self._host.show(progress)
         return progress
+
+    def _progress(self, state: str, message: str = "") -> Progress:
+        in_flight = len(self._sent.points)
+        return self._meter.now(state, time.monotonic(), in_flight=in_flight, message=message)
 
     def _finish(self) -> Progress:
         state = self._ending if self._todo else COMPLETE
         self._message = ""
-        summary = summarise(self._store.known, time.monotonic() - self._began)
+        summary = summarise(self._store.known, self._meter.elapsed_s(time.monotonic()))
         try:
             self._store.close(state, summary)
         except Exception as error:

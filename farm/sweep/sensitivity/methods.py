@@ -20,6 +20,7 @@ from farm.call import Array
 from farm.errors import UnsupportedFeature
 from farm.sweep.design.salib_designs import FIRST, levels_of
 from farm.sweep.errors import SweepError
+from farm.wording import needs
 
 SLICES = 10
 """Intervals into which PAWN divides a parameter; SALib has the same."""
@@ -242,12 +243,8 @@ def _salib(method: str, seed: int) -> Iterator[tuple[Callable[..., Any], int]]:
 
 
 def _analysers() -> dict[str, Callable[..., Any]]:
-    try:
+    with needs("sensitivity", "SALib is needed for sensitivity analysis", UnsupportedFeature):
         from SALib.analyze import delta, ff, morris, pawn, sobol
-    except ImportError:
-        raise UnsupportedFeature(
-            'SALib is needed for sensitivity analysis: pip install "modelfarm[sensitivity]"'
-        ) from None
     return {
         "delta": delta.analyze,
         "ff": ff.analyze,

@@ -10,6 +10,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.sweep.errors import SweepError
+from farm.wording import counted, needs
 
 if TYPE_CHECKING:
     import pandas
@@ -60,10 +61,8 @@ class Sensitivity:
 
         Raises SweepError without pandas.
         """
-        try:
+        with needs("pandas", "pandas is needed for this", SweepError):
             import pandas
-        except ImportError:
-            raise SweepError('pandas is needed for this: pip install "modelfarm[pandas]"') from None
         frame = pandas.DataFrame(
             self.columns, index=pandas.Index(self.parameters, name="parameter")
         )
@@ -115,7 +114,7 @@ class Sensitivity:
         more = [f"and {len(self.parameters) - SHOWN} more"] if len(self.parameters) > SHOWN else []
         return (
             f"<Sensitivity of {self.output} by {self.method}, {self.measure}: "
-            f"{', '.join([*shown, *more])}; {self.points} points>"
+            f"{', '.join([*shown, *more])}; {counted(self.points, 'point')}>"
         )
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from farm.call import Array
+from farm.expression import is_number
 from farm.sweep.errors import SweepError
 
 PLAIN_WORD = re.compile(r"[^\s,:\[\]\"'=]+")
@@ -78,11 +79,7 @@ def is_plain_value(text: str) -> bool:
     """Whether a text without quotes is a number or a truth value in JSON, or looks like one."""
     if text.lower() in ("true", "false", "null", "none"):
         return True
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return is_number(text)
 
 
 def words_of(values: Sequence[object]) -> Category:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
+from farm.expression import number
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import BoundParameter
 from farm.sweep.space.category import Category
@@ -43,10 +44,10 @@ class Correlation:
 
 def parse_correlation(text: str) -> tuple[tuple[str, str], float]:
     """Parse `a,b=0.7`; a comma in an index, as in `x[0,1],b=0.7`, is none. Raises SweepError."""
-    names, sign, number = text.rpartition("=")
+    names, sign, after = text.rpartition("=")
     pair = _split(names)
     try:
-        value = float(number)
+        value = number(after)
     except ValueError:
         value = np.nan
     if not sign or len(pair) != 2 or not all(pair) or np.isnan(value):

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from farm.errors import shortened
+from farm.expression import is_number, number
 from farm.sweep.errors import SweepError
 from farm.sweep.space.category import Category, is_plain_value, words_of
 from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Normal, Uniform
@@ -67,7 +69,7 @@ def parse_distribution(text: str) -> Distribution:
         return _two(Uniform, [word, *parts], text)
     if not parts and "," in text:
         return _choice([text], text)
-    if not parts and _is_number(text):
+    if not parts and is_number(text):
         raise SweepError(
             f"{text!r} is one value; hold a parameter fixed " + worded("with --fix", "by a number")
         )
@@ -98,7 +100,8 @@ def as_distribution(value: Any) -> Distribution:
     remedy = ""
     if hasattr(value, "pdf") or hasattr(value, "pmf"):
         remedy = "; call a distribution with its numbers, as scipy.stats.norm(0, 1)"
-    raise SweepError(f"{_briefly(value)} is a {type(value).__name__}; expected {IN_PYTHON}{remedy}")
+    text = shortened(" ".join(repr(value).split()), LONGEST_VALUE)
+    raise SweepError(f"{text} is a {type(value).__name__}; expected {IN_PYTHON}{remedy}")
 
 
 def _as_number(value: Any) -> float:
@@ -109,12 +112,6 @@ def _as_number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise SweepError(f"{value!r} is a {type(value).__name__}; expected a number") from None
-
-
-def _briefly(value: Any) -> str:
-    """Return a value in one line of a message."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def _two(make: Callable[[float, float], Distribution], parts: list[str], text: str) -> Distribution:
@@ -170,17 +167,9 @@ KINDS: dict[str, Callable[[list[str], str], Distribution]] = {
 
 def _number(text: str, whole: str) -> float:
     try:
-        value = float(text)
+        value = number(text)
     except ValueError:
         raise SweepError(f"distribution {whole!r}: {text!r} is not a number; {GRAMMAR}") from None
     if not math.isfinite(value):
         raise SweepError(f"distribution {whole!r}: {text!r} is not finite")
     return value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

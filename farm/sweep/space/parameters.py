@@ -15,7 +15,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.sweep.errors import SweepError
-from farm.sweep.space.scipy_distribution import SMALLEST_UNIT
+from farm.sweep.space.scipy_distribution import SMALLEST_UNIT, text_of
 from farm.wording import worded
 
 
@@ -36,23 +36,36 @@ class Distribution(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
-    """The uniform distribution between two bounds."""
+class _Interval:
+    """A continuous distribution between two bounds."""
 
     lower: float
     upper: float
-    scale: ClassVar[str] = "uniform"
 
     def __post_init__(self) -> None:
-        _check_bounds(self.lower, self.upper, f"{self}")
-
-    def __str__(self) -> str:
-        return f"{_text(self.lower)}:{_text(self.upper)}"
+        if not -math.inf < self.lower < self.upper < math.inf:
+            raise SweepError(f"{self}: expected two finite numbers, the lower one first")
 
     @property
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound."""
         return self.lower, self.upper
+
+    def levels(self, count: int | None) -> Array:
+        """Return `count` evenly spaced positions, both ends included."""
+        if count is None:
+            raise _needs_count(f"{self}")
+        return np.linspace(0.0, 1.0, count) if count > 1 else np.array([0.5])
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform(_Interval):
+    """The uniform distribution between two bounds."""
+
+    scale: ClassVar[str] = "uniform"
+
+    def __str__(self) -> str:
+        return f"{text_of(self.lower)}:{text_of(self.upper)}"
 
     def at(self, unit: Array) -> Array:
         """Return the values at positions in [0, 1]."""
@@ -60,41 +73,26 @@ class Uniform:
         values: Array = (1.0 - unit) * self.lower + unit * self.upper
         return values
 
-    def levels(self, count: int | None) -> Array:
-        """Return `count` evenly spaced positions, both ends included."""
-        return _evenly(count, f"{self}")
-
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class Log(_Interval):
     """The log-uniform distribution: every decade between the bounds is equally likely."""
 
-    lower: float
-    upper: float
     scale: ClassVar[str] = "log"
 
     def __post_init__(self) -> None:
-        _check_bounds(self.lower, self.upper, f"{self}")
+        _Interval.__post_init__(self)
         if self.lower <= 0:
             raise SweepError(f"{self}: a log scale needs bounds above 0, got {self.lower:g}")
 
     def __str__(self) -> str:
-        return f"log:{_text(self.lower)}:{_text(self.upper)}"
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound."""
-        return self.lower, self.upper
+        return f"log:{text_of(self.lower)}:{text_of(self.upper)}"
 
     def at(self, unit: Array) -> Array:
         """Return the values at positions in [0, 1]."""
         low, high = math.log(self.lower), math.log(self.upper)
         values: Array = np.clip(np.exp((1.0 - unit) * low + unit * high), self.lower, self.upper)
         return values
-
-    def levels(self, count: int | None) -> Array:
-        """Return `count` evenly spaced positions, both ends included."""
-        return _evenly(count, f"{self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ class Normal:
             raise SweepError(f"{self}: expected a finite mean and a standard deviation above 0")
 
     def __str__(self) -> str:
-        return f"normal:{_text(self.mean)}:{_text(self.sd)}"
+        return f"normal:{text_of(self.mean)}:{text_of(self.sd)}"
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -188,7 +186,7 @@ class Choice:
             raise SweepError(f"{self}: expected one or more finite numbers")
 
     def __str__(self) -> str:
-        return "choice:" + ",".join(_text(v) for v in self.values)
+        return "choice:" + ",".join(text_of(v) for v in self.values)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -204,22 +202,6 @@ class Choice:
     def levels(self, count: int | None) -> Array:
         """Return all values, regardless of `count`: a list of values is a list of levels."""
         return _middles(np.arange(len(self.values)), len(self.values))
-
-
-def _text(value: float) -> str:
-    """Return the shortest text that parses to this number."""
-    return repr(float(value)).removesuffix(".0")
-
-
-def _check_bounds(lower: float, upper: float, text: str) -> None:
-    if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
-        raise SweepError(f"{text}: expected two finite numbers, the lower one first")
-
-
-def _evenly(count: int | None, text: str) -> Array:
-    if count is None:
-        raise _needs_count(text)
-    return np.linspace(0.0, 1.0, count) if count > 1 else np.array([0.5])
 
 
 def _middles(index: Array | Sequence[int], total: int) -> Array:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from farm.call import Array
+from farm.expression import number
 from farm.sweep.errors import SweepError
 
 SMALLEST_UNIT = 2.0**-53
@@ -36,8 +37,8 @@ class ScipyDistribution:
     scale: ClassVar[str] = WORD
 
     def __str__(self) -> str:
-        numbers = [_text(v) for v in self.args]
-        numbers += [f"{key}={_text(value)}" for key, value in self.options]
+        numbers = [text_of(v) for v in self.args]
+        numbers += [f"{key}={text_of(value)}" for key, value in self.options]
         return ":".join([WORD, self.name, *filter(None, [",".join(numbers)])])
 
     @property
@@ -118,16 +119,16 @@ def parse_scipy(parts: list[str], text: str) -> ScipyDistribution:
     args: list[float] = []
     options: dict[str, float] = {}
     for item in parts[1].split(",") if len(parts) == 2 else ():
-        key, sign, number = item.rpartition("=")
+        key, sign, value = item.rpartition("=")
         try:
             if sign:
-                options[key.strip()] = float(number)
+                options[key.strip()] = number(value)
             elif options:
                 raise SweepError(f"distribution {text!r}: {item!r} must stand before NAME=NUMBER")
             else:
-                args.append(float(number))
+                args.append(number(value))
         except ValueError:
-            raise SweepError(f"distribution {text!r}: {number!r} is not a number") from None
+            raise SweepError(f"distribution {text!r}: {value!r} is not a number") from None
     return _checked(parts[0], tuple(args), options)
 
 
@@ -177,5 +178,6 @@ def _taken(name: str) -> str:
     return f"expected {WORD}:{name}:{example}, the last {len(options)} if needed"
 
 
-def _text(value: float) -> str:
+def text_of(value: float) -> str:
+    """Return the shortest text that parses to this number."""
     return repr(float(value)).removesuffix(".0")

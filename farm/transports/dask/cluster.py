@@ -15,18 +15,17 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import ModuleType
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from farm.call import Call, ModelInfo, Operation, Result, WorkerInfo
 from farm.errors import FarmError, Unavailable, WorkerLost
 from farm.scheduler.state import TaskId, WorkerId, needs_no_slot
-from farm.transports.dask import worker as dask_worker
 from farm.transports.dask.processes import Processes
-from farm.transports.dask.worker import Described, HandedBack, Models, NotPermitted, Ran, Unfit
 from farm.version import __version__
 from farm.wire.usage import Used
+from farm.worker import dask as dask_worker
+from farm.worker.dask import Described, Models, NotPermitted, Ran, Recalled, Unfit
 
 if TYPE_CHECKING:
     from farm.dispatcher.dispatcher import Dispatcher
@@ -71,20 +70,20 @@ def one_line(error: object) -> str:
 class _Flight:
     """Calls that share one Dask task.
 
-    number: the task's number; once: it must run at most once; where: the Dask workers that may run
-    it, if not all; permit: a queue in Dask's scheduler from which a process takes the one entry
-    before it begins, for tasks that need it; withdrawn: farm has taken the permit itself; future:
-    the task's Dask future, once submitted.
+    once: it must run at most once; where: the Dask workers that may run it, if not all; permit: a
+    queue in Dask's scheduler from which a process takes the one entry before it begins, for tasks
+    that need it; withdrawn: farm has taken the permit itself; future: the task's Dask future, once
+    submitted.
     """
 
     ids: list[TaskId]
-    number: int
     once: bool
     sent_at: float
     where: list[str] | None
     permit: Any = None
     withdrawn: bool = False
     future: Any = None
+    number: int = field(default_factory=itertools.count().__next__)
 
     def close(self) -> None:
         """Release the permit; a process that still asks for it is refused."""
@@ -98,78 +97,71 @@ class _Flight:
 class Membership:
     """One connection to the cluster, which is one Worker to the dispatcher from join to leave.
 
-    distributed: Dask's package; where: the cluster, as an argument of Dask's client; least_slots:
-    slots offered even with fewer threads; tell: reports a fact to the dispatcher; joined: called
-    with the Worker's description. needs: Dask's resources that each call holds while it runs.
+    processes: those of the cluster; tell: reports a fact to the dispatcher.
     """
 
-    def __init__(
-        self,
-        distributed: ModuleType,
-        where: Mapping[str, str],
-        specs: tuple[str, ...],
-        least_slots: int,
-        tell: Tell,
-        joined: Callable[[WorkerInfo], None],
-        needs: Mapping[str, float] | None = None,
-    ) -> None:
-        self._dask = distributed
-        self._where = where
-        self._least_slots = least_slots
+    def __init__(self, specs: tuple[str, ...], processes: Processes, tell: Tell) -> None:
+        self.processes = processes
         self._tell = tell
-        self._joined = joined
         life = secrets.token_hex(4)
         self._models = Models(specs, life)
         self.name = WorkerId(f"{socket.gethostname()}/{os.getpid()}-dask-{life}")
         self._client: Any = None
         self._infos: dict[str, ModelInfo] = {}
-        self._processes = Processes(needs)
-        self._running: dict[str, int] = {}  # calls that each Dask worker runs, as last seen
-        self._lacking = ""
         self._there_are = asyncio.Event()  # set while some worker is fit
-        self._numbers = itertools.count()
         self._held: dict[TaskId, _Flight] = {}
         self._suspects: set[TaskId] = set()  # went missing once: each now gets its own task
         self._jobs: set[asyncio.Task[None]] = set()
-        self._draining = False
-        self._resized = asyncio.Event()  # zero slots, so that no more calls arrive
-        self._drained = asyncio.Event()
-        self._lost = asyncio.Event()
+        # While it drains; set: the dispatcher knows of zero slots, so no more calls arrive.
+        self._draining: asyncio.Event | None = None
+        self._drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """False: the connection to Dask's scheduler was lost before."""
 
     # Lifetime
 
-    async def serve(self) -> None:
-        """Join and serve until drained. Raises if the cluster or models are missing or get lost."""
-        self._client = self._dask.Client(
-            **self._where, asynchronous=True, set_as_default=False, name="farm"
+    async def serve(self, where: Mapping[str, str], joined: Callable[[WorkerInfo], None]) -> None:
+        """Join and serve until drained. Raises if the cluster or models are missing or get lost.
+
+        where: the cluster, as an argument of Dask's client. joined: called with the Worker's
+        description.
+        """
+        import distributed
+
+        self._client = distributed.Client(
+            **where, asynchronous=True, set_as_default=False, name="farm"
         )
         await self._client
-        joining = asyncio.create_task(self._join())
-        watching = asyncio.create_task(self._watch())
-        ends = [asyncio.create_task(e.wait()) for e in (self._drained, self._lost)]
-        running: set[asyncio.Task[Any]] = {joining, watching, *ends}
+        running: set[asyncio.Future[Any]] = {
+            asyncio.create_task(self._join(joined)),
+            asyncio.create_task(self._watch()),
+            self._drained,
+        }
         try:
-            while not self._drained.is_set():
+            while not self._drained.done():
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                if self._lost.is_set():
-                    raise Unavailable("the connection to the Dask scheduler is lost")
+            if not self._drained.result():
+                raise Unavailable("the connection to the Dask scheduler is lost")
         finally:
             for task in running:
                 task.cancel()
 
-    async def _join(self) -> None:
+    def _ends(self, *, drained: bool) -> None:
+        if not self._drained.done():
+            self._drained.set_result(drained)
+
+    async def _join(self, joined: Callable[[WorkerInfo], None]) -> None:
         """Let one process of the cluster load the models, then join with their descriptions."""
         try:
             said = await self._client.submit(
                 dask_worker.describe_models,
                 self._models,
                 key=(f"load-{self._models.life}", "0"),
-                resources=self._processes.needs or None,
+                resources=self.processes.needs or None,
             )
         except concurrent.futures.CancelledError:
-            return self._lost.set()
+            return self._ends(drained=False)
         except Exception as error:
             raise Unavailable(
                 f"Dask's workers cannot run farm: {one_line(error)}; "
@@ -195,36 +187,31 @@ class Membership:
                 )
         self._infos = {info.name: info for info in said.infos}
         scheduler = self._client.scheduler.address
-        self._joined(WorkerInfo(self.name, said.infos, slots=self._slots(), host=scheduler))
+        slots = self.processes.offered
+        joined(WorkerInfo(self.name, said.infos, slots=slots, host=scheduler))
 
     async def _watch(self) -> None:
         """Report changes of the cluster's size. Raises if the scheduler is silent."""
-        learn_at = 0.0
+        learn_at, lacking = 0.0, ""
         while True:
             async with asyncio.timeout(SILENT_S):
                 threads: dict[str, int] = await self._client.nthreads()
-                if self._processes.strangers(threads) or time.monotonic() >= learn_at:
+                if self.processes.strangers(threads) or time.monotonic() >= learn_at:
                     learn_at = time.monotonic() + LEARN_EVERY_S
-                    self._processes.learn((await self._client.scheduler.identity())["workers"])
-                    self._report(self._processes.used())
+                    self.processes.learn((await self._client.scheduler.identity())["workers"])
+                    self._report(self.processes.used())
                 held: dict[str, Sequence[object]] = await self._client.processing()
             if self._client.status != "running":
-                return self._lost.set()
-            before = self._slots()
-            self._processes.update(threads)
+                return self._ends(drained=False)
+            before, known = self.processes.offered, lacking
+            running = {address: sum(map(self._is_ours, keys)) for address, keys in held.items()}
+            self.processes.update(threads, running)
             self._resize(before)
-            self._running = {a: sum(map(self._is_ours, keys)) for a, keys in held.items()}
-            self._warn()
+            lacking = self.processes.lacking()
+            if lacking and lacking != known:  # otherwise it looks like a farm that hangs
+                log.warning("%s", lacking)
             await self._free_stranded()
             await asyncio.sleep(LOOK_S)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each Dask worker, for `farm status`.
-
-        Any thread may call it. Answered calls are counted up to now, while the workers and what
-        each runs are as last seen, twice a second.
-        """
-        return self._processes.rows(self._running)
 
     def _report(self, used: Used) -> None:
         """Report what the cluster uses."""
@@ -240,24 +227,12 @@ class Membership:
         life, text = f"-{self._models.life}", str(key)  # a tuple, or its text
         return life in text and f"load{life}" not in text
 
-    def _warn(self) -> None:
-        """Log once that no Dask worker has the resources, which looks like a farm that hangs."""
-        lacking = self._processes.lacking()
-        if lacking and lacking != self._lacking:
-            log.warning("%s", lacking)
-        self._lacking = lacking
-
     def _resize(self, before: int) -> None:
         """Report the number of slots, if it has changed."""
-        (self._there_are.set if self._processes.slots else self._there_are.clear)()
-        slots = self._slots()
-        if self._infos and not self._draining and slots != before:
+        (self._there_are.set if self.processes.slots else self._there_are.clear)()
+        slots = self.processes.offered
+        if self._infos and self._draining is None and slots != before:
             self._tell(lambda d: d.worker_resized(self.name, slots))
-
-    def _slots(self) -> int:
-        if self._processes.unfit and not self._processes.slots:
-            return 0
-        return max(self._least_slots, sum(self._processes.slots.values()))
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run a job concurrently with all others."""
@@ -266,27 +241,27 @@ class Membership:
         task.add_done_callback(self._jobs.discard)
 
     async def _free_stranded(self) -> None:
-        """Hand back tasks that only lost workers may run: Dask would keep them waiting."""
+        """Recall tasks that only lost workers may run: Dask would keep them waiting."""
         for flight in dict.fromkeys(self._held.values()):
             if flight.future is None or flight.where is None:
                 continue
-            if self._processes.slots.keys().isdisjoint(flight.where):
+            if self.processes.slots.keys().isdisjoint(flight.where):
                 withdrawn = await self._withdraw(flight)
                 ids = self._let_go(flight)
                 if withdrawn:
-                    self._not_run(ids, HandedBack())
+                    self._not_run(ids, Recalled())
                 else:
                     self._missing(ids, "the Dask workers that it could run on are gone")
                 await self._client.cancel([flight.future])
 
     async def drain(self) -> None:
-        """Hand back calls that have not begun, and leave when the others are finished."""
-        self._draining = True
-        await self.hand_back(list(self._held))
+        """Recall calls that have not begun, and leave when the others are finished."""
+        self._draining = self._draining or asyncio.Event()
+        await self.recall(list(self._held))
         self._tell(lambda d: d.worker_resized(self.name, 0))
-        self._resized.set()
+        self._draining.set()
         if not self._held:
-            self._drained.set()
+            self._ends(drained=True)
 
     async def close(self) -> None:
         """Release everything in the cluster."""
@@ -307,16 +282,16 @@ class Membership:
 
     def take(self, tasks: Tasks, sent_at: float) -> None:
         """Submit these calls. sent_at: when they were sent, by the performance counter."""
-        if self._draining:
-            return self.spawn(self._refuse([task_id for task_id, _ in tasks]))
+        if self._draining is not None:
+            return self.spawn(self._refuse(self._draining, [task_id for task_id, _ in tasks]))
         questions = [task for task in tasks if needs_no_slot(task[1].operation)]
         if questions:
             self.spawn(self._describe(questions))
         for batch in self._batches([t for t in tasks if not needs_no_slot(t[1].operation)]):
             self._submit(batch, sent_at)
 
-    async def _refuse(self, ids: Sequence[TaskId]) -> None:
-        await self._resized.wait()
+    async def _refuse(self, resized: asyncio.Event, ids: Sequence[TaskId]) -> None:
+        await resized.wait()
         self._tell(lambda d: d.recalled(self.name, ids))
 
     def _batches(self, tasks: Tasks) -> Iterator[Tasks]:
@@ -339,8 +314,8 @@ class Membership:
         ids = [task_id for task_id, _ in tasks]
         calls = [call for _, call in tasks]
         once = not self._infos[calls[0].model].repeatable
-        where = list(self._processes.slots) if self._processes.unfit else None
-        flight = _Flight(ids, next(self._numbers), once, sent_at, where)
+        where = list(self.processes.slots) if self.processes.unfit else None
+        flight = _Flight(ids, once, sent_at, where)
         self._held.update(dict.fromkeys(ids, flight))
         if once or ids[0] in self._suspects:
             self.spawn(self._permit(flight, calls))
@@ -349,13 +324,15 @@ class Membership:
 
     async def _permit(self, flight: _Flight, calls: Sequence[Call]) -> None:
         """Submit a task with a permit: if it may begin only once, or farm must know that it has."""
+        import distributed
+
         try:
             name = self._models.permit(flight.number)
-            flight.permit = await self._dask.Queue(name, client=self._client)
+            flight.permit = await distributed.Queue(name, client=self._client)
             await flight.permit.put(1)
         except Exception as error:
             log.warning("no permit from Dask's scheduler: %s", one_line(error))
-            return self._lost.set()
+            return self._ends(drained=False)
         self._start(flight, calls)
 
     def _start(self, flight: _Flight, calls: Sequence[Call]) -> None:
@@ -374,7 +351,7 @@ class Membership:
                 pure=False,
                 fifo_timeout="0 ms",  # in the order that farm's scheduler chose
                 workers=flight.where,
-                resources=self._processes.needs or None,
+                resources=self.processes.needs or None,
             )
         self.spawn(self._follow(flight))
 
@@ -388,16 +365,16 @@ class Membership:
         flight.future.release()
         cancelled = isinstance(said, concurrent.futures.CancelledError)
         if cancelled and getattr(said, "reason", "") == "scheduler-connection-lost":
-            return self._lost.set()
+            return self._ends(drained=False)
         may_not_have_begun = cancelled or killed(said) or isinstance(said, NotPermitted)
         if may_not_have_begun and await self._withdraw(flight):
-            said = HandedBack()
+            said = Recalled()
         flight.close()
         ids = self._let_go(flight)
         if ids:
             self._ended(flight, ids, said)
-        if self._draining and not self._held:
-            self._drained.set()
+        if self._draining is not None and not self._held:
+            self._ends(drained=True)
 
     async def _withdraw(self, flight: _Flight) -> bool:
         """Take the permit of a task, if it has one; True: no process has begun the task."""
@@ -416,14 +393,14 @@ class Membership:
     def _ended(self, flight: _Flight, ids: Sequence[TaskId], said: object) -> None:
         if isinstance(said, Ran):
             self._suspects.difference_update(ids)
-            self._processes.done[said.worker] += len(ids)
+            self.processes.done[said.worker] += len(ids)
             way_s = max(0.0, time.perf_counter() - flight.sent_at - said.took_s)
             answers = [
                 (i, replace(o, queue_time_s=way_s) if isinstance(o, Result) else o)
                 for i, o in zip(flight.ids, said.outcomes, strict=True)
             ]
             self._tell(lambda d: d.finished(self.name, answers))
-        elif isinstance(said, HandedBack | Unfit):
+        elif isinstance(said, Recalled | Unfit):
             self._not_run(ids, said)
         elif killed(said) and self._suspects.issuperset(ids):
             # It had begun, alone, and Dask has retried it as often as its user configured.
@@ -434,14 +411,14 @@ class Membership:
         else:
             self._missing(ids, said)
 
-    def _not_run(self, ids: Sequence[TaskId], said: HandedBack | Unfit) -> None:
-        if isinstance(said, Unfit) and said.worker not in self._processes.unfit:
+    def _not_run(self, ids: Sequence[TaskId], said: Recalled | Unfit) -> None:
+        if isinstance(said, Unfit) and said.worker not in self.processes.unfit:
             # It would accept call after call, because it fails faster than others run.
             text = f"{said.worker} cannot load the models: {said.message}"
             log.error("Dask worker %s", text)
             self._tell(lambda d: d.note("unfit", self.name, f"Dask worker {text}"))
-            before = self._slots()
-            self._processes.exclude(said.worker)
+            before = self.processes.offered
+            self.processes.exclude(said.worker)
             self._resize(before)
         self._tell(lambda d: d.recalled(self.name, ids))
 
@@ -455,7 +432,7 @@ class Membership:
         ids = [task_id for task_id, _ in tasks]
         calls = [call for _, call in tasks]
         await self._there_are.wait()
-        worker = secrets.choice(list(self._processes.slots))
+        worker = secrets.choice(list(self.processes.slots))
         ask = self._client.run
         try:
             said = await ask(dask_worker.describe, self._models, calls, workers=[worker])
@@ -467,8 +444,8 @@ class Membership:
         answers = list(zip(ids, outcomes, strict=True))
         self._tell(lambda d: d.finished(self.name, answers))
 
-    async def hand_back(self, ids: Sequence[TaskId]) -> None:
-        """Hand back those of these calls that no process has begun."""
+    async def recall(self, ids: Sequence[TaskId]) -> None:
+        """Recall those of these calls that no process has begun."""
         back: list[TaskId] = []
         flights = {flight: None for flight in map(self._held.get, ids) if flight is not None}
         submitted = [flight for flight in flights if flight.future is not None]
@@ -486,7 +463,7 @@ class Membership:
         withdrawn = [flight for flight in flights if flight.once and await self._withdraw(flight)]
         asked = [flight for flight in flights if not flight.once]
         answers: dict[str, list[int]] = await self._client.run(
-            dask_worker.hand_back,
+            dask_worker.recall,
             self._models.life,
             [flight.number for flight in asked],
             on_error="ignore",

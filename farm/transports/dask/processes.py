@@ -24,17 +24,27 @@ class Processes:
     """The workers of a Dask cluster, by address.
 
     needs: amount of each of Dask's resources that a call holds while it runs, such as {"GPU": 1}.
+    least_slots: offered even with fewer threads.
     unfit: those that cannot load the models. slots: calls that each of the others may run at once;
     a worker with none is not in it. done: answered calls of each.
     """
 
-    def __init__(self, needs: Mapping[str, float] | None = None) -> None:
+    def __init__(self, needs: Mapping[str, float] | None = None, least_slots: int = 0) -> None:
         self.needs = dict(needs or {})
+        self._least_slots = least_slots
         self.unfit: set[str] = set()
         self.slots: dict[str, int] = {}
         self.done: Counter[str] = Counter()
         self._threads: dict[str, int] = {}
+        self._running: Mapping[str, int] = {}
         self._known: dict[str, _Process] = {}
+
+    @property
+    def offered(self) -> int:
+        """Slots that all of them offer together."""
+        if self.unfit and not self.slots:
+            return 0
+        return max(self._least_slots, sum(self.slots.values()))
 
     def strangers(self, threads: Mapping[str, int]) -> Collection[str]:
         """Return the workers that `learn` has not described yet."""
@@ -56,9 +66,9 @@ class Processes:
         cores = [used.processor for used in each if used.processor is not None]
         return Used(sum(memory) if memory else None, sum(cores) if cores else None)
 
-    def update(self, threads: Mapping[str, int]) -> None:
-        """Note which workers there are, with the threads of each."""
-        self._threads = dict(threads)
+    def update(self, threads: Mapping[str, int], running: Mapping[str, int] = {}) -> None:
+        """Note which workers there are, with the threads of each, and the calls that each runs."""
+        self._threads, self._running = dict(threads), running
         self.unfit &= threads.keys()
         fit = {address: self._room(address) for address in threads if address not in self.unfit}
         self.slots = {address: room for address, room in fit.items() if room}
@@ -82,21 +92,25 @@ class Processes:
         rooms = [int(known.resources.get(name, 0) // each) for name, each in self.needs.items()]
         return min([self._threads[address], *rooms])
 
-    def rows(self, running: Mapping[str, int]) -> list[dict[str, Any]]:
-        """Return one row for each worker as JSON data. running: calls that each has now."""
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each worker as JSON data; any thread may call it.
+
+        Answered calls are counted up to now; the workers and what each runs are as last seen.
+        """
         return [
             {
                 "address": address,
-                "name": self._known.get(address, _Process()).name,
-                "host": self._known.get(address, _Process()).host,
+                "name": known.name,
+                "host": known.host,
                 "threads": threads,
                 "slots": self.slots.get(address, 0),
                 "state": self._state(address),
-                "in_flight": running.get(address, 0),
+                "in_flight": self._running.get(address, 0),
                 "done": self.done[address],
-                **self._known.get(address, _Process()).used._asdict(),
+                **known.used._asdict(),
             }
             for address, threads in self._threads.items()
+            for known in [self._known.get(address, _Process())]
         ]
 
     def _state(self, address: str) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import importlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from farm.call import WorkerInfo
@@ -23,6 +23,8 @@ from farm.errors import FarmError, Unavailable
 from farm.scheduler.state import TaskId, WorkerId
 from farm.sequences import SequenceId
 from farm.transports.dask.cluster import ANSWER_S, Membership, Tasks, one_line
+from farm.transports.dask.processes import Processes
+from farm.wording import needs as imports
 from farm.worker.specs import located
 
 if TYPE_CHECKING:
@@ -54,8 +56,8 @@ class DaskTransport:
         slots: int = 0,
         needs: Mapping[str, float] | None = None,
     ) -> None:
-        self._dask = _dask_package()
-        self._cluster = cluster
+        with imports("dask", "a Dask cluster needs Dask", Unavailable):
+            importlib.import_module("distributed")
         self._where = _where(cluster)
         self._specs = tuple(located(spec) for spec in models)
         self._slots = slots
@@ -78,7 +80,7 @@ class DaskTransport:
 
     def _rows(self) -> list[dict[str, Any]]:
         member = self._member
-        return [] if member is None else member.rows()
+        return [] if member is None else member.processes.rows()
 
     def send(self, worker: WorkerId, tasks: Tasks) -> None:
         """Send tasks to the cluster."""
@@ -87,7 +89,7 @@ class DaskTransport:
 
     def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Recall the tasks that have not begun."""
-        self._ask(worker, lambda member: member.spawn(member.hand_back(tasks)))
+        self._ask(worker, lambda member: member.spawn(member.recall(tasks)))
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Take a call back that has not begun; Dask tasks have no streams."""
@@ -97,7 +99,7 @@ class DaskTransport:
         """Do nothing: stateful models do not run over Dask."""
 
     def stop_workers(self) -> None:
-        """Finish the running tasks, hand back the others and leave; the cluster stays up."""
+        """Finish the running tasks, recall the others and leave; the cluster stays up."""
         self._soon(self._stop.set)
         member = self._member
         if member is not None:
@@ -138,11 +140,9 @@ class DaskTransport:
     async def _belong(self) -> None:
         """Connect to the cluster, and reconnect when the connection is lost, until stopped."""
         while not self._stop.is_set():
-            member = self._member = Membership(
-                *(self._dask, self._where, self._specs, self._slots, self._tell, self._joined),
-                self._needs,
-            )
-            self._serving = asyncio.create_task(member.serve())
+            processes = Processes(self._needs, self._slots)
+            member = self._member = Membership(self._specs, processes, self._tell)
+            self._serving = asyncio.create_task(member.serve(self._where, self._joined))
             await asyncio.wait({self._serving})
             cancelled = self._serving.cancelled()
             error = Unavailable("closed") if cancelled else self._serving.exception()
@@ -155,7 +155,7 @@ class DaskTransport:
                 # The user must fix an error of the first attempt; a later one may go away.
                 self._fail(error)
                 return
-            log.warning("Dask cluster %s: %s", self._cluster, one_line(error))
+            log.warning("Dask cluster %s: %s", *self._where.values(), one_line(error))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), RECONNECT_S)
 
@@ -174,7 +174,8 @@ class DaskTransport:
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, FarmError):
-            error = Unavailable(f"no Dask cluster at {self._cluster}: {one_line(error)}")
+            (cluster,) = self._where.values()
+            error = Unavailable(f"no Dask cluster at {cluster}: {one_line(error)}")
         self.ready.set_exception(error)
 
 
@@ -201,11 +202,3 @@ def _no_errors() -> Iterator[None]:
         yield
     finally:
         client_log.removeFilter(keep)
-
-
-def _dask_package() -> ModuleType:
-    try:
-        import distributed
-    except ImportError:
-        raise Unavailable('a Dask cluster needs Dask: pip install "modelfarm[dask]"') from None
-    return distributed

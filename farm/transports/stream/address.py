@@ -119,9 +119,7 @@ def _connect(dialed: socket.socket, path: str, until: float) -> None:
         try:
             dialed.connect(path)
             return
-        except (
-            BlockingIOError
-        ):  # the accept queue is full: connect() on a unix socket does not wait
+        except BlockingIOError:  # connect() on a unix socket does not wait
             if time.monotonic() > until:
                 raise
             time.sleep(DIAL_AGAIN_S)

@@ -65,9 +65,8 @@ class StreamLine:
         self._view = _NO_BUFFER
         self._begin = self._end = 0
         self._frames: list[Buffer] = []
-        self._large: memoryview | None = None  # the frame being received
-        self._filled = 0
-        self._more = False
+        self._rest = _NO_BUFFER  # of the last frame, if it is large: the part that has not come
+        self._more = False  # another frame follows the last one
         self._may_read = _UNLIMITED
         self._is_empty = False
         self._over = False
@@ -99,45 +98,40 @@ class StreamLine:
 
     def _parsed(self) -> bool:
         """Parse the message as far as its bytes have arrived; return whether it is complete."""
-        while True:
-            if self._large is not None:
-                if self._filled < len(self._large):
-                    return False
-                self._frames.append(self._large)
-                self._large = None
+        while not self._rest:
+            if self._frames:
+                if not self._more:
+                    return True
+                if len(self._frames) >= MOST_FRAMES:
+                    self._give_up()
+            at, have = self._begin + 8, self._end - self._begin - 8
+            if have < 0:
+                return False
+            (head,) = _HEAD.unpack_from(self._view, self._begin)
+            length = head & ~_MORE
+            if length > LARGE:
+                self._begin_large(length, at, min(have, length))
+            elif have < length:
+                return False
             else:
-                at, have = self._begin + 8, self._end - self._begin - 8
-                if have < 0:
-                    return False
-                (head,) = _HEAD.unpack_from(self._view, self._begin)
-                length = head & ~_MORE
-                if length > LARGE:
-                    self._begin_large(length, at, min(have, length))
-                    self._more = head != length
-                    continue
-                if have < length:
-                    return False
                 self._frames.append(bytes(self._view[at : at + length]))
                 self._begin = at + length
-                self._more = head != length
-            if not self._more:
-                return True
-            if len(self._frames) >= MOST_FRAMES:
-                self._give_up()
-                return False
+            self._more = head != length
+        return False
 
     def _begin_large(self, length: int, at: int, have: int) -> None:
         if length > LONGEST_FRAME:
             self._give_up()
             return
         try:
-            self._large = np.empty(length, np.uint8).data
+            frame = np.empty(length, np.uint8).data
         except MemoryError:
             self._give_up()
             return
-        self._large[:have] = self._view[at : at + have]
-        self._filled = have
+        frame[:have] = self._view[at : at + have]
         self._begin = at + have
+        self._frames.append(frame)
+        self._rest = frame[have:] or _NO_BUFFER  # an empty part would keep the frame in memory
 
     def _give_up(self) -> None:
         """Stop reading: the bytes are not a message, or the message is too large."""
@@ -153,8 +147,8 @@ class StreamLine:
             return False
         if self._over or self._may_read <= 0:
             return False
-        if self._large is not None:
-            into = self._large[self._filled :]
+        if self._rest:
+            into = self._rest
         else:
             if not self._view:
                 self._view = _spare_buffer()
@@ -177,8 +171,8 @@ class StreamLine:
             return False
         self._is_empty = count < len(into)
         self._may_read -= count
-        if self._large is not None:
-            self._filled += count
+        if self._rest:
+            self._rest = self._rest[count:] or _NO_BUFFER
         else:
             self._end += count
         return True
@@ -197,6 +191,10 @@ class StreamLine:
     def broken(self) -> bool:
         """Whether the peer is gone: the line does not come back."""
         return self._over
+
+    def came_back(self) -> bool:
+        """Return False: a line that has ended stays so."""
+        return False
 
     # Writing
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.call import Buffer
-from farm.dispatcher.flush_policy import FlushPolicy
-from farm.machine.open_files import allow_many_open_files
 from farm.machine.peer import peer_uid
+from farm.machine.resources import allow_many_open_files
 from farm.transports.identity import CLIENT_PREFIX
 from farm.transports.stream.address import ListeningSocket
 from farm.transports.stream.line import StreamLine
@@ -94,10 +93,7 @@ class _StreamPeer:
                 frames = self.line.receive()  # again: a short read does not prove the end
             if frames is None:
                 return
-            if self.name:
-                yield frames
-            else:
-                self.introduce(frames)
+            yield frames
 
     def introduce(self, frames: list[Buffer]) -> None:
         """Take the peer's identity from its first message."""
@@ -111,18 +107,15 @@ class _StreamPeer:
 
 
 class UnixListener:
-    """Listens in the run folder; `path` is the socket's file. Raises Unavailable."""
+    """Listens in the run folder, at the socket file `place.path`. Raises Unavailable."""
 
     def __init__(self, folder: Path) -> None:
-        self._place = ListeningSocket(folder)
-        self.path = self._place.path
+        self.place = ListeningSocket(folder)
         # State of the running listener; only its own methods change it, on the loop.
         self._lines: set[_StreamPeer] = set()
         self._nameless: dict[_StreamPeer, None] = {}  # the oldest first
-        self._ready: dict[_StreamPeer, None] = {}
-        self._look_is_due = False
+        self._ready: dict[_StreamPeer, None] = {}  # to be read; while there are some, a look is due
         self._turn, self._reads = 0.0, 0
-        self._closed = False
         self._accepts = False
         self._accept_again: asyncio.TimerHandle | None = None
 
@@ -130,37 +123,38 @@ class UnixListener:
         """Start on the running loop."""
         self._dispatcher = dispatcher
         self._peers = peers
-        self._flush_policy = FlushPolicy(dispatcher)
         self._loop = asyncio.get_running_loop()
         self._most = allow_many_open_files() // SHARE_OF_FILES
         self._begin_to_accept()
 
     async def close(self) -> None:
-        """Close every line and remove the socket's file."""
-        if self._place.socket.fileno() < 0:
+        """Remove the socket's file and close every line."""
+        if self._is_closed():
             return
-        self._closed = True
         self._accept_no_more()
         if self._accept_again is not None:
             self._accept_again.cancel()
+        self.place.close()
         end = self._loop.time() + LAST_WORDS_S
         # The loop writes as the peers read; an event for each would not pay off.
         while any(p.line.queued for p in self._lines) and self._loop.time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for peer in list(self._lines):
             self.drop(peer)
-        self._place.close()
+
+    def _is_closed(self) -> bool:
+        return self.place.socket.fileno() < 0
 
     # New peers
 
     def _begin_to_accept(self) -> None:
         self._accept_again = None
         self._accepts = True
-        self._loop.add_reader(self._place.socket.fileno(), self._accept)
+        self._loop.add_reader(self.place.socket.fileno(), self._accept)
 
     def _accept_no_more(self) -> None:
         self._accepts = False
-        self._loop.remove_reader(self._place.socket.fileno())
+        self._loop.remove_reader(self.place.socket.fileno())
 
     def _accept(self) -> None:
         if len(self._ready) > PEERS_PER_TURN:
@@ -168,7 +162,7 @@ class UnixListener:
             return
         for _ in range(PEERS_PER_TURN):
             try:
-                accepted, _ = self._place.socket.accept()
+                accepted, _ = self.place.socket.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
@@ -186,7 +180,7 @@ class UnixListener:
             accepted.close()
             return
         if uid != os.getuid():
-            log.warning("refused user %d at %s", uid, self.path)
+            log.warning("refused user %d at %s", uid, self.place.path)
             accepted.close()
             return
         if len(self._nameless) >= MOST_NAMELESS:
@@ -215,14 +209,15 @@ class UnixListener:
             if self._reads <= PEERS_PER_TURN:
                 self._read((peer,))
                 return
-        # While calls arrive by other ways, let messages accumulate.
+        # Read what arrives in this turn together.
         self._later(peer)
 
     def _later(self, peer: _StreamPeer) -> None:
+        if not self._ready:
+            self._loop.call_soon(self._look)
         self._ready[peer] = None
         if len(self._ready) > PEERS_PER_TURN:
             self._watch(peer, False)
-        self._look_soon()
 
     def _watch(self, peer: _StreamPeer, watched: bool) -> None:
         if watched == peer.watched:
@@ -233,33 +228,23 @@ class UnixListener:
         else:
             self._loop.remove_reader(peer.fd)
 
-    def _look_soon(self) -> None:
-        if not self._look_is_due:
-            self._look_is_due = True
-            self._loop.call_soon(self._look)
-
     def _look(self) -> None:
-        self._look_is_due = False
-        if not self._flush_policy.is_due():
-            self._look_soon()
-            return
         peers = tuple(itertools.islice(self._ready, PEERS_PER_TURN))
         for peer in peers:
             del self._ready[peer]
         if self._ready:
-            self._look_soon()
-        elif not self._accepts and self._accept_again is None and not self._closed:
+            self._loop.call_soon(self._look)
+        elif not (self._accepts or self._accept_again is not None or self._is_closed()):
             self._begin_to_accept()
-        if peers:
-            self._read(peers)
+        self._read(peers)
 
     def _read(self, peers: Sequence[_StreamPeer]) -> None:
-        self._dispatcher.act_on(partial(self._read_some, peers))
+        self._dispatcher.turns.act_on(partial(self._read_some, peers))
 
     def _read_some(self, peers: Sequence[_StreamPeer]) -> None:
         for peer in peers:
             if peer not in self._lines:
-                continue  # dropped while another peer was processed
+                continue  # dropped since it was ready
             if peer.watched == (peer.full and peer.is_client):
                 self._watch(peer, not peer.watched)
             if self._peers.is_behind(peer):
@@ -314,7 +299,6 @@ class UnixListener:
             return
         self._lines.discard(peer)
         self._nameless.pop(peer, None)
-        self._ready.pop(peer, None)
         self._watch(peer, False)
         if peer.writes:
             self._loop.remove_writer(peer.fd)

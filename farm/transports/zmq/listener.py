@@ -12,21 +12,20 @@ be lost with it: CHECK regularly asks each busy worker whether it holds the task
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import zmq
 
 from farm.call import Buffer
-from farm.dispatcher.flush_policy import FlushPolicy
 from farm.errors import Unavailable
-from farm.machine.cpus import allowed_cpus
 from farm.machine.keeper_line import keeper
 from farm.machine.listener import bound
+from farm.machine.resources import allowed_cpus
 from farm.transports.connection import Connection
 from farm.transports.keys import KeyPair, Keys, new_keys
-from farm.transports.zmq.admission import Admission
-from farm.transports.zmq.socket import has_message, receive, send, set_heartbeat
+from farm.transports.zmq.admission import Admission, Valve
+from farm.transports.zmq.line import has_message, receive, send, set_heartbeat
 
 if TYPE_CHECKING:
     from socket import socket as Listening
@@ -58,20 +57,18 @@ CLIENTS, WORKERS = "clients", "workers"
 class _RoutedLine:
     """A peer of a ROUTER, identified by its routing id; without state of its own."""
 
-    __slots__ = ("_put", "is_client", "name")
+    __slots__ = ("_router", "is_client", "name")
 
     may_come_back = True
 
-    def __init__(
-        self, name: bytes, put: Callable[[bytes, list[Buffer]], bool], *, is_client: bool
-    ) -> None:
+    def __init__(self, name: bytes, router: _Router, *, is_client: bool) -> None:
         self.name = name
         self.is_client = is_client
-        self._put = put
+        self._router = router
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the peer is gone."""
-        return self._put(self.name, frames)
+        return self._router.put(self.name, frames)
 
     def rest(self) -> Sequence[Sequence[Buffer]]:
         """Return nothing: ZeroMQ keeps the messages of all peers in one queue."""
@@ -82,7 +79,7 @@ class _RoutedLine:
 
 
 class _Router:
-    """One ROUTER: for clients, or for workers and their supervisors.
+    """The ROUTER of a domain: for clients, or for workers and their supervisors.
 
     Raises Unavailable if the address cannot be bound.
     """
@@ -93,31 +90,30 @@ class _Router:
         bind: str,
         server: KeyPair,
         *,
-        for_clients: bool,
+        domain: str,
         heartbeat_s: float,
     ) -> None:
+        self._domain = domain
+        listening = self._listening(bind)
         self.socket = socket = context.socket(zmq.ROUTER)
-        self._for_clients = for_clients
         socket.set(zmq.ROUTER_MANDATORY, 1)
         socket.set(zmq.ROUTER_HANDOVER, 1)
         socket.set(zmq.LINGER, 500)
         socket.set(zmq.SNDHWM, 0)
         socket.set(zmq.RCVHWM, 0)
-        socket.set(zmq.BACKLOG, 1024)
         socket.set(zmq.MAXMSGSIZE, LARGEST_FRAME)
         socket.set(zmq.IPV6, int("[" in bind))
         set_heartbeat(socket, heartbeat_s)
-        socket.set(zmq.ZAP_DOMAIN, (CLIENTS if for_clients else WORKERS).encode())
-        socket.curve_server = True
-        socket.curve_publickey = server.public.encode()
-        socket.curve_secretkey = server.secret.encode()
-        self._kept_as = f"zmq {CLIENTS if for_clients else WORKERS}"
-        self._new: Listening | None = None
+        socket.set(zmq.ZAP_DOMAIN, domain.encode())
+        socket.set(zmq.CURVE_SERVER, 1)
+        socket.set(zmq.CURVE_PUBLICKEY, server.public.encode())
+        socket.set(zmq.CURVE_SECRETKEY, server.secret.encode())
+        self._valve = Valve(socket, listening.dup())
+        socket.set(zmq.USE_FD, listening.detach())
         try:
-            if keeper() is not None:
-                socket.set(zmq.USE_FD, self._listening(bind))
             socket.bind(bind)
-        except (zmq.ZMQError, Unavailable) as error:
+        except zmq.ZMQError as error:
+            self._valve.close()
             socket.close()
             raise Unavailable(f"cannot listen at {bind}: {error}") from None
         self.endpoint = socket.get_string(zmq.LAST_ENDPOINT)
@@ -127,34 +123,33 @@ class _Router:
         self._lines: dict[bytes, _RoutedLine] = {}
         self._look_is_due = False
 
-    def _listening(self, bind: str) -> int:
-        """Return a descriptor that listens for ZeroMQ: that of the front door before, or a new one.
+    def _listening(self, bind: str) -> Listening:
+        """Return a socket that listens for ZeroMQ: that of the front door before, or a new one.
 
-        libzmq cannot hand over a socket of its own.
+        libzmq can neither hand over a socket of its own, nor stop to accept connections there.
         """
         line = keeper()
-        kept = None if line is None else line.take(self._kept_as)
+        kept = None if line is None else line.take(f"zmq {self._domain}")
+        self._is_kept = kept is not None
         if kept is None:
             host, _, port = bind.removeprefix("tcp://").rpartition(":")
             host = "0.0.0.0" if host == "*" else host.strip("[]")
-            self._new = bound(host, 0 if port == "*" else int(port))
-            kept = self._new.dup()
-        return kept.detach()
+            kept = bound(host, 0 if port == "*" else int(port))
+        return kept
 
     def hand_to_keeper(self) -> None:
         """Let the keeper of this front door hold a new socket, now that it will be used."""
-        line, new, self._new = keeper(), self._new, None
-        if line is not None and new is not None:
-            line.hand(self._kept_as, new)
-            new.close()
+        line = keeper()
+        if line is not None and not self._is_kept:
+            line.hand(f"zmq {self._domain}", self._valve.listening)
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
         """Start on the running loop."""
         self._dispatcher = dispatcher
         self._peers = peers
         self._loop = asyncio.get_running_loop()
-        self._flush_policy = FlushPolicy(dispatcher)
         self._loop.add_reader(self._fd, self._look)
+        self._valve.start()
         self._look_soon()
 
     def forget_lines(self) -> None:
@@ -165,8 +160,7 @@ class _Router:
         """Close the socket; recently sent messages have half a second to leave."""
         if self._loop is not None:
             self._loop.remove_reader(self._fd)
-        if self._new is not None:
-            self._new.close()
+        self._valve.close()
         self.socket.close()
 
     def put(self, routing_id: bytes, frames: list[Buffer]) -> bool:
@@ -191,21 +185,13 @@ class _Router:
         self._look()
 
     def _look(self) -> None:
-        # While calls arrive by other ways, let messages accumulate.
-        if self.socket.closed:
-            return
-        is_due = self._flush_policy.is_due()
-        if not has_message(self.socket):
-            return
-        if is_due:
+        if not self.socket.closed and has_message(self.socket):
             self._read()
-        else:
-            self._look_soon()
 
     def _read(self) -> None:
         was_due, self._look_is_due = self._look_is_due, True  # last, after everything is sent
         try:
-            self._dispatcher.act_on(self._read_some)
+            self._dispatcher.turns.act_on(self._read_some)
         finally:
             self._look_is_due = was_due
             if has_message(self.socket):
@@ -219,7 +205,7 @@ class _Router:
             name = bytes(frames[0])
             line = self._lines.get(name)
             if line is None:
-                line = _RoutedLine(name, self.put, is_client=self._for_clients)
+                line = _RoutedLine(name, self, is_client=self._domain == CLIENTS)
                 self._lines[name] = line
             self._peers.received(line, frames[1:])
             if not has_message(self.socket):
@@ -267,7 +253,7 @@ class ZmqListener:
                     self._context,
                     f"{interface}:{port}",
                     keys.server,
-                    for_clients=domain == CLIENTS,
+                    domain=domain,
                     heartbeat_s=heartbeat_s,
                 )
                 self._routers.append(router)

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
+from farm.storage.lock import born, is_alive
+
 ASK_S = 30.0
 """Time for a short question to the runtime."""
 
@@ -65,7 +67,8 @@ def remove_leftovers(program: str) -> list[str]:
 
     Raises OSError, subprocess.SubprocessError with what the runtime printed.
     """
-    filters = [word for key, value in labels().items() for word in _filter(key, value)]
+    asked = [f"label={key}={value}" for key, value in labels().items()]
+    filters = [word for label in asked for word in ("--filter", label)]
     listed = subprocess.run(
         [program, "ps", "--all", *filters, "--format", "{{.Names}}"],
         capture_output=True,
@@ -78,10 +81,6 @@ def remove_leftovers(program: str) -> list[str]:
     if dead:
         _run(_remove(program, dead))
     return dead
-
-
-def _filter(key: str, value: str) -> list[str]:
-    return ["--filter", f"label={key}={value}"]
 
 
 def _owner_lives(name: str) -> bool:
@@ -113,20 +112,8 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return when a process started, in ticks of the kernel's clock; "" if it does not exist."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "" if Path("/proc/self/stat").exists() else _exists(pid)
-    return text.rpartition(")")[2].split()[19]
+    """Return when a process started, in ticks of the kernel's clock; "" if it does not exist.
 
-
-def _exists(pid: int) -> str:
-    """Return "0" for a process of a system without /proc, "" if there is none."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    return "0"
+    "0" on a system that does not say when.
+    """
+    return born(pid) or ("0" if is_alive(pid) else "")

@@ -18,10 +18,19 @@ from farm.errors import FarmError, Unavailable
 from farm.machine.lifeline import TiedProcess
 from farm.machine.programs import in_words
 from farm.model import Model
-from farm.worker.containers.image import APPTAINER, Image, parsed
 from farm.worker.containers.keeping import ASK_S, Guard, labels, new_name, remove_leftovers
-from farm.worker.containers.ports import free_port, is_anothers
-from farm.worker.containers.runtime import IN_USE, PORT, fault_in, program_of, run_command
+from farm.worker.containers.runtime import (
+    APPTAINER,
+    IN_USE,
+    PORT,
+    Image,
+    fault_in,
+    free_port,
+    is_anothers,
+    parsed,
+    program_of,
+    run_command,
+)
 from farm.worker.output_tail import OutputTail
 from farm.worker.servers import SEAT, Replica, end_process, models_of
 

@@ -1,15 +1,106 @@
-"""Command lines of docker, podman and apptainer, and their errors in words."""
+"""Images and command lines of docker, podman and apptainer, errors in words, and free ports.
+
+Between the choice of a port and the start of the server, another program may take the port, such as
+the container of another worker with another model.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import Unavailable
-from farm.worker.containers.image import APPTAINER, Image, file_of
+
+APPTAINER = "apptainer"
+
+OURS = {
+    "-d": "farm starts the container and follows its output",
+    "--detach": "farm starts the container and follows its output",
+    "--name": "farm names its containers, one for each worker",
+    "--rm": "farm removes its containers",
+    "-p": "farm publishes the port on the loopback address alone",
+    "--publish": "farm publishes the port on the loopback address alone",
+    "-P": "farm publishes the port on the loopback address alone",
+    "--publish-all": "farm publishes the port on the loopback address alone",
+}
+"""Options of `docker run` and `podman run` that farm sets itself, with the reason."""
+
+NETWORKS = re.compile(r"host|none|container:.*|ns:.*")
+"""Networks in which no port can be published."""
+
+_SOURCE = re.compile(r"[a-z][a-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A container image. runtime: docker, podman or apptainer; options: those of its `run`."""
+
+    runtime: str
+    name: str
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.runtime}://{self.name}"
+
+
+def parsed(url: str) -> Image:
+    """Return the image that a URL names. Raises ValueError if an option is farm's own."""
+    runtime, _, rest = url.partition("://")
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise ValueError(f"{url!r} cannot be split into words: {error}") from None
+    if not words or words[0].startswith("-"):
+        raise ValueError(
+            f"{url!r} names no image; expected {runtime}://IMAGE, then options of `{runtime} run`"
+        )
+    image = Image(runtime, words[0], tuple(words[1:]))
+    if runtime != APPTAINER:
+        _check(image)
+    return image
+
+
+def _check(image: Image) -> None:
+    for position, word in enumerate(image.options):
+        option, _, value = word.partition("=")
+        short = word[:2] if re.match(r"-[pPd]", word) else option
+        if short in OURS:
+            raise ValueError(f"{image} has the option {word!r}: leave it out, {OURS[short]}")
+        if option in ("--network", "--net"):
+            value = value or " ".join(image.options[position + 1 : position + 2])
+            if NETWORKS.fullmatch(value):
+                raise ValueError(
+                    f"{image} has the network {value!r}, from which farm cannot publish a port on "
+                    "the loopback address alone; expected a bridge, which is the default"
+                )
+
+
+def file_of(image: Image) -> Path | None:
+    """Return the file that apptainer runs; None if the image comes from a registry."""
+    name = image.name
+    if image.runtime != APPTAINER or _SOURCE.match(name):
+        return None
+    is_path = name.startswith(("/", ".", "~")) or name.endswith(".sif")
+    return Path(name).expanduser() if is_path else None
+
+
+def located(url: str) -> str:
+    """Return the URL with the absolute path of an image's file, for a process in another folder."""
+    if not url.startswith(APPTAINER + "://"):
+        return url
+    image = parsed(url)
+    path = file_of(image)
+    if path is None:
+        return url
+    return f"{APPTAINER}://{shlex.join([str(path.absolute()), *image.options])}"
+
 
 PORT = 4242
 """The port inside a container of docker or podman, in the variable PORT: UM-Bridge's default."""
@@ -135,3 +226,66 @@ def fault_in(text: str) -> str:
     """Return in words what a runtime's output complains about; "" if it is not known."""
     found = (words for pattern, words in FAULTS if re.search(pattern, text, re.IGNORECASE))
     return next(found, "")
+
+
+LISTENS = "0A"
+"""The state TCP_LISTEN in /proc/net/tcp (proc(5))."""
+
+
+def free_port() -> int:
+    """Return a port that is free on all addresses now."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def is_anothers(port: int, group: int) -> bool:
+    """Whether a program outside process group `group` and its children listens at the port.
+
+    False if it is not known: on systems without /proc, and for processes that hide their files.
+    """
+    inodes = set()
+    for uid, inode in _listeners(port):
+        if uid != os.getuid():
+            return True
+        inodes.add(f"socket:[{inode}]")
+    owners = [pid for pid in _pids() if inodes & _sockets(pid)]
+    return bool(owners) and not any(_belongs(pid, group) for pid in owners)
+
+
+def _listeners(port: int) -> Iterator[tuple[int, str]]:
+    """Yield user and inode of each socket that listens at the port."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) == port:
+                    yield int(words[7]), words[9]
+
+
+def _pids() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return []
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
+def _belongs(pid: int, group: int) -> bool:
+    """Whether a process is in the group, or a descendant of a process in it."""
+    while pid > 1:
+        try:
+            if os.getpgid(pid) == group:
+                return True
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False

@@ -6,8 +6,6 @@ An FMU is a program: its library is loaded into the model process.
 from __future__ import annotations
 
 import math
-import shutil
-import tempfile
 import threading
 import weakref
 from collections import deque
@@ -17,7 +15,9 @@ from typing import Any
 
 from farm.declared import Shape, Tensors
 from farm.errors import InvalidInput, ModelFailed
+from farm.machine.private import TemporaryFolder
 from farm.model import Config, Inputs, Model
+from farm.wording import needs
 
 WHOLE = frozenset({"Integer", "Enumeration"}) | {
     f"{u}Int{n}" for u in ("", "U") for n in (8, 16, 32, 64)
@@ -66,8 +66,9 @@ class FmuModel(Model):
         self._messages: deque[str] = deque(maxlen=LAST_MESSAGES)
         self._lock = threading.Lock()
         self._instance: Any = None
-        self._folder = tempfile.mkdtemp(prefix=f"{path.stem}-")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        folder = TemporaryFolder(f"{path.stem}-")
+        weakref.finalize(self, folder.close)
+        self._folder = str(folder.path)
         try:
             platforms = fmpy.supported_platforms(path)
             self._about = about = fmpy.read_model_description(str(path))
@@ -260,9 +261,7 @@ def _check_keys(config: Config) -> None:
 
 
 def _fmpy() -> Any:
-    try:
+    with needs("fmu", "FMUs need FMPy"):
         import fmpy
         import fmpy.simulation
-    except ImportError as error:
-        raise ImportError(f'FMUs need FMPy: pip install "modelfarm[fmu]" ({error})') from error
     return fmpy

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import EMPTY_CONFIG, Array, Operation, TensorInfo, canonical_config
-from farm.declared import Tensors
+from farm.call import Array, Operation, TensorInfo, canonical_config
+from farm.declared import Tensors, tensors_of
 from farm.errors import InvalidOutput, UnsupportedFeature
-from farm.functions import FunctionModel, model
-from farm.model import Config, Inputs, Model, info_of
+from farm.functions import FunctionModel
+from farm.model import Config, Inputs
+from farm.wording import needs
 
 PROGRAMS_KEPT = 256
 """Maximum number of compiled programs per model: one for each config, row count and index pair."""
@@ -42,28 +43,26 @@ def jax_model(
         def forward(x): return jnp.sum(x**2)
 
     The function computes one evaluation; with max_batch above 1 farm maps it over rows. An argument
-    called `config` gets the call's config, which is a constant: farm compiles the function for each
-    config. Numbers are float64 unless a `TensorInfo` sets another type, regardless of JAX's
-    settings; constants that the file creates with jax.numpy are float32 without
-    `jax.config.update("jax_enable_x64", True)`.
+    called `config` gets the call's config, and one with a default its entry there. The config is
+    constant: farm compiles the function for each one. Numbers are float64 unless a `TensorInfo`
+    sets another type, regardless of JAX's settings; constants that the file creates with jax.numpy
+    are float32 without `jax.config.update("jax_enable_x64", True)`.
     """
 
     def decorate(function: Callable[..., Any]) -> JaxModel:
-        plain = model(
-            inputs=inputs,
-            outputs=outputs,
-            name=name,
-            max_batch=max_batch,
-            repeatable=repeatable,
-            copies=copies,
-            version=version,
-        )
-        return JaxModel(plain(function))
+        traits = {
+            "name": name or function.__name__,
+            "max_batch": max_batch,
+            "repeatable": repeatable,
+            "copies": copies,
+            "version": version,
+        }
+        return JaxModel(function, inputs, outputs, traits)
 
     return decorate
 
 
-class JaxModel(Model):
+class JaxModel(FunctionModel):
     """A model made of one function of JAX arrays, as created by `jax_model`.
 
     The function is compiled when the model is first described, which workers do before they serve:
@@ -71,24 +70,23 @@ class JaxModel(Model):
     row.
     """
 
-    def __init__(self, function: FunctionModel) -> None:
-        info = info_of(function, {})
-        if any(tensor.dtype == "bytes" for tensor in (*info.inputs, *info.outputs)):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: Tensors,
+        outputs: Tensors,
+        traits: Mapping[str, Any],
+    ) -> None:
+        super().__init__(function, inputs, outputs, traits)
+        self._inputs, self._outputs = tensors_of(inputs, "input"), tensors_of(outputs, "output")
+        types = {tensor.dtype for tensor in (*self._inputs, *self._outputs)}
+        if "bytes" in types:
             raise ValueError("JAX has no texts; declare numbers only")
-        self.function = function
-        self.name, self.description = function.name, function.description
-        self.inputs, self.outputs = function.inputs, function.outputs
-        self.max_batch, self.repeatable = function.max_batch, function.repeatable
-        self.copies, self.version = function.copies, function.version
-        self._inputs, self._outputs = info.inputs, info.outputs
-        self._wide = any(tensor.dtype in WIDE for tensor in (*info.inputs, *info.outputs))
+        self._wide = not types.isdisjoint(WIDE)
         self._jax = _jax()
         self._program = lru_cache(PROGRAMS_KEPT)(self._compiled)
         self._warm = False
         self._told: set[str] = set()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
 
     def describe(self, config: Config) -> tuple[Tensors, Tensors]:
         """Return the inputs and outputs; the first time, also compile the function."""
@@ -97,7 +95,7 @@ class JaxModel(Model):
             self._warm = True
         return self.inputs, self.outputs
 
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+    def evaluate(self, inputs: Inputs, config: Config, *sequence: Any) -> Any:
         """Return the function's value, for all rows at once."""
         arrays = list(inputs.values())
         if self.max_batch == 1:
@@ -173,12 +171,8 @@ class JaxModel(Model):
     ) -> list[Array]:
         shapes = tuple((x.shape, str(x.dtype)) for x in arrays)
         with self._precision():
-            program = self._program(what, wrt, shapes, self._constant(config))
+            program = self._program(what, wrt, shapes, canonical_config(config))
             return [np.asarray(y) for y in program(*arrays)]
-
-    def _constant(self, config: Config) -> str:
-        """Return the text of a config for which the function is compiled."""
-        return canonical_config(config) if self.function.takes_config else EMPTY_CONFIG
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         """Enable 64-bit numbers in JAX if the model has them, for this thread and block."""
@@ -213,7 +207,7 @@ class JaxModel(Model):
     def _values(self, config: Config, *arrays: Any) -> list[Any]:
         """Return the outputs of one evaluation in order, in their declared shapes."""
         inputs = Inputs(zip(self.inputs, arrays, strict=True))
-        value = self.function.evaluate(inputs, config)
+        value = super().evaluate(inputs, config)
         names = list(self.outputs)
         if isinstance(value, Mapping):
             if set(value) != set(names):
@@ -284,20 +278,22 @@ class JaxModel(Model):
         if any(-1 in tensor.shape for tensor in self._inputs):
             return  # each size needs its own program, compiled when first used
         single = tuple((tensor.shape, tensor.dtype) for tensor in self._inputs)
-        text = self._constant(config)
+        text = canonical_config(config)
         try:
             with self._precision():
                 self._check_constants(single, config)
                 if self.max_batch == 1:
                     self._program("evaluate", (), single, text)
-                for rows in _all_rows(self.max_batch) if self.max_batch > 1 else ():
+                most = self.max_batch
+                sizes = {_program_rows(n, most) for n in range(1, most + 1)} if most > 1 else ()
+                for rows in sorted(sizes):
                     shapes = tuple(((rows, *shape), dtype) for shape, dtype in single)
                     self._program("rows", (), shapes, text)
                 self.operations = frozenset(
                     {Operation.EVALUATE, *self._derivatives(single, config)}
                 )
         except Exception as error:
-            if not self.function.takes_config:
+            if self.config_keys is not None:
                 raise
             # It may need config values that only calls have.
             log.warning("%s is not compiled for an empty config: %s", self.name, error)
@@ -352,13 +348,9 @@ Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
 
 def _jax() -> Any:
-    try:
+    with needs("jax", "JAX functions need jax"):
         import jax
         import jax.numpy
-    except ImportError as error:
-        raise ImportError(
-            f'JAX functions need jax: pip install "modelfarm[jax]" ({error})'
-        ) from error
     return jax
 
 
@@ -383,10 +375,6 @@ def _floating(tensor: TensorInfo) -> bool:
 def _program_rows(rows: int, max_batch: int) -> int:
     """Return the rows of the program for `rows` rows: the next power of two, or max_batch."""
     return min(1 << max(rows - 1, 0).bit_length(), max_batch)
-
-
-def _all_rows(max_batch: int) -> list[int]:
-    return sorted({_program_rows(rows, max_batch) for rows in range(1, max_batch + 1)})
 
 
 def _padded(array: Array, rows: int) -> Array:

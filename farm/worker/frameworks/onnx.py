@@ -11,7 +11,8 @@ import numpy as np
 
 from farm.call import Array
 from farm.errors import InvalidInput
-from farm.machine.cpus import cpus
+from farm.machine.resources import cpus
+from farm.wording import needs
 from farm.worker.frameworks.graph import GraphModel, Port
 
 DTYPES = {"float": "float32", "double": "float64", "string": "bytes"} | {
@@ -76,12 +77,8 @@ class OnnxModel(GraphModel):
 
 
 def _onnxruntime() -> Any:
-    try:
+    with needs("onnx", "ONNX files need onnxruntime"):
         import onnxruntime
-    except ImportError as error:
-        raise ImportError(
-            f'ONNX files need onnxruntime: pip install "modelfarm[onnx]" ({error})'
-        ) from error
     return onnxruntime
 
 
@@ -104,12 +101,8 @@ def port_of(node: Any) -> Port:
         raise ValueError(
             f"{node.name!r} is {kind}; expected a tensor of {', '.join(sorted(DTYPES))}{hint}"
         )
-    sizes = tuple(n if isinstance(n, int) and n >= 0 else _symbol(n) for n in node.shape)
-    return Port(node.name, sizes, dtype)
-
-
-def _symbol(size: object) -> str:
-    return size if isinstance(size, str) else ""
+    known = (n if isinstance(n, str) or (isinstance(n, int) and n >= 0) else "" for n in node.shape)
+    return Port(node.name, tuple(known), dtype)
 
 
 def _fed(array: Array) -> Array:

@@ -19,6 +19,7 @@ from farm.call import BFLOAT16, Array, Operation, TensorInfo, numpy_dtype
 from farm.declared import Tensors
 from farm.errors import InvalidOutput, UnsupportedFeature
 from farm.model import Config, Inputs, info_of
+from farm.wording import needs
 from farm.worker.frameworks.graph import GraphModel, Port, made_up
 
 BATCH = "batch"
@@ -241,13 +242,9 @@ Function = Callable[[list[Any]], Any]
 
 
 def _torch() -> Any:
-    try:
+    with needs("torch", "PyTorch files need torch"):
         import torch
         import torch.export
-    except ImportError as error:
-        raise ImportError(
-            f'PyTorch files need torch: pip install "modelfarm[torch]" ({error})'
-        ) from error
     return torch
 
 

@@ -30,8 +30,9 @@ from zmq.utils.monitor import recv_monitor_message
 from farm.call import Array, Operation
 from farm.declared import Tensors
 from farm.errors import FarmError, ModelFailed, TimeLimitExceeded, error_named
-from farm.machine.open_files import allow_many_open_files
+from farm.functions import ForwardingModel
 from farm.machine.private import short_folder
+from farm.machine.resources import allow_many_open_files
 from farm.model import Config, Inputs, Model, operations_of
 from farm.wire.arrays import ArrayWriter, array_at
 from farm.worker.runner import named
@@ -69,8 +70,6 @@ EXIT_RANK_LOST = 76
 """Exit status of a rank that ends itself because another rank of its group is gone."""
 
 Context = zmq.Context["zmq.Socket[bytes]"]
-Perform = Callable[[str, str, Sequence[Any]], Any]
-"""Does one piece of work, given the operation, the model's name and the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +132,9 @@ class Hub:
             return Meeting(address, self._size, token)
         public, secret = zmq.curve_keypair()
         member_public, member_secret = zmq.curve_keypair()
-        self._socket.curve_server = True
-        self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+        self._socket.set(zmq.CURVE_SERVER, 1)
+        self._socket.set(zmq.CURVE_PUBLICKEY, public)
+        self._socket.set(zmq.CURVE_SECRETKEY, secret)
         port = self._socket.bind_to_random_port("tcp://*")
         address = f"tcp://{socket.gethostname()}:{port}"
         return Meeting(address, self._size, token, (public, member_public, member_secret))
@@ -264,8 +264,10 @@ class Member:
         self._socket.set(zmq.RCVHWM, 0)
         _set_heartbeat(self._socket)
         if meeting.keys is not None:
-            self._socket.curve_serverkey, public, secret = meeting.keys
-            self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+            hub, public, secret = meeting.keys
+            self._socket.set(zmq.CURVE_SERVERKEY, hub)
+            self._socket.set(zmq.CURVE_PUBLICKEY, public)
+            self._socket.set(zmq.CURVE_SECRETKEY, secret)
         events = zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
         monitor = self._socket.get_monitor_socket(events)
         self._watch = threading.Thread(target=self._watch_hub, args=(monitor,), daemon=True)
@@ -281,8 +283,11 @@ class Member:
             self._on_following()
             end_group("rank 0 of the group is gone")
 
-    def serve(self, execute: Perform) -> None:
-        """Run the hub's requests until the hub ends the group."""
+    def serve(self, execute: Callable[[str, str, Sequence[Any]], Any]) -> None:
+        """Run the hub's requests until the hub ends the group.
+
+        execute: does one piece of work, given operation, name of the model and arguments.
+        """
         while True:
             frames = self._socket.recv_multipart()
             if frames[0] == ARE_YOU_THERE:
@@ -322,21 +327,14 @@ class Member:
         return False
 
 
-class GroupModel(Model):
+class GroupModel(ForwardingModel):
     """In the process of rank 0: a model that all ranks of the group run together.
 
     Rank 0 alone describes it and says what a run costs, which needs no other ranks.
     """
 
     def __init__(self, name: str, model: Model, hub: Hub, member: Member) -> None:
-        self.name = model.name
-        self.description = model.description
-        self.max_batch = model.max_batch
-        self.repeatable = model.repeatable
-        self.keeps_point = model.keeps_point
-        self.copies = model.copies
-        self.labels = model.labels
-        self.version = model.version
+        self.like(model)
         self.operations = operations_of(model) - {Operation.STREAM}
         self._served_as = name
         self._model = model
@@ -351,45 +349,9 @@ class GroupModel(Model):
         """Return the expected run time of an evaluation, by rank 0's model."""
         return self._model.cost(inputs, config)  # type: ignore[attr-defined]  # optional
 
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+    def ask(self, method: str, *arguments: Any) -> Any:
         """Return rank 0's value, once all ranks have returned."""
-        return self._perform(Operation.EVALUATE, inputs, config)
-
-    def gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Any:
-        """Return J^T sens, likewise."""
-        return self._perform(Operation.GRADIENT, out_wrt, in_wrt, inputs, sens, config)
-
-    def value_and_gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Any:
-        """Return the outputs and J^T sens, likewise."""
-        operation = Operation.VALUE_AND_GRADIENT
-        return self._perform(operation, out_wrt, in_wrt, inputs, sens, config)
-
-    def apply_jacobian(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
-    ) -> Any:
-        """Return J vec, likewise."""
-        return self._perform(Operation.APPLY_JACOBIAN, out_wrt, in_wrt, inputs, vec, config)
-
-    def apply_hessian(
-        self,
-        out_wrt: int,
-        in_wrt1: int,
-        in_wrt2: int,
-        inputs: Inputs,
-        sens: Array,
-        vec: Array,
-        config: Config,
-    ) -> Any:
-        """Return the Hessian's action, likewise."""
-        arguments = out_wrt, in_wrt1, in_wrt2, inputs, sens, vec, config
-        return self._perform(Operation.APPLY_HESSIAN, *arguments)
-
-    def _perform(self, operation: Operation, *arguments: Any) -> Any:
-        self._hub.execute(operation.value, self._served_as, arguments)
+        self._hub.execute(method, self._served_as, arguments)
         return self._member.value
 
 

@@ -44,7 +44,7 @@ def ask(count: int, asked: int = 0) -> Generate:
 @asynccontextmanager
 async def fitters(most: int = 4, idle_s: float = 600.0) -> AsyncIterator[Fitters]:
     """Return fitters that do all work in processes."""
-    several = Fitters(most=most, idle_s=idle_s, quick=lambda work: False, libraries=False)
+    several = Fitters(most=most, idle_s=idle_s, in_processes=True, libraries=False)
     try:
         yield several
     finally:

@@ -133,7 +133,7 @@ def test_inputs_that_would_change_a_point_are_refused(dtype: str, farm: str, tex
     more = (TensorInfo("x", (1,)),) if "input.x" in farm else ()
     info = ModelInfo("m", inputs + more, PLAIN.outputs)
     with pytest.raises(InvalidInput) as caught:
-        evaluated(f"model = m\n{farm}").check(info)
+        evaluated(f"model = m\n{farm}").bound(info)
     assert text in str(caught.value)
 
 
@@ -176,7 +176,7 @@ def test_calls_do_not_share_arrays() -> None:
 def test_models_that_do_not_fit(farm: str, info: ModelInfo, text: str) -> None:
     one = evaluated(f"model = m\n{farm}")
     with pytest.raises(InvalidInput) as caught:
-        one.check(info)
+        one.bound(info)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--param" not in str(caught.value)
@@ -185,11 +185,11 @@ def test_models_that_do_not_fit(farm: str, info: ModelInfo, text: str) -> None:
 def test_texts_are_no_inputs() -> None:
     info = ModelInfo("m", (*PLAIN.inputs, TensorInfo("mesh", (1,))), PLAIN.outputs)
     with pytest.raises(InvalidInput, match="'mesh' is categorical, but 'mesh' is an input"):
-        evaluated("model = m", FIXED).check(info)
+        evaluated("model = m", FIXED).bound(info)
     word = FIXED.replace("value = 3", "value = blue")
     info = ModelInfo("m", (*PLAIN.inputs, TensorInfo("k", (1,))), PLAIN.outputs)
     with pytest.raises(InvalidInput, match="'k' is an input: expected a finite number"):
-        evaluated("model = m", word).check(info)
+        evaluated("model = m", word).bound(info)
 
 
 def outcomes(farm: str, info: ModelInfo, *outputs: Any, head: str = HEAD) -> dict[str, float]:

@@ -116,16 +116,12 @@ def test_refusals_say_what_the_documentation_says(kind: OptionType, text: str) -
 
 
 TABLE = OptionTable(
-    (
-        ConfigOption("count", Whole(1), 4, "so many", older="number"),
-        ConfigOption("name", Text("a name"), REQUIRED, "its name"),
-        ConfigOption("limit", OrNone(Whole()), None, "a limit"),
-        ConfigOption("width", Number(), Computed("half the count"), "its width"),
-        ConfigOption(
-            "sizes", NumberList("numbers, one for each"), REQUIRED, "sizes", classes=("Box",)
-        ),
-        ConfigOption("input.<input>", Number(), REQUIRED, "an input"),
-    )
+    ConfigOption("count", Whole(1), "so many", 4, older="number"),
+    ConfigOption("name", Text("a name"), "its name", REQUIRED),
+    ConfigOption("limit", OrNone(Whole()), "a limit"),
+    ConfigOption("width", Number(), "its width", Computed("half the count")),
+    ConfigOption("sizes", NumberList("numbers, one for each"), "sizes", REQUIRED, classes=("Box",)),
+    ConfigOption("input.<input>", Number(), "an input", REQUIRED),
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from farm.experiment.loop.pacing import IDLE_SHARE, Pace
+from farm.experiment.loop.pacing import IDLE_SHARE, PLACES_EVERY_S, Pace
 
 
 @dataclass
@@ -162,3 +162,11 @@ def test_no_more_points_than_are_left() -> None:
     pace.asked(0.001, 1)
     assert pace.need(flying=0, ready=0, asking_s=None, left=3, waiting_s=0.0).ask == 3
     assert pace.need(flying=0, ready=0, asking_s=None, left=0, waiting_s=0.0).ask == 0
+
+
+def test_the_time_of_all_places_is_counted_as_their_number_changes() -> None:
+    pace = Pace(2, began=10.0)
+    pace.found(4, 20.0)
+    assert pace.place_s(25.0) == 2 * 10 + 4 * 5
+    assert not pace.is_outdated(20.0 + PLACES_EVERY_S)
+    assert pace.is_outdated(20.1 + PLACES_EVERY_S)

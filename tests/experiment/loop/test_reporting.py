@@ -9,6 +9,7 @@ import pytest
 
 from farm.errors import UnsupportedFeature
 from farm.experiment.loop.evaluators import Around
+from farm.experiment.loop.progress import LoopOptions
 from farm.experiment.loop.reporting import reported
 from farm.experiment.loop.run import ClosedLoop
 from tests.experiment.subjects import Bowl, config_of, dispatching, hosting, set_up
@@ -26,7 +27,7 @@ async def test_the_farm_shows_an_experiment_until_after_its_end(tmp_path: Path) 
     bowl.gate.clear()
     async with dispatching(bowl, 2) as farm, hosting(tmp_path / "e.db") as host:
         _, experiment = await set_up(host, config_of())
-        loop = ClosedLoop(host, experiment.number, farm, budget=6)
+        loop = ClosedLoop(host, experiment.number, farm, LoopOptions(budget=6))
         await loop.begin()
         async with reported(loop, host, experiment.number, farm):
             await until(lambda: farm._backend.snapshot()["progress"])
@@ -45,7 +46,7 @@ async def test_the_farm_shows_an_experiment_until_after_its_end(tmp_path: Path) 
 async def test_a_loop_that_is_stopped_has_ended_for_the_farm(tmp_path: Path) -> None:
     async with dispatching(Bowl(), 1) as farm, hosting(tmp_path / "e.db") as host:
         _, experiment = await set_up(host, config_of())
-        loop = ClosedLoop(host, experiment.number, farm, budget=6)
+        loop = ClosedLoop(host, experiment.number, farm, LoopOptions(budget=6))
         await loop.begin()
         async with reported(loop, host, experiment.number, farm):
             pass
@@ -72,7 +73,7 @@ class Deaf:
 async def test_a_loop_goes_on_where_nobody_hears_of_it(tmp_path: Path, error: Exception) -> None:
     async with dispatching(Bowl(), 1) as farm, hosting(tmp_path / "e.db") as host:
         _, experiment = await set_up(host, config_of())
-        loop = ClosedLoop(host, experiment.number, farm, budget=2)
+        loop = ClosedLoop(host, experiment.number, farm, LoopOptions(budget=2))
         await loop.begin()
         deaf = Deaf(error)
         async with (

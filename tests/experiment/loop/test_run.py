@@ -14,6 +14,7 @@ from farm.errors import InvalidInput, ModelNotFound, WorkerLost
 from farm.experiment.host import Experiments
 from farm.experiment.loop import pacing
 from farm.experiment.loop.evaluators import Around
+from farm.experiment.loop.progress import LoopOptions
 from farm.experiment.loop.run import FAILURES_IN_A_ROW, ClosedLoop
 from farm.experiment.state.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.state.journal import read_journal
@@ -31,7 +32,7 @@ def events_of(journal: Path, kind: type[Event]) -> list[Event]:
 
 
 async def ran(host: Experiments, number: int, farm: object, **options: int) -> ClosedLoop:
-    run = ClosedLoop(host, number, farm, **options)  # type: ignore[arg-type]  # callers pass valid options
+    run = ClosedLoop(host, number, farm, LoopOptions(**options))  # type: ignore[arg-type]  # callers pass valid options
     await run.begin()
     await run.go()
     return run
@@ -45,12 +46,12 @@ async def test_it_evaluates_all_points_of_all_strategies(tmp_path: Path) -> None
         run = await ran(host, 0, farm)
         experiment.check()
         assert experiment.finished
-        assert (experiment.run, experiment.run_why) == (
+        assert (experiment.loop.phase, experiment.loop.why) == (
             RunPhase.ENDED,
             "the experiment is finished",
         )
-        assert experiment.told == experiment.evaluations == len(bowl.seen)
-        assert not experiment.evaluating
+        assert experiment.told == experiment.loop.evaluations == len(bowl.seen)
+        assert not experiment.loop.evaluating
         assert run.now().told == experiment.told
     told = [event for event in events_of(journal, Told) if isinstance(event, Told)]
     for event in told:
@@ -81,7 +82,7 @@ async def test_so_many_points_are_in_flight_and_told_as_they_come(tmp_path: Path
         _, experiment = await set_up(host, config_of(farm={"in_flight": 3}))
         going = asyncio.create_task(ran(host, 0, farm))
         await until(lambda: len(bowl.seen) == 3)
-        assert len(experiment.evaluating) >= 3
+        assert len(experiment.loop.evaluating) >= 3
         assert experiment.told == 0
         bowl.gate.set()
         run = await going
@@ -103,7 +104,7 @@ async def test_the_budget_ends_it(tmp_path: Path) -> None:
         _, experiment = await set_up(host, config_of(forever, {"budget": 7}))
         await ran(host, 0, farm)
         assert experiment.told == 7
-        assert experiment.run_why == "the budget of 7 evaluations is spent"
+        assert experiment.loop.why == "the budget of 7 evaluations is spent"
         await ran(host, 0, farm, budget=9)
         assert experiment.told == 9
         await set_up(host, config_of(forever))
@@ -125,10 +126,10 @@ async def test_a_model_that_raises_for_part_of_its_domain(tmp_path: Path) -> Non
         assert experiment.finished
         assert experiment.modelled >= 12
         failed = [e for e in events_of(tmp_path / "e.db", Failed) if isinstance(e, Failed)]
-        assert experiment.failed == len(failed) > 0
+        assert experiment.loop.failed == len(failed) > 0
         assert {event.attempts for event in failed} == {3}
         assert all("beyond the edge" in e.error and "ModelFailed" in e.error for e in failed)
-        assert experiment.evaluations == experiment.told + experiment.failed
+        assert experiment.loop.evaluations == experiment.told + experiment.loop.failed
 
 
 @on_loop
@@ -138,7 +139,7 @@ async def test_an_evaluation_that_fails_once_is_tried_again(tmp_path: Path) -> N
     async with hosting(tmp_path / "e.db") as host, dispatching(bowl, 1) as farm:
         _, experiment = await set_up(host, config_of(farm={"retries": 1}))
         await ran(host, 0, farm)
-        assert (experiment.told, experiment.failed, len(bowl.seen)) == (8, 0, 9)
+        assert (experiment.told, experiment.loop.failed, len(bowl.seen)) == (8, 0, 9)
     told = [e for e in events_of(tmp_path / "e.db", Told) if isinstance(e, Told)]
     assert [e.extra.get("attempts", 1) for e in told].count(2) == 1
 
@@ -172,7 +173,7 @@ async def test_a_point_that_ends_workers_is_not_tried_again(tmp_path: Path) -> N
     async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(), 1) as farm:
         _, experiment = await set_up(host, config_of(farm={"retries": 5}))
         await ran(host, 0, Deadly(farm._backend))
-        assert experiment.failed > 0
+        assert experiment.loop.failed > 0
     failed = [e for e in events_of(tmp_path / "e.db", Failed) if isinstance(e, Failed)]
     assert {event.attempts for event in failed} == {1}
     assert all("WorkerLost: 4 workers died" in event.error for event in failed)
@@ -186,9 +187,9 @@ async def test_a_model_that_always_fails_pauses_it(tmp_path: Path) -> None:
     async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(edge=-1), 1) as farm:
         _, experiment = await set_up(host, config)
         await ran(host, 0, farm)
-        assert experiment.run is RunPhase.PAUSED
-        assert f"{FAILURES_IN_A_ROW} points in a row failed" in experiment.run_why
-        assert "beyond the edge" in experiment.run_why
+        assert experiment.loop.phase is RunPhase.PAUSED
+        assert f"{FAILURES_IN_A_ROW} points in a row failed" in experiment.loop.why
+        assert "beyond the edge" in experiment.loop.why
 
 
 @on_loop
@@ -202,8 +203,8 @@ async def test_a_model_that_never_gives_a_number_pauses_it(tmp_path: Path) -> No
     async with hosting(tmp_path / "e.db") as host, dispatching(Nowhere(), 1) as farm:
         _, experiment = await set_up(host, config_of(farm={"in_flight": 1}))
         await ran(host, 0, farm)
-        assert experiment.run is RunPhase.PAUSED
-        assert experiment.run_why == (
+        assert experiment.loop.phase is RunPhase.PAUSED
+        assert experiment.loop.why == (
             f"{FAILURES_IN_A_ROW} points in a row failed or gave no number; the last: "
             "outcome_1 = inf"
         )
@@ -237,13 +238,13 @@ async def test_paused_it_tells_what_is_in_flight_and_goes_on_later(tmp_path: Pat
         run.pause("at night")
         bowl.gate.set()
         await going
-        assert (experiment.told, experiment.run, experiment.run_why) == (
+        assert (experiment.told, experiment.loop.phase, experiment.loop.why) == (
             2,
             RunPhase.PAUSED,
             "at night",
         )
         await ran(host, 0, farm)
-        assert experiment.told == experiment.evaluations == 8
+        assert experiment.told == experiment.loop.evaluations == 8
 
 
 @on_loop
@@ -263,10 +264,10 @@ async def test_what_was_in_flight_is_evaluated_after_a_restart(tmp_path: Path) -
         bowl.gate.set()
         async with hosting(journal) as host:
             experiment = host.experiments[0]
-            assert experiment.run is RunPhase.RUNNING
-            assert len(experiment.evaluating) >= 3
+            assert experiment.loop.phase is RunPhase.RUNNING
+            assert len(experiment.loop.evaluating) >= 3
             await ran(host, 0, farm)
-            assert experiment.told == experiment.evaluations == 8
+            assert experiment.told == experiment.loop.evaluations == 8
     ids = [e.ids[0] for e in events_of(journal, Told) if isinstance(e, Told)]
     assert sorted(i for i in ids if i is not None) == list(range(8))
     assert len(events_of(journal, RunState)) == 3
@@ -288,7 +289,7 @@ async def test_a_client_asks_and_finishes_meanwhile(tmp_path: Path) -> None:
         bowl.gate.set()
         await going
         assert experiment.finished
-        assert experiment.told == experiment.evaluations + 1
+        assert experiment.told == experiment.loop.evaluations + 1
 
 
 @on_loop
@@ -302,14 +303,14 @@ async def test_a_client_that_tells_the_points_of_the_loop(tmp_path: Path) -> Non
     async with hosting(journal) as host, dispatching(bowl, 1) as farm:
         session, experiment = await set_up(host, config)
         going = asyncio.create_task(ran(host, 0, farm))
-        await until(lambda: len(experiment.evaluating) == 2)
+        await until(lambda: len(experiment.loop.evaluating) == 2)
         x = [value for value, _ in points[:2]]
         await asked(host, session, "tell", config={"x": x, "y": x}, outcome=[1, 2])
         await asked(host, session, "tell", config={"x": 0, "y": 0}, outcome=3)
-        assert len(experiment.evaluating) == 2
+        assert len(experiment.loop.evaluating) == 2
         bowl.gate.set()
         await going
-        assert experiment.evaluations == 6
+        assert experiment.loop.evaluations == 6
         assert experiment.told == 9
     ids = [id for e in events_of(journal, Told) if isinstance(e, Told) for id in e.ids]
     assert sorted(id for id in ids if id is not None) == list(range(6))
@@ -327,7 +328,7 @@ async def test_a_model_that_does_not_fit_is_refused_before_anything_runs(tmp_pat
             _, experiment = await set_up(host, config_of(farm=options))
             with pytest.raises(error):
                 await ClosedLoop(host, experiment.number, farm).begin()
-            assert experiment.run is None
+            assert experiment.loop.phase is None
 
 
 @pytest.mark.slow
@@ -422,8 +423,8 @@ async def test_points_that_end_together_are_recorded_together(tmp_path: Path) ->
 
     class Slow(Experiments):
         async def record(self, number, events):  # type: ignore[no-untyped-def]
-            if not records and runs and runs[0]._untold == [] and bowl.gate.is_set():
-                await until(lambda: len(runs[0]._untold) == 7)
+            if not records and runs and runs[0]._journal._untold == [] and bowl.gate.is_set():
+                await until(lambda: len(runs[0]._journal._untold) == 7)
             kept = await super().record(number, events)
             records.append(sum(isinstance(event, Told) for event in kept))
             return kept

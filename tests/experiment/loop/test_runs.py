@@ -50,10 +50,10 @@ async def test_run_status_and_pause(tmp_path: Path) -> None:
         assert (status["loop"]["in_flight"], status["told"]) == (2, 0)
         await asked(host, session, "pause")
         bowl.gate.set()
-        await until(lambda: experiment.run is RunPhase.PAUSED)
+        await until(lambda: experiment.loop.phase is RunPhase.PAUSED)
         assert experiment.told == 2
         await asked(host, session, "run", budget=6)
-        await until(lambda: experiment.run is RunPhase.ENDED)
+        await until(lambda: experiment.loop.phase is RunPhase.ENDED)
         assert experiment.told == 6
         answer = await asked(host, session, "status")
         assert (answer["run"], "loop" in answer) == ("ended", False)
@@ -70,7 +70,7 @@ async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) 
         await asked(host, session, "pause")
         await asked(host, session, "run")
         bowl.gate.set()
-        await until(lambda: experiment.run is RunPhase.ENDED)
+        await until(lambda: experiment.loop.phase is RunPhase.ENDED)
         assert experiment.told == 8
 
 
@@ -87,9 +87,11 @@ async def test_a_loop_that_runs_keeps_what_it_began_with(tmp_path: Path) -> None
         with pytest.raises(InvalidInput, match=r"runs already, as its configuration says;.*wait"):
             await asked(host, session, "run", in_flight=1, budget=3)
         bowl.gate.set()
-        await until(lambda: experiment.run is RunPhase.PAUSED)  # refused messages change nothing
+        await until(
+            lambda: experiment.loop.phase is RunPhase.PAUSED
+        )  # refused messages change nothing
         await asked(host, session, "run", in_flight=2, budget=3)
-        await until(lambda: experiment.run is RunPhase.ENDED)
+        await until(lambda: experiment.loop.phase is RunPhase.ENDED)
         assert experiment.told == 3
 
 
@@ -124,10 +126,10 @@ async def test_a_loop_that_fails_is_paused_and_can_go_on(tmp_path: Path) -> None
     ):
         session, experiment = await set_up(host, config_of())
         await asked(host, session, "run")
-        await until(lambda: experiment.run is RunPhase.PAUSED)
-        assert "see its log" in experiment.run_why
+        await until(lambda: experiment.loop.phase is RunPhase.PAUSED)
+        assert "see its log" in experiment.loop.why
         await asked(host, session, "run")
-        await until(lambda: experiment.run is RunPhase.ENDED)
+        await until(lambda: experiment.loop.phase is RunPhase.ENDED)
         assert experiment.told == 8
 
 
@@ -141,7 +143,7 @@ async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
             await asked(host, session, "run", in_flight=2)
         await until(lambda: len(bowl.seen) == 4)
         bowl.gate.set()
-        await until(lambda: all(e.run is RunPhase.ENDED for e in host.experiments.values()))
+        await until(lambda: all(e.loop.phase is RunPhase.ENDED for e in host.experiments.values()))
         assert [e.told for e in host.experiments.values()] == [8, 8]
 
 
@@ -157,8 +159,8 @@ async def test_a_server_that_starts_again_goes_on_as_it_was_told(tmp_path: Path)
         bowl.gate.set()
         async with running(tmp_path / "e.db", farm) as host:
             experiment = host.experiments[0]
-            await until(lambda: experiment.run is RunPhase.ENDED)
-            assert experiment.told == experiment.evaluations == 5
+            await until(lambda: experiment.loop.phase is RunPhase.ENDED)
+            assert experiment.told == experiment.loop.evaluations == 5
 
 
 @on_loop
@@ -174,8 +176,8 @@ async def test_a_farm_without_the_model_pauses_it_and_says_why(tmp_path: Path) -
     other.name = "ball"
     async with dispatching(other, 1) as farm, running(tmp_path / "e.db", farm) as host:
         experiment = host.experiments[0]
-        await until(lambda: experiment.run is RunPhase.PAUSED)
-        assert "bowl" in experiment.run_why
+        await until(lambda: experiment.loop.phase is RunPhase.PAUSED)
+        assert "bowl" in experiment.loop.why
         session = host.session()
         await asked(host, session, "resume", strat_id=0)
         with pytest.raises(ModelNotFound):
@@ -201,7 +203,7 @@ async def test_the_loop_of_a_clients_configuration_opens_none_of_its_files(tmp_p
     async with dispatching(Bowl(), 2) as farm, running(tmp_path / "e.db", farm) as host:
         session, experiment = await set_up(host, config_of(farm=files))
         await asked(host, session, "run")
-        await until(lambda: experiment.run is RunPhase.ENDED)
+        await until(lambda: experiment.loop.phase is RunPhase.ENDED)
         assert experiment.told == 8
         assert len(experiment.data(0).x) == 8
         (note,) = (await asked(host, session, "info"))["notes"]

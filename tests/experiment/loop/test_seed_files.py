@@ -13,6 +13,7 @@ import pytest
 import farm
 from farm.errors import InvalidInput
 from farm.experiment.loop import seed_table
+from farm.experiment.loop.progress import LoopOptions
 from farm.experiment.loop.run import ClosedLoop
 from farm.experiment.loop.seed_files import read_seed_files
 from farm.experiment.state import seeding
@@ -21,6 +22,7 @@ from farm.model import Inputs
 from tests.experiment.loop.rods import Rod, described, experiment, swept, understood
 from tests.experiment.subjects import dispatching, hosting
 from tests.support.coroutines import on_loop
+from tests.support.foreign import ATTACKS, SECRET, replaced
 
 
 def read(path: Path, text: str, *others: str) -> InitialTrials:
@@ -251,6 +253,16 @@ def test_files_that_are_no_sweeps_get_one_line(tmp_path: Path) -> None:
         assert line.endswith("farm record export and farm experiment export write it")
 
 
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_seed_data_goes_where_no_file_leads(tmp_path: Path, attack: str) -> None:
+    path = points(tmp_path / "sent.h5", (0.25, 0.5), (0.75, 0.125))
+    reason = replaced(path, "theta", attack)
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        read(path, experiment())
+    assert len(str(caught.value).splitlines()) == 1
+    assert (tmp_path / "secret").read_bytes() == SECRET
+
+
 def test_a_running_sweep_has_trials(tmp_path: Path) -> None:
     gate = threading.Event()
 
@@ -302,7 +314,7 @@ async def test_the_first_point_of_a_model_is_chosen_from_the_trials(
     given = read_seed_files(["w.h5"], tmp_path, config, model, described(Valley()))
     async with hosting(tmp_path / "e.db") as host, dispatching(Valley(), 1) as farm:
         number = await host.set_up(text, given)
-        loop = ClosedLoop(host, number, farm, in_flight=1, budget=1)
+        loop = ClosedLoop(host, number, farm, LoopOptions(in_flight=1, budget=1))
         await loop.begin()
         await loop.go()
         begun = host.experiments[number]

@@ -62,6 +62,9 @@ def kinds() -> ExperimentRecord:
             told_at=12.5,
             values=np.array([1.5, 0.0]),
             extra={"response_time": 0.25, "x": [1, 2]},
+            strategy=0,
+            filler=True,
+            modelled=True,
         ),
         Trial(np.array([[5.0, 1, 0, 0]]), asked_at=20.0),
         Trial(
@@ -95,11 +98,12 @@ def test_a_table_in_aepsychs_columns() -> None:
     assert list(table[0]) == [
         *("experiment_id", "experiment_name", "experiment_description", "participant_id"),
         *("timestamp", "x", "n", "on", "colour", "always", "text", "cost", "broke"),
-        *("response_time", "extra.x", "error"),
+        *("strategy", "filled_in", "modelled", "response_time", "extra.x", "error"),
     ]
     unasked, first, failed = table  # in the order of the tells
     assert (unasked["x"], unasked["cost"], unasked["broke"]) == ("99.0", "nan", "1.0")
     assert unasked["response_time"] == ""
+    assert [unasked[name] for name in ("strategy", "filled_in", "modelled")] == ["", "0", "0"]
     assert first == {
         "experiment_id": "an-id",
         "experiment_name": "kinds",
@@ -110,6 +114,9 @@ def test_a_table_in_aepsychs_columns() -> None:
         **{
             "cost": "1.5",
             "broke": "0.0",
+            "strategy": "s",
+            "filled_in": "1",
+            "modelled": "1",
             "response_time": "0.25",
             "extra.x": "[1, 2]",
             "error": "",
@@ -123,7 +130,7 @@ def test_pairs_have_two_columns() -> None:
         np.array([[0.25], [-0.5]]), TrialOutcome.TOLD, told_at=1.0, values=np.array([1.0])
     )
     (row,) = rows(record(PAIRS, trial))
-    assert list(row)[5:] == ["p", "p_stimuli1", "outcome_1"]
+    assert list(row)[5:8] == ["p", "p_stimuli1", "outcome_1"]
     assert (row["p"], row["p_stimuli1"], row["outcome_1"]) == ("0.25", "-0.5", "1.0")
 
 

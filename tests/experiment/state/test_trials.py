@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,9 @@ def test_which_experiment() -> None:
         record_of(two, 2)
     with pytest.raises(InvalidInput, match="has no experiment yet"):
         record_of([])
+
+
+def test_only_finite_outcomes_that_count_are_modelled() -> None:
+    unused = replace(told(3.0, (2,), 5.0), model_data=False)
+    record = record_of([set_up(), asked(2.0, 0, 1, 2), told(3.0, (0, 1), 7.0, np.nan), unused])
+    assert [trial.modelled for trial in record.trials] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Messages of AEPsych: requests, answers to other data, and both ends together."""
+"""Messages of AEPsych: requests, and answers to other data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import InvalidInput, InvalidRequest
 from farm.protocols.aepsych.codec import (
     ANSWER_BYTES,
     TYPES,
@@ -19,8 +18,6 @@ from farm.protocols.aepsych.codec import (
     AepsychRequest,
     encode_answer,
     encode_error,
-    encode_request,
-    read_answer,
     read_long,
     read_value,
 )
@@ -227,21 +224,11 @@ MESSAGES = st.dictionaries(
 
 
 @given(st.sampled_from(TYPES), MESSAGES, MESSAGES, st.integers(0, 200))
-def test_both_ends_together(
+def test_requests_are_read_and_answered(
     type: str, message: dict[str, Any], extra: dict[str, Any], place: int
 ) -> None:
-    data = encode_request(type, message, extra)
+    data = json.dumps({"type": type, "message": message, "extra_info": extra}).encode()
     (request,) = received(data[:place], data[place:])
     assert isinstance(request, AepsychRequest)
     assert (request.type, request.message, request.extra) == (type, message, extra)
-    whole = encode_answer({"got": message})
-    answer = read_answer(whole)
-    assert answer == {"got": message}
-    assert read_answer(whole[:-1]) is None
-
-
-def test_the_clients_end_raises_what_the_server_says() -> None:
-    with pytest.raises(InvalidInput, match="no experiment is current"):
-        read_answer(encode_error("no experiment is current", {"type": "ask"}))
-    with pytest.raises(InvalidRequest, match="not JSON"):
-        read_answer(b"Terminate")
+    assert json.loads(encode_answer({"got": message})) == {"got": message}

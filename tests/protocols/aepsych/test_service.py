@@ -15,14 +15,18 @@ from typing import Any
 
 import pytest
 
-from farm.dispatcher.backend import INTERNAL_ERROR
-from farm.errors import Unavailable
+from farm.errors import INTERNAL_ERROR, Unavailable
 from farm.experiment.host import Experiments
 from farm.experiment.session import Session
 from farm.http.access import Access
 from farm.protocols.aepsych.codec import MAX_VALUES, AepsychFramer, AepsychReply, AepsychRequest
-from farm.protocols.aepsych.service import AepsychServer, AepsychTimeouts, read_address
-from farm.settings import SettingsError
+from farm.protocols.aepsych.service import (
+    AepsychServer,
+    AepsychTimeouts,
+    read_address,
+    read_options,
+)
+from farm.settings import Settings, SettingsError
 from tests.support.coroutines import LIMIT_S, on_uvloop, until
 from tests.support.experiment_clients import SETUP, Client, Served, asked, request, tell
 
@@ -58,6 +62,12 @@ def test_addresses() -> None:
         read_address("5555", insecure=True)
     with pytest.raises(SettingsError, match=r"AEPsych's messages carry no token.*insecure=True"):
         read_address("0.0.0.0:5555", insecure=False)
+
+
+def test_a_journal_needs_an_address() -> None:
+    assert read_options({"aepsych": None, "journal": None}, Settings()) is None
+    with pytest.raises(SettingsError, match="journal is set; expected aepsych, an address"):
+        read_options({"aepsych": None, "journal": Path("a.db")}, Settings())
 
 
 def test_a_conversation(journal: Path) -> None:
@@ -323,6 +333,7 @@ def test_stop_lets_an_ask_end(journal: Path) -> None:
     run()
 
 
+@pytest.mark.slow
 def test_stop_is_bounded(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
@@ -349,10 +360,9 @@ def test_a_port_that_is_taken(journal: Path) -> None:
     @on_uvloop
     async def run() -> None:
         async with asked(journal) as served:
+            server = AepsychServer(served.experiments, access=Access(None))
             with pytest.raises(Unavailable, match=r"cannot listen on 127.0.0.1.*port 0 picks"):
-                await AepsychServer(
-                    served.experiments, access=Access(None), port=served.port
-                ).start()
+                await server.start(port=served.port)
 
     run()
 
@@ -367,7 +377,7 @@ class Wrong(Experiments):
 def test_a_mistake_of_ours_is_an_answer(journal: Path, caplog: pytest.LogCaptureFixture) -> None:
     @on_uvloop
     async def run() -> None:
-        server = AepsychServer(Wrong(journal), access=Access(None), port=0)
+        server = AepsychServer(Wrong(journal), access=Access(None))
         port = int((await server.start()).rpartition(":")[2])
         client = Client(*await asyncio.open_connection("127.0.0.1", port))
         for _ in range(2):

@@ -104,6 +104,7 @@ def test_metadata_of_other_servers() -> None:
         decode_metadata(200, b"ok")
 
 
+@pytest.mark.slow
 def test_metadata_that_share_without_end_cost_nothing() -> None:
     """20,000 tensors over one shape of 20,000 sizes, and over one name of 160 kB."""
     count = 20_000

@@ -236,9 +236,23 @@ def test_a_config_decides_sizes(door: Door) -> None:
 
 def test_methods_and_limits(door: Door) -> None:
     refused = door.ask("PUT", "/graphpipe/double", infer([1, 2]))
-    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert refused.headers["allow"] == "GET, HEAD, POST"
+    assert text(refused) == (405, "'/graphpipe/double' is asked with POST, or GET for metadata")
     assert door.ask("DELETE", "/").status == 405
-    assert door.ask("POST", "/graphpipe/double", b"x" * (LIMIT + 1)).status == 413
+
+
+@pytest.mark.parametrize("path", ["/graphpipe/double", "/control/is_alive"])
+def test_errors_before_the_handler_are_text(path: str) -> None:
+    settings = Settings(port=0, max_body_bytes=10)
+    with front_door({"double": Gate()}, settings=settings, token="t") as door:
+        stranger = {"X-Real-IP": "10.0.0.1"}
+        assert text(door.ask("POST", path, b"x", stranger))[0] == 401
+        long = text(door.ask("POST", path, b"x" * 11))
+        assert long == (413, "the body is longer than 10 bytes, the limit here")
+        with door.connect() as connection:
+            connection.sendall(b"POST %b HTTP/1.1\r\n\r\n" % path.encode())
+            status, told = read_answer(connection)
+        assert (status, told[:7]) == (400, b"this is")
 
 
 def test_bodies_in_parts_of_any_content_type(door: Door) -> None:

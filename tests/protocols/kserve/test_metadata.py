@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf import json_format
 
+import farm
 from farm.call import ModelInfo, Operation, TensorInfo
+from farm.declared import tensors_of
 from farm.errors import UnsupportedFeature
+from farm.protocols.kserve.grpc.codec import decode, encode
 from farm.protocols.kserve.metadata import (
     config_type,
     model_config,
@@ -52,6 +56,23 @@ def test_a_configuration_has_it_not() -> None:
     assert config["output"] == [{"name": "y", "data_type": "TYPE_BF16", "dims": []}]
     assert config["dynamic_batching"]["preferred_batch_size"] == [16]
     assert config["model_transaction_policy"] == {"decoupled": False}
+
+
+def test_how_an_image_lies_is_in_the_configuration_of_rest_and_grpc() -> None:
+    image = farm.tensor((224, 224, 3), "uint8", format="NHWC")
+    info = ModelInfo("m", tensors_of({"image": image, "x": 1}, "input"), ())
+    config = model_config(info)
+    assert [tensor.get("format") for tensor in config["input"]] == ["FORMAT_NHWC", None]
+    message = decode("inference.ModelConfig", encode("inference.ModelConfig", config))
+    kept = json_format.MessageToDict(message, preserving_proto_field_name=True)["input"]
+    assert [tensor.get("format") for tensor in kept] == ["FORMAT_NHWC", None]
+    assert ModelInfo.from_json(info.to_json()) == info, "it reaches the front door"
+
+
+@pytest.mark.parametrize("form", ["nhwc", "CHW"])
+def test_an_image_lies_in_one_of_two_ways(form: str) -> None:
+    with pytest.raises(ValueError, match="expected NCHW or NHWC"):
+        farm.tensor((3, 8, 8), format=form)
 
 
 def test_configurations_of_other_models() -> None:

@@ -14,6 +14,7 @@ from farm.errors import InvalidInput, ModelNotFound, Unavailable, UnsupportedFea
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.versions import Numbered
 from tests.support.coroutines import LIMIT_S, on_uvloop, until
+from tests.support.expected import Expected
 
 
 class Served:
@@ -52,7 +53,7 @@ def test_an_unloaded_model_is_not_found_until_it_is_loaded() -> None:
         repository.model("a")
     assert repository.index() == [
         {"name": "a", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"},
-        {"name": "b", "version": "1", "state": "READY"},
+        {"name": "b", "version": "1", "state": "READY", "reason": ""},
     ]
     assert [row["name"] for row in repository.index(ready_only=True)] == ["b"]
     repository.load("a", {"unload_dependents": False})
@@ -205,8 +206,10 @@ class Growing:
 
     def __init__(self) -> None:
         self.infos = {"net": ModelInfo("net", (), ())}
-        self.first_worker = FirstWorker(self.infos, {}, lambda task, error: None)
-        self.first_worker.incomplete = lambda: True
+        self.expected = Expected(incomplete=True)
+        self.first_worker = FirstWorker(
+            self.infos, {}, lambda task, error: None, expected=self.expected
+        )
 
     def is_ready(self, model: str) -> bool:
         return True
@@ -233,6 +236,23 @@ async def test_a_request_waits_for_any_version_of_its_model() -> None:
 @on_uvloop
 async def test_nothing_waits_for_a_model_that_is_not_expected() -> None:
     served = Growing()
-    served.first_worker.incomplete = lambda: False
+    served.expected.incomplete = False
     await Repository(served).known("late")
     assert not served.first_worker.requests
+
+
+def test_version_0_is_any_version() -> None:
+    repository = Repository(Served("net", "net/2", "other"))
+    assert [repository.model(name, "0").name for name in ("net", "other")] == ["net/2", "other"]
+    assert repository.is_ready("net", "0")
+    assert [one.version for one in repository.numbered("net", "0")] == ["1", "2"]
+    with pytest.raises(ModelNotFound, match="no version '00'"):
+        repository.model("net", "00")
+
+
+def test_all_rows_of_the_index_have_the_same_keys() -> None:
+    served = Served("a", "b")
+    served.without_workers.add("b")
+    ready, not_ready = Repository(served).index()
+    assert ready == {"name": "a", "version": "1", "state": "READY", "reason": ""}
+    assert not_ready.keys() == ready.keys()

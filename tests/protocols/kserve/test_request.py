@@ -104,7 +104,6 @@ def test_open_sizes_and_scalars() -> None:
         ([A, tensor("b", (4,), "INT32")], "'b' has shape [4]"),
         ([AS, B], "the inputs have the shapes 'a' [5, 3], 'b' [2, 2]; expected a batch axis"),
         ([AS, tensor("b", (4, 2, 2), "INT32")], "expected a batch axis of the same size"),
-        ([tensor("a", (0, 3)), tensor("b", (0, 2, 2), "INT32")], "the inputs hold no values"),
     ],
 )
 def test_inputs_that_do_not_fit(inputs: list[InferInput], text: str) -> None:
@@ -132,6 +131,11 @@ def test_sequences_are_refused_by_name(name: str) -> None:
         call_of(asked(A, B, parameters={name: "a"}), TWO)
     for none in (0, "", False):
         call_of(asked(A, B, parameters={name: none}), TWO)
+
+
+def test_a_batch_may_have_no_rows() -> None:
+    for x in (tensor("x", (0, 0, 2)), tensor("x", (0, 5, 2))):
+        assert call_of(asked(x), OPEN)[0].rows == 0
 
 
 def test_a_million_million_rows_of_nothing_are_refused() -> None:

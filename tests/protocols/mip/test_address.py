@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from farm.protocols.mip.address import MipAddress, MipOptions, model_of, read_address, read_options
+from farm.protocols.mip.address import (
+    MipAddress,
+    MipOptions,
+    check_models,
+    only,
+    read_address,
+    read_options,
+)
 from farm.settings import Settings, SettingsError
 
 
@@ -38,6 +45,8 @@ def test_options() -> None:
     assert read_options(values, Settings()) == expected
     with pytest.raises(SettingsError, match="mip_max_bytes is 0; expected 1 or more"):
         read_options(values | {"mip_max_bytes": 0}, Settings())
+    with pytest.raises(SettingsError, match="mip_max_bytes is 100; expected mip, an address"):
+        read_options({**values, "mip": ()}, Settings())
     with pytest.raises(SettingsError, match="auth is 'always'"):
         read_options(values, Settings(auth="always"))
 
@@ -59,12 +68,10 @@ def test_beyond_this_machine_only_if_wanted() -> None:
 
 def test_which_model() -> None:
     nameless, beam = MipAddress("", "h", 1), MipAddress("beam", "h", 1)
-    assert model_of(nameless, ["plate"], may_come=False) == "plate"
-    assert model_of(beam, ["plate", "beam"], may_come=False) == "beam"
-    assert model_of(beam, [], may_come=True) == "beam"
+    check_models([nameless], ["plate"])
+    check_models([beam], ["plate", "beam"])
     with pytest.raises(SettingsError, match="say which, NAME=tcp://h:1, of a, b"):
-        model_of(nameless, ["a", "b"], may_come=False)
-    with pytest.raises(SettingsError, match="as none is known yet"):
-        model_of(nameless, [], may_come=True)
+        check_models([nameless], ["a", "b"])
     with pytest.raises(SettingsError, match="'beam', which is not served; the models are plate"):
-        model_of(beam, ["plate"], may_come=False)
+        check_models([beam], ["plate"])
+    assert [only(models) for models in ([], ["plate"], ["a", "b"])] == ["", "plate", ""]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,17 @@ from farm.model import Model
 from farm.protocols.mip import calls as mip_calls
 from farm.protocols.mip import connection as mip_connection
 from farm.protocols.mip.address import MipAddress
-from farm.protocols.mip.connection import SENT_AHEAD, MipTimeouts
+from farm.protocols.mip.connection import (
+    ANSWERED,
+    CONNECTIONS,
+    DRAINING,
+    LAST,
+    OPEN,
+    SENT_AHEAD,
+    MipTimeouts,
+)
 from farm.protocols.mip.packets import HEAD
+from farm.transitions import NoTransition
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.mip_farm import PING, PONG, QUICK, Client, Double, doubled, mip_served, request
 
@@ -99,6 +110,32 @@ async def test_errors_of_calls_have_their_texts_and_the_connection_goes_on() -> 
             assert answer[:4] == bytes([0, 0, code, 0])
             assert said in answer[HEAD.size :].decode()
         assert await client.ask(request("[3]")) == doubled(3)
+
+
+class Batched(Model):
+    """Takes four entries at once."""
+
+    name = "batched"
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+    max_batch = 4
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any:
+        if (inputs["x"] < 0).any():
+            raise ValueError("no root")
+        return {"y": inputs["x"]}
+
+
+@on_loop
+async def test_errors_of_batches_name_the_rows_however_these_run() -> None:
+    async with mip_served(Batched()) as served:
+        client = await served.connect()
+        for entries in (["[1]", "[-1]"], ["[1]", "[-1]", *["[2]"] * 9]):
+            answer = await client.ask(request(*entries))
+            assert answer[:4] == bytes([0, 0, 5, 0])
+            assert re.match(rb"rows? \d", answer[HEAD.size :])
+        answer = await client.ask(request("[-1]"))
+        assert answer[HEAD.size :].startswith(b"ValueError")
 
 
 @on_loop
@@ -211,7 +248,7 @@ async def test_who_does_not_leave_after_an_error_is_left() -> None:
     async with mip_served(Double(), timeouts=QUICK) as served:
         client = await served.connect()
         assert (await client.ask(b"G"))[:4] == bytes(4)
-        (connection,) = served.server._connections
+        (connection,) = served.server._served.connections
         await asyncio.wait_for(connection.gone, LIMIT_S)
 
 
@@ -364,19 +401,21 @@ async def test_who_does_not_read_its_answers_is_left() -> None:
         client = await served.connect()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport of both ways
         client.send(*[request("[1]")] * 100)  # some 40 MB of answers
-        await until(lambda: len(served.server._connections) == 1)
-        await until(lambda: len(served.server._connections) == 0)
+        await until(lambda: len(served.server._served.connections) == 1)
+        await until(lambda: len(served.server._served.connections) == 0)
 
 
 @on_loop
 async def test_who_takes_its_answer_slowly_has_it_whole() -> None:
-    async with mip_served(Wide(), timeouts=QUICK) as served:
+    # All take longer than the time limit, and each takes a part that a busy machine allows.
+    timeouts = replace(QUICK, idle_s=2.0)
+    async with mip_served(Wide(), timeouts=timeouts) as served:
         client = await served.connect()
         count = 40  # some 16 MB of answers, more than the network holds
         client.send(*[request("[1]")] * count)
         for _ in range(count):
             await client.packet()
-            await asyncio.sleep(QUICK.idle_s / 10)
+            await asyncio.sleep(1.5 * timeouts.idle_s / count)
 
 
 @on_loop
@@ -410,7 +449,7 @@ async def test_random_bytes_disturb_nobody() -> None:
                 client.writer.write_eof()
         good: Client = await served.connect()
         assert await good.ask(request("[3]")) == doubled(3)
-        await until(lambda: len(served.server._connections) == 0)
+        await until(lambda: len(served.server._served.connections) == 0)
 
 
 @on_loop
@@ -442,3 +481,13 @@ async def test_longer_requests_of_many_clients_are_read_one_in_a_turn(
         for client in clients:
             assert await client.packet() == doubled(*[3] * 20)
     assert len(set(turns)) == 10
+
+
+def test_a_connection_that_drains_or_takes_no_more_never_opens_again() -> None:
+    assert [move.then for move in CONNECTIONS if move.phase in (LAST, DRAINING)] == [
+        LAST,
+        LAST,
+        DRAINING,
+    ]
+    with pytest.raises(NoTransition, match="'answered' cannot happen in 'open'"):
+        ANSWERED[OPEN]

@@ -60,7 +60,7 @@ def test_an_inference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "code", "fatal"),
+    ("request_", "code", "breaks"),
     [
         ("01 01 00 00 00000000", 0, True),
         ("00 01 01 00 00000000", 1, False),
@@ -74,10 +74,13 @@ def test_an_inference() -> None:
         ("47", 0, True),
     ],
 )
-def test_the_code_of_each_mistake(request_: str, code: int, fatal: bool) -> None:
-    (fault,) = found(packet(request_))
+def test_the_code_of_each_mistake(request_: str, code: int, breaks: bool) -> None:
+    framer = MipFramer(LIMIT)
+    framer.feed(packet(request_))
+    fault = framer.next()
     assert isinstance(fault, MipFault)
-    assert (fault.code, fault.fatal) == (code, fatal)
+    assert (fault.code, framer.broken) == (code, breaks)
+    assert framer.next() is None
 
 
 def test_the_reserved_byte_means_nothing() -> None:
@@ -140,7 +143,6 @@ def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
     while (item := framer.next()) is not None:
         items.append(item)
     assert len(items) <= len(data) // HEAD.size + 1
-    assert framer.broken == any(isinstance(x, MipFault) and x.fatal for x in items)
 
 
 def test_what_is_awaited() -> None:

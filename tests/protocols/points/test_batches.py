@@ -31,7 +31,8 @@ def both(body: bytes) -> tuple[Any, ReadPoints]:
     config, batches = decode_batches(body, NonFinite.NULL, {points.config: INFO})
     assert config == points.config
     assert batches is not None
-    return points, ReadPoints(values.decode(values.encode(batches, kinds=KINDS), kinds=KINDS))
+    batches = values.decode(values.encode(batches, kinds=KINDS), kinds=KINDS)
+    return points, ReadPoints(config, batches)
 
 
 def outcome(points: Any, index: int) -> Call | str:

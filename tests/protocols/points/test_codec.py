@@ -90,7 +90,10 @@ def test_bytes_that_are_no_json_are_refused() -> None:
         ([[1, 2]], "inputs[1] has 1 inputs; model 'beam' expects 3"),
         ({"load": [1, 2]}, "inputs[1] has the inputs 'load'; expected 'load', 'mesh', 'n'"),
         ([[1, None], [1, 2, 3, 4], [5]], "inputs[1][0][1] is null; expected a number"),
-        ([[1, 2], [[1, 2], [3]], [5]], "inputs[1][1][1] has shape (1,), inputs[1][1][0] has (2,)"),
+        (
+            [[1, 2], [[1, 2], [3]], [5]],
+            "inputs[1][1][1] has length 1, inputs[1][1][0] has length 2",
+        ),
     ],
 )
 def test_a_point_that_cannot_be_is_refused_alone(point: Any, expected: str) -> None:

@@ -224,7 +224,7 @@ async def never() -> Any:
 
 
 def test_a_full_queue_is_waited_for_and_never_told() -> None:
-    backend = Full(times=2)
+    backend: Any = Full(times=2)
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -245,7 +245,8 @@ def test_lines_are_sent_some_at_a_time() -> None:
         sizes.append(message.get("body", b"").count(b"\n"))
 
     points = some_points(5 * LINES_AT_ONCE)
-    answer = PointStream(Full(times=0), points, INFO, NO_HINTS, in_flight=10)
+    backend: Any = Full(times=0)
+    answer = PointStream(backend, points, INFO, NO_HINTS, in_flight=10)
     asyncio.run(answer({"type": "http"}, never, send))
     assert max(sizes) == LINES_AT_ONCE
     assert sum(sizes) == 5 * LINES_AT_ONCE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,10 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from farm.protocols.points.service import Later
 
 made: list[tuple[str, int]] = []
+made_in: list[threading.Thread] = []
 
 
 def make(name: str, *, limit: int) -> ASGIApp:
     made.append((name, limit))
+    made_in.append(threading.current_thread())
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "answer", "made": len(made)})
@@ -39,4 +42,5 @@ def test_an_application_is_made_once_by_the_first_who_ask(monkeypatch: pytest.Mo
     assert made == []
     asyncio.run(ask_together())
     assert made == [("api", 3)]
+    assert threading.main_thread() not in made_in, "the event loop goes on meanwhile"
     assert heard == [{"type": "answer", "made": 1}] * 3

@@ -232,6 +232,11 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("/Evaluate", {"name": "plain", "input": [[True]]}, "input[0][0] is true"),
     ("/Evaluate", {"name": "plain", "input": [None]}, "input[0] is null"),
     ("/Evaluate", {"name": "plain", "input": [[[1]]]}, "input[0][0] is a list"),
+    (
+        "/Evaluate",
+        {"name": "plain", "input": [[]] * 10_001},
+        "input has 10001 entries; expected a list of at most 10000 vectors",
+    ),
     ("/Evaluate", {"name": "plain", "input": [1, 2]}, "input is a flat list of 2 numbers"),
     ("/Evaluate", [], "the body is a list; expected a JSON object"),
     ("/Evaluate", None, "the body is null; expected a JSON object"),

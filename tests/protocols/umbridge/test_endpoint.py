@@ -17,11 +17,7 @@ import urllib3
 
 import farm
 from farm.bodies.unpacking import Extra
-from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result
-from farm.dispatcher.backend import FirstModels
-from farm.dispatcher.partition import Rows
-from farm.dispatcher.questions import Questions
-from farm.dispatcher.statistics import ModelStatistics
+from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError, ModelFailed, Overloaded
 from farm.http.request import JSON, Request
@@ -125,7 +121,9 @@ def test_packed_and_chunked_bodies_are_read(door: Door) -> None:
     packed = door.ask("POST", "/Evaluate", gzip.compress(body), {"Content-Encoding": "gzip"})
     assert packed.json()["output"][0] == [3.0]
     with door.connect() as connection:
-        connection.sendall(b"POST /Evaluate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(
+            b"POST /Evaluate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         for i in range(len(body)):
             connection.sendall(b"1\r\n%b\r\n" % body[i : i + 1])
         connection.sendall(b"0\r\n\r\n")
@@ -135,7 +133,10 @@ def test_packed_and_chunked_bodies_are_read(door: Door) -> None:
 def test_a_body_that_is_announced_is_asked_for(door: Door) -> None:
     body = json.dumps(FORWARD).encode()
     with door.connect() as connection:
-        head = "POST /Evaluate HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            "POST /Evaluate HTTP/1.1\r\nHost: a\r\n"
+            "Expect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        )
         connection.sendall((head % len(body)).encode())
         assert connection.recv(10**5) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
@@ -179,10 +180,12 @@ def test_shared_memory_is_declined_quickly(door: Door) -> None:
 def test_a_body_that_is_too_long_is_refused_and_the_connection_stays(door: Door) -> None:
     with door.connect() as connection:
         body = b" " * (10**6 + 1)
-        connection.sendall(b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body))
+        connection.sendall(
+            b"POST /Evaluate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
         connection.sendall(body)
         assert read_answer(connection)[0] == 413
-        connection.sendall(b"GET /Info HTTP/1.1\r\n\r\n")
+        connection.sendall(b"GET /Info HTTP/1.1\r\nHost: a\r\n\r\n")
         assert read_answer(connection)[0] == 200
 
 
@@ -211,7 +214,7 @@ def in_flight(door: Door) -> int:
 
 
 GATE = b'{"name": "gate", "input": [[1]]}'
-ASK_GATE = b"POST /Evaluate HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(GATE), GATE)
+ASK_GATE = b"POST /Evaluate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(GATE), GATE)
 
 
 def test_a_client_that_hangs_up_takes_its_queued_call_along(
@@ -278,43 +281,14 @@ class Script:
         on_done(self.answer)
         return TaskId(1)
 
-    def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
-        raise AssertionError("a call is one call")
-
-    def more_rows(self, rows: TaskId) -> None:
-        raise AssertionError("a call is one call")
-
     def cancel(self, task_id: TaskId) -> None:
         raise AssertionError("nobody leaves")
-
-    @property
-    def first_worker(self) -> FirstModels:
-        raise AssertionError("models are known")
-
-    @property
-    def questions(self) -> Questions:
-        raise AssertionError("UM-Bridge has no question for it")
-
-    def is_ready(self, model: str) -> bool:
-        raise AssertionError("UM-Bridge has no question for it")
-
-    async def submit(self, call: Call, hints: Hints = NO_HINTS) -> Result:
-        raise AssertionError("a door does not wait")
-
-    async def describe(self, model: str, config: str = "{}") -> ModelInfo:
-        raise AssertionError("a door does not wait")
 
     def description(self, model: str, config: str = "{}") -> ModelInfo | None:
         return self.info
 
     def models(self) -> Mapping[str, ModelInfo]:
         return {"forward": self.info}
-
-    def statistics(self) -> dict[str, ModelStatistics]:
-        return {}
-
-    def snapshot(self) -> dict[str, Any]:
-        return {}
 
 
 def asked(script: Script, user: str = "", **headers: str) -> tuple[int, dict[bytes, bytes], bytes]:
@@ -328,7 +302,8 @@ def asked(script: Script, user: str = "", **headers: str) -> tuple[int, dict[byt
 
     given = {k.replace("_", "-").encode(): v.encode() for k, v in headers.items()}
     body = json.dumps(FORWARD).encode()
-    door = UmBridgeEndpoint(script, non_finite=NonFinite.LITERAL)
+    backend: Any = script
+    door = UmBridgeEndpoint(backend, non_finite=NonFinite.LITERAL)
     door(Request("POST", "/Evaluate", given, body, "10.0.0.7", user), answer)
     ((status, extra, sent),) = answers
     return status, extra, sent

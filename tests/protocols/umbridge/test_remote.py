@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
+import urllib3
 
 from farm.call import Array, Call, Derivative, Operation, Result
+from farm.client import connect
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -27,10 +30,10 @@ from farm.errors import (
     ModelNotFound,
     Unavailable,
 )
-from farm.model import Model, info_of
+from farm.model import Inputs, Model, info_of
 from farm.protocols.umbridge.remote import adapt_object, models_at
 from farm.worker.runner import Runner
-from tests.support.umbridge_models import Odd, Smooth, official_server
+from tests.support.umbridge_models import RETURNED, Odd, Returns, Smooth, official_server
 
 A, B = np.array([0.1, 0.2, 0.3]), np.array([4.0, 5.0])
 SENS, VEC = np.array([1.0, 2.0]), np.array([0.5, -1.0])
@@ -314,3 +317,108 @@ def test_a_server_that_takes_a_wrong_length_is_not_asked() -> None:
         refused = outcome(model, Call("m", Operation.EVALUATE, (np.array([1.0, 2.0]),)))
         assert isinstance(refused, InvalidInput)
         assert len(server.bodies) == asked + 2  # its sizes, and no evaluation
+
+
+@pytest.fixture(scope="module")
+def returning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("returning") / "log"
+    with official_server(log, returns=True) as address:
+        yield address
+
+
+def _official(url: str, path: str, body: dict[str, Any]) -> Any:
+    """Return the output of the official server, or the type of its error."""
+    answer = urllib3.request("POST", f"{url}/{path}", json={"name": "returns", **body})
+    text = answer.data.decode()
+    if answer.status == 200:
+        names = {"nan": math.nan, "inf": math.inf, "np": np}
+        return eval(text.split(":", 1)[1].rsplit("}", 1)[0], names)
+    return json.loads(text)["error"]["type"] if text.startswith("{") else text
+
+
+def _are_numbers(vectors: list[Any]) -> bool:
+    entries = [entry for vector in vectors for entry in vector]
+    return {*map(type, entries)} <= {int, float} and not any(
+        x > 1e308 for x in entries if x != math.inf
+    )
+
+
+@pytest.mark.parametrize("operation", ["Evaluate", "Gradient"])
+@pytest.mark.parametrize("expression", RETURNED)
+def test_what_an_object_returns_is_checked_as_by_the_official_server(
+    returning: str, expression: str, operation: str
+) -> None:
+    """The one difference is that farm refuses vectors of anything but numbers."""
+    wrt = Derivative(0, 0, sens=np.ones(1)) if operation == "Gradient" else None
+    if wrt and expression.startswith("[["):
+        expression = expression[1:-1]  # a vector, not a list of one
+    for sizes in [[1], [2], [1, 1]] if wrt is None else [[1]]:
+        config = {"expression": expression, "sizes": sizes}
+        body = {"input": [[0.5]], "config": config, "outWrt": 0, "inWrt": 0, "sens": [1.0]}
+        theirs = _official(returning, operation, body)
+        inputs = (np.array([0.5]),)
+        call = Call("returns", Operation(operation.lower()), inputs, json.dumps(config), wrt)
+        (ours,) = Runner({"returns": adapt_object(Returns())}).execute([call])
+        expected = theirs if wrt is None else [theirs]
+        if theirs == "InvalidOutput" or not _are_numbers(expected):
+            assert isinstance(ours, InvalidOutput), theirs
+            continue
+        assert isinstance(ours, Result), ours
+        for mine, other in zip(ours.outputs, expected, strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+
+class Endless(BaseHTTPRequestHandler):
+    """A server of a model with one number, whose answers to calls have no end."""
+
+    def do_GET(self) -> None:
+        if self.path == "/Info":
+            self.answer({"protocolVersion": 1.0, "models": ["endless"]})
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/ModelInfo":
+            self.answer({"support": {"Evaluate": True}})
+        elif self.path.endswith("Sizes"):
+            self.answer({self.path[1].lower() + self.path[2:]: [1]})
+        else:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for _ in range(2**12):
+                    self.wfile.write(b" " * 2**16)
+
+    def answer(self, data: object) -> None:
+        body = json.dumps(data).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("of", ["server model", "client"])
+def test_an_answer_longer_than_the_models_outputs_is_not_read(of: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            if of == "client":
+                called: Callable[[Array], Any] = connect(url).model("endless")
+            else:
+                model = models_at(url)["endless"]
+                model.describe({})
+
+                def called(x: Array) -> Any:
+                    return model.evaluate(Inputs(in0=x), {})
+
+            with pytest.raises(InvalidOutput, match=r"longer than 10\d{5} bytes, the most"):
+                called(np.ones(1))
+        finally:
+            server.shutdown()
+            thread.join()

@@ -31,7 +31,7 @@ from tests.support.shown_lines import (
 from tests.test_readme import TIP
 
 PAGE = blocks((ROOT / "docs" / "clusters.md").read_text())
-_, SWEEP, OWN_JOB, PBS, FLUX, _ = shell_blocks("docs/clusters.md")
+_, SWEEP, OWN_JOB, _, PBS, FLUX, _ = shell_blocks("docs/clusters.md")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 

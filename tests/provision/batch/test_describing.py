@@ -54,9 +54,9 @@ async def test_kinds_learn_the_names_of_their_models(tmp_path: Path) -> None:
     known, small, large = Known(), kind("small", spec), kind("large", f"plate={spec}", spec)
     bad, restarted = kind("bad", str(tmp_path / "none.py")), kind("restarted", spec)
     restarted.models = frozenset({"earlier"})
-    known.describing.start([small, large, bad, restarted])
+    task = known.describing.start([small, large, bad, restarted])
     assert [each.describing for each in (small, large, bad, restarted)] == [True, True, True, False]
-    await known.describing.wait(LIMIT_S)
+    await asyncio.wait_for(task, LIMIT_S)
     assert names(small) == ["Double"]
     assert names(large) == ["Double", "plate"]
     assert bad.models is None
@@ -72,15 +72,15 @@ async def test_kinds_learn_the_names_of_their_models(tmp_path: Path) -> None:
 async def test_what_a_worker_said_meanwhile_counts(tmp_path: Path) -> None:
     (tmp_path / "double.py").write_text(MODEL)
     known, small = Known(), kind("small", str(tmp_path / "double.py"))
-    known.describing.start([small])
+    task = known.describing.start([small])
     small.models = frozenset({"other"})
-    await known.describing.wait(LIMIT_S)
+    await asyncio.wait_for(task, LIMIT_S)
     assert names(small) == ["other"]
     assert known.models == []
 
 
 @on_loop
-async def test_the_wait_has_a_limit_and_the_processes_end(
+async def test_the_processes_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[str] = []
@@ -94,10 +94,10 @@ async def test_the_wait_has_a_limit_and_the_processes_end(
 
     monkeypatch.setattr(describing, "describe", describe)
     known, small = Known(), kind("small", "m.py")
-    known.describing.start([small])
-    await known.describing.wait(0.01)
+    task = known.describing.start([small])
+    await asyncio.wait({task}, timeout=0.01)
     assert small.describing
     known.describing.cancel()
-    await known.describing.wait(LIMIT_S)
+    await asyncio.wait({task}, timeout=LIMIT_S)
     assert ended == ["m.py"]
     assert not small.describing

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import requests
 
@@ -21,7 +22,8 @@ from farm.errors import Unavailable
 from farm.provision.batch import policy
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
-from farm.server.farm import Farm, running
+from farm.server.farm import Farm
+from farm.server.in_process import running
 from farm.settings import Settings, SettingsError
 from farm.transports.connection import read_connection
 from tests.provision.slurm_stand_in import install
@@ -105,6 +107,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return found
 
 
+def sbatch(script: str) -> str:
+    done = subprocess.run(["sbatch"], input=script, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def events(client: farm.Client, *kinds: str) -> list[str]:
     return [e["text"] for e in client.status()["events"] if e["event"] in kinds]
 
@@ -114,6 +121,13 @@ def queued(client: farm.Client) -> int:
 
 
 @pytest.mark.slow
+def test_jobs_that_are_submitted_at_once_have_ids_of_their_own(site: Site) -> None:
+    """As those of a batch system do: farm knows a worker's job by its id."""
+    with ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(lambda _: sbatch("exit 0"), range(24)))
+    assert len(set(ids)) == 24
+
+
 def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None:
     with site.farm() as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
@@ -141,8 +155,8 @@ def test_models_are_known_and_calls_wait_before_the_first_job(site: Site) -> Non
     (site.folder / "double.py").write_text(MODEL)
     site.fail("sbatch", "sbatch: error: the cluster is full")
     with site.farm() as client:
-        assert client.models() == ["Double"]
         assert client.model("Double").describe().inputs[0].shape == (1,)
+        assert client.models() == ["Double"]
         assert site.states() == []
         assert events(client, "refused") == []
         answer = client.model().submit([2.0])
@@ -160,6 +174,7 @@ def test_first_requests_wait_for_the_job_that_knows_the_models(site: Site) -> No
         body = {"name": "Double", "input": [[2.0]]}
         first = pool.submit(requests.post, f"{url}/Evaluate", json=body, timeout=LIMIT_S)
         wait_until(lambda: client.status()["requests_for_models"] == 1, "the request waits")
+        wait_until(lambda: events(client, "not described"), "the reason")
         (text,) = events(client, "not described")
         site.mend("sbatch")
         assert text == (
@@ -347,11 +362,9 @@ def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -
             r"sbatch: error: the cluster is full$"
         )
         with pytest.raises(Unavailable, match=why):
-            client.submit(Call("Double", Operation.DESCRIBE)).result(20)
+            client.expect_models()
         with pytest.raises(Unavailable, match=why):
-            client.model()
-        with pytest.raises(Unavailable, match=why):
-            client.model("Double")
+            client.expect_models("Double")
 
 
 PLAN = """
@@ -370,7 +383,11 @@ def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> No
         with farm.connect(site.folder / "run") as client:
             wait_until(lambda: events(client, "started"), "the farm to take notice")
             (worker,) = client.status()["workers"]
-            os.kill(worker["pid"], signal.SIGSTOP)
+            process = psutil.Process(worker["pid"])
+            supervisor = process.parent()
+            assert supervisor is not None
+            supervisor.suspend()  # it would end a worker that stands still for seconds
+            process.suspend()
             try:
                 answer = client.submit(Call("Double", Operation.EVALUATE, (np.array([2.0]),)))
                 first.kill()
@@ -378,13 +395,15 @@ def test_calls_that_come_back_before_the_workers_wait_for_them(site: Site) -> No
                     wait_until(lambda: queued(client) == 1, "the call again")
                     assert client.models() == ["Double"]
                     assert client.status()["workers"] == []
-                    os.kill(worker["pid"], signal.SIGCONT)
+                    process.resume()
                     assert answer.result(LIMIT_S).outputs[0][0] == 4.0
                     assert client.status()["workers"][0]["name"] == worker["name"]
+                    supervisor.resume()
                     second.stop()
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker["pid"], signal.SIGCONT)
+                for stopped in (process, supervisor):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        stopped.resume()
     assert not (site.folder / "run" / "jobs" / "models.json").exists(), "it has ended in order"
 
 
@@ -399,3 +418,6 @@ def test_what_cannot_work_is_said_before_anything_starts(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="not on the PATH"):
         Farm([], settings, plan=ClusterPlan((kind,)))
+
+
+# The end of a job's output

@@ -42,7 +42,6 @@ class Scene:
             self.system,
             self.jobs,
             Errands(),
-            clock=asyncio.get_running_loop().time,
             soon=self._soon,
             note=lambda event, subject, text: self.events.append((event, text)),
             tell=lambda event, job, text: self.events.append((event, text)),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
+import errno
+import threading
 from pathlib import Path
 
 import pytest
 
 from farm.call import ModelInfo, Operation, TensorInfo
+from farm.provision.batch import restart_state
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.restart_state import RestartState
+from farm.provision.batch.restart_state import JobKey, RestartState, Saving
+from tests.support.coroutines import on_loop, until
 
 BEAM = ModelInfo(
     "beam",
@@ -33,23 +37,23 @@ def test_the_next_farm_has_the_identity_and_knows_the_models(tmp_path: Path) -> 
 
 
 def test_a_kind_that_loads_something_else_is_not_known(tmp_path: Path) -> None:
-    legacy = RestartState(tmp_path)
-    legacy.keep(SMALL, [BEAM])
-    assert legacy.models(WorkerKind(name="small", models=["plate.py"])) is None
-    legacy.forget_models()
-    assert legacy.models(SMALL) is None
-    legacy.forget_models()
+    state = RestartState(tmp_path)
+    state.keep(SMALL, [BEAM])
+    assert state.models(WorkerKind(name="small", models=["plate.py"])) is None
+    state.forget_models()
+    assert state.models(SMALL) is None
+    state.forget_models()
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"small": 1}', '{"small": {"loads": ["beam.py"], "serves": [{}]}}']
 )
 def test_a_file_of_no_use_is_passed_over(tmp_path: Path, text: str) -> None:
-    legacy = RestartState(tmp_path)
+    state = RestartState(tmp_path)
     (tmp_path / "models.json").write_text(text)
-    assert legacy.models(SMALL) is None
-    legacy.keep(SMALL, [BEAM])
-    assert legacy.models(SMALL) == [BEAM]
+    assert state.models(SMALL) is None
+    state.keep(SMALL, [BEAM])
+    assert state.models(SMALL) == [BEAM]
 
 
 def test_the_next_farm_knows_the_jobs_and_submissions(tmp_path: Path) -> None:
@@ -76,8 +80,82 @@ def test_without_a_list_of_the_jobs_they_are_unknown(tmp_path: Path, text: str |
     assert RestartState(tmp_path).jobs() == []
 
 
-def test_a_list_that_cannot_be_written_is_removed(tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_written_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = RestartState(tmp_path)
-    (tmp_path / f".jobs.json.{os.getpid()}").mkdir()
+    state.keep_jobs([("6", "farm-ab-small+1", "small")])
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(restart_state, "replace_private", full)
     state.keep_jobs([("7", "farm-ab-small+1", "small")])
     assert RestartState(tmp_path).jobs() is None, "better no list than a wrong one"
+
+
+def job(number: int) -> JobKey:
+    return (str(number), f"farm-ab-small+{number}", "small")
+
+
+class SlowState(RestartState):
+    """Writes nothing while `may_write` is not set."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_write = threading.Event()
+        self.begun = 0
+        self.written: list[list[JobKey]] = []
+
+    def keep_jobs(self, jobs: list[JobKey]) -> None:
+        if not hasattr(self, "written"):  # for a new folder
+            return super().keep_jobs(jobs)
+        self.begun += 1
+        self.may_write.wait(30)
+        self.written.append(jobs)
+        return super().keep_jobs(jobs)
+
+
+@on_loop
+async def test_the_loop_runs_while_the_last_list_of_jobs_waits_to_be_written(
+    tmp_path: Path,
+) -> None:
+    state = SlowState(tmp_path)
+    saving = Saving(state)
+    try:
+        saving.jobs([job(1)])
+        await until(lambda: state.begun == 1)
+        saving.jobs([job(1), job(2)])
+        saving.jobs([job(2)])
+        saving.jobs([job(2)])
+        saving.models(SMALL, [BEAM])
+        await saving.done(within_s=0.01)
+        assert state.written == []
+        waiting = asyncio.ensure_future(saving.done())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    finally:
+        state.may_write.set()
+    await waiting
+    assert state.written == [[job(1)], [job(2)]]
+    after = RestartState(tmp_path)
+    assert after.jobs() == [job(2)]
+    assert after.models(SMALL) == [BEAM]
+    saving.forget_models()
+    await saving.done()
+    assert RestartState(tmp_path).models(SMALL) is None
+
+
+@on_loop
+async def test_a_write_that_fails_ends_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = RestartState(tmp_path)
+    saving = Saving(state)
+    await saving.done()  # nothing to write
+    (tmp_path / "models.json").mkdir()
+    saving.forget_models()
+    saving.jobs([job(1)])
+    await saving.done()
+    assert "cannot be saved" in caplog.text
+    assert RestartState(tmp_path).jobs() == [job(1)]

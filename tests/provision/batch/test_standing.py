@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.jobs import Jobs
@@ -15,9 +17,11 @@ from farm.provision.batch.standing import (
     job_row,
     kind_row,
 )
-from farm.provision.batch.system import Stand
+from farm.provision.batch.system import JobRow, Stand
+from farm.provision.batch.watch import JobWatch
 
 KIND = WorkerKind(name="small", models=["beam.py"], max_jobs=3)
+WATCH = cast(JobWatch, SimpleNamespace(problem=""))
 
 
 def test_callers_hear_what_a_kind_waits_for() -> None:
@@ -37,11 +41,11 @@ def test_callers_hear_what_a_kind_waits_for() -> None:
     job = jobs.submits("farm-ab-small+1", "small", 0.0)
     assert how() == "job farm-ab-small+1 submitted"
     jobs.submitted(job, "8", 1.0)
-    job.state, job.reason = "PENDING", "Priority"
+    row = job.row = JobRow("8", Stand.PENDING, "PENDING", job.name, reason="Priority")
     assert how() == "job 8 PENDING Priority"
-    job.starts_at = time.time() - 1
+    job.row = replace(row, starts_at=time.time() - 1)
     assert how() == "job 8 PENDING Priority"
-    job.starts_at = time.mktime((2125, 11, 25, 8, 0, 0, 0, 0, -1))
+    job.row = replace(row, starts_at=time.mktime((2125, 11, 25, 8, 0, 0, 0, 0, -1)))
     assert how() == "job 8 PENDING Priority, expected to start 2125-11-25 08:00"
 
 
@@ -50,13 +54,13 @@ def test_the_first_job_with_a_model_is_expected_when_the_batch_system_says() -> 
     for name, models in (("small", {"beam"}), ("big", {"beam", "plate"}), ("other", None)):
         kinds[name].models = models if models is None else frozenset(models)
     jobs = Jobs("ab")
-    standing = Standing(kinds, jobs, str)
+    standing = Standing(kinds, jobs, WATCH)
 
     def submit(kind: str, job_id: str, starts_in_s: float | None) -> FarmJob:
         job = jobs.submits(f"farm-ab-{kind}+{job_id}", kind, 0.0)
         jobs.submitted(job, job_id, 0.0)
-        job.stand = Stand.PENDING
-        job.starts_at = None if starts_in_s is None else time.time() + starts_in_s
+        starts_at = None if starts_in_s is None else time.time() + starts_in_s
+        job.row = JobRow(job_id, Stand.PENDING, "", job.name, starts_at=starts_at)
         return job
 
     def expected(model: str) -> float | None:
@@ -73,21 +77,22 @@ def test_the_first_job_with_a_model_is_expected_when_the_batch_system_says() -> 
     assert expected("") is None
     other = submit("other", "5", 700.0)
     assert expected("") == 700.0
-    other.stand = Stand.RUNNING
+    other.row = replace(other.row, stand=Stand.RUNNING)
     assert standing.starts_in("") == 0.0
 
 
 def test_models_are_missing_until_each_kind_is_described_or_its_job_has_failed() -> None:
     kinds = {name: KindState(replace(KIND, name=name)) for name in ("small", "big")}
-    standing = Standing(kinds, Jobs("ab"), str)
-    assert standing.is_incomplete()
+    standing = Standing(kinds, Jobs("ab"), WATCH)
+    found = [standing.incomplete]
     kinds["small"].models = frozenset({"beam"})
-    assert standing.is_incomplete()
+    found.append(standing.incomplete)
     kinds["big"].failure = "job 7: FAILED"
-    assert not standing.is_incomplete()
+    found.append(standing.incomplete)
     kinds["big"].failure = ""
     kinds["big"].models = frozenset()
-    assert not standing.is_incomplete()
+    found.append(standing.incomplete)
+    assert found == [True, True, False, False]
 
 
 def test_a_submission_without_an_id_is_shown_by_its_name() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.provision.local.child import Child, OutOfMemory
+from farm.provision.local.child import Child, OutOfMemory, counters_here
 from tests.support.running_farm import Farm, wait_until
 
 
@@ -40,11 +40,17 @@ def wait_for_code(child: Child) -> int:
 def test_a_child_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, child: Child) -> None:
     farm.wait_for_workers(1)
     child.listen()
-    assert [child.worker] == farm.wait_for_workers(1)
-    assert child.worker.split("/")[1].startswith(f"{child.pid}-")
-    assert child.ready_at is not None
+    assert [child.status.worker] == farm.wait_for_workers(1)
+    assert child.status.worker.split("/")[1].startswith(f"{child.pid}-")
+    assert child.status.ready_at is not None
+
+    def joined() -> bool:
+        child.listen()
+        return child.status.joined
+
+    wait_until(joined, "it says that the farm has accepted it")
     assert child.log.stat().st_mode & 0o777 == 0o600
-    assert (child.talks, child.done, child.error) == (True, False, "")
+    assert (child.talks, child.status.done, child.status.error) == (True, False, "")
     assert child.busy_since() is None
     call = farm.submit("sleep", 0.5)
     wait_until(child.busy_since, "the call runs")
@@ -55,7 +61,7 @@ def test_a_child_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, child: 
     call.result(10)
     assert wait_for_code(child) == 0
     child.listen()
-    assert (child.talks, child.done) == (False, True)
+    assert (child.talks, child.status.done) == (False, True)
     assert child.busy_since() is None
 
 
@@ -64,7 +70,7 @@ def test_a_killed_child_says_no_goodbye(farm: Farm, child: Child) -> None:
     child.kill()
     assert wait_for_code(child) == -signal.SIGKILL
     child.listen()
-    assert (child.talks, child.done) == (False, False)
+    assert (child.talks, child.status.done) == (False, False)
     child.kill()
     child.drain()
 
@@ -77,8 +83,8 @@ def test_models_that_cannot_be_had(children: list[Child], farm: Farm, tmp_path: 
     children.append(child)
     assert wait_for_code(child) == 78
     child.listen()
-    assert "there is no file 'no.py'" in child.error
-    assert child.ready_at is None
+    assert "there is no file 'no.py'" in child.status.error
+    assert child.status.ready_at is None
     assert "earlier life" not in child.last_lines()
 
 
@@ -113,3 +119,25 @@ def test_a_machine_without_such_a_count(tmp_path: Path) -> None:
     watch = OutOfMemory(tmp_path / "none")
     watch.look()
     assert not watch.happened()
+
+
+def test_the_count_of_the_own_control_group_is_read(tmp_path: Path) -> None:
+    """Others on the machine may run out of memory, too."""
+    machine = tmp_path / "proc/vmstat"
+    assert counters_here(tmp_path) == machine
+    groups = tmp_path / "proc/self/cgroup"
+    groups.parent.mkdir(parents=True)
+    groups.write_text("9:name=systemd:/x\n5:cpu,cpuset:/x\n4:memory:/jobs/1\n0::/jobs/2\n")
+    assert counters_here(tmp_path) == machine
+    for name in ("memory/jobs/1/memory.oom_control", "jobs/2/memory.events"):
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("under_oom 0\n")
+        assert counters_here(tmp_path) == machine  # an old kernel
+        file.write_text("under_oom 0\noom_kill 2\n")
+        assert counters_here(tmp_path) == file
+        watch = OutOfMemory(file)
+        assert not watch.happened()
+        file.write_text("under_oom 0\noom_kill 3\n")
+        assert watch.happened()
+        file.unlink()

@@ -61,8 +61,8 @@ def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, start: 
     group = start(Launch(2))
     names = farm.wait_for_workers(1)
     group.listen()
-    assert [group.worker] == names
-    assert (group.talks, group.done, group.busy_since()) == (True, False, None)
+    assert [group.status.worker] == names
+    assert (group.talks, group.status.done, group.busy_since()) == (True, False, None)
     call = farm.submit("sleep", 0.5)
 
     def busy() -> bool:
@@ -77,7 +77,7 @@ def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, start: 
     assert call.result(10).outputs[0][0] == 0.5
     assert wait_for_code(group) == 0
     group.listen()
-    assert (group.talks, group.done, group.busy_since()) == (False, True, None)
+    assert (group.talks, group.status.done, group.busy_since()) == (False, True, None)
     assert farm.losses() == []
 
 
@@ -88,7 +88,7 @@ def test_a_killed_group_says_no_goodbye_and_its_ranks_are_gone(farm: Farm, start
     group.kill()
     assert wait_for_code(group) != 0
     group.listen()
-    assert (group.talks, group.done) == (False, False)
+    assert (group.talks, group.status.done) == (False, False)
     wait_until(lambda: not Path(f"/proc/{rank_0}/exe").exists(), "rank 0 is gone")
     group.kill()
     group.drain()
@@ -133,17 +133,17 @@ def test_models_that_cannot_be_had_are_told_with_their_rank(farm: Farm, start: S
     group = start(Launch(2), model="none_such")
     assert wait_for_code(group) == 78
     group.listen()
-    assert "of 2: " in group.error
-    assert "there is no 'none_such' in" in group.error
-    assert group.ready_at is None
+    assert "of 2: " in group.status.error
+    assert "there is no 'none_such' in" in group.status.error
+    assert group.status.ready_at is None
 
 
 def test_a_launcher_that_starts_lone_worlds_is_told(start: Start) -> None:
     group = start(Launch(2, f"{Path(sys.executable).parent / 'mpiexec'} -n 1"))
     assert wait_for_code(group) == 78
     group.listen()
-    assert "this MPI world has 1 rank, expected 2" in group.error
-    assert "--mpi=pmi2" in group.error
+    assert "this MPI world has 1 rank, expected 2" in group.status.error
+    assert "--mpi=pmi2" in group.status.error
 
 
 def test_a_launcher_that_passes_no_environment_on_is_told(start: Start, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from farm.call import Call, Derivative, Operation, Result
 from farm.errors import ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.provision.local.group import DEFAULT_LINE, Launch
 from farm.provision.local.supervisor import Workers, WorkerSettings
-from farm.wire.usage import Used
+from farm.wire.usage import ENDS_RUNS, Used
 from farm.worker.mpi.world import launcher_path
 from tests.support import open_mpi
 from tests.support.dispatcher_farm import environment
@@ -142,6 +142,14 @@ def start(
         workers.stop(0.0)
 
 
+def test_a_group_is_restarted_by_its_supervisor(farm: Farm, start: Start) -> None:
+    start(2)
+    (name,) = farm.wait_for_workers(1)
+    wait_until(lambda: farm.restart(name), "its supervisor is known by the name that the group has")
+    wait_until(lambda: farm.losses() == ["restarted by the farm's owner"], "it is told")
+    wait_until(lambda: farm.wait_for_workers(1) != [name], "another group")
+
+
 def submit(farm: Farm, x: float, **config: Any) -> Future[Result]:
     inputs = (np.array([x, 1.0]),)
     call = Call("total", Operation.EVALUATE, inputs, json.dumps(config))
@@ -176,6 +184,7 @@ def gone(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.slow
 @both_libraries
 def test_groups_answer_and_drain(farm: Farm, start: Start, models: Path) -> None:
     workers = start(2, count=2)
@@ -349,7 +358,7 @@ def world(farm: Farm, models: Path) -> Iterator[Callable[..., subprocess.Popen[s
 
     def world(size: int, ranks: int, *words: str) -> subprocess.Popen[str]:
         command = [launcher_path("mpiexec"), "-n", str(size), sys.executable, "-m", "farm"]
-        command += ["worker", str(models), "--connect", str(farm.connect), "--mpi", str(ranks)]
+        command += ["worker", str(models), "--to", str(farm.connect), "--mpi", str(ranks)]
         process = subprocess.Popen(
             [*command, *words],
             env=environment() | {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(ENDS_AT)},
@@ -367,11 +376,12 @@ def world(farm: Farm, models: Path) -> Iterator[Callable[..., subprocess.Popen[s
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [
         pytest.param(signal.SIGTERM, id="TERM"),
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow, id="INT"),
+        pytest.param(signal.SIGINT, id="INT"),
     ],
 )
 def test_a_world_forms_groups_and_drains_on_signals(
@@ -380,6 +390,7 @@ def test_a_world_forms_groups_and_drains_on_signals(
     launcher = world(4, 2)
     assert len(set(farm.wait_for_workers(2))) == 2
     infos = farm.dispatcher._workers.values()
+    assert not any(ENDS_RUNS in i.labels for i in infos), "a group would take too long to start"
     assert [(i.ends_at, i.labels["job"], i.labels["ranks"]) for i in infos] == [
         (ENDS_AT, "7", "2")
     ] * 2
@@ -418,7 +429,7 @@ def test_lone_worlds_under_a_step_of_several_tasks_are_refused(farm: Farm, model
     """As under `srun --mpi=none -n 4`."""
     command = [sys.executable, "-m", "farm", "worker", str(models), "--mpi", "2"]
     done = subprocess.run(
-        [*command, "--connect", str(farm.connect)],
+        [*command, "--to", str(farm.connect)],
         env={**environment(), "SLURM_STEP_NUM_TASKS": "4"},
         capture_output=True,
         text=True,

@@ -18,8 +18,11 @@ import pytest
 
 from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
 from farm.monitoring import repetitions
+from farm.provision.local.child import OutOfMemory
+from farm.provision.local.group import Launch
 from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed, restart_delay_s
 from farm.scheduler.state import WorkerId
+from farm.worker.mpi.world import launcher_path
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
 
 Start = Callable[..., Workers]
@@ -259,6 +262,61 @@ def test_crashes_at_start_end_it_with_the_last_lines(start: Start, tmp_path: Pat
     assert "crashes at start: signal SIGSEGV" in str(failed)
     assert "loading the solver" in failed.detail
     assert log_text(tmp_path).count("loading the solver") == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_at_start_costs_nothing_and_the_next_one_a_pause(
+    farm: Farm,
+    start: Start,
+    models: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    """A pause of a quarter of an hour, which no test waits for."""
+    flag, text = tmp_path / "may load", models.read_text()
+    waits = f"import time\nprint('loading', flush=True)\nwhile not os.path.exists({str(flag)!r}): "
+    models.write_text(f"import os\n{waits}time.sleep(0.01)\n{text}")
+    monkeypatch.setattr(repetitions, "EVERY_S", 0.0)
+
+    def killed(process: int) -> None:
+        wait_until(lambda: log_text(tmp_path).count("loading") == process, "it loads")
+        (pid,) = workers.pids()
+        os.kill(pid, number)
+
+    with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
+        workers = start("double", ready=False, first_s=1000.0, longest_s=1000.0)
+        killed(1)
+        killed(2)
+        wait_until(lambda: "crashes at start" in caplog.text, "it is a crash")
+        assert workers.pids() == []
+        workers._seats[0].start_at, workers._seats[0].killed_at = 0.0, -1e9  # long after that
+        killed(3)
+        flag.touch()
+        workers.ready.result(LIMIT_S)
+    name = signal.Signals(number).name
+    lines = [record.getMessage().partition("; log")[0] for record in caplog.records]
+    at_once = f"worker process 0 was killed at start: signal {name}; starting again at once"
+    crash = f"worker process 0 crashes at start: signal {name}; starting again in 1e+03 s"
+    assert lines == [at_once, crash, at_once]
+
+
+def test_what_the_kernel_kills_at_start_crashes(
+    start: Start,
+    models: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For lack of memory the next one would be killed, too."""
+    models.write_text("import time\nprint('loading', flush=True)\ntime.sleep(1000)")
+    monkeypatch.setattr(OutOfMemory, "happened", lambda self: True)
+    with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
+        workers = start(ready=False, first_s=1000.0, longest_s=1000.0)
+        wait_until(lambda: "loading" in log_text(tmp_path), "it loads")
+        os.kill(workers.pids()[0], signal.SIGKILL)
+        wait_until(lambda: "crashes at start: killed (out of memory?)" in caplog.text, "a crash")
 
 
 def test_a_file_that_breaks_later_does_not_end_what_serves(
@@ -520,7 +578,7 @@ def test_a_stop_is_heard_while_the_supervisor_asks_the_dispatcher(
         return stop
 
     monkeypatch.setattr(workers._reports, "stop_asked", meanwhile)
-    workers._wakes.wake()
+    workers._requests.wakes.wake()
     wait_until(workers.ended.done, "the end")
 
 
@@ -546,6 +604,24 @@ def test_a_worker_that_hangs_is_replaced_and_its_call_runs_elsewhere(
 
 
 @pytest.mark.slow
+def test_a_group_whose_launcher_lingers_is_replaced_too(
+    farm: Farm, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.provision.local.group.NOTICE_WITHIN_S", 0.5)
+    launcher = tmp_path / "launcher"
+    mpiexec = launcher_path("mpiexec")
+    launcher.write_text(f"#!/bin/sh\ntrap '' TERM\n{mpiexec} -n 2 \"$@\"\nsleep 1000\n")
+    launcher.chmod(0o755)
+    workers = start("double", launch=Launch(2, str(launcher)))
+    (before,) = farm.wait_for_workers(1)
+    assert farm.restart(before)
+    wait_for_losses(farm, 1)
+    wait_until(lambda: farm.wait_for_workers(1) != [before], "another group joins")
+    assert farm.losses() == ["restarted by the farm's owner"]
+    assert not workers.ended.done()
+
+
+@pytest.mark.slow
 def test_a_restart_counts_for_its_place_and_as_no_crash(
     farm: Farm, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -561,6 +637,22 @@ def test_a_restart_counts_for_its_place_and_as_no_crash(
         assert labels["restarts"] == str(count)
     assert farm.call("double", 2.0) == 4.0
     assert "died" not in caplog.text
+
+
+@pytest.mark.slow
+def test_a_worker_whose_run_is_not_needed_any_more_is_replaced_at_once(
+    farm: Farm, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the run has taken longer than the start of a process."""
+    start("sleep", first_s=1000.0)
+    call = farm.submit("sleep", 1000)
+    begun(tmp_path)
+    (before,) = farm.wait_for_workers(1)
+    farm.answered_elsewhere(before)
+    wait_until(lambda: before not in farm.wait_for_workers(1), "another one joins")
+    assert farm.losses() == []
+    assert "died" not in caplog.text
+    call.cancel()
 
 
 def test_a_worker_of_another_supervisor_is_left_alone(farm: Farm, start: Start) -> None:

@@ -134,7 +134,7 @@ def test_a_model_that_is_newer_than_the_parent_is_found(parent: WarmParent, tmp_
     """Its folder is on the path already, and was read before the file was there."""
     for number in range(3):
         (tmp_path / f"part{number}.py").write_text(f"value = {number}\n")
-        model = tmp_path / "whole.py"
+        model = tmp_path / f"whole{number}.py"  # Python may take a file of this second for the last
         model.write_text(f"import part{number}, os\nos._exit(part{number}.value)\n")
         arguments = [str(model), "--connect", "none"]
         log = tmp_path / "log"

@@ -81,7 +81,7 @@ def test_a_process_ends_as_if_this_one_had_started_it(
     child.drain()
     assert wait_for_code(child) == 0
     child.listen()
-    assert child.done
+    assert child.status.done
 
 
 def test_a_stop_is_seen(farm: Farm, parent: WarmParent, fork: Fork) -> None:

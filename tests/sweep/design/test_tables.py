@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 
+from farm.sweep.design.arguments import request_of
+from farm.sweep.design.prepare import make_plan
 from farm.sweep.design.tables import read_table
 from farm.sweep.errors import SweepError
 from farm.sweep.file.store import Store
 from farm.sweep.space.category import Category
-from tests.sweep.samples import plan_of
+from tests.sweep.samples import BEAM, plan_of
 
 ROWS = np.array([[1.0, 2.0], [3.0, 4.5]])
 
@@ -113,3 +117,38 @@ def test_pickles_and_missing_datasets_are_refused(tmp_path: Path) -> None:
         read_table(f"{tmp_path}/a.h5")
     with pytest.raises(SweepError, match="cannot be read"):
         read_table(f"{tmp_path}/a.h5:/y")
+
+
+def test_a_word_that_python_takes_for_a_number_is_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("grade\n1_0\n2_0\n")
+    table = read_table(str(path))
+    assert table.words[0].words == ("1_0", "2_0")
+
+
+def test_a_table_leaves_out_rows_and_values() -> None:
+    frame = pd.DataFrame(
+        {"E": [1, 1, 1], "load": [1, 2, 5], "solver": ["rk", "euler", "rk"], "order": [2, 3, None]}
+    ).rename(columns={"E": "E[0]"})
+    options: dict[str, Any] = {"where": "load < 4", "when": {"order": 'solver == "rk"'}}
+    with pytest.raises(SweepError, match="row 2 has no order; expected one in every row where"):
+        make_plan(request_of(frame, {"E[1]": 1, "E[2]": 1}, "sobol", None, **options),
+                  lambda config: BEAM)  # fmt: skip
+    frame.loc[2, "order"] = 1
+    plan = make_plan(request_of(frame, {"E[1]": 1, "E[2]": 1}, "sobol", None, **options),
+                     lambda config: BEAM)  # fmt: skip
+    np.testing.assert_array_equal(plan.theta, [[1, 1, 0, 2], [1, 2, 1, np.nan]])
+    assert plan.config_of(0) == {"solver": "rk", "order": 2}
+
+
+def test_a_table_is_not_correlated() -> None:
+    frame = pd.DataFrame({"E[0]": [1], "E[1]": [1], "E[2]": [1], "load": [2]})
+    request = request_of(frame, {}, "sobol", None, correlation={("E[0]", "load"): 0.5})
+    with pytest.raises(SweepError, match="a table has its points as they are"):
+        make_plan(request, lambda config: BEAM)
+
+
+def test_no_row_is_left() -> None:
+    frame = pd.DataFrame({"E[0]": [1], "E[1]": [1], "E[2]": [1], "load": [2]})
+    with pytest.raises(SweepError, match="no row of table 'DataFrame' satisfies load > 5"):
+        make_plan(request_of(frame, {}, "sobol", None, where="load > 5"), lambda config: BEAM)

@@ -15,10 +15,11 @@ from farm.sweep.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.file import claim as claim_module
 from farm.sweep.file import layout, recovery, store
 from farm.sweep.file.claim import Claim
+from farm.sweep.file.lock import lock_of
 from farm.sweep.file.progress import status_of
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.recovery import journal_of
-from farm.sweep.file.store import COMPLETE, Store, lock_of
+from farm.sweep.file.store import COMPLETE, Store
 from tests.support.coroutines import wait_until
 from tests.sweep.samples import done, failed, plan_of
 
@@ -238,7 +239,7 @@ def test_a_link_stays_a_link(path: Path) -> None:
 def test_a_restarted_job_does_not_overwrite_what_it_began(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped(path, plan_of(provenance={"slurm_job_id": "7", "slurm_cluster": "c"}), 1)
+    stopped(path, plan_of(provenance={"job": "7 on c"}), 1)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
     with Claim(path) as claim:

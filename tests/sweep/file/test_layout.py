@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import ModelInfo, TensorInfo
@@ -208,6 +208,13 @@ def test_a_file_of_another_sweep_does_not_fit(path: Path) -> None:
         layout.fit(file, plan_of("sobol:16"))
 
 
+def test_a_file_of_another_layout_does_not_fit(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs["farm_layout"] = "sweep/99"
+        with pytest.raises(SweepError, match="layout sweep/2 but of sweep/99: read it with"):
+            layout.fit(file, PLAN)
+
+
 def test_what_is_no_sweep_is_told(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = 1
@@ -230,7 +237,6 @@ def test_tables_grow_and_are_cut_to_what_is_known(path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 15), unique=True, min_size=1), max_size=4))
-@settings(max_examples=40, deadline=None)
 def test_rows_in_any_order_land_in_their_places(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
 ) -> None:

@@ -25,12 +25,7 @@ from tests.sweep.samples import done, failed, plan_of
 PLAN = plan_of("random:100")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+START = 100.0
 
 
 def known_with(count: int) -> PointColumns:
@@ -41,11 +36,11 @@ def known_with(count: int) -> PointColumns:
 
 
 def test_counts_and_times() -> None:
-    known, clock = known_with(8), Clock()
+    known = known_with(8)
     known.add(failed(20))
     known.add(failed(21, status=PointStatus.TIMEOUT))
     known.add(failed(22, status=PointStatus.CANCELLED))
-    progress = Meter(known, title="t", run_id="r", clock=clock).now("running", in_flight=5)
+    progress = Meter(known, PLAN, START).now("running", START, in_flight=5)
     assert (progress.total, progress.done, progress.pending) == (100, 8, 89)
     assert (progress.failed, progress.timeout, progress.cancelled) == (1, 1, 1)
     assert (progress.finished, progress.unsuccessful, progress.in_flight) == (11, 3, 5)
@@ -56,31 +51,31 @@ def test_counts_and_times() -> None:
 
 
 def test_rate_counts_what_finished_in_this_session() -> None:
-    known, clock = known_with(50), Clock()
-    meter = Meter(known, title="t", run_id="r", clock=clock)
-    clock.now += 10.0
+    known, now = known_with(50), START
+    meter = Meter(known, PLAN, START)
+    now += 10.0
     for point in range(50, 70):
         known.add(done(PLAN, point))
-    progress = meter.now("running")
+    progress = meter.now("running", now)
     assert progress.rate_per_s == pytest.approx(2.0)
     assert progress.eta_s == pytest.approx(15.0)
     assert progress.elapsed_s == 10.0
 
 
 def test_rate_is_that_of_late() -> None:
-    known, clock = known_with(0), Clock()
-    meter = Meter(known, title="t", run_id="r", clock=clock)
+    known, now = known_with(0), START
+    meter = Meter(known, PLAN, START)
     for point in range(100):
-        clock.now += 1.0 if point < 50 else 10.0
+        now += 1.0 if point < 50 else 10.0
         known.add(done(PLAN, point))
-        progress = meter.now("running")
+        progress = meter.now("running", now)
     assert progress.rate_per_s == pytest.approx(0.1, rel=0.1)
     assert progress.eta_s == 0.0
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0, None), (4, None), (5, 200.0)])
 def test_a_cost_is_told_after_five_points(count: int, expected: float | None) -> None:
-    progress = Meter(known_with(count), title="t", run_id="r", clock=Clock()).now("running")
+    progress = Meter(known_with(count), PLAN, START).now("running", START)
     assert progress.expected_work_s == expected
 
 
@@ -100,7 +95,9 @@ def test_nodes_with_most_failures_come_first() -> None:
 
 
 def test_status_file_reads_back(tmp_path: Path) -> None:
-    progress = Meter(known_with(7), title="ä", run_id="r").now("running", message="full disk")
+    progress = Meter(known_with(7), dataclasses.replace(PLAN, title="ä"), START).now(
+        "running", START, message="full disk"
+    )
     path = status_of(tmp_path / "s.h5")
     assert path.name == "s.h5.status.json"
     assert read_status(path) is None
@@ -134,44 +131,44 @@ def test_a_damaged_status_file_is_told(tmp_path: Path, text: str) -> None:
 
 def test_with_expected_run_times_the_end_is_the_work_left() -> None:
     """50 points of 2 s are done by 4 workers; the others are longer, or one is very long."""
-    known, clock = known_with(0), Clock()
-    meter = Meter(known, title="t", run_id="r", clock=clock)
+    known, now = known_with(0), START
+    meter = Meter(known, PLAN, START)
     for point in range(50):
-        clock.now += 0.5
+        now += 0.5
         known.add(done(PLAN, point, t_run=2.0))
-        meter.now("running")
+        meter.now("running", now)
     expected = np.full(100, 6.0)
     meter.expect(expected, "a guess")
-    progress = meter.now("running")
+    progress = meter.now("running", now)
     assert progress.basis == "a guess"
     assert progress.eta_s == pytest.approx(50 * 6.0 / 4)
     assert progress.expected_work_s == pytest.approx(50 * 2.0 + 50 * 6.0)
     expected[99] = 1000.0
-    assert meter.now("running").eta_s == 1000.0, "a run cannot be divided"
+    assert meter.now("running", now).eta_s == 1000.0, "a run cannot be divided"
     meter.expect(None, "")
-    progress = meter.now("running")
+    progress = meter.now("running", now)
     assert progress.eta_s == pytest.approx(25.0)
     assert progress.expected_work_s == 200.0
 
 
 def test_work_is_counted_over_some_long_runs() -> None:
-    known, clock = known_with(0), Clock()
-    meter = Meter(known, title="t", run_id="r", clock=clock)
+    known, now = known_with(0), START
+    meter = Meter(known, PLAN, START)
     meter.expect(np.full(100, 1000.0), "a guess")
     for point in range(4):
         for _ in range(10):
-            clock.now += 100.0
-            meter.now("running")
+            now += 100.0
+            meter.now("running", now)
         known.add(done(PLAN, point, t_run=1000.0))
     for _ in range(5):
-        clock.now += 100.0
-        progress = meter.now("running")
+        now += 100.0
+        progress = meter.now("running", now)
     assert progress.rate_per_s is None, "nothing ended in the last two minutes"
     assert progress.eta_s == pytest.approx(96 * 1000.0, rel=0.3)
 
 
 def test_a_finished_sweep_expects_nothing() -> None:
-    meter = Meter(known_with(100), title="t", run_id="r", clock=Clock())
+    meter = Meter(known_with(100), PLAN, START)
     meter.expect(np.ones(100), "a guess")
-    progress = meter.now("complete")
+    progress = meter.now("complete", START)
     assert (progress.eta_s, progress.expected_work_s) == (0.0, 200.0)

@@ -140,8 +140,3 @@ def test_tasks_of_an_array_are_different_jobs() -> None:
     tasks += [{**LSF, "LSB_JOBINDEX": str(k)} for k in (1, 2)]
     assert len({job_of(task) for task in (*tasks, GRID_ENGINE, LSF, JOB)}) == len(tasks) + 3
     assert job_of({"JOB_ID": "42"}) == "", "other programs use this name, too"
-
-
-def test_the_job_of_a_file_of_an_earlier_release_is_known() -> None:
-    facts = {"slurm_job_id": "42", "slurm_cluster": "big"}
-    assert is_of_restarted_job(facts, {**JOB, "SLURM_RESTART_COUNT": "1"})

@@ -6,6 +6,8 @@ import csv
 import dataclasses
 import fcntl
 import io
+import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,10 +18,12 @@ import pytest
 import xarray as xr
 
 from farm.call import ModelInfo, Operation, TensorInfo
+from farm.storage import hdf5
 from farm.sweep.design.tables import read_table
 from farm.sweep.errors import SweepError
 from farm.sweep.file import reading as read_module
 from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.lock import lock_of
 from farm.sweep.file.progress import Progress, read_status, status_of, write_status
 from farm.sweep.file.reading import (
     SILENT,
@@ -57,6 +61,14 @@ def sweep_in(state: str, path: Path) -> Store | None:
     return None
 
 
+def held_by_a_killed_process(path: Path) -> None:
+    """Leave the lock of a process of this machine that was killed."""
+    hold = "import os, pathlib, signal, sys; from farm.storage.lock import Lock; "
+    hold += "Lock(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
+    subprocess.run([sys.executable, "-c", hold, str(lock_of(path))], check=False)
+    assert lock_of(path).exists()
+
+
 @pytest.fixture(params=STATES)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     store = sweep_in(request.param, tmp_path / "s.h5")
@@ -83,13 +95,13 @@ def test_looking_keeps_no_writer_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """The check whether the journal is newer reads the file without its lock."""
     sweep_in("killed", tmp_path / "s.h5")
     opened: list[object] = []
-    real = h5py.File
+    real = hdf5.CheckedFile
 
-    def spy(*args: object, **options: object) -> h5py.File:
-        opened.append(options["locking"])
-        return real(*args, **options)
+    def spy(path: Path, fd: int, mode: str, locking: bool | str) -> h5py.File:
+        opened.append(locking)
+        return real(path, fd, mode, locking)
 
-    monkeypatch.setattr(h5py, "File", spy)
+    monkeypatch.setattr(hdf5, "CheckedFile", spy)
     known_of(tmp_path / "s.h5")
     assert opened == [False]
 
@@ -216,9 +228,34 @@ def test_progress_is_what_the_process_says(tmp_path: Path) -> None:
     store.abandon()
 
 
+def test_a_process_that_was_killed_is_known_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    sweep_in("killed", path)
+    held_by_a_killed_process(path)
+    for told in (None, Progress("running", "t", 6, eta_s=9.0, time=time.time(), pid=7)):
+        if told is not None:
+            write_status(status_of(path), told)
+        progress = progress_of(path)
+        assert (progress.state, progress.done, progress.eta_s) == ("interrupted", 3, None)
+
+
+@pytest.mark.parametrize("age_s", [None, 60])
+def test_a_sweep_that_cannot_write_its_status_is_running(tmp_path: Path, age_s: int | None) -> None:
+    """As on a full disk, from its start or since a minute."""
+    path = tmp_path / "s.h5"
+    store = sweep_in("running", path)
+    assert store is not None
+    if age_s is not None:
+        write_status(status_of(path), Progress("running", "t", 6, time=time.time() - age_s))
+    progress = progress_of(path)
+    assert (progress.state, progress.done, progress.failed) == ("running", 3, 1)
+    store.abandon()
+
+
 def test_a_process_that_says_nothing_is_silent_and_its_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "s.h5"
     sweep_in("killed", path)
+    lock_of(path).write_text(json.dumps({"token": "t", "machine": "other", "host": "n", "pid": 7}))
     told = Progress("running", "t", 6, time=time.time() - 60, host="node", pid=7)
     write_status(status_of(path), told)
     progress = progress_of(path)

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -15,9 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from farm.call import Array
+from farm.storage import frames
 from farm.storage.journal import Journal
+from farm.sweep.design.plan import Column
 from farm.sweep.errors import SweepError
+from farm.sweep.file import layout
 from farm.sweep.file import recovery as recover_module
+from farm.sweep.file.claim import Claim
 from farm.sweep.file.journal import (
     FORMAT,
     NO_WORKER,
@@ -27,15 +34,8 @@ from farm.sweep.file.journal import (
     add_to,
     read_journal,
 )
-from farm.sweep.file.recovery import (
-    check_space,
-    journal_of,
-    make_file,
-    read,
-    rebuild,
-    recover,
-    verify,
-)
+from farm.sweep.file.point_columns import read
+from farm.sweep.file.recovery import check_space, journal_of, make_file, rebuild, recover, verify
 from farm.sweep.file.store import COMPLETE, Store
 from tests.sweep.samples import done, failed, plan_of, values_of
 
@@ -126,11 +126,12 @@ def test_wrong_numbers_in_the_file_do_not_stay(path: Path) -> None:
         file["status"][15] = PointStatus.PENDING
         file["theta"][15:] = 0.0
         file["failures/point"].resize(0, axis=0)
+        file.attrs["machine"] = "this machine, before it was started again"
     check(path)
 
 
 @given(cut=st.floats(0, 1))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_a_torn_journal_keeps_its_whole_records(
     tmp_path_factory: pytest.TempPathFactory, cut: float
 ) -> None:
@@ -402,10 +403,90 @@ def test_verification_finds_each_difference(path: Path) -> None:
 
 
 def test_beats_while_it_replays(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["sequence"][()] = 0
     beats: list[int] = []
     _, _, journal = recover(path, lambda: beats.append(1))
     journal.close()
     assert beats
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The journals that were read, each time it is read from its beginning."""
+    found: list[Path] = []
+    read_frames = frames.read_frames
+
+    def spy(path: Path, format: frames.Format) -> Iterator[frames.Frame]:
+        found.append(path)
+        return read_frames(path, format)
+
+    monkeypatch.setattr(frames, "read_frames", spy)
+    return found
+
+
+@pytest.mark.parametrize("by", ["resume", "claim"])
+def test_the_journal_is_read_once(path: Path, readings: list[Path], by: str) -> None:
+    """After a kill, to continue; and once more at the end, to compare the file with it."""
+    store = Store.resume(path) if by == "resume" else Claim(path).resume()
+    assert readings == [journal_of(path)]
+    for point in sorted(set(range(30)) - set(POINTS)):
+        store.add(done(PLAN, point))
+    store.close(COMPLETE, {})
+    assert readings == [journal_of(path)] * 2
+
+
+@pytest.mark.parametrize("machine", ["this", "another"])
+def test_only_what_the_file_lacks_is_replayed(
+    path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    """All is after the death of a machine, which may have kept any part of what was written."""
+    store = Store.resume(path)
+    later = [20, 7]
+    for point in later:
+        store.add(done(PLAN, point))
+    store.abandon()  # the journal has them, the file has not
+    if machine == "another":
+        with h5py.File(path, "r+") as file:
+            file.attrs["machine"] = "another"
+    written: list[int] = []
+    write_points = layout.write_points
+
+    def spy(file: h5py.File, columns: Sequence[Column], points: Array, values: Array) -> None:
+        written.extend(points.tolist())
+        write_points(file, columns, points, values)
+
+    monkeypatch.setattr(layout, "write_points", spy)
+    Store.resume(path).abandon()
+    assert written == (sorted(later) if machine == "this" else list(range(30)))
+    with h5py.File(path) as file:
+        for point in (*POINTS[:-1], *later):
+            assert file["out_0"][point].tolist() == values_of(PLAN, point)[:4].tolist()
+        assert file["status"][sorted(later)].tolist() == [1, 1]
+
+
+def test_what_differs_at_the_end_is_written_again(path: Path) -> None:
+    """A change by somebody else is found at the end; the next start writes all records again."""
+    with h5py.File(path, "r+") as file:
+        file["out_0"][4] = 1e9
+    store = Store.resume(path)
+    for point in sorted(set(range(30)) - set(POINTS)):
+        store.add(done(PLAN, point))
+    with pytest.raises(SweepError, match="differs from its journal; repair it"):
+        store.close(COMPLETE, {})
+    Store.resume(path).leave()
+    assert not journal_of(path).exists()
+    with h5py.File(path) as file:
+        assert file["out_0"][4].tolist() == values_of(PLAN, 4)[:4].tolist()
+
+
+def test_an_outcome_of_another_plan_is_refused(path: Path) -> None:
+    """Otherwise the values would be those of the next record."""
+    *_, last = read_journal(journal_of(path))
+    with closing(Journal(journal_of(path), FORMAT, sequence=last.sequence, size=last.end)) as log:
+        add_to(log, replace(done(PLAN, 2), values=values_of(PLAN, 2)[:-1]))
+    with pytest.raises(SweepError, match=r"s\.h5\.journal: record \d+ is not of"):
+        read(journal_of(path))
 
 
 def test_failures_before_a_success_are_kept_without_a_journal(tmp_path: Path) -> None:

@@ -128,14 +128,15 @@ def extended(path: Path) -> None:
     store.close(COMPLETE, {"work_s": 6.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sweep",
     [
         created,
         interrupted,
-        pytest.param(resumed_after_a_kill, marks=pytest.mark.slow),
-        pytest.param(resumed_and_finished, marks=pytest.mark.slow),
-        pytest.param(extended, marks=pytest.mark.slow),
+        resumed_after_a_kill,
+        resumed_and_finished,
+        extended,
     ],
 )
 def test_between_any_two_writes(

@@ -20,8 +20,9 @@ from farm.sweep.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.file import layout
 from farm.sweep.file import store as store_module
 from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.lock import lock_of
 from farm.sweep.file.recovery import journal_of
-from farm.sweep.file.store import COMPLETE, Store, lock_of
+from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.given import extended, with_costs
 from tests.sweep.samples import done, failed, plan_of, values_of
 
@@ -91,18 +92,18 @@ def test_a_complete_sweep_can_be_opened_again_to_retry(path: Path) -> None:
         assert file["failures/point"][:].tolist() == [5, 12, 19]
 
 
-def test_a_file_of_an_earlier_release_has_no_column_of_copies(path: Path) -> None:
+def test_a_file_of_another_layout_is_refused_and_left_as_it_is(path: Path) -> None:
     store = Store.create(path, PLAN)
     fill(store, range(4))
     store.close("interrupted", {})
     with h5py.File(path, "a") as file:
+        file.attrs["farm_layout"] = "sweep/99"
         del file["copied"]
-    store = Store.resume(path)
-    store.add(done(PLAN, 4, copied=True))
-    store.close("interrupted", {})
-    assert status_in(path)[4] == 1
-    with h5py.File(path) as file:
-        assert "copied" not in file
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+    assert sorted(before) == ["s.h5", "s.h5.journal"]
+    with pytest.raises(SweepError, match="layout sweep/2 but of sweep/99: read it with"):
+        Store.resume(path)
+    assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
 
 
 @pytest.mark.parametrize("count", [20, 8])
@@ -168,9 +169,14 @@ def test_nothing_is_overwritten(path: Path) -> None:
 
 
 def test_what_a_killed_process_began_is_in_nobody_s_way(path: Path) -> None:
-    journal_of(path).with_name("s.h5.journal.new").write_bytes(b"farm sweep journal 1\n")
+    names = ["s.h5", "s.h5.journal", "s.h5.status.json"]
+    left = [path.with_name(f"{name}.{'0a' * 8}.new") for name in names]
+    others = [path.with_name(name) for name in ("s.h5.new", "s.h50.new", f"t.h5.{'0a' * 8}.new")]
+    for each in (*left, *others):
+        each.write_bytes(b"farm sweep journal 1\n")
     Store.create(path, PLAN).close("interrupted", {})
-    assert not journal_of(path).with_name("s.h5.journal.new").exists()
+    assert not any(each.exists() for each in left)
+    assert all(each.exists() for each in others), "they are not of this sweep"
 
 
 def test_a_journal_alone_is_a_sweep(path: Path) -> None:
@@ -249,7 +255,10 @@ def test_a_file_that_cannot_be_made_leaves_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(file: h5py.File, plan: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        finally:
+            raise RuntimeError("Slist already enabled?")  # of HDF5, which closes the file
 
     monkeypatch.setattr(layout, "create", full)
     with pytest.raises(SweepError, match=r"cannot be created.*No space"):

@@ -18,7 +18,6 @@ from farm.sweep.file import layout
 from farm.sweep.file.journal import AnsweringWorker
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.reading import known_of
-from farm.sweep.file.recovery import recover
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.file.text_tables import (
     CUT,
@@ -30,7 +29,6 @@ from farm.sweep.file.text_tables import (
 )
 from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of
 
-EARLIER = Path(__file__).parents[2] / "system" / "earlier"
 PLAN = plan_of("random:5", info=BEAM_WITH_UNITS, gradients=["u[1]"])
 
 
@@ -116,25 +114,6 @@ def test_a_table_may_be_empty() -> None:
         known.add(AnsweringWorker(0, "a/1", 1.0))
         write_tables(file, known)
         assert read_texts(file["workers/host"]) == ["a"]
-
-
-def test_a_file_of_the_earlier_layout_is_read_and_continued(tmp_path: Path) -> None:
-    path = Path(shutil.copy(EARLIER / "killed.h5", tmp_path))
-    shutil.copy(EARLIER / "killed.h5.journal", tmp_path)
-    shutil.copy(EARLIER / "finished.h5", tmp_path)
-    with h5py.File(tmp_path / "finished.h5") as file:
-        assert file.attrs["farm_layout"] == layout.EARLIER
-        before = layout.read_known(file)
-        assert len(before.workers) == len(file["workers/name"]) > 0
-    plan, known, journal = recover(path, lambda: None)
-    journal.close()
-    with h5py.File(path, "r+") as file:
-        assert file.attrs["farm_layout"] == layout.LAYOUT
-        write_tables(file, known)
-        assert read_texts(file["param"]) == [p.name for p in plan.parameters]
-        assert file["theta"].dims[1][0] == file["param"]
-        assert file["param"].dtype.kind == file["failures/error"].dtype.kind == "S"
-        assert len(layout.read_known(file).failures) == len(known.failures)
 
 
 @pytest.mark.slow

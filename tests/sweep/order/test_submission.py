@@ -20,20 +20,18 @@ COST = np.random.default_rng(1).random(100)
 RUN_S = np.exp(3 * PLAN.theta[:, 0])
 
 
-class Clock:
-    """A clock in seconds, which `step` advances at each reading."""
-
-    def __init__(self, step: float = 0.0) -> None:
-        self.now = 0.0
-        self.step = step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
+NOW = 1000.0
+"""A time, on any clock."""
 
 
-def order_of(plan: Plan, known: PointColumns | None = None, **clocks: Clock) -> SubmissionOrder:
-    return SubmissionOrder(plan, known or PointColumns.nothing(plan.size), **clocks)
+def order_of(plan: Plan, known: PointColumns | None = None) -> SubmissionOrder:
+    return SubmissionOrder(plan, known or PointColumns.nothing(plan.size))
+
+
+def learn(order: SubmissionOrder, *, at: float = NOW, takes_s: float = 0.0) -> bool:
+    changed = order.learn(at)
+    order.learned(at, at + takes_s)
+    return changed
 
 
 def taken(order: SubmissionOrder, count: int | None = None) -> list[int]:
@@ -67,7 +65,7 @@ def test_other_orders_do_not_look_at_costs(rule: str) -> None:
     assert order.basis == ""
     first = taken(order, 50)
     finish(order, known, first, RUN_S)
-    assert not order.is_due()
+    assert not order.is_due(NOW)
     assert [*first, *taken(order)] == plan.mixed().tolist()
 
 
@@ -82,17 +80,17 @@ def test_a_point_put_back_is_next() -> None:
 
 def test_run_times_are_learned_over_the_parameters() -> None:
     known = PointColumns.nothing(100)
-    order = order_of(PLAN, known, clock=Clock())
+    order = order_of(PLAN, known)
     order.fill(range(100))
     first = taken(order, ENOUGH)
     finish(order, known, first[:-1], RUN_S)
-    assert not order.is_due()
+    assert not order.is_due(NOW)
     finish(order, known, first[-1:], RUN_S)
-    assert order.is_due()
-    assert order.learn()
+    assert order.is_due(NOW)
+    assert learn(order)
     order.sort()
     assert order.basis == "the run times of 20 points"
-    assert not order.is_due(), "not before some more are known"
+    assert not order.is_due(NOW), "not before some more are known"
     rest = taken(order)
     assert np.corrcoef(np.arange(len(rest)), RUN_S[rest])[0, 1] < -0.7
     assert order.expected_s is not None
@@ -100,31 +98,28 @@ def test_run_times_are_learned_over_the_parameters() -> None:
 
 
 def test_it_is_guessed_again_when_a_fourth_more_is_known() -> None:
-    known, clock = PointColumns.nothing(100), Clock(step=1.0)
-    order = order_of(PLAN, known, clock=clock)
+    known = PointColumns.nothing(100)
+    order = order_of(PLAN, known)
     order.fill(range(100))
     points = taken(order, 40)
     finish(order, known, points[:20], RUN_S)
-    order.learn()
+    learn(order)
     finish(order, known, points[20:24], RUN_S)
-    clock.now += 10 * LEAST_SHARE
-    assert not order.is_due()
+    assert not order.is_due(NOW)
     finish(order, known, points[24:25], RUN_S)
-    assert order.is_due()
+    assert order.is_due(NOW)
 
 
 def test_guessing_takes_a_small_share_of_the_time() -> None:
-    known, clock = PointColumns.nothing(100), Clock(step=1.0)
-    order = order_of(PLAN, known, clock=clock)
+    known = PointColumns.nothing(100)
+    order = order_of(PLAN, known)
     order.fill(range(100))
     points = taken(order, 60)
     finish(order, known, points[:20], RUN_S)
-    order.learn()
+    learn(order, takes_s=2.0)
     finish(order, known, points[20:], RUN_S)
-    clock.now += 0.5 * LEAST_SHARE
-    assert not order.is_due()
-    clock.now += LEAST_SHARE
-    assert order.is_due()
+    assert not order.is_due(NOW + 2 * LEAST_SHARE)
+    assert order.is_due(NOW + 2 + 2 * LEAST_SHARE)
 
 
 def test_short_runs_are_not_worth_a_guess() -> None:
@@ -133,7 +128,7 @@ def test_short_runs_are_not_worth_a_guess() -> None:
     order.fill(range(100))
     short = RUN_S * (0.9 * LEAST_RUN_S / np.max(RUN_S))
     finish(order, known, taken(order, 50), short)
-    assert not order.is_due()
+    assert not order.is_due(NOW)
 
 
 def test_what_nothing_explains_stays_mixed() -> None:
@@ -142,7 +137,7 @@ def test_what_nothing_explains_stays_mixed() -> None:
     order.fill(range(100))
     first = taken(order, 30)
     finish(order, known, first, np.exp(np.random.default_rng(3).normal(size=100)))
-    assert not order.learn()
+    assert not learn(order)
     order.sort()
     assert order.expected_s is None
     assert [*first, *taken(order)] == list(range(100))
@@ -155,10 +150,10 @@ def test_a_wrong_cost_is_dropped_once_the_mixed_points_are_known() -> None:
     order.fill(range(100))
     first = taken(order, 40)
     finish(order, known, first[20:], run_s)
-    order.learn()
+    learn(order)
     assert order.basis == "c", "judged by the mixed points only"
     finish(order, known, first[:20], run_s)
-    assert order.learn()
+    assert learn(order)
     order.sort()
     assert order.basis == ""
     rest = taken(order)
@@ -171,7 +166,7 @@ def test_a_given_cost_and_run_times_are_used_together() -> None:
     order = order_of(replace(PLAN, cost=1000 * cost, cost_rule="c"), known)
     order.fill(range(100))
     finish(order, known, taken(order, 40), RUN_S)
-    assert order.learn()
+    assert learn(order)
     assert order.basis == "c and the run times of 40 points"
     assert order.expected_s is not None
     rest = taken(order)
@@ -183,7 +178,7 @@ def test_a_cost_in_any_unit_becomes_seconds() -> None:
     order = order_of(replace(PLAN, cost=3600 * (COST + 0.1), cost_rule="c"), known)
     order.fill(range(100))
     finish(order, known, taken(order, 40), COST + 0.1)
-    order.learn()
+    learn(order)
     assert order.basis == "c", "the parameters explain nothing"
     assert order.expected_s == pytest.approx(COST + 0.1, rel=1e-6)
 
@@ -196,7 +191,7 @@ def test_a_cost_of_zero_comes_last() -> None:
     points = taken(order, 60)
     assert all(point % 2 for point in points[20:])
     finish(order, known, points, 1.0 + cost)
-    order.learn()
+    learn(order)
     assert order.expected_s is not None
     assert np.all(np.isfinite(order.expected_s))
 
@@ -207,8 +202,8 @@ def test_a_resumed_sweep_knows_its_run_times() -> None:
     known.add(failed(7))
     order = order_of(PLAN, known)
     order.fill([*range(60, 100), *range(1, 60, 2)])
-    assert order.is_due()
-    assert order.learn()
+    assert order.is_due(NOW)
+    assert learn(order)
     order.sort()
     points = taken(order)
     assert points[:10] == list(range(1, 20, 2)), "what is left of the first fifth"
@@ -221,14 +216,13 @@ def test_points_that_run_for_long_are_known_to_be_long() -> None:
     """All points at one end of the parameter still run: only their time so far tells of them."""
     plan = plan_of("random:100", {"E": "1:2", "load": "0:1"}, seed=4)
     long = plan.theta[:, 3] > 0.7
-    known, wall = PointColumns.nothing(100), Clock()
-    order = order_of(plan, known, clock=Clock(), wall_clock=wall)
+    known = PointColumns.nothing(100)
+    order = order_of(plan, known)
     order.fill(range(100))
     first = taken(order, 41)
     ended = [point for point in first if not long[point]]
     finish(order, known, ended, np.ones(100))
-    wall.now = 8.0
-    assert order.learn()
+    assert learn(order, at=8.0)
     order.sort()
     rest = taken(order)
     count = np.count_nonzero(long[rest])
@@ -237,13 +231,12 @@ def test_points_that_run_for_long_are_known_to_be_long() -> None:
 
 
 def test_points_in_the_farm_s_queue_are_not_taken_for_long() -> None:
-    known, wall = PointColumns.nothing(100), Clock()
-    order = order_of(PLAN, known, clock=Clock(), wall_clock=wall)
+    known = PointColumns.nothing(100)
+    order = order_of(PLAN, known)
     order.fill(range(100))
     first = taken(order, 60)
     finish(order, known, first[:30], np.ones(100))
-    wall.now = 8.0
-    assert not order.learn(), "no later point has begun, so these may wait"
+    assert not learn(order, at=8.0), "no later point has begun, so these may wait"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -11,31 +12,22 @@ from farm.sweep.file.progress import Progress
 from farm.sweep.run.display import Display, cost, facts, hours, line, rate
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def at(done: int, **more: object) -> Progress:
     settings: dict[str, object] = {"rate_per_s": 2.0, "eta_s": 30.0, "pending": 100 - done, **more}
     return Progress("running", "beam", 100, done=done, **settings)  # type: ignore[arg-type]  # fields by name
 
 
-def shown(terminal: bool) -> tuple[Display, io.StringIO, Clock]:
-    text, clock = io.StringIO(), Clock()
+def shown(terminal: bool) -> tuple[Display, io.StringIO]:
+    text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=120)
-    return Display(console, clock=clock), text, clock
+    return Display(console), text
 
 
 def test_elsewhere_a_line_a_minute() -> None:
-    display, text, clock = shown(terminal=False)
+    display, text = shown(terminal=False)
     with display:
         for second in range(181):
-            clock.now = float(second)
-            display.show(at(second // 2))
+            display.show(at(second // 2, elapsed_s=float(second)))
     assert text.getvalue().splitlines() == [
         "beam: 30/100 points (30%), 2/s, 30 s left",
         "beam: 60/100 points (60%), 2/s, 30 s left",
@@ -44,7 +36,7 @@ def test_elsewhere_a_line_a_minute() -> None:
 
 
 def test_a_terminal_shows_a_bar() -> None:
-    display, text, _ = shown(terminal=True)
+    display, text = shown(terminal=True)
     with display:
         display.show(at(40, failed=3))
     assert "43/100" in text.getvalue()
@@ -52,14 +44,21 @@ def test_a_terminal_shows_a_bar() -> None:
 
 
 def test_messages_are_told_once_and_when_they_are_over() -> None:
-    display, text, _ = shown(terminal=False)
+    display, text = shown(terminal=False)
     for message in ("", "full disk", "full disk", ""):
         display.show(at(1, message=message))
     assert text.getvalue().splitlines() == ["full disk", "the sweep continues"]
 
 
+def test_a_sweep_that_ends_does_not_continue() -> None:
+    display, text = shown(terminal=False)
+    display.show(at(1, message="stopping: interrupted"))
+    display.show(replace(at(1), state="interrupted"))
+    assert text.getvalue() == "stopping: interrupted\n"
+
+
 def test_the_cost_is_told_once_and_not_when_all_is_done() -> None:
-    display, text, _ = shown(terminal=False)
+    display, text = shown(terminal=False)
     display.show(at(4))
     for done in (5, 6):
         display.show(at(done, run_mean_s=36.0, expected_work_s=3600.0))
@@ -67,14 +66,14 @@ def test_the_cost_is_told_once_and_not_when_all_is_done() -> None:
         "a point takes 36 s on average, so 100 points take about 1 core hours "
         "(times the cores of a worker); expected end in 30 s"
     ]
-    display, text, _ = shown(terminal=False)
+    display, text = shown(terminal=False)
     display.show(at(100, expected_work_s=3600.0, eta_s=0.0))
     display.show(at(50, expected_work_s=3600.0, eta_s=None))
     assert text.getvalue() == ""
 
 
 def test_text_is_not_markup() -> None:
-    display, text, _ = shown(terminal=False)
+    display, text = shown(terminal=False)
     display.say("x[0] = [red]1[/red]")
     assert text.getvalue() == "x[0] = [red]1[/red]\n"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -22,18 +21,26 @@ from farm.errors import (
     Overloaded,
     TimeLimitExceeded,
 )
+from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.progress import Progress
 from farm.sweep.run.in_flight import (
+    CallEvaluator,
     PointInFlight,
+    PointsInFlight,
     numbers_of,
     report,
     row_of,
     running_calls,
-    submit_point,
 )
 from tests.support.time_limits import scaled
 from tests.sweep.samples import BEAM, plan_of
+
+
+def submit_point(
+    evaluator: CallEvaluator, plan: Plan, point: int, hints: Hints = NO_HINTS
+) -> PointInFlight:
+    return PointsInFlight(evaluator, plan, hints).submit(point)
 
 
 class Open:
@@ -77,26 +84,31 @@ def test_a_point_that_is_not_accepted_whole_is_cancelled() -> None:
     assert all(future.cancelled() for future in farm.futures)
 
 
-def test_times_of_answers_are_noted_and_reported() -> None:
-    farm, told = Open(), []
-    sent = submit_point(farm, plan_of(gradients=["u[1]"]), 3, NO_HINTS)
-    sent.on_answer(lambda sent, k: told.append(k))
+def test_answers_are_queued_with_their_times() -> None:
+    farm = Open()
+    flying = PointsInFlight(farm, plan_of(gradients=["u[1]"]), NO_HINTS)
+    sent = flying.submit(3)
+    assert flying.points == {3: sent}
     farm.futures[1].set_result(gradient(1, 2, 3))
-    assert told == [1]
+    assert flying.answers.get_nowait() == (sent, 1)
     assert set(sent.answered_at) == {1}
     farm.futures[0].set_exception(ModelFailed("x"))
-    assert told == [1, 0]
+    assert flying.answers.get_nowait() == (sent, 0)
+    assert flying.answers.empty()
     assert sent.results() == []
 
 
-def test_a_call_that_is_done_already_is_reported_at_once() -> None:
-    farm, told = Open(), []
-    sent = submit_point(farm, plan_of(), 3, NO_HINTS)
-    thread = threading.Thread(target=farm.futures[0].set_result, args=(answer(),))
-    thread.start()
-    thread.join()
-    sent.on_answer(lambda sent, k: told.append(k))
-    assert told == [0]
+def test_the_newest_points_without_an_answer_are_cancelled() -> None:
+    farm = Open()
+    flying = PointsInFlight(farm, plan_of(), NO_HINTS)
+    for point in (3, 1, 4, 2):
+        flying.submit(point)
+    farm.futures[1].set_result(answer())
+    assert flying.cancel(keep=1) == [2, 4]
+    assert list(flying.points) == [3, 1]
+    assert [future.cancelled() for future in farm.futures] == [False, False, True, True]
+    assert flying.cancel_all() == [3, 1]
+    assert not flying.points
 
 
 def test_a_row_has_the_numbers_and_times() -> None:

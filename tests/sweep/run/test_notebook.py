@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import nbclient
-import nbformat
 import pytest
 
 from farm.sweep.file.progress import Progress
@@ -44,6 +42,9 @@ sweep
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, str]]]:
     """The outputs of each cell, after all have run."""
+    import nbclient  # both take half a second to import
+    import nbformat
+
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     folder = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
@@ -52,6 +53,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, str]]
     return [[dict(output.get("data", {})) for output in cell.outputs] for cell in notebook.cells]
 
 
+@pytest.mark.slow
 def test_the_bar_is_live_below_the_cell_that_began_the_sweep(shown: Any) -> None:
     ((bar,), *_) = shown
     assert "8/8 points" in bar["text/html"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ import pytest
 
 import farm
 from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result
+from farm.client.daemon_pool import aside
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -34,16 +36,21 @@ from farm.storage import lock as lock_module
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import LockLost, SweepError
 from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.lock import lock_of
 from farm.sweep.file.progress import Progress, read_status, status_of
 from farm.sweep.file.recovery import journal_of
-from farm.sweep.file.store import COMPLETE, Store, lock_of
+from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.submission import ENOUGH
 from farm.sweep.run import run as run_module
+from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
 from farm.sweep.run.run import (
+    BULK,
     LEAST_MARGIN,
     Rules,
     Run,
+    RunHost,
     Stop,
+    check_limits,
     pending_points,
     recallable_after,
 )
@@ -153,26 +160,44 @@ def beam_plan(design: str = "random:40", **options: Any) -> Plan:
     return plan_of(design, info=Threads({"beam": Beam()}).describe("beam"), **options)
 
 
+class Host(RunHost):
+    """Calls functions of a test."""
+
+    def __init__(
+        self,
+        watch: Callable[[Progress], None] = lambda progress: None,
+        on_row: Callable[[Row], None] = lambda row: None,
+        reconnect: Callable[[], Farm] | None = None,
+    ) -> None:
+        self._watch = watch
+        self._on_row = on_row
+        self._reconnect = reconnect
+
+    def show(self, progress: Progress) -> None:
+        self._watch(progress)
+
+    def stored(self, row: Row) -> None:
+        self._on_row(row)
+
+    def reconnect(self, evaluator: CallEvaluator) -> CallEvaluator:
+        return evaluator if self._reconnect is None else self._reconnect()
+
+
 def run(
     store: Store,
-    evaluator: Farm,
+    evaluator: CallEvaluator,
     *,
     stop: Stop | None = None,
     retry_failed: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
     on_row: Callable[[Row], None] = lambda row: None,
     reconnect: Callable[[], Farm] | None = None,
+    hints: Hints = BULK,
     **rules: Any,
 ) -> Progress:
-    session = Run(
-        store,
-        evaluator,
-        rules=Rules(**rules),
-        stop=stop or Stop(),
-        watch=watch,
-        on_row=on_row,
-        reconnect=reconnect,
-    )
+    host = Host(watch, on_row, reconnect)
+    sent = PointsInFlight(evaluator, store.plan, hints)
+    session = Run(store, sent, rules=Rules(**rules), stop=stop or Stop(), host=host)
     return session.go(retry_failed=retry_failed)
 
 
@@ -427,9 +452,17 @@ def test_asked_to_stop_it_takes_back_what_waits(path: Path, farms: Callable[...,
 
     slow = Farm(model=SlowBeam())
     plan = beam_plan("random:300")
-    first = run(Store.create(path, plan), slow, stop=stop, on_row=on_row)
+    said = []
+    first = run(
+        Store.create(path, plan),
+        slow,
+        stop=stop,
+        on_row=on_row,
+        watch=lambda progress: said.append((progress.state, progress.message)),
+    )
     slow.close()
     assert first.state == "interrupted"
+    assert ("running", "stopping: interrupted") in said, "it says so before it waits"
     assert 20 < first.done < 60
     evaluator = farms()
     assert run(Store.resume(path), evaluator).done == 300
@@ -452,7 +485,7 @@ def test_asked_twice_it_leaves_at_once(path: Path, farms: Callable[..., Farm]) -
     def ask() -> None:
         gate.wait(LIMIT_S)
         stop.ask()
-        stop.ask()
+        stop.ask_at_once()
 
     threading.Thread(target=ask).start()
     never = Never()
@@ -463,6 +496,33 @@ def test_asked_twice_it_leaves_at_once(path: Path, farms: Callable[..., Farm]) -
     assert (progress.state, progress.done, progress.pending) == ("interrupted", 10, 40)
     assert run(Store.resume(path), farms()).state == COMPLETE
     check(path, plan)
+
+
+def test_a_farm_that_does_not_answer_holds_up_no_request_to_stop(path: Path) -> None:
+    stop, asked, closed = Stop(), threading.Event(), threading.Event()
+
+    class Silent(Farm):
+        def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+            stop.ask()
+            return Future()
+
+        def status(self) -> dict[str, Any]:
+            asked.set()
+            closed.wait()
+            raise Unavailable("closed")
+
+    def watch(progress: Progress) -> None:
+        if asked.is_set():
+            stop.ask_at_once()
+
+    silent = Silent()
+    running = aside(lambda: run(Store.create(path, beam_plan()), silent, stop=stop, watch=watch))
+    try:
+        progress = running.result(LIMIT_S)
+    finally:
+        closed.set()
+        silent.close()
+    assert (progress.state, progress.pending) == ("interrupted", 40)
 
 
 def test_a_full_disk_stops_the_giving_and_loses_nothing(
@@ -596,7 +656,8 @@ def test_a_point_whose_outputs_do_not_fit_fails(path: Path) -> None:
     threads = Threads({"g": Growing()})
     info = threads.describe("g", {"n": 2})
     plan = plan_of("grid:1", {"k": "0:1", "n": "choice:2,3"}, info=info)
-    progress = Run(Store.create(path, plan), threads, rules=Rules(), stop=Stop()).go()
+    sent = PointsInFlight(threads, plan, BULK)
+    progress = Run(Store.create(path, plan), sent, rules=Rules(), stop=Stop()).go()
     threads.close()
     assert (progress.done, progress.failed) == (1, 1)
     with h5py.File(path) as file:
@@ -606,7 +667,8 @@ def test_a_point_whose_outputs_do_not_fit_fails(path: Path) -> None:
 
 def test_now_can_be_asked_before_it_begins(path: Path, farms: Callable[..., Farm]) -> None:
     store = Store.create(path, beam_plan())
-    assert Run(store, farms(), rules=Rules(), stop=Stop()).now().pending == 40
+    sent = PointsInFlight(farms(), store.plan, BULK)
+    assert Run(store, sent, rules=Rules(), stop=Stop()).now().pending == 40
     store.abandon()
 
 
@@ -683,8 +745,7 @@ def test_points_in_the_farm_s_queue_are_sorted_too(
     run_s = np.exp(3 * plan.theta[:, 0])
     queue = kind(plan, run_s)
     store = Store.create(path, plan)
-    session = Run(store, queue, rules=Rules(), stop=Stop(), on_row=queue.end_oldest)
-    assert session.go().state == COMPLETE
+    assert run(store, queue, on_row=queue.end_oldest).state == COMPLETE
     assert sorted(queue.ran) == list(range(100)), "each point once"
     known = ENOUGH + queue.workers + LEAST_MARGIN
     assert queue.ran[:known] == list(range(known)), "what may be running is left alone"
@@ -701,8 +762,7 @@ def test_a_resumed_sweep_begins_with_the_longest(path: Path) -> None:
     store.close("interrupted", {})
     queue = Queue(plan, run_s)
     queue.submitted = 50
-    session = Run(Store.resume(path), queue, rules=Rules(), stop=Stop(), on_row=queue.end_oldest)
-    assert session.go().state == COMPLETE
+    assert run(Store.resume(path), queue, on_row=queue.end_oldest).state == COMPLETE
     assert sorted(queue.ran) == list(range(50, 100))
     assert longest_first(queue.ran, run_s)
 
@@ -713,14 +773,9 @@ def test_a_given_cost_orders_the_points_from_the_start(path: Path) -> None:
     queue = Queue(plan, np.full(100, 0.001))
     store = Store.create(path, replace(plan, cost=cost, cost_rule="c"))
     bases: list[str] = []
-    session = Run(
-        store,
-        queue,
-        rules=Rules(),
-        stop=Stop(),
-        on_row=queue.end_oldest,
-        watch=lambda progress: bases.append(progress.basis),
-    )
+    host = Host(lambda progress: bases.append(progress.basis), queue.end_oldest)
+    sent = PointsInFlight(queue, store.plan, BULK)
+    session = Run(store, sent, rules=Rules(), stop=Stop(), host=host)
     assert session.now().basis == "c"
     session.go()
     assert queue.ran[:20] == list(range(20))
@@ -732,3 +787,47 @@ def test_more_is_left_alone_where_configs_vary() -> None:
     assert recallable_after(4, varied_config=False) == 8
     assert recallable_after(100, varied_config=False) == 125
     assert recallable_after(100, varied_config=True) == 500
+
+
+# The numbers that limit a sweep
+
+NO_LIMITS: dict[str, Any] = dict.fromkeys(
+    ("seed", "workers", "in_flight", "max_failures", "max_hours")
+)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"seed": 0, "workers": 1, "in_flight": 1, "max_failures": 0, "max_hours": 1e-3},
+        {"seed": np.int64(7), "workers": np.uint8(2), "max_hours": math.inf},
+        {"max_hours": 2, "seed": 2**70},
+    ],
+)
+def test_limits_that_fit(given: dict[str, Any]) -> None:
+    check_limits(**NO_LIMITS | given)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("seed", "a", "seed is 'a'; expected a whole number from 0 on"),
+        ("seed", -1, "seed is -1; expected a whole number from 0 on"),
+        ("seed", 1.5, "seed is 1.5; expected a whole number from 0 on"),
+        ("workers", 0, "workers is 0; expected a whole number from 1 on"),
+        ("workers", 2.5, "workers is 2.5; expected a whole number from 1 on"),
+        ("workers", True, "workers is True; expected a whole number from 1 on"),
+        ("in_flight", 0, "in_flight is 0; expected a whole number from 1 on"),
+        ("max_failures", "5%", "max_failures is '5%'; expected a whole number from 0 on"),
+        ("max_hours", "2", "max_hours is '2'; expected a number of hours above 0"),
+        ("max_hours", 0, "max_hours is 0; expected a number of hours above 0"),
+        ("max_hours", math.nan, "max_hours is nan; expected a number of hours above 0"),
+    ],
+)
+def test_a_limit_that_is_no_number_or_too_small_is_named(
+    name: str, value: object, expected: str
+) -> None:
+    with pytest.raises(SweepError) as caught:
+        check_limits(**NO_LIMITS | {name: value})
+    assert str(caught.value) == expected

@@ -42,6 +42,7 @@ def test_parameter_without_name_or_distribution_is_refused(text: str) -> None:
         ("int:1.5:2", "whole numbers"),
         ("int:5:1", "above the upper"),
         ("int:0:1e300", "2\\*\\*53"),
+        ("log:1:1_0", "'1_0' is not a number"),
         ("choice:", "not a number"),
         ("choice:1,x", r'choice:\["1","x"\]'),
         ("choice:true,false", "is not a number"),

@@ -95,6 +95,7 @@ class Own(stats.rv_continuous):  # type: ignore[misc]  # scipy has no types
         ("scipy:poison:3", "similar names are poisson"),
         ("scipy:beta:1,2,width=3", "does not fit"),
         ("scipy:beta:a=1,2", "'2' must stand before"),
+        ("scipy:beta:1,1_0", "'1_0' is not a number"),
         ("scipy:beta:1,b", "'b' is not a number"),
         ("scipy:beta:1:2", "expected scipy:NAME"),
         (stats.norm([0, 1], [1, 2]), "does not fit"),

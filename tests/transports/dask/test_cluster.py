@@ -208,7 +208,7 @@ def permits(cluster: Cluster) -> dict[str, int]:
 
 @pytest.mark.parametrize("cancelled", [True, False])
 @on_loop
-async def test_what_must_not_run_twice_is_handed_back_if_nobody_has_begun_it(
+async def test_what_must_not_run_twice_is_recalled_if_nobody_has_begun_it(
     cluster: Cluster, tmp_path: Path, cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two calls given to one thread, the one that waits there has its permit withdrawn.

@@ -30,7 +30,7 @@ def test_the_scarcest_resource_limits_the_slots() -> None:
     processes.learn(described(a={"GPU": 4, "MEM": 20}, b={"GPU": 1}))
     processes.update({A: 8, B: 8})
     assert processes.slots == {A: 2}
-    assert [row["state"] for row in processes.rows({})] == ["open", "lacks resources"]
+    assert [row["state"] for row in processes.rows()] == ["open", "lacks resources"]
     processes.update({A: 1})
     assert processes.slots == {A: 1}
 
@@ -52,7 +52,7 @@ def test_a_worker_that_cannot_load_the_models_gets_nothing_until_it_is_gone() ->
     assert processes.slots == {B: 4}
     processes.update({A: 2, B: 4})
     assert processes.slots == {B: 4}
-    assert [row["state"] for row in processes.rows({})] == ["cannot load the models", "open"]
+    assert [row["state"] for row in processes.rows()] == ["cannot load the models", "open"]
     processes.update({B: 4})
     processes.update({A: 2, B: 4})
     assert processes.slots == {A: 2, B: 4}
@@ -61,9 +61,9 @@ def test_a_worker_that_cannot_load_the_models_gets_nothing_until_it_is_gone() ->
 def test_a_row_counts_calls_and_forgets_those_of_a_worker_that_left() -> None:
     processes = Processes()
     processes.learn(described(a={}))
-    processes.update({A: 2})
+    processes.update({A: 2}, {A: 1, "tcp://other:1": 7})
     processes.done[A] += 5
-    (row,) = processes.rows({A: 1, "tcp://other:1": 7})
+    (row,) = processes.rows()
     assert row == {
         "address": A,
         "name": "a",
@@ -78,7 +78,7 @@ def test_a_row_counts_calls_and_forgets_those_of_a_worker_that_left() -> None:
     }
     processes.update({})
     processes.update({A: 2})
-    assert [row["done"] for row in processes.rows({})] == [0]
+    assert [row["done"] for row in processes.rows()] == [0]
 
 
 def test_what_the_workers_use_is_shown_and_added_up() -> None:
@@ -89,7 +89,7 @@ def test_what_the_workers_use_is_shown_and_added_up() -> None:
     told[B]["metrics"] = {"memory": 2**20, "cpu": 50.0}
     processes.learn(told)
     processes.update({A: 1, B: 1})
-    rows = processes.rows({})
+    rows = processes.rows()
     assert [row["memory_bytes"] for row in rows] == [2**30, 2**20]
     assert [row["processor"] for row in rows] == [1.5, 0.5]
     assert processes.used() == Used(2**30 + 2**20, 2.0)

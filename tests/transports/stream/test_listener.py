@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
 import socket
 import stat
 import struct
@@ -18,12 +17,12 @@ import pytest
 
 from farm.call import Call, Operation, Result
 from farm.errors import WorkerLost
-from farm.machine.open_files import allow_many_open_files
+from farm.machine.resources import allow_many_open_files
 from farm.transports.stream import listener as module
 from farm.transports.stream.listener import UnixListener
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
-from tests.support.coroutines import LIMIT_S, on_loop, on_uvloop, until
+from tests.support.coroutines import on_loop, on_uvloop, until
 from tests.transports.peers import ONCE, Farm, Peer, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
@@ -51,7 +50,7 @@ async def task_of(peer: Peer) -> int:
 @on_loop
 async def test_the_file_is_private_and_gone_at_the_end() -> None:
     async with Farm.up() as farm:
-        path = unix(farm).path
+        path = unix(farm).place.path
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         await farm.worker()
     assert not path.exists()
@@ -281,11 +280,11 @@ async def test_no_turns_are_spent_while_files_run_out(monkeypatch: pytest.Monkey
                     raise OSError(24, "Too many open files")
                 return real.accept()
 
-        real = unix(farm)._place.socket
-        unix(farm)._place.socket = Full()  # type: ignore[assignment]  # as if files had run out
+        real = unix(farm).place.socket
+        unix(farm).place.socket = Full()  # type: ignore[assignment]  # as if files had run out
         await farm.worker()
         assert tries < 10
-        unix(farm)._place.socket = real
+        unix(farm).place.socket = real
 
 
 def knocks(farm: Farm, count: int, *words: bytes) -> list[socket.socket]:
@@ -293,7 +292,7 @@ def knocks(farm: Farm, count: int, *words: bytes) -> list[socket.socket]:
     dialed = []
     for _ in range(count):
         dialed.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        dialed[-1].connect(str(unix(farm).path))
+        dialed[-1].connect(str(unix(farm).place.path))
         dialed[-1].sendall(b"".join(struct.pack("<Q", len(word)) + word for word in words))
     return dialed
 
@@ -313,10 +312,16 @@ async def test_peers_that_come_and_go_do_not_pile_up(
             most, greeted = max(most, len(self._lines)), greeted + 1
 
         monkeypatch.setattr(UnixListener, "_greet", counted)
-        # As while calls arrive by other ways all the time.
-        turns = itertools.count()
-        monkeypatch.setattr(listener._flush_policy, "is_due", lambda: next(turns) % 8 == 7)
-        monkeypatch.setattr(module, "FEW_CALLS", -1)
+        monkeypatch.setattr(module, "FEW_CALLS", -1)  # as while many calls are open
+        turns, look = itertools.count(), UnixListener._look
+
+        def seldom(self: UnixListener) -> None:  # as while other work takes the loop's time
+            if next(turns) % 8 == 7:
+                look(self)
+            else:
+                self._loop.call_soon(self._look)
+
+        monkeypatch.setattr(UnixListener, "_look", seldom)
         for dialed in knocks(farm, 800, *words):
             dialed.close()
         await until(lambda: greeted == 800 and not listener._lines)
@@ -387,58 +392,6 @@ async def test_many_peers_that_speak_at_once_are_read_in_turn() -> None:
 async def test_many_peers_that_speak_at_once_are_read_in_turn_on_uvloop() -> None:
     async with Farm.up() as farm:
         await ask_from_many(farm)
-
-
-# Real processes
-
-
-@on_loop
-async def test_killed_process_is_found_by_its_end_of_file() -> None:
-    async with Farm.up() as farm:
-        process = await farm.process()
-        waiting = farm.submit(1000.0, "sleep")
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
-        process.kill()
-        process.wait()
-        await until(lambda: not farm.workers(), LIMIT_S)
-        waiting.cancel()
-
-
-@on_loop
-async def test_crash_is_survived() -> None:
-    async with Farm.up(retries=1) as farm:
-        for name in (W1, W2):
-            await farm.process(name)
-        with pytest.raises(WorkerLost, match="lost 2 times"):
-            await farm.submit(1.0, "crash")
-        await farm.process("node3/3-c")
-        assert value(await farm.submit(3.0)) == 27.0
-
-
-@on_loop
-async def test_frozen_process_that_was_given_up_dials_again() -> None:
-    async with Farm.up() as farm:
-        process = await farm.process(W1)
-        task = farm.submit(0.2, "sleep")
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
-        process.send_signal(signal.SIGSTOP)
-        loss = Loss(W1, "frozen", None)
-        farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
-        await until(lambda: not farm.workers())
-        await farm.process(W2)
-        assert (await task).worker == W2
-        process.send_signal(signal.SIGCONT)
-        await until(lambda: sorted(farm.workers()) == [W1, W2])
-        answers = await asyncio.gather(*[farm.submit(i) for i in range(100)])
-        assert [value(a) for a in answers] == [i**3 for i in range(100)]
-
-
-@on_loop
-async def test_process_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
-    async with Farm.up() as farm:
-        await farm.process()
-        assert value(await farm.submit(1.0, "hold")) == 1.0
-        assert farm.events() == []
 
 
 @on_loop

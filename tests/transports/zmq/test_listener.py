@@ -1,9 +1,7 @@
-"""The ROUTER, with scripted peers and real processes to lose."""
+"""The ROUTER, with scripted peers."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import socket
 import threading
 import time
@@ -21,11 +19,11 @@ from farm.call import Result, WorkerInfo
 from farm.errors import Unavailable, WorkerLost
 from farm.transports.identity import worker_identity
 from farm.transports.keys import new_keys
-from farm.transports.worker_host import WorkerHost
 from farm.transports.zmq import listener as module
 from farm.transports.zmq.listener import ZmqListener
 from farm.wire import messages as wire
-from farm.wire.messages import Kind, Loss
+from farm.wire.messages import Kind
+from farm.worker.host.host import WorkerHost
 from farm.worker.runner import Runner
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.transports.peers import CUBE, Farm, Peer, value
@@ -119,7 +117,7 @@ def test_taken_port_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        where = f"cannot listen at tcp://127.0.0.1:{port}: Address already in use"
+        where = f"cannot listen on 127.0.0.1:{port}: Address already in use"
         with pytest.raises(Unavailable, match=where):
             ZmqListener(clients_port=port)
         with pytest.raises(Unavailable, match=where):
@@ -181,81 +179,3 @@ async def test_wrong_keys_never_get_in(door: str) -> None:
         waiting = farm.submit()
         await answer(honest)
         assert value(await waiting) == 8.0
-
-
-# Real processes
-
-
-@on_loop
-async def test_killed_process_is_found_soon() -> None:
-    async with Farm.up(heartbeat_s=3 * LIMIT_S) as farm:
-        process = await farm.process()
-        waiting = farm.submit(1000.0, "sleep")
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
-        process.kill()
-        process.wait()
-        await until(lambda: not farm.workers(), LIMIT_S)  # long before its heartbeat is missed
-        waiting.cancel()
-
-
-@on_loop
-async def test_idle_killed_process_costs_the_next_call_little() -> None:
-    async with Farm.up(retries=0) as farm:
-        process = await farm.process(W1)
-        await farm.process(W2)
-        process.kill()
-        process.wait()
-        for i in range(10):
-            assert value(await farm.submit(i)) == i**3
-
-
-@on_loop
-async def test_crash_is_survived() -> None:
-    async with Farm.up(retries=1) as farm:
-        for name in (W1, W2):
-            await farm.process(name)
-        with pytest.raises(WorkerLost, match="lost 2 times"):
-            await farm.submit(1.0, "crash")
-        await farm.process("node3/3-c")
-        assert value(await farm.submit(3.0)) == 27.0
-
-
-@on_loop
-async def test_frozen_process_is_given_up_and_joins_again() -> None:
-    async with Farm.up(heartbeat_s=0.5) as farm:
-        process = await farm.process(W1)
-        task = farm.submit(0.2, "sleep")
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
-        process.send_signal(signal.SIGSTOP)
-        await until(lambda: not farm.workers())
-        await farm.process(W2)
-        assert (await task).worker == W2
-        process.send_signal(signal.SIGCONT)
-        await until(lambda: sorted(farm.workers()) == [W1, W2])
-        answers = await asyncio.gather(*[farm.submit(i) for i in range(100)])
-        assert [value(a) for a in answers] == [i**3 for i in range(100)]
-
-
-@on_loop
-async def test_late_answer_of_a_frozen_process_is_used() -> None:
-    async with Farm.up(heartbeat_s=0.5, retries=0) as farm:
-        process = await farm.process(W1)
-        patient = farm.submit(0.2, "sleep")
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
-        # Not counted as an attempt, as it would be if the worker had been given up without notice.
-        supervisor = farm.peer(SUPERVISOR)
-        process.send_signal(signal.SIGSTOP)
-        supervisor.send(wire.encode_loss(Loss(W1, "frozen", [])))
-        await until(lambda: not farm.workers())
-        process.send_signal(signal.SIGCONT)
-        assert value(await patient) == 0.2
-        await until(lambda: farm.workers() == [W1])
-        assert farm.dispatcher.snapshot()["done"] == 1
-
-
-@on_loop
-async def test_process_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
-    async with Farm.up(heartbeat_s=0.4) as farm:
-        await farm.process()
-        assert value(await farm.submit(2.0, "hold")) == 2.0
-        assert farm.events() == []

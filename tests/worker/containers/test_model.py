@@ -16,8 +16,7 @@ import pytest
 from farm.machine.programs import EXIT_SERVER_GONE
 from farm.model import Inputs, Model
 from farm.worker.containers import keeping, model
-from farm.worker.containers.image import Image
-from farm.worker.containers.ports import free_port
+from farm.worker.containers.runtime import Image, free_port
 from farm.worker.loader import LoadError, load_models
 from farm.worker.servers import SEAT
 from tests.support.running_farm import wait_until

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from farm.errors import Unavailable
-from farm.worker.containers.image import Image
-from farm.worker.containers.runtime import fault_in, program_of, run_command
+from farm.worker.containers.runtime import (
+    Image,
+    fault_in,
+    file_of,
+    free_port,
+    is_anothers,
+    located,
+    parsed,
+    program_of,
+    run_command,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +90,93 @@ def test_singularity_stands_in_for_apptainer(
 def test_messages_in_words(said: str, words: str) -> None:
     assert words in fault_in(said)
     assert bool(words) == bool(fault_in(said))
+
+
+LISTENS = """
+import os, socket, subprocess, sys
+if sys.argv[1:] == ["child"]:
+    sys.exit(subprocess.run([sys.executable, "-I", "-S", "-c", os.environ["LISTENS"]]).returncode)
+found = socket.create_server(("127.0.0.1", 0))
+print(found.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_free_port_can_be_used() -> None:
+    with socket.create_server(("127.0.0.1", free_port())):
+        pass
+
+
+def test_a_listener_of_this_process_is_not_the_containers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert is_anothers(port, 1 << 30)
+        assert not is_anothers(port, os.getpgrp())
+    assert not is_anothers(port, 1 << 30)  # nothing is known of it
+
+
+def test_a_listener_of_a_grandchild_in_its_own_group() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", LISTENS, "child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "LISTENS": LISTENS},
+        process_group=0,
+    )
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    assert not is_anothers(port, process.pid)
+    assert is_anothers(port, 1 << 30)
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("url", "image"),
+    [
+        ("docker://a", Image("docker", "a")),
+        ("docker://r.io:5000/a/b@sha256:12", Image("docker", "r.io:5000/a/b@sha256:12")),
+        (
+            "podman://a -v '/my data:/d' --network mine",
+            Image("podman", "a", ("-v", "/my data:/d", "--network", "mine")),
+        ),
+        ("apptainer://a --net", Image("apptainer", "a", ("--net",))),
+    ],
+)
+def test_parts(url: str, image: Image) -> None:
+    assert parsed(url) == image
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *("-p 1:1", "-p1:1", "--publish=1:1", "-P", "-d", "--name x", "--rm"),
+        *("--network host", "--net=none", "--network=container:x"),
+    ],
+)
+def test_options_that_are_farms_own(options: str) -> None:
+    with pytest.raises(ValueError, match=r"docker://a has the (option|network) '"):
+        parsed(f"docker://a {options}")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("/images/a.sif", "/images/a.sif"),
+        ("a.sif", "a.sif"),
+        ("./sandbox", "sandbox"),
+        ("user/image:1", None),
+        ("library://user/image", None),
+        ("docker://user/image", None),
+    ],
+)
+def test_files_of_apptainer(name: str, path: str | None) -> None:
+    assert file_of(Image("apptainer", name)) == (None if path is None else Path(path))
+    assert file_of(Image("docker", name)) is None
+
+
+def test_places_for_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    absolute = f"apptainer://{tmp_path}/a.sif --bind '/b c'"
+    assert located("apptainer://a.sif --bind '/b c'") == absolute
+    for url in ("apptainer://user/image", "docker://./a.sif", "http://a"):
+        assert located(url) == url

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+from types import ModuleType
+
 import numpy as np
+import pandas
 import pytest
 
-from farm.call import Array, TensorInfo
+from farm.call import Array, Call, Operation, Result, TensorInfo
 from farm.model import Inputs
-from farm.worker.frameworks.fitted import FittedModel, as_columns
+from farm.worker.frameworks.fitted import FittedModel, SkopsModel, as_columns
+from farm.worker.loader import LoadError, load_models
+from farm.worker.runner import Runner
+from farm.worker.specs import version_of
 
 
 class Sum(FittedModel):
@@ -61,3 +69,84 @@ def test_rows_that_depend_on_one_another_share_no_evaluation() -> None:
 def test_what_predicts_from_no_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match="does not predict from 2 numbers: texts, please; serve"):
         Picky().declare_features(2, [], "float64", None)
+
+
+X = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]])
+
+
+@pytest.fixture
+def sklearn() -> ModuleType:
+    from tests.worker.frameworks import estimators
+
+    return estimators
+
+
+def saved(estimator: object, folder: Path, name: str = "model.skops") -> str:
+    import skops.io
+
+    skops.io.dump(estimator, folder / name)
+    return str(folder / name)
+
+
+@pytest.mark.slow
+def test_a_regressor_in_a_batch(sklearn: ModuleType, tmp_path: Path) -> None:
+    fitted = sklearn.make_pipeline(sklearn.StandardScaler(), sklearn.LinearRegression()).fit(
+        X, X @ [2.0, -1.0] + 3.0
+    )
+    spec = saved(fitted, tmp_path)
+    models = load_models([spec])
+    model = models["model"]
+    assert model.description == "LinearRegression of scikit-learn"
+    assert model.version == version_of(spec) != ""
+    calls = [Call("model", Operation.EVALUATE, (row,)) for row in X]
+    outcomes = Runner(models).execute(calls)
+    found = [outcome.outputs[0].tolist() for outcome in outcomes if isinstance(outcome, Result)]
+    np.testing.assert_allclose(found, (X @ [2.0, -1.0] + 3.0)[:, None], rtol=1e-12)
+
+
+def test_columns_with_names_are_inputs(sklearn: ModuleType, tmp_path: Path) -> None:
+    table = pandas.DataFrame(X, columns=["width", "load"])
+    model = SkopsModel(saved(sklearn.LinearRegression().fit(table, X @ [1.0, 10.0]), tmp_path))
+    assert model.inputs == {name: TensorInfo(name, (1,)) for name in ("width", "load")}
+
+
+@pytest.mark.parametrize(
+    ("labels", "y"), [(["wet", "dry", "wet", "wet"], [1, 0]), ([7, 5, 7, 7], [7, 5])]
+)
+def test_a_classifier(
+    sklearn: ModuleType, tmp_path: Path, labels: list[object], y: list[int]
+) -> None:
+    fitted = sklearn.LogisticRegression(C=1e6).fit(X, labels)
+    model = SkopsModel(saved(fitted, tmp_path))
+    assert "with classes" in model.description
+    found = model.predict(np.array([[3.0, 1.0], [1.0, 0.0]]))
+    assert found["y"].tolist() == [[each] for each in y]
+    assert found["probability"].sum(axis=1) == pytest.approx([1.0, 1.0])
+    assert list(model.outputs) == ["y", "probability"]
+
+
+def test_unknown_types_are_named_and_refused(sklearn: ModuleType, tmp_path: Path) -> None:
+    spec = saved(sklearn.Mine(), tmp_path)
+    name = f"{sklearn.__name__}.Mine"
+    with pytest.raises(LoadError, match=rf"of the types {name}, whose code runs.*trusted=\['"):
+        load_models([spec])
+    model = SkopsModel(spec, trusted=[name])
+    assert model.predict(X)["y"].tolist() == [[1.0], [1.0], [4.0], [4.0]]
+
+
+def test_other_objects_and_files_are_refused(sklearn: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="holds a StandardScaler, which has no predict"):
+        load_models([saved(sklearn.StandardScaler().fit(X), tmp_path, "scaler.skops")])
+    with pytest.raises(LoadError, match="without n_features_in_; fit it"):
+        load_models([saved(sklearn.LinearRegression(), tmp_path, "raw.skops")])
+    (tmp_path / "text.skops").write_text("no zip")
+    with pytest.raises(LoadError, match="skops cannot read"):
+        load_models([str(tmp_path / "text.skops")])
+
+
+@pytest.mark.parametrize("suffix", [".pkl", ".pickle", ".joblib"])
+def test_pickles_are_refused_unread(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(LoadError, match=r"is a pickle, .*skops\.io\.dump.*skl2onnx"):
+        load_models([str(path)])

@@ -1,4 +1,4 @@
-"""JAX functions as models: values, batches, types, exact derivatives, and messages at load."""
+"""JAX functions as models: compilation, configs, types, derivatives offered, messages at load."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import pytest
 import farm
 from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
 from farm.declared import Tensors
-from farm.errors import FarmError, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.model import Model
+from farm.sweep.file.provenance import code_of
 from farm.worker.frameworks.jax import JaxModel
 from farm.worker.runner import Runner
 
@@ -64,19 +65,6 @@ def test_a_function_may_forbid_copies_of_slow_calls() -> None:
     assert not of_one(lambda x: x[:1], copies=False).copies
 
 
-@pytest.mark.parametrize("max_batch", [1, 6])
-def test_values_are_those_of_the_function_in_float64(max_batch: int) -> None:
-    assert not jax.config.jax_enable_x64, "as JAX is set when nobody says otherwise"
-    model = made(max_batch)
-    x, k = np.array([0.5, -1.0, 2.0]), np.array([3.0])
-    y, norm = evaluated(model, x, k)
-    expected = np.tanh(WEIGHTS @ x) * k
-    assert y.dtype == np.float64
-    np.testing.assert_allclose(y, expected, rtol=1e-14)
-    np.testing.assert_allclose(norm, [(expected**2).sum()], rtol=1e-14)
-    assert jnp.ones(1).dtype == jnp.float32, "JAX stays as it was outside of the model"
-
-
 def test_what_the_model_says_of_itself() -> None:
     model = made(6)
     (info,) = Runner({"m": model}).models()
@@ -84,58 +72,6 @@ def test_what_the_model_says_of_itself() -> None:
     assert info.operations == {Operation.EVALUATE, *DERIVATIVES}
     assert info.description == "y = tanh(W x) k, and the sum of its squares."
     assert model(jnp.zeros(3), 1.0)["norm"] == 0, "it is still the function"
-
-
-@pytest.mark.parametrize("max_batch", [1, 6])
-def test_derivatives_are_exact(max_batch: int) -> None:
-    model = made(max_batch)
-    rng = np.random.default_rng(5)
-    x, k = rng.standard_normal(3), rng.standard_normal(1)
-    t = np.tanh(WEIGHTS @ x)
-    slope = (1 - t**2)[:, None] * WEIGHTS  # of t by x
-    s, v, w = rng.standard_normal(2), rng.standard_normal(3), rng.standard_normal(1)
-
-    def asked(operation: Operation, **wrt: Any) -> Array:
-        (found,) = answered(model, Call("m", operation, (x, k), derivative=Derivative(**wrt)))
-        return found
-
-    def hessian(in_wrt: int, in_wrt2: int, vec: Array) -> Array:
-        operation = Operation.APPLY_HESSIAN
-        return asked(operation, out_wrt=0, in_wrt=in_wrt, in_wrt2=in_wrt2, sens=s, vec=vec)
-
-    np.testing.assert_allclose(
-        asked(Operation.GRADIENT, out_wrt=0, in_wrt=0, sens=s), k * slope.T @ s, rtol=1e-12
-    )
-    np.testing.assert_allclose(
-        asked(Operation.GRADIENT, out_wrt=1, in_wrt=1, sens=np.ones(1)), [2 * k[0] * (t @ t)]
-    )
-    np.testing.assert_allclose(
-        asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=0, vec=v), k * slope @ v, rtol=1e-12
-    )
-    np.testing.assert_allclose(asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=1, vec=w), t * w)
-    for out, k_or_x, sens in ((0, 0, s), (1, 1, np.ones(1))):
-        wrt = Derivative(out, k_or_x, sens=sens)
-        both = Call("m", Operation.VALUE_AND_GRADIENT, (x, k), derivative=wrt)
-        y, norm, gradient = answered(model, both)
-        np.testing.assert_allclose(y, t * k, rtol=1e-14)
-        np.testing.assert_allclose(norm, [k[0] ** 2 * (t @ t)], rtol=1e-14)
-        alone = asked(Operation.GRADIENT, out_wrt=out, in_wrt=k_or_x, sens=sens)
-        np.testing.assert_allclose(gradient, alone, rtol=1e-14)
-    bend = s * k * -2 * t * (1 - t**2)
-    np.testing.assert_allclose(hessian(0, 0, v), WEIGHTS.T @ (bend * (WEIGHTS @ v)), rtol=1e-12)
-    np.testing.assert_allclose(hessian(0, 1, w), slope.T @ s * w, rtol=1e-12)
-    np.testing.assert_allclose(hessian(1, 0, v), [s @ slope @ v], rtol=1e-12)
-    np.testing.assert_allclose(hessian(1, 1, w), [0.0])
-
-
-@pytest.mark.parametrize("rows", range(1, 7))
-def test_a_batch_is_what_its_rows_are_alone(rows: int) -> None:
-    model = made(6)  # programs for 1, 2, 4 and 6 rows
-    x = np.random.default_rng(1).standard_normal((rows, 3))
-    k = np.arange(rows)[:, None]
-    y, norm = evaluated(model, x, k, rows=rows)
-    np.testing.assert_allclose(y, np.tanh(x @ WEIGHTS.T) * k, rtol=1e-13)
-    np.testing.assert_allclose(norm[:, 0], (y**2).sum(axis=1), rtol=1e-13)
 
 
 def test_everything_is_compiled_before_the_first_call() -> None:
@@ -156,13 +92,6 @@ def test_everything_is_compiled_before_the_first_call() -> None:
     assert model._program.cache_info().currsize == 4, "for 1, 2, 4 and 5 rows"
 
 
-def test_the_same_question_has_the_same_answer_bit_for_bit() -> None:
-    model = made(6)
-    x, k = np.random.default_rng(2).random((6, 3)), np.ones((6, 1))
-    first = evaluated(model, x, k, rows=6)[0].tobytes()
-    assert {evaluated(model, x, k, rows=6)[0].tobytes() for _ in range(20)} == {first}
-
-
 def test_a_config_is_a_constant_of_the_program() -> None:
     def power(x: Any, config: dict[str, Any]) -> Any:
         return (x ** config["n"]).sum()
@@ -170,10 +99,17 @@ def test_a_config_is_a_constant_of_the_program() -> None:
     model = of_one(power)
     assert evaluated(model, [1.0, 2.0, 3.0], config='{"n":2}')[0] == 14
     assert evaluated(model, [1.0, 2.0, 3.0], config='{"n":3}')[0] == 36
-    deaf = of_one(lambda x: x.sum(), name="deaf")
-    for n in range(5):
-        evaluated(deaf, [1.0, 2.0, 3.0], config=f'{{"n":{n}}}')
-    assert deaf._program.cache_info().currsize == 1, "a config that is not used changes nothing"
+
+
+def test_an_argument_with_a_default_comes_from_the_config() -> None:
+    def power(x: Any, n: int = 1) -> Any:
+        return (x**n).sum()
+
+    model = of_one(power)
+    assert evaluated(model, [1.0, 2.0, 3.0])[0] == 6
+    assert evaluated(model, [1.0, 2.0, 3.0], config='{"n":2}')[0] == 14
+    with pytest.raises(InvalidInput, match=r"the key 'm', which model 'm' does not have; .*: n$"):
+        evaluated(model, [1.0, 2.0, 3.0], config='{"m":2}')
 
 
 def test_a_config_that_only_calls_say_does_not_keep_a_model_from_being_served(
@@ -299,3 +235,9 @@ def test_without_the_package_an_error_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r'JAX functions need jax: pip install "modelfarm\[jax\]'):
         of_one(lambda x: x, name="f")
+
+
+def test_a_sweep_knows_a_model_by_the_code_of_its_function() -> None:
+    functions: list[Callable[..., Any]] = [lambda x: x.sum(), lambda x: x.sum(), lambda x: x.max()]
+    sums, same, most = [code_of(of_one(function)) for function in functions]
+    assert sums == same != most

@@ -132,13 +132,6 @@ def test_a_batch_is_what_its_rows_are_alone_and_calls_share_one(
     np.testing.assert_allclose(np.concatenate(found), np.tanh(x @ WEIGHTS), rtol=1e-14)
 
 
-def test_the_same_question_has_the_same_answer_bit_for_bit() -> None:
-    model = OnnxModel(network())
-    x = np.random.default_rng(2).random((64, 3), np.float32)
-    first = answer(model, x, rows=64).tobytes()
-    assert {answer(model, x, rows=64).tobytes() for _ in range(20)} == {first}
-
-
 @pytest.mark.parametrize(
     ("first", "out", "max_batch", "shape"),
     [

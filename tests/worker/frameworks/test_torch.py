@@ -1,11 +1,9 @@
-"""PyTorch files as models: shapes, batches, types, exact derivatives, and unusable files."""
+"""PyTorch files as models: shapes, types, functions without derivatives, and unusable files."""
 
 from __future__ import annotations
 
 import re
 import sys
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,31 +13,17 @@ import pytest
 import torch
 import torch.export
 
-from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
+from farm.call import Array, Call, Derivative, Operation, TensorInfo
 from farm.declared import Tensors
 from farm.errors import FarmError, UnsupportedFeature
 from farm.model import Model, info_of, operations_of, tensor
 from farm.worker.frameworks.torch import TorchModel
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
-
-WEIGHTS = np.random.default_rng(3).standard_normal((2, 3))
-
-
-class Scaled(torch.nn.Module):  # type: ignore[misc]  # torch is not read for its types
-    """y = tanh(W x) k, and the sum of its squares."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(3, 2, bias=False, dtype=dtype)
-        self.linear.weight = torch.nn.Parameter(torch.tensor(WEIGHTS, dtype=dtype))
-
-    def forward(self, x: torch.Tensor, k: torch.Tensor) -> dict[str, torch.Tensor]:
-        y = torch.tanh(self.linear(x)) * k
-        return {"y": y, "norm": y.pow(2).sum(-1)}
+from tests.worker.frameworks.torch_files import WEIGHTS, Scaled, export, opened, script
 
 
-class Centred(torch.nn.Module):  # type: ignore[misc]  # as above
+class Centred(torch.nn.Module):  # type: ignore[misc]  # torch is not read for its types
     """Rows that affect one another."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,21 +42,6 @@ class Cut(torch.nn.Module):  # type: ignore[misc]  # as above
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach() * 2
-
-
-def script(module: torch.nn.Module, path: Path) -> Path:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch recommends .pt2 instead
-        torch.jit.save(torch.jit.script(module), str(path))
-    return path
-
-
-def export(module: torch.nn.Module, inputs: tuple[Any, ...], path: Path, most: int = 0) -> Path:
-    """Exported with a batch axis; `most` bounds it."""
-    axis = torch.export.Dim("n", max=most) if most else torch.export.Dim.DYNAMIC
-    shapes = tuple({0: axis} for _ in inputs)
-    torch.export.save(torch.export.export(module, inputs, dynamic_shapes=shapes), path)
-    return path
 
 
 @dataclass
@@ -94,23 +63,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("torch"))
 
 
-OPENED: dict[str, Callable[[Files], TorchModel]] = {
-    "exported": lambda files: TorchModel(files.exported),
-    "exported, row by row": lambda files: TorchModel(files.exported, max_batch=1),
-    "scripted": lambda files: opened(files.scripted, max_batch=64),
-    "scripted, without an axis": lambda files: opened(files.scripted),
-}
-
-
-def opened(path: Path, **options: Any) -> TorchModel:
-    return TorchModel(path, inputs={"x": 3, "k": 1}, outputs={"y": 2, "norm": ()}, **options)
-
-
-@pytest.fixture(params=list(OPENED))
-def model(request: pytest.FixtureRequest, files: Files) -> TorchModel:
-    return OPENED[request.param](files)
-
-
 def answered(model: Model, call: Call) -> tuple[Array, ...]:
     (outcome,) = Runner({"m": model}).execute([call])
     if isinstance(outcome, FarmError):
@@ -123,65 +75,11 @@ def evaluated(model: Model, *inputs: Any, rows: int | None = None) -> tuple[Arra
     return answered(model, Call("m", Operation.EVALUATE, arrays, rows=rows))
 
 
-def test_every_kind_of_file_gives_the_network(model: TorchModel) -> None:
-    assert list(model.inputs) == ["x", "k"]
-    assert model.inputs["x"] == TensorInfo("x", (3,))
-    assert model.outputs == {"y": TensorInfo("y", (2,)), "norm": TensorInfo("norm", ())}
-    assert operations_of(model) == {Operation.EVALUATE, *DERIVATIVES}
-    x, k = np.array([0.5, -1.0, 2.0]), np.array([3.0])
-    y, norm = evaluated(model, x, k)
-    expected = np.tanh(WEIGHTS @ x) * k
-    np.testing.assert_allclose(y, expected, rtol=1e-14)
-    np.testing.assert_allclose(norm, (expected**2).sum(), rtol=1e-14)
-
-
-def test_derivatives_are_exact(model: TorchModel) -> None:
-    rng = np.random.default_rng(5)
-    x, k = rng.standard_normal(3), rng.standard_normal(1)
-    t = np.tanh(WEIGHTS @ x)
-    slope = (1 - t**2)[:, None] * WEIGHTS  # of t by x
-    s, v, w = rng.standard_normal(2), rng.standard_normal(3), rng.standard_normal(1)
-
-    def asked(operation: Operation, **wrt: Any) -> Array:
-        (found,) = answered(model, Call("m", operation, (x, k), derivative=Derivative(**wrt)))
-        return found
-
-    def hessian(in_wrt: int, in_wrt2: int, vec: Array) -> Array:
-        operation = Operation.APPLY_HESSIAN
-        return asked(operation, out_wrt=0, in_wrt=in_wrt, in_wrt2=in_wrt2, sens=s, vec=vec)
-
-    np.testing.assert_allclose(
-        asked(Operation.GRADIENT, out_wrt=0, in_wrt=0, sens=s), k * slope.T @ s, rtol=1e-12
-    )
-    np.testing.assert_allclose(
-        asked(Operation.GRADIENT, out_wrt=1, in_wrt=1, sens=np.ones(1)), [2 * k[0] * (t @ t)]
-    )
-    np.testing.assert_allclose(
-        asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=0, vec=v), k * slope @ v, rtol=1e-12
-    )
-    np.testing.assert_allclose(asked(Operation.APPLY_JACOBIAN, out_wrt=0, in_wrt=1, vec=w), t * w)
-    for out, k_or_x, sens in ((0, 0, s), (1, 1, np.ones(1))):
-        wrt = Derivative(out, k_or_x, sens=sens)
-        both = Call("m", Operation.VALUE_AND_GRADIENT, (x, k), derivative=wrt)
-        y, norm, gradient = answered(model, both)
-        np.testing.assert_allclose(y, t * k, rtol=1e-14)
-        np.testing.assert_allclose(norm, k[0] ** 2 * (t @ t), rtol=1e-14)
-        alone = asked(Operation.GRADIENT, out_wrt=out, in_wrt=k_or_x, sens=sens)
-        np.testing.assert_allclose(gradient, alone, rtol=1e-14)
-    bend = s * k * -2 * t * (1 - t**2)
-    np.testing.assert_allclose(hessian(0, 0, v), WEIGHTS.T @ (bend * (WEIGHTS @ v)), rtol=1e-12)
-    np.testing.assert_allclose(hessian(0, 1, w), slope.T @ s * w, rtol=1e-12)
-    np.testing.assert_allclose(hessian(1, 0, v), [s @ slope @ v], rtol=1e-12)
-    np.testing.assert_allclose(hessian(1, 1, w), [0.0])
-
-
-def test_a_batch_is_what_its_rows_are_alone(files: Files) -> None:
-    x = np.random.default_rng(1).standard_normal((9, 3))
-    k = np.arange(9.0)[:, None]
-    for model in (TorchModel(files.exported), opened(files.scripted, max_batch=16)):
-        y, norm = evaluated(model, x, k, rows=9)
-        np.testing.assert_allclose(y, np.tanh(x @ WEIGHTS.T) * k, rtol=1e-13)
-        assert norm.shape == (9,)
+def test_a_file_says_what_the_model_is(files: Files) -> None:
+    for model in (TorchModel(files.exported), opened(files.scripted, max_batch=64)):
+        assert list(model.inputs) == ["x", "k"]
+        assert model.inputs["x"] == TensorInfo("x", (3,))
+        assert model.outputs == {"y": TensorInfo("y", (2,)), "norm": TensorInfo("norm", ())}
 
 
 def test_the_most_rows_are_those_the_file_allows(files: Files) -> None:
@@ -212,15 +110,6 @@ def test_numbers_are_of_the_type_of_the_files_own(files: Files) -> None:
     (found,) = answered(model, call)
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, WEIGHTS.T @ (1 - np.tanh(WEIGHTS @ x) ** 2), rtol=1e-5)
-
-
-def test_the_same_question_has_the_same_answer_bit_for_bit(files: Files) -> None:
-    """TorchScript is compiled while it runs; later calls run the version of the warm-up."""
-    x = np.random.default_rng(2).random((16, 3), np.float32)
-    k = np.ones((16, 1), np.float32)
-    model = opened(files.single, max_batch=16)
-    first = evaluated(model, x, k, rows=16)[0].tobytes()
-    assert {evaluated(model, x, k, rows=16)[0].tobytes() for _ in range(20)} == {first}
 
 
 def test_the_threads_of_torch_are_left_as_they_are(files: Files) -> None:

@@ -15,8 +15,8 @@ from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, carried_out
 from farm.bodies.unpacking import Refused
-from farm.call import Hints, ModelInfo, Result
-from farm.dispatcher.backend import Backend, CancelCall
+from farm.call import CancelCall, Hints, ModelInfo, Result
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.encoding.tensors import shown
 from farm.errors import FarmError, InvalidRequest, ModelNotFound, UnsupportedFeature
 from farm.grpc.call import (
@@ -30,21 +30,14 @@ from farm.grpc.call import (
     Unary,
     Write,
 )
-from farm.grpc.messages import LONG
+from farm.grpc.messages import LONG, GrpcFailure
 from farm.http.request import hints_of, reused_header
 from farm.http.turns import Turns
 from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import GRPC, OPEN, OpenDialect
-from farm.protocols.kserve.grpc.codec import (
-    decode,
-    encode,
-    encode_infer,
-    messages,
-    parameters_of,
-)
-from farm.protocols.kserve.grpc.endpoint_regions import failure_of, region_methods
+from farm.protocols.kserve.grpc.codec import decode, encode, encode_infer, messages, parameters_of
 from farm.protocols.kserve.grpc.endpoint_stream import InferStream, StreamRequest, read_infer
-from farm.protocols.kserve.metadata import model_config, model_metadata
+from farm.protocols.kserve.metadata import model_config, model_metadata, statistics_of
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
@@ -54,8 +47,7 @@ from farm.protocols.kserve.request import (
     without_axis,
 )
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried, Carrier
-from farm.protocols.kserve.shared_memory.regions import Regions
-from farm.protocols.kserve.statistics import statistics_of
+from farm.protocols.kserve.shared_memory.regions import Regions, check_owner, refuse_cuda
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -73,17 +65,15 @@ class KServeGrpc:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Dispatcher,
         repository: Repository,
         readers: Reads = READS_HERE,
         dialect: OpenDialect = OPEN,
-        regions: Regions | None = None,
         carrier: Carrier | None = None,
     ) -> None:
         messages()
         self._dialect = dialect
-        regions = regions or Regions()
-        self._carrier = carrier or Carrier(regions, readers)
+        self._carrier = carrier or Carrier(Regions(), readers)
         self._backend = backend
         self._readers = readers
         self._repository = repository
@@ -114,7 +104,7 @@ class KServeGrpc:
         }
         unary |= {name: _not_offered(name) for name in NOT_OFFERED}
         unary["ModelInfer"] = self._infer
-        unary |= region_methods(regions, _short)
+        unary |= region_methods(self._carrier.regions, _short)
         self.unary: Mapping[str, Unary] = MappingProxyType(
             {f"/{SERVICE}/{name}": method for name, method in unary.items()}
             | {f"/{HEALTH}/Check": self._check}
@@ -134,13 +124,13 @@ class KServeGrpc:
     async def _infer(self, body: Body, caller: Caller) -> Answer:
         hints = hints_for(caller)
         request, raw = await read_infer(
-            self._dialect.decode_grpc, body, self._readers, self._turns, hints.client
+            self._dialect.decode_grpc, body, self._readers, self._turns, hints
         )
         if not uses_regions(request):
             return await self._answer_to(request, raw, hints, None)
         try:
             is_owner = caller.is_owner_here()
-            async with self._carrier.carried(request, is_owner, hints.client) as carried:
+            async with self._carrier.carried(request, is_owner, hints) as carried:
                 return await self._answer_to(carried.request, raw, hints, carried)
         except Refused as refused:
             raise failure_of(refused) from None
@@ -155,7 +145,7 @@ class KServeGrpc:
         about = (wish, result.outputs, raw, lead, result.reused)
         message: bytes | memoryview
         if takes_long(wish, result, raw=raw):
-            message = await carried_out(self._readers, encode_infer, *about, client=hints.client)
+            message = await carried_out(self._readers, encode_infer, *about, hints=hints)
         else:
             message = encode_infer(*about)
         return _noted(message, result)
@@ -170,14 +160,14 @@ class KServeGrpc:
         request, raw = self._dialect.decode_grpc(body)
         backend = self._backend
         if not self._repository.knows(request.model) and (
-            not backend.models() or backend.first_worker.incomplete()
+            not backend.models() or backend.first_worker.expected.incomplete
         ):
             return None
         carried = None
         if uses_regions(request):
             try:
                 is_owner = caller.is_owner_here()
-                carried = self._carrier.carried_now(request, is_owner, hints.client)
+                carried = self._carrier.carried_now(request, is_owner, hints)
             except Refused as refused:
                 raise failure_of(refused) from None
             if carried is None:
@@ -221,7 +211,7 @@ class KServeGrpc:
         hints = hints_for(caller._replace(remaining_s=None))
 
         def carried(request: InferRequest) -> AbstractAsyncContextManager[Carried]:
-            return self._carrier.carried(request, caller.is_owner_here(), hints.client)
+            return self._carrier.carried(request, caller.is_owner_here(), hints)
 
         stream = InferStream(
             self._backend,
@@ -230,8 +220,8 @@ class KServeGrpc:
             hints,
             self._readers,
             self._turns,
-            dialect=self._dialect,
-            carry=carried,
+            self._dialect,
+            carried,
         )
         await stream.serve(requests, self._ending)
 
@@ -287,7 +277,7 @@ class _Inference:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Dispatcher,
         readers: Reads,
         asked: StreamRequest,
         raw: bool,
@@ -322,8 +312,7 @@ class _Inference:
                 writing = Reading(
                     lambda message: self._answer(_noted(message, outcome)), self._answer
                 )
-                client = asked.hints.client
-                self.cancel = writing.begin(self._readers, encode_infer, *about, client=client)
+                self.cancel = writing.begin(self._readers, encode_infer, *about, hints=asked.hints)
                 return
             message = _noted(encode_infer(*about), outcome)
         except Exception as error:
@@ -354,7 +343,7 @@ def _noted(message: bytes | memoryview, result: Result) -> Answer:
 
 def hints_for(caller: Caller) -> Hints:
     """Return the hints in a call's metadata, with the RPC's deadline."""
-    hints = hints_of(caller.headers, caller.peer, caller.user)
+    hints = hints_of(caller.headers, caller.peer, caller.user, caller.end)
     remaining_s = caller.remaining_s
     if remaining_s is None:
         return hints
@@ -393,3 +382,58 @@ def _not_offered(name: str) -> Unary:
         raise UnsupportedFeature(f"{name} is not offered here")
 
     return method
+
+
+STATUSES = {"Forbidden": "PERMISSION_DENIED", "NotFound": "NOT_FOUND"}
+"""The status that answers each kind of refusal; the others of shared memory are ALREADY_EXISTS."""
+
+
+def failure_of(refused: Refused) -> GrpcFailure:
+    """Return the same refusal for a gRPC call."""
+    return GrpcFailure(STATUSES.get(refused.kind, "ALREADY_EXISTS"), refused.message)
+
+
+def region_methods(regions: Regions, short: Callable[[Body], bytes]) -> dict[str, Unary]:
+    """Return the methods by name; those of CUDA shared memory know no region.
+
+    short: returns the body of a short message, and raises for a long one.
+    """
+
+    def method(name: str, tell: Callable[[Any], Mapping[str, Any]]) -> Unary:
+        async def answer(body: Body, caller: Caller) -> bytes:
+            asked = decode(f"inference.SystemSharedMemory{name}Request", short(body))
+            try:
+                check_owner(caller.is_owner_here())
+                told = tell(asked)
+            except Refused as refused:
+                raise failure_of(refused) from None
+            return encode(f"inference.SystemSharedMemory{name}Response", told)
+
+        return answer
+
+    def status(asked: Any) -> Mapping[str, Any]:
+        return {"regions": {region["name"]: region for region in regions.status(asked.name)}}
+
+    def register(asked: Any) -> Mapping[str, Any]:
+        regions.register(asked.name, asked.key, asked.offset, asked.byte_size)
+        return {}
+
+    def unregister(asked: Any) -> Mapping[str, Any]:
+        regions.unregister(asked.name)
+        return {}
+
+    async def refuse(body: Body, caller: Caller) -> bytes:
+        raise refuse_cuda()
+
+    async def nothing(body: Body, caller: Caller) -> bytes:
+        return b""
+
+    return {
+        "SystemSharedMemoryStatus": method("Status", status),
+        "SystemSharedMemoryRegister": method("Register", register),
+        "SystemSharedMemoryUnregister": method("Unregister", unregister),
+        "CudaSharedMemoryStatus": nothing,
+        "CudaSharedMemoryRegister": refuse,
+        # Nothing is registered; clients unregister all of both kinds before they begin.
+        "CudaSharedMemoryUnregister": nothing,
+    }

@@ -13,17 +13,16 @@ from contextlib import AbstractAsyncContextManager, closing
 from typing import Any, NamedTuple, Protocol
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
-from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.readers import Reads
 from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Refused
 from farm.call import Call, Hints, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR, Backend
-from farm.dispatcher.result_stream import ResultStream
-from farm.errors import FarmError, Unavailable
+from farm.dispatcher.dispatcher import Dispatcher, ResultStream
+from farm.errors import INTERNAL_ERROR, FarmError, Unavailable
 from farm.grpc.call import Requests, Write
 from farm.http.turns import Turns
 from farm.protocols.kserve.answers import takes_long
-from farm.protocols.kserve.dialect import OPEN, OpenDialect
+from farm.protocols.kserve.dialect import OpenDialect
 from farm.protocols.kserve.grpc.codec import (
     EMPTY_FINAL_RESPONSE,
     encode_stream_error,
@@ -58,7 +57,7 @@ class MakesCalls(Protocol):
 
 
 async def read_infer(
-    decode: Callable[[bytes], Any], body: Body, readers: Reads, turns: Turns | None, client: str
+    decode: Callable[[bytes], Any], body: Body, readers: Reads, turns: Turns | None, hints: Hints
 ) -> Any:
     """Decode a ModelInferRequest, a long one in a reader process. Raises FarmError.
 
@@ -66,7 +65,7 @@ async def read_infer(
     """
     if isinstance(body, HeldBody):
         if not is_quick(body.view()):
-            return await carried_out(readers, decode, body, client=client)
+            return await carried_out(readers, decode, body, hints=hints)
         body = body.read()
     if len(body) > QUICK_BYTES and turns is not None:
         await turns.wait()
@@ -103,14 +102,14 @@ class InferStream:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Dispatcher,
         call_of: MakesCalls,
         write: Write,
         hints: Hints,
-        readers: Reads = READS_HERE,
-        turns: Turns | None = None,
-        dialect: OpenDialect = OPEN,
-        carry: Callable[[InferRequest], AbstractAsyncContextManager[Carried]] | None = None,
+        readers: Reads,
+        turns: Turns,
+        dialect: OpenDialect,
+        carry: Callable[[InferRequest], AbstractAsyncContextManager[Carried]],
     ) -> None:
         """turns: schedules the decoding of long messages. carry: for tensors in shared memory."""
         self._dialect = dialect
@@ -161,11 +160,11 @@ class InferStream:
         model = request_id = ""
         try:
             model, request_id, request, raw = await read_infer(
-                self._dialect.decode_streamed, body, self._readers, self._turns, self._hints.client
+                self._dialect.decode_streamed, body, self._readers, self._turns, self._hints
             )
             if isinstance(request, FarmError):
                 raise request
-            if self._carry is not None and uses_regions(request):
+            if uses_regions(request):
                 async with self._carry(request) as carried:
                     await self._run(carried.request, raw, turn, start, carried)
             else:
@@ -221,8 +220,7 @@ class InferStream:
             wish, result = await carried.put(wish, result, lead)
         about = (wish, result.outputs, raw, final, lead, result.reused)
         if takes_long(wish, result, raw=raw):
-            client = self._hints.client
-            message = await carried_out(self._readers, encode_streamed, *about, client=client)
+            message = await carried_out(self._readers, encode_streamed, *about, hints=self._hints)
         else:
             message = encode_streamed(*about)
         await turn.comes()

@@ -8,16 +8,18 @@ Source: Open Inference Protocol (REST); Triton's binary tensor data and generate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import orjson
 
-from farm.call import Result
+from farm.call import ModelInfo, Result
 from farm.encoding.errors import valid_text
 from farm.encoding.json_numbers import NonFinite, kind_of, parse
-from farm.encoding.tensors import shown
+from farm.encoding.tensors import shaped, shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest
 from farm.protocols.kserve.answers import presented
 from farm.protocols.kserve.content_types import CONTENT_TYPE, decoded_content
@@ -34,7 +36,15 @@ from farm.protocols.kserve.request import (
 )
 from farm.protocols.kserve.rest.data import array_of_data, data_of_array
 from farm.protocols.kserve.shared_memory.places import REGION
-from farm.protocols.kserve.tensors import Raw, checked_shape, raw_array, raw_view
+from farm.protocols.kserve.tensors import (
+    BYTES,
+    Raw,
+    checked_shape,
+    datatype_of,
+    numpy_type,
+    raw_array,
+    raw_view,
+)
 
 TRAVELS = REQUEST_KINDS
 """Classes that may cross to and from a reader process, in addition to farm's own."""
@@ -71,16 +81,46 @@ def decode_infer(
     )
 
 
+def decode_raw(model: str, version: str, body: bytes | memoryview, info: ModelInfo) -> InferRequest:
+    """Return the request in a body of length 0 of JSON: the one input's data, and nothing else.
+
+    A text is one element; numbers are rows, or one row if its sizes vary. The outputs are wished in
+    raw form too. Raises InvalidInput if the data do not determine the input.
+    """
+    sizes = info.inputs[0].shape if len(info.inputs) == 1 else (-1, -1)
+    if sizes.count(-1) > 1:
+        raise InvalidInput(
+            f"a body without JSON is for models with one input and at most one size that varies; "
+            f"send model {info.name!r} its inputs with JSON"
+        )
+    name, datatype = info.inputs[0].name, datatype_of(info.inputs[0].dtype)
+    where = f"input {shown(name)}"
+    if datatype == BYTES:
+        array = np.array([bytes(body)], object)
+        shape: tuple[int, ...] = (1, *(abs(size) for size in sizes))
+        array = shaped(array, shape, where)
+    elif not body:
+        raise InvalidInput("the body is empty; expected JSON, or the data of the one input")
+    else:
+        row = numpy_type(datatype, where).itemsize * math.prod(abs(size) for size in sizes)
+        count = len(body) // row if row else 0
+        varies = -1 in sizes
+        shape = (1 if varies else count, *(count if size == -1 else size for size in sizes))
+        array = raw_array(body, datatype, shape, where)
+    return InferRequest(
+        model,
+        [InferInput(name, datatype, shape, array)],
+        version,
+        parameters={"binary_data_output": True},
+    )
+
+
 def _json_length(text: bytes, body_length: int) -> int:
     text = text.strip()
     if not (text.isdigit() and len(text) < 20) or int(text) > body_length:
         raise InvalidRequest(
             f"Inference-Header-Content-Length is {text[:40].decode('latin-1')!r}; expected the "
             f"length of the JSON, at most the body's {body_length} bytes"
-        )
-    if not int(text):
-        raise InvalidRequest(
-            "Inference-Header-Content-Length is 0: a body without its JSON is not taken here"
         )
     return int(text)
 

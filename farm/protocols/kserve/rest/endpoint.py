@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import orjson
 
 from farm.bodies.body import HEAVY_BYTES, HeldBody
-from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.readers import Reads
 from farm.bodies.reading import Reading, carried_out
 from farm.bodies.unpacking import Headers, Refused, too_large
-from farm.call import Call, Hints, ModelInfo, Operation, Result
-from farm.dispatcher.backend import INTERNAL_ERROR, Backend, CancelCall
+from farm.call import Call, CancelCall, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.encoding.json_numbers import NonFinite
-from farm.errors import FarmError, UnsupportedFeature
+from farm.errors import INTERNAL_ERROR, FarmError, InvalidInput, UnsupportedFeature
 from farm.http.compression import answer_compressed
-from farm.http.request import JSON, RETRY_SOON, Answer, Request, hints_of, result_headers
+from farm.http.request import JSON, RETRY_SOON, Answer, Request, result_headers
 from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import OPEN, OpenDialect
-from farm.protocols.kserve.metadata import model_config, model_metadata
+from farm.protocols.kserve.metadata import model_config, model_metadata, statistics_of
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
@@ -35,18 +35,18 @@ from farm.protocols.kserve.request import (
 from farm.protocols.kserve.rest.codec import (
     HEADER_LENGTH,
     decode_index,
+    decode_object,
     decode_parameters,
+    decode_raw,
     encode_error,
     encode_infer,
     error_body,
     has_short_json,
 )
-from farm.protocols.kserve.rest.endpoint_regions import region_handlers
 from farm.protocols.kserve.rest.generate import decode_generate, encode_generate
 from farm.protocols.kserve.rest.paths import RestEndpoint, Route, check_method, route_of
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carrier
-from farm.protocols.kserve.shared_memory.regions import Regions
-from farm.protocols.kserve.statistics import statistics_of
+from farm.protocols.kserve.shared_memory.regions import Regions, check_owner, refuse_cuda
 
 logger = logging.getLogger(__name__)
 
@@ -75,22 +75,19 @@ class KServeEndpoint:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Dispatcher,
         repository: Repository,
-        *,
         non_finite: NonFinite,
-        readers: Reads = READS_HERE,
+        readers: Reads,
+        carrier: Carrier,
         dialect: OpenDialect = OPEN,
-        regions: Regions | None = None,
-        carrier: Carrier | None = None,
     ) -> None:
         self._backend = backend
         self._dialect = dialect
         self._readers = readers
         self._repository = repository
         self._non_finite = non_finite
-        regions = regions or Regions()
-        self._carrier = carrier or Carrier(regions, readers)
+        self._carrier = carrier
         self._carrying: set[asyncio.Task[None]] = set()
         self._handlers: Mapping[RestEndpoint, Callable[[Route, Request], bytes]] = MappingProxyType(
             {
@@ -108,7 +105,7 @@ class KServeEndpoint:
                 RestEndpoint.NOT_OFFERED: self._not_offered,
                 RestEndpoint.GENERATE_STREAM: self._oddly_written,
                 RestEndpoint.INFER_STREAM: self._oddly_written,
-                **region_handlers(regions),
+                **region_handlers(carrier.regions),
             }
         )
 
@@ -134,9 +131,9 @@ class KServeEndpoint:
         """Whether a body is raw tensors after some JSON."""
         return HEADER_LENGTH in headers
 
-    def error_body(self, kind: str, message: str) -> bytes:
-        """Return the body of an error that is raised before or outside this handler."""
-        return error_body(self._dialect.refusal(kind, message))
+    def error_form(self, kind: str, message: str) -> tuple[bytes, bytes]:
+        """Return body and content type of an error that is raised outside this handler."""
+        return error_body(self._dialect.refusal(kind, message)), JSON
 
     # Paths that run a model
 
@@ -152,13 +149,16 @@ class KServeEndpoint:
                 return self._run_in_regions(asked, info, request, answer)
             return self._run(asked, info, request, answer, form)
 
+        raw = length is not None and length.strip() == b"0"
+        decode: Callable[..., InferRequest] = decode_raw if raw else self._dialect.decode_rest
+        last = info if raw else length
         body: bytes | HeldBody | memoryview = request.body
         if isinstance(body, HeldBody):
-            if body.encoding or not has_short_json(body.view(), length, HEAVY_BYTES):
-                about = (route.model, route.version, body, length)
-                return self._read(request, answer, go, self._dialect.decode_rest, *about)
+            if body.encoding or not (raw or has_short_json(body.view(), length, HEAVY_BYTES)):
+                about = (route.model, route.version, body, last)
+                return self._read(request, answer, go, decode, *about)
             body = body.view()
-        return go(self._dialect.decode_rest(route.model, route.version, body, length))
+        return go(decode(route.model, route.version, body, last))
 
     def _generate(self, route: Route, request: Request, answer: Answer) -> CancelCall:
         info = self._repository.model(route.model, route.version)
@@ -186,9 +186,9 @@ class KServeEndpoint:
         *about: Any,
     ) -> CancelCall:
         """Decode a long request in a reader process, then call `go` with it."""
-        client = hints_of(request.headers, request.peer, request.user).client
+        hints = request.hints()
         reading = Reading(go, lambda error: answer_failure(error, request, answer))
-        return reading.begin(self._readers, decode, *about, client=client)
+        return reading.begin(self._readers, decode, *about, hints=hints)
 
     def _run(
         self,
@@ -198,7 +198,7 @@ class KServeEndpoint:
         answer: Answer,
         form: Callable[[Wish, tuple[int, ...]], AnswerForm],
     ) -> CancelCall:
-        hints = hints_of(request.headers, request.peer, request.user)
+        hints = request.hints()
         run = _KServeRun(self._backend, self._readers, request, answer)
 
         def go(info: ModelInfo) -> None:
@@ -228,10 +228,10 @@ class KServeEndpoint:
         self, asked: InferRequest, info: ModelInfo, request: Request, answer: Answer
     ) -> None:
         try:
-            hints = hints_of(request.headers, request.peer, request.user)
+            hints = request.hints()
             hints = hints_of_parameters(asked.parameters, hints)
-            is_owner, client = request.is_owner_here(), hints.client
-            async with self._carrier.carried(asked, is_owner, client) as carried:
+            is_owner = request.is_owner_here()
+            async with self._carrier.carried(asked, is_owner, hints) as carried:
                 config = config_of(asked.parameters)
                 info = await self._backend.describe(info.name, config)
                 call, wish = self._dialect.call_of(carried.request, info)
@@ -242,7 +242,7 @@ class KServeEndpoint:
                 wish, result = await carried.put(wish, result, lead)
                 about = (wish, result, self._non_finite, lead)
                 if takes_long(wish, result, raw=False):
-                    encoded = await carried_out(self._readers, encode_infer, *about, client=client)
+                    encoded = await carried_out(self._readers, encode_infer, *about, hints=hints)
                 else:
                     encoded = encode_infer(*about)
                 send_encoded(encoded, result, request, answer)
@@ -301,7 +301,9 @@ class _KServeRun:
 
     __slots__ = ("_answer", "_backend", "_readers", "_request", "_task_id")
 
-    def __init__(self, backend: Backend, readers: Reads, request: Request, answer: Answer) -> None:
+    def __init__(
+        self, backend: Dispatcher, readers: Reads, request: Request, answer: Answer
+    ) -> None:
         self._backend = backend
         self._readers = readers
         self._request = request
@@ -319,7 +321,7 @@ class _KServeRun:
                 if isinstance(outcome, FarmError):
                     raise outcome
                 if takes_long(form.wish, outcome, raw=form.is_raw):
-                    self._write(outcome, form, hints.client)
+                    self._write(outcome, form, hints)
                 else:
                     self._send(form.function(form.wish, outcome, *form.rest), outcome)
             except Exception as error:
@@ -327,14 +329,14 @@ class _KServeRun:
 
         self._task_id = self._backend.start_call(call, hints, done)
 
-    def _write(self, result: Result, form: AnswerForm, client: str) -> None:
+    def _write(self, result: Result, form: AnswerForm, hints: Hints) -> None:
         """Encode a long answer in a reader process, then send it."""
         writing = Reading(
             lambda encoded: self._send(encoded, result),
             lambda error: answer_failure(error, self._request, self._answer),
         )
         arguments = (form.wish, result, *form.rest)
-        writing.begin(self._readers, form.function, *arguments, client=client)
+        writing.begin(self._readers, form.function, *arguments, hints=hints)
 
     def _send(self, encoded: Encoded, result: Result) -> None:
         send_encoded(encoded, result, self._request, self._answer)
@@ -396,3 +398,46 @@ def answer_error(error: FarmError, request: Request, answer: Answer) -> None:
     if error.detail:
         logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
     answer(status, body, RETRY_SOON if status == 503 else ())
+
+
+NO_REGIONS = b"[]"
+
+
+def region_handlers(regions: Regions) -> Mapping[RestEndpoint, Callable[[Route, Request], bytes]]:
+    """Return the handlers of the paths; those of CUDA shared memory know no region."""
+
+    def status(route: Route, request: Request) -> bytes:
+        check_owner(request.is_owner_here())
+        return orjson.dumps(regions.status(route.model))
+
+    def register(route: Route, request: Request) -> bytes:
+        check_owner(request.is_owner_here())
+        if isinstance(request.body, HeldBody):
+            raise too_large(HEAVY_BYTES)
+        message = decode_object(request.body)
+        for member in ("key", "byte_size"):
+            if member not in message:
+                raise InvalidInput(f"Shared memory register request has no '{member}' field")
+        key, size = message["key"], message["byte_size"]
+        regions.register(route.model, key, message.get("offset", 0), size)
+        return b""
+
+    def unregister(route: Route, request: Request) -> bytes:
+        check_owner(request.is_owner_here())
+        regions.unregister(route.model)
+        return b""
+
+    def refuse(route: Route, request: Request) -> bytes:
+        raise refuse_cuda()
+
+    return MappingProxyType(
+        {
+            RestEndpoint.REGION_STATUS: status,
+            RestEndpoint.REGION_REGISTER: register,
+            RestEndpoint.REGION_UNREGISTER: unregister,
+            RestEndpoint.CUDA_STATUS: lambda route, request: NO_REGIONS,
+            RestEndpoint.CUDA_REGISTER: refuse,
+            # Nothing is registered; clients unregister all of both kinds before they begin.
+            RestEndpoint.CUDA_UNREGISTER: lambda route, request: b"",
+        }
+    )

@@ -13,28 +13,26 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from farm.bodies.body import HeldBody
-from farm.bodies.readers import READS_HERE, Reads
+from farm.bodies.readers import Reads
 from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Extra, Refused
 from farm.call import Call, Hints, Result
-from farm.dispatcher.backend import Backend
-from farm.dispatcher.result_stream import ResultStream
+from farm.dispatcher.dispatcher import Dispatcher, ResultStream
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import FarmError
 from farm.http.asgi import (
     IS_OWNER_HERE,
-    USER,
     ClientGone,
     answer_json,
     headers_of,
-    peer_of,
+    hints_in,
     read_body,
     send_more,
     while_client_waits,
 )
-from farm.http.request import RETRY_SOON, Request, hints_of, reused_header
+from farm.http.request import JSON, RETRY_SOON, Request, reused_header
 from farm.protocols.kserve.answers import takes_long
-from farm.protocols.kserve.dialect import OPEN, OpenDialect
+from farm.protocols.kserve.dialect import OpenDialect
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
     InferRequest,
@@ -52,7 +50,6 @@ from farm.protocols.kserve.rest.generate import (
 )
 from farm.protocols.kserve.rest.paths import RestEndpoint, Route, check_method, route_of
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried, Carrier
-from farm.protocols.kserve.shared_memory.regions import Regions
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
@@ -64,15 +61,14 @@ class KServeStreams:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Dispatcher,
         repository: Repository,
-        *,
         non_finite: NonFinite,
-        readers: Reads = READS_HERE,
-        dialect: OpenDialect = OPEN,
-        carrier: Carrier | None = None,
+        readers: Reads,
+        carrier: Carrier,
+        dialect: OpenDialect,
     ) -> None:
-        self._carrier = carrier or Carrier(Regions(), readers)
+        self._carrier = carrier
         self._backend = backend
         self._dialect = dialect
         self._readers = readers
@@ -89,16 +85,16 @@ class KServeStreams:
         except ClientGone:
             pass
         except Refused as refused:
-            body = self.error_body(refused.kind, refused.message)
+            body, _ = self.error_form(refused.kind, refused.message)
             await answer_json(send, refused.status, body, headers=refused.headers)
         except FarmError as error:
             status, body = encode_error(error)
             headers = RETRY_SOON if status == 503 else ()
             await answer_json(send, status, body, headers=headers)
 
-    def error_body(self, kind: str, message: str) -> bytes:
-        """Return the body of an answer to a refused request, in the protocol's form."""
-        return error_body(self._dialect.refusal(kind, message))
+    def error_form(self, kind: str, message: str) -> tuple[bytes, bytes]:
+        """Return body and content type of an answer to a refused request."""
+        return error_body(self._dialect.refusal(kind, message)), JSON
 
     async def _asked(
         self, scope: Scope, receive: Receive, until_answered: AsyncExitStack
@@ -107,33 +103,32 @@ class KServeStreams:
         target = "/" + target.lstrip("/")
         route = route_of(target)
         headers = headers_of(scope)
-        peer, user = peer_of(scope), scope[USER]
-        check_method(route, Request(scope["method"], target, headers, b"", peer, user))
+        check_method(route, Request(scope["method"], target, headers, b"", "", ""))
         body = await read_body(receive)
         await self._repository.known(route.model)
         info = self._repository.model(route.model, route.version)
-        hints = hints_of(headers, peer, user)
+        hints = hints_in(scope)
         decode: Callable[..., InferRequest] = self._dialect.decode_rest
         about: tuple[Any, ...] = (body, headers.get(HEADER_LENGTH))
         if route.endpoint is RestEndpoint.GENERATE_STREAM:
             decode, about = decode_generate, (body, info)
         about = (route.model, route.version, *about)
         if isinstance(body, HeldBody):
-            asked = await carried_out(self._readers, decode, *about, client=hints.client)
+            asked = await carried_out(self._readers, decode, *about, hints=hints)
         else:
             asked = decode(*about)
         carried = None
         if uses_regions(asked):
-            is_owner, client = scope[IS_OWNER_HERE](), hints.client
-            carrying = self._carrier.carried(asked, is_owner, client)
+            is_owner = scope[IS_OWNER_HERE]()
+            carrying = self._carrier.carried(asked, is_owner, hints)
             carried = await until_answered.enter_async_context(carrying)
             asked = carried.request
         hints = hints_of_parameters(asked.parameters, hints)
         info = await self._backend.describe(info.name, config_of(asked.parameters))
         call, wish = self._dialect.call_of(asked, info, streaming=True)
-        return call, hints, self._encoder(route, wish, hints.client, carried)
+        return call, hints, self._encoder(route, wish, hints, carried)
 
-    def _encoder(self, route: Route, wish: Wish, client: str, carried: Carried | None) -> Encode:
+    def _encoder(self, route: Route, wish: Wish, hints: Hints, carried: Carried | None) -> Encode:
         write = infer_event
         if route.endpoint is RestEndpoint.GENERATE_STREAM:
             write = generate_event
@@ -146,7 +141,7 @@ class KServeStreams:
             if not takes_long(left, result, raw=False):
                 return write(*about)
             data: bytes | memoryview
-            data = await carried_out(self._readers, write, *about, client=client)
+            data = await carried_out(self._readers, write, *about, hints=hints)
             return data
 
         return encode

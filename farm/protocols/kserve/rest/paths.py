@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from farm.bodies.unpacking import Refused
+from farm.bodies.unpacking import Refused, wrong_method
 from farm.http.request import Request
 from farm.protocols.kserve.versions import is_known
 
@@ -191,9 +191,4 @@ def check_method(route: Route, request: Request) -> None:
     if request.method not in allowed:
         if route.endpoint is RestEndpoint.MODEL and "/" in route.model:
             raise _nothing_at(request.path)
-        raise Refused(
-            405,
-            "MethodNotAllowed",
-            f"{request.path[:80]} is asked with {allowed[0]}, not {request.method}",
-            headers=((b"allow", ", ".join(allowed).encode()),),
-        )
+        raise wrong_method(request.path[:80], request.method, *allowed)

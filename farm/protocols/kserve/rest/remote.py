@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from farm.call import Call, Operation
+from farm.encoding.tensors import longest_answer
 from farm.errors import InvalidInput, ModelNotFound
 from farm.http.client import HttpClient
 from farm.model import Config, Inputs, Model
@@ -79,7 +80,9 @@ class KserveModel(Model):
         call = Call(self.name, Operation.EVALUATE, tuple(arrays), rows=rows)
         body, headers = encode_call(call, self._info)
         path = model_path(self.name, "infer")
-        answer = self._server.ask(path, body, headers=headers, once=not self.repeatable)
+        most = longest_answer(self._info, rows)
+        once = not self.repeatable
+        answer = self._server.ask(path, body, headers=headers, once=once, most=most)
         outputs = decode_result(self._info, *answer).outputs
         if alone:
             outputs = tuple(y.reshape(y.shape[1:]) for y in outputs)

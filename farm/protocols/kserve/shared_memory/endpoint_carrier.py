@@ -20,7 +20,7 @@ from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
 from farm.bodies.held import FREE_BYTES, HeldBytes, Share
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import carried_out, is_long
-from farm.call import Array, Result
+from farm.call import Array, Hints, Result
 from farm.encoding.tensors import shown
 from farm.errors import InvalidInput
 from farm.protocols.kserve.request import InferInput, InferRequest, Wish, WishedOutput
@@ -56,7 +56,7 @@ class Carrier:
 
         That is another one than of bodies: a request that holds a body may wait for it.
         """
-        self._regions = regions
+        self.regions = regions
         self._readers = readers
         self._most_bytes = most_bytes
         self._held = held or HeldBytes(1 << 62)
@@ -64,26 +64,26 @@ class Carrier:
 
     @asynccontextmanager
     async def carried(
-        self, request: InferRequest, is_owner: bool, client: str
+        self, request: InferRequest, is_owner: bool, hints: Hints
     ) -> AsyncIterator[Carried]:
         """Read the inputs that are in regions, for the duration of a call.
 
-        is_owner: whether the caller is the farm's user on this machine. client: for taking turns.
+        is_owner: whether the caller is the farm's user on this machine. hints: for taking turns.
         Raises InvalidInput, and Refused if the caller is another or a region is unknown.
         """
         inputs, outputs, size = self._places(request, is_owner)
         share = await self._room(size)
         try:
             read = [
-                tensor if isinstance(tensor, InferInput) else await self._read(*tensor, client)
+                tensor if isinstance(tensor, InferInput) else await self._read(*tensor, hints)
                 for tensor in inputs
             ]
-            yield Carried(self, request._replace(inputs=read), outputs, client)
+            yield Carried(self, request._replace(inputs=read), outputs, hints)
         finally:
             if share is not None:
                 share.release()
 
-    def carried_now(self, request: InferRequest, is_owner: bool, client: str) -> Carried | None:
+    def carried_now(self, request: InferRequest, is_owner: bool, hints: Hints) -> Carried | None:
         """Read the inputs at once if they are short; None: do so with `carried`.
 
         Raises as `carried`.
@@ -94,11 +94,11 @@ class Carrier:
         read = [
             tensor if isinstance(tensor, InferInput) else _input_at(*tensor) for tensor in inputs
         ]
-        return Carried(self, request._replace(inputs=read), outputs, client)
+        return Carried(self, request._replace(inputs=read), outputs, hints)
 
     def close(self) -> None:
         """Forget all regions, and wait for copies that run: the farm stops."""
-        self._regions.unregister()
+        self.regions.unregister()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
@@ -130,7 +130,7 @@ class Carrier:
         return inputs, outputs, size
 
     def _found(self, place: Place) -> Region:
-        region = self._regions.find(place.region)
+        region = self.regions.find(place.region)
         region.check(place)
         return region
 
@@ -154,20 +154,20 @@ class Carrier:
         return share
 
     async def _read(
-        self, tensor: InferInput, place: Place, region: Region, client: str
+        self, tensor: InferInput, place: Place, region: Region, hints: Hints
     ) -> InferInput:
         name, datatype, shape, _, _ = tensor
         if datatype == BYTES and place.byte_size > HEAVY_BYTES:
             data = await self._elsewhere(place.byte_size, lambda: _bytes_at(place, region))
             about = (data, datatype, shape, f"input {shown(name)}")
-            array: Array = await carried_out(self._readers, raw_array, *about, client=client)
+            array: Array = await carried_out(self._readers, raw_array, *about, hints=hints)
             return InferInput(name, datatype, shape, array)
         return await self._elsewhere(place.byte_size, lambda: _input_at(tensor, place, region))
 
-    async def raw_form(self, array: Array, client: str, is_text: bool) -> Raw:
+    async def raw_form(self, array: Array, hints: Hints, is_text: bool) -> Raw:
         """Return the raw form of an output."""
         if is_text and is_long(Result((array,))):
-            raw: Raw = await carried_out(self._readers, raw_bytes, array, client=client)
+            raw: Raw = await carried_out(self._readers, raw_bytes, array, hints=hints)
             return raw
         return await self._elsewhere(array.nbytes, lambda: raw_view(array))
 
@@ -187,15 +187,15 @@ class Carrier:
 class Carried:
     """A request whose inputs have been read, and the regions of its outputs by their names."""
 
-    __slots__ = ("_carrier", "_client", "_regions", "request")
+    __slots__ = ("_carrier", "_hints", "_regions", "request")
 
     def __init__(
-        self, carrier: Carrier, request: InferRequest, regions: dict[str, Region], client: str
+        self, carrier: Carrier, request: InferRequest, regions: dict[str, Region], hints: Hints
     ) -> None:
         self.request = request
         self._carrier = carrier
         self._regions = regions
-        self._client = client
+        self._hints = hints
 
     def put_now(
         self, wish: Wish, result: Result, lead: tuple[int, ...] = ()
@@ -231,7 +231,7 @@ class Carried:
             if output.place is not None:
                 array = result.outputs[output.position]
                 is_text = output.datatype == BYTES
-                data = await self._carrier.raw_form(array, self._client, is_text)
+                data = await self._carrier.raw_form(array, self._hints, is_text)
                 _check_size(output, len(data))
                 placed.append((i, output.place, data, lead + array.shape))
         for i, place, data, _ in placed:

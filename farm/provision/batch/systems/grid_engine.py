@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from farm.machine.private import user_name
 from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import IDS_AT_ONCE, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
@@ -30,7 +31,6 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_reasons,
 )
 from farm.provision.batch.systems.nodes import processes_per_node, spreads
-from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 
 COMMANDS = ("qsub", "qstat", "qdel")

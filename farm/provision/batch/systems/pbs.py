@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from farm.machine.private import user_name
 from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
 from farm.provision.batch.systems.nodes import identified_by, processes_per_node, spreads
-from farm.provision.batch.systems.user import user_name
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel")
 

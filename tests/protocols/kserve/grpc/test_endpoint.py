@@ -14,9 +14,8 @@ import pytest
 import farm
 from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
 from farm.bodies.readers import Outcome, ReadsHere
-from farm.call import Hints
+from farm.call import CancelCall, Hints
 from farm.declared import Tensors
-from farm.dispatcher.backend import CancelCall
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, InvalidInput, InvalidRequest, ModelNotFound, UnsupportedFeature
 from farm.grpc.call import Caller, Noted
@@ -261,11 +260,11 @@ class Later(ReadsHere):
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        client: str,
+        hints: Hints,
         done: Callable[[Outcome], None],
     ) -> CancelCall:
         inherited = super().execute
-        self.go.append(lambda: inherited(function, *arguments, client=client, done=done))
+        self.go.append(lambda: inherited(function, *arguments, hints=hints, done=done))
         return self._count
 
     def _count(self) -> None:

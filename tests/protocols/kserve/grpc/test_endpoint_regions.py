@@ -19,8 +19,7 @@ from farm.grpc.call import Caller, Noted
 from farm.grpc.messages import GrpcFailure
 from farm.model import Config, Inputs
 from farm.protocols.kserve.grpc.codec import decode, messages
-from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
-from farm.protocols.kserve.grpc.endpoint_regions import failure_of
+from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc, failure_of
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.transports.threads import LocalTransport

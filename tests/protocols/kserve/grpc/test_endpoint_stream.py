@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import farm
-from farm.dispatcher import result_stream
+from farm.dispatcher import dispatcher as dispatching
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Unavailable
 from farm.grpc.call import Caller
@@ -61,7 +61,11 @@ class Forever(farm.Model):
 
     inputs, outputs = {"x": 1}, {"i": 1}
 
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
     def stream(self, inputs: Inputs, config: Config) -> Iterator[Any]:
+        self.begun.set()
         for i in itertools.count():
             yield np.array([float(i)])
 
@@ -108,9 +112,10 @@ class Client:
 
 
 class Served:
-    def __init__(self, dispatcher: Dispatcher, held: Held) -> None:
+    def __init__(self, dispatcher: Dispatcher, held: Held, forever: Forever) -> None:
         self.dispatcher = dispatcher
         self.held = held
+        self.forever = forever
         self.service = KServeGrpc(dispatcher, Repository(dispatcher))
 
     def waiting(self) -> int:
@@ -124,13 +129,13 @@ class Served:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[Served]:
-    held = Held()
-    models = {"held": held, "count": Count(), "forever": Forever()}
+    held, forever = Held(), Forever()
+    models = {"held": held, "count": Count(), "forever": forever}
     dispatcher = Dispatcher([LocalTransport(models, workers=2)])
     dispatcher.start()
     try:
         await dispatcher.wait_for_workers(2, timeout_s=LIMIT_S)
-        yield Served(dispatcher, held)
+        yield Served(dispatcher, held, forever)
     finally:
         held.go.set()
         await dispatcher.close(grace_s=1.0)
@@ -187,7 +192,7 @@ async def test_after_half_closing_what_runs_is_answered() -> None:
         for i in range(5):
             client.ask("held", -1, str(i))
         client.half_close()
-        await until(lambda: farm_.dispatcher.calls_taken == 5)
+        await until(lambda: farm_.dispatcher.calls_open() == 5)
         assert not client.served.done()
         farm_.held.go.set()
         await asyncio.wait_for(client.served, LIMIT_S)
@@ -257,7 +262,7 @@ async def test_a_cancelled_stream_takes_its_calls_back() -> None:
         for i in range(20):
             client.ask("held", -1, str(i))
         client.ask("count", 10**9, "long")
-        await until(lambda: farm_.dispatcher.calls_taken == 21)
+        await until(lambda: farm_.dispatcher.calls_open() == 21)
         client.served.cancel()
         with pytest.raises(asyncio.CancelledError):
             await client.served
@@ -288,12 +293,12 @@ async def test_who_does_not_take_answers_is_not_read_without_end(
 async def test_a_model_that_goes_on_and_on_is_ended_when_nobody_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(result_stream, "MOST_WAITING_BYTES", 100_000)
+    monkeypatch.setattr(dispatching, "MOST_WAITING_BYTES", 100_000)
     async with served() as farm_:
         client = Client(farm_.service)
         client.may_write.clear()
         client.ask("forever", 1)
-        await until(lambda: farm_.dispatcher.calls_taken == 1)
+        await until(farm_.forever.begun.is_set)
         await until(lambda: farm_.idle())
         client.may_write.set()
         await until(lambda: client.answers and client.answers[-1].error_message)
@@ -310,7 +315,7 @@ async def test_the_servers_end_finishes_what_runs() -> None:
     async with served() as farm_:
         client, idle = Client(farm_.service), Client(farm_.service)
         client.ask("held", -1, "a")
-        await until(lambda: farm_.dispatcher.calls_taken == 1)
+        await until(lambda: farm_.dispatcher.calls_open() == 1)
         farm_.service.end_streams()
         with pytest.raises(Unavailable, match="shutting down"):
             await asyncio.wait_for(idle.served, LIMIT_S)

@@ -13,7 +13,7 @@ import pytest
 import farm
 from farm.bodies.body import HEAVY_BYTES
 from farm.model import Config, Inputs
-from farm.protocols.kserve.rest.endpoint_regions import NO_REGIONS
+from farm.protocols.kserve.rest.endpoint import NO_REGIONS
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.settings import Settings
 from tests.support.front_door import WAIT_S, Door, front_door, until

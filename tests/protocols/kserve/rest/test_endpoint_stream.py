@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import farm
-from farm.dispatcher import result_stream
+from farm.dispatcher import dispatcher as dispatching
 from farm.model import Config, Inputs
 from farm.settings import Settings
 from tests.support.front_door import WAIT_S, Door, front_door, until
@@ -149,7 +149,7 @@ def test_who_has_no_token_hears_so_in_the_same_form() -> None:
 def test_a_client_that_reads_too_slowly_hears_no_more(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_stream, "MOST_WAITING_BYTES", 100_000)
+    monkeypatch.setattr(dispatching, "MOST_WAITING_BYTES", 100_000)
     COUNT.closed.clear()
     body = json.dumps({"n": 10**6}).encode()
     path = "/v2/models/count/generate_stream"

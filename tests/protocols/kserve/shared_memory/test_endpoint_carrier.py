@@ -14,7 +14,7 @@ from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.held import HeldBytes, Share
 from farm.bodies.readers import READS_HERE, ReadsHere
 from farm.bodies.unpacking import Refused
-from farm.call import Array, Result
+from farm.call import Array, Hints, Result
 from farm.errors import InvalidInput
 from farm.protocols.kserve.request import (
     IN_REGION,
@@ -70,7 +70,7 @@ def asked(*inputs: InferInput, **outputs: dict[str, Any]) -> InferRequest:
 
 
 async def read(carrier: Carrier, *inputs: InferInput) -> list[Array]:
-    async with carrier.carried(asked(*inputs), True, "c") as carried:
+    async with carrier.carried(asked(*inputs), True, Hints("c")) as carried:
         return [tensor.array for tensor in carried.request.inputs]
 
 
@@ -92,7 +92,7 @@ async def test_inputs_with_and_without_a_place(made: SharedObject, regions: Regi
     made.write(np.array([1, 2], np.int32).tobytes(), 16)
     sent = InferInput("b", "FP64", (1,), np.array([5.0]), {"binary_data_size": 8})
     a = placed("a", (2, 1), 8, 16, datatype="INT32")
-    async with Carrier(regions).carried(asked(a, sent), True, "c") as carried:
+    async with Carrier(regions).carried(asked(a, sent), True, Hints("c")) as carried:
         first, second = carried.request.inputs
     assert first.array.tolist() == [[1], [2]]
     assert first.parameters == {}
@@ -127,7 +127,7 @@ async def test_many_texts_are_split_and_joined_in_a_reader(
     made.write(raw)
     x = placed("x", texts.shape, len(raw), datatype="BYTES")
     carrier = Carrier(regions, Noting())
-    async with carrier.carried(asked(x, y=parameters(len(raw))), True, "c") as carried:
+    async with carrier.carried(asked(x, y=parameters(len(raw))), True, Hints("c")) as carried:
         (tensor,) = carried.request.inputs
         assert tensor.array.tolist() == texts.tolist()
         made.write(bytes(len(raw)))
@@ -158,7 +158,9 @@ async def test_long_copies_leave_the_event_loop_free(made: SharedObject, regions
         size = 8 * count
         x = placed("x", (count,), size)
         threads.clear()
-        async with Carrier(regions).carried(asked(x, y=parameters(size)), True, "c") as carried:
+        async with Carrier(regions).carried(
+            asked(x, y=parameters(size)), True, Hints("c")
+        ) as carried:
             wish = Wish("m", None, [WishedOutput(0, "y", "FP64", False, Place("r", 0, size))])
             await carried.put(wish, Result((carried.request.inputs[0].array,)))
         assert [thread is threading.main_thread() for thread in threads] == [is_here] * 2
@@ -176,7 +178,7 @@ async def test_outputs_are_written_and_left_out(made: SharedObject, regions: Reg
     )
     y, z = np.array([1.5]), np.arange(4, dtype=np.int32)[::-1]  # not in the order of memory
     request = asked(placed("x", (0,), 0), z=parameters(24, 8))
-    async with Carrier(regions).carried(request, True, "c") as carried:
+    async with Carrier(regions).carried(request, True, Hints("c")) as carried:
         left, result = await carried.put(wish, Result((y, z), run_time_s=2.0), (1,))
     assert made.read()[8:24] == np.array([3, 2, 1, 0], np.int32).tobytes()
     assert made.read()[24:32] == bytes(8)
@@ -202,7 +204,7 @@ async def test_an_output_that_is_too_large_writes_nothing(
         ],
     )
     request = asked(y=parameters(8), z=parameters(23, 8))
-    async with Carrier(regions).carried(request, True, "c") as carried:
+    async with Carrier(regions).carried(request, True, Hints("c")) as carried:
         with pytest.raises(
             InvalidInput, match=r"output 'z' \(23 bytes\) should be at least 24 bytes to hold the"
         ):
@@ -217,7 +219,7 @@ async def test_who_is_not_the_owner_is_refused_before_anything_is_looked_up(
     for region in ("r", "nobody"):
         request = asked(placed("x", (1,), 8, region=region))
         with pytest.raises(Refused, match="programs of the user") as caught:
-            async with Carrier(regions).carried(request, False, "c"):
+            async with Carrier(regions).carried(request, False, Hints("c")):
                 raise AssertionError
         assert caught.value.status == 403
 
@@ -229,7 +231,7 @@ async def test_unknown_regions_of_inputs_and_outputs(regions: Regions) -> None:
         asked(y=parameters(8, region="q")),
     ):
         with pytest.raises(Refused, match="Unable to find shared memory region: 'q'"):
-            async with Carrier(regions).carried(request, True, "c"):
+            async with Carrier(regions).carried(request, True, Hints("c")):
                 raise AssertionError
 
 
@@ -242,7 +244,7 @@ async def test_places_beyond_the_region_are_refused_before_the_call(regions: Reg
         asked(y=parameters(8, LONG)),
     ):
         with pytest.raises(InvalidInput, match="Invalid offset"):
-            async with Carrier(regions).carried(request, True, "c"):
+            async with Carrier(regions).carried(request, True, Hints("c")):
                 raise AssertionError
 
 
@@ -258,7 +260,7 @@ async def test_regions_are_kept_while_a_request_uses_them(
     made: SharedObject, regions: Regions
 ) -> None:
     wish = Wish("m", None, [WishedOutput(0, "y", "FP64", True, Place("r", 0, 8))])
-    async with Carrier(regions).carried(asked(y=parameters(8)), True, "c") as carried:
+    async with Carrier(regions).carried(asked(y=parameters(8)), True, Hints("c")) as carried:
         regions.unregister()
         assert open_of(made.path) == 1
         await carried.put(wish, Result((np.array([2.5]),)))
@@ -274,7 +276,7 @@ async def test_an_object_that_is_cut_fails_its_requests_alone(
     carrier = Carrier(regions)
     request = asked(placed("x", (2,), 16), y=parameters(8, 16))
     wish = Wish("m", None, [WishedOutput(0, "y", "FP64", True, Place("r", 16, 8))])
-    async with carrier.carried(request, True, "c") as carried:
+    async with carrier.carried(request, True, Hints("c")) as carried:
         made.cut(20)  # while the model runs
         with pytest.raises(InvalidInput, match=r"region 'r' was cut: its object .* holds 20 of"):
             await carried.put(wish, Result((np.ones(1),)))
@@ -330,10 +332,10 @@ async def test_requests_wait_for_memory_and_give_it_back(regions: Regions) -> No
     order: list[str] = []
 
     async def second() -> None:
-        async with carrier.carried(whole, True, "c"):
+        async with carrier.carried(whole, True, Hints("c")):
             order.append("second")
 
-    async with carrier.carried(whole, True, "c"):
+    async with carrier.carried(whole, True, Hints("c")):
         assert held.used == LONG
         waiting = asyncio.create_task(second())
         cancelled = asyncio.create_task(second())

@@ -11,7 +11,6 @@ import pytest
 
 from farm.bodies.unpacking import Refused
 from farm.errors import InvalidInput, UnsupportedFeature
-from farm.machine import shared_memory
 from farm.protocols.kserve.shared_memory import regions as regions_module
 from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.shared_memory.regions import (
@@ -239,8 +238,8 @@ def test_cuda_is_refused_by_name() -> None:
 def test_other_systems_have_no_shared_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
+    assert is_offered()
     monkeypatch.setattr(regions_module, "OBJECTS", tmp_path / "none")
     assert not is_offered()
     with pytest.raises(UnsupportedFeature, match=r"it has no .*none; send the data itself"):
         Regions().register("r", "/r", 0, 1)
-    assert shared_memory.OBJECTS.is_dir()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import Unavailable
+from farm.machine.private import user_name
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.script import job_script
 from farm.provision.batch.system import BatchError, Stand, SubmissionRefused
@@ -20,7 +21,6 @@ from farm.provision.batch.systems.grid_engine import (
     GridEngine,
     clean,
 )
-from farm.provision.batch.systems.user import user_name
 from farm.settings import SettingsError
 from tests.provision.batch.systems.test_grid_engine_output import NO_JOBS, RECORDED, one_job
 

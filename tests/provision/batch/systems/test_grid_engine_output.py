@@ -40,9 +40,9 @@ def recorded(name: str) -> str:
     return (RECORDED / name).read_text()
 
 
-def one_job(state: str, of: str = "pending") -> str:
+def one_job(state: str, of: str = "pending", name: str = "farm-a+1") -> str:
     row = (
-        f'<job_list state="{of}"><JB_job_number>7</JB_job_number><JB_name>farm-a+1</JB_name>'
+        f'<job_list state="{of}"><JB_job_number>7</JB_job_number><JB_name>{name}</JB_name>'
         f"<JB_owner>root</JB_owner><state>{state}</state><queue_name>main.q@n1</queue_name>"
         "</job_list>"
     )

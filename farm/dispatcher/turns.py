@@ -1,0 +1,184 @@
+"""When the dispatcher acts: at the end of a turn of the event loop, or at a set time.
+
+A turn is an iteration of the event loop. The calls and answers that arrive in one turn are acted on
+together, so that they share messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING, Protocol
+
+from farm.machine.spinning import SPIN_S, ShortWaits, give_way
+from farm.scheduler.core import Scheduler
+
+if TYPE_CHECKING:
+    from farm.dispatcher.dispatcher import Dispatcher
+
+
+class Late(Protocol):
+    """A part of the dispatcher that puts off work to the end of the turn."""
+
+    @property
+    def put_off(self) -> Sized:
+        """The work to do; `turn` is only called while there is some."""
+
+    def turn(self) -> None:
+        """Do this work, or a part of it that does not hold up the event loop."""
+
+
+class LoopTurns:
+    """Acts once at the end of each turn in which there is something to act on."""
+
+    def __init__(self, scheduler: Scheduler, dispatcher: Dispatcher) -> None:
+        self._scheduler = scheduler
+        self._dispatcher = dispatcher
+        self._late: tuple[Late, ...] = ()
+        self._after: list[Callable[[], None]] = []
+        self._timer = Timer(self.act)
+        self._acts_soon = False
+        self._late_again = False
+
+    def each_turn(self, *late: Late) -> None:
+        """Let these do what they have put off, in this order, before every action."""
+        self._late = late
+
+    def after_acting(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time after actions, which may include outcomes, are carried out."""
+        self._after.append(callback)
+
+    def later(self) -> None:
+        """Act on what a `Late` has put off, in a further turn if they are at work now."""
+        self._late_again = True
+        if not self._acts_soon:
+            self._acts_soon = True
+            asyncio.get_running_loop().call_soon(self._act_in_turn)
+
+    def soon(self) -> None:
+        """Act in the next turn, or at the end of this one."""
+        # Calls that arrive in one iteration of the event loop are sent together in one message.
+        if not self._acts_soon:
+            self._acts_soon = True
+            asyncio.get_running_loop().call_soon(self._act_in_turn)
+
+    def act_on(self, tell: Callable[[], None]) -> None:
+        """Run `tell`, which reports facts, and carry out the resulting actions at once.
+
+        Facts reported outside `act_on` are acted on in the next iteration of the event loop.
+        """
+        self._acts_soon = True
+        try:
+            tell()
+        finally:
+            self.act()
+
+    def _act_in_turn(self) -> None:
+        if self._acts_soon:  # else another call of `act` has done it
+            self.act()
+
+    def act(self) -> None:
+        """Have everything carried out that the scheduler requests now."""
+        self._acts_soon = True  # no new callback: the calls that start here are acted on below
+        self._late_again = False
+        for late in self._late:
+            if late.put_off:
+                late.turn()
+        self._acts_soon = False
+        while actions := self._scheduler.actions(now := time.monotonic()):
+            self._dispatcher.carry_out(actions, now)
+            if not self._acts_soon:  # no fact was reported meanwhile
+                break
+        for callback in self._after:
+            callback()
+        if self._late_again:
+            self.soon()
+        self._timer.set(self._scheduler.wakeup())
+
+    def end(self) -> None:
+        """Act at no set time any more."""
+        self._timer.set(None)
+
+
+class Timer:
+    """Calls `on_time` at the time that was set last, on the running event loop.
+
+    at: that time; None: never.
+    """
+
+    def __init__(self, on_time: Callable[[], None]) -> None:
+        self._on_time = on_time
+        self._handle: asyncio.TimerHandle | None = None
+        self.at: float | None = None
+
+    def set(self, at: float | None) -> None:
+        """Set the time, by time.monotonic(); None: never."""
+        if at == self.at:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle, self.at = None, at
+        if at is not None:
+            delay = max(0.0, at - time.monotonic())
+            self._handle = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._handle = self.at = None
+        self._on_time()
+
+
+class Changes:
+    """Wakes those who wait for a condition, to check it again."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.tell = self._event.set
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the condition is true; return whether it is after `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._event.clear()
+                    await self._event.wait()
+        return condition()
+
+
+class LoneCaller:
+    """Spins after steps of a lone caller, for at most SPIN_S; other events are served at once.
+
+    calls_open: gives the number of calls without an outcome.
+    """
+
+    def __init__(
+        self, calls_open: Callable[[], int], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._calls_open = calls_open
+        self._clock = clock
+        # For the next request, without an open call, and for the answer to the only open one.
+        self._waits = ShortWaits(clock), ShortWaits(clock)
+        self._wait: ShortWaits | None = None  # the present one; None: there are several calls
+        self._since = 0.0
+        self._spins = False
+
+    def acted(self) -> None:
+        """Note that the dispatcher has acted: on a request, or on an answer."""
+        now = self._clock()
+        if self._wait is not None:
+            self._wait.ended(self._since, now)
+        count = self._calls_open()
+        self._wait = self._waits[count] if count < 2 else None
+        self._since = now
+        if self._wait is not None and self._wait.likely and not self._spins:
+            self._spins = True
+            asyncio.get_running_loop().call_soon(self._spin)
+
+    def _spin(self) -> None:
+        wait = self._wait
+        if wait is None or not wait.likely or self._clock() - self._since >= SPIN_S:
+            self._spins = False
+            return
+        give_way()
+        asyncio.get_running_loop().call_soon(self._spin)

@@ -1,0 +1,116 @@
+"""Futures over a line: pending until the outcome, cancelled as in the standard library."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError, as_completed, wait
+
+import pytest
+
+from farm.call import Hints, Result
+from farm.client.line import CallFuture, as_it_is, submit, submit_all
+from farm.errors import InvalidOutput, ModelFailed
+from tests.support.scripted_lines import HandLine, cube_calls
+from tests.support.time_limits import scaled
+
+HINTS = Hints("me", 3, 1.0)
+LIMIT_S = scaled(10.0)
+
+
+@pytest.fixture
+def line() -> HandLine:
+    return HandLine()
+
+
+def send(line: HandLine, x: int = 2) -> CallFuture[Result]:
+    return submit(line, cube_calls(x + 1)[x], HINTS, as_it_is)
+
+
+def test_a_future_resolves(line: HandLine) -> None:
+    future = send(line)
+    assert not future.done()
+    assert not future.running()
+    assert line.hints == [HINTS]
+    line.answer(1)
+    assert future.result(0).outputs[0].tolist() == [8.0]
+
+
+def test_what_convert_makes_is_the_result(line: HandLine) -> None:
+    future = submit(line, cube_calls(3)[2], HINTS, lambda result: float(result.outputs[0][0]))
+    line.answer(1)
+    assert future.result(0) == 8.0
+
+
+def test_what_convert_raises_is_raised(line: HandLine) -> None:
+    def refuse(result: Result) -> None:
+        raise InvalidOutput("too long")
+
+    future = submit(line, cube_calls(1)[0], HINTS, refuse)
+    line.answer(1)
+    with pytest.raises(InvalidOutput, match="too long"):
+        future.result(0)
+
+
+def test_an_error_is_raised_as_it_came(line: HandLine) -> None:
+    future = send(line)
+    error = ModelFailed("no", detail="traceback")
+    line.answer(1, outcome=error)
+    assert future.exception(0) is error
+
+
+def test_several_futures_leave_in_one_message(line: HandLine) -> None:
+    futures = submit_all(line, cube_calls(3), HINTS, lambda result: float(result.outputs[0][0]))
+    assert [len(message) for message in line.messages] == [3]
+    assert futures[1].cancel()
+    assert line.taken == [2]
+    line.answer_all()
+    assert [futures[k].result(LIMIT_S) for k in (0, 2)] == [0.0, 8.0]
+    assert submit_all(line, [], HINTS, as_it_is) == []
+    assert len(line.messages) == 1
+
+
+def test_cancelling_takes_the_call_back(line: HandLine) -> None:
+    future = send(line)
+    assert future.cancel()
+    assert line.taken == [1]
+    assert future.cancelled()
+    with pytest.raises(CancelledError):
+        future.result(0)
+    assert future.cancel()  # still
+    assert line.taken == [1]
+
+
+def test_who_waits_hears_of_a_cancelled_call(line: HandLine) -> None:
+    future = send(line)
+    waiter = threading.Thread(target=wait, args=([future],))
+    waiter.start()
+    future.cancel()
+    waiter.join(LIMIT_S)
+    assert not waiter.is_alive()
+
+
+def test_an_answered_call_cannot_be_cancelled(line: HandLine) -> None:
+    future = send(line)
+    line.answer(1)
+    assert not future.cancel()
+    assert line.taken == []
+
+
+def test_an_answer_may_cross_with_the_cancelling(line: HandLine) -> None:
+    """The line delivers the outcome of a call just as the call is cancelled."""
+    future = send(line)
+    key, call, receiver = line.waiting.pop(1)
+    assert future.cancel()
+    assert line.taken == []
+    receiver.put(key, Result(call.inputs))
+    receiver.flush()
+    assert future.cancelled()
+    assert wait([future], timeout=0).done == {future}
+
+
+def test_futures_complete_out_of_order(line: HandLine) -> None:
+    futures = [send(line, x) for x in range(3)]
+    done = as_completed(futures, timeout=LIMIT_S)
+    for x in (2, 0, 1):
+        line.answer(x + 1)
+        assert next(done) is futures[x]

@@ -1,0 +1,42 @@
+"""Ended calls as tests make them, and what failed of a dispatcher's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.ended import EndedCall, EndedCalls, Failure
+from farm.scheduler.actions import Outcome, Reply
+from farm.scheduler.state import Task
+
+
+class AtOnce(EndedCalls):
+    """A stream that folds each record at once, without an event loop."""
+
+    def add(self, ended: EndedCall) -> None:
+        self._new.append(ended)
+        self.fold()
+
+    def end(
+        self, task: Task, outcome: Outcome, now: float, *, calls: int = 1, fails: int = 0
+    ) -> None:
+        """Record the outcome of a task."""
+        worker = task.attempt.worker.id if hasattr(task, "attempt") else None
+        self.answered(Reply(task, outcome, 0.0, worker), outcome, calls, fails, now)
+
+
+class Failures:
+    """The failures of a dispatcher's calls, in their order."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._stream = dispatcher.ended
+        self._heard: list[Failure] = []
+        self._stream.add_window(self)
+
+    def fold(self, records: Sequence[EndedCall]) -> None:
+        self._heard += [each.failure for each in records if each.failure is not None]
+
+    def __call__(self) -> list[Failure]:
+        """Return them."""
+        self._stream.fold()
+        return self._heard

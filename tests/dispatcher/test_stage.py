@@ -1,0 +1,110 @@
+"""Every stage starts calls, and cancels those that it has started: a contract of all of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.stage import tell
+from farm.errors import ModelFailed
+from farm.scheduler.actions import Outcome
+from farm.scheduler.state import TaskId
+from tests.dispatcher.test_dispatcher import CUBE, cube, turns
+from tests.dispatcher.test_gathering import Asked, known
+from tests.dispatcher.test_reuse import Memory, rows
+from tests.dispatcher.test_reuse import up as up_with
+from tests.scheduler.invariants import check
+from tests.support.coroutines import on_loop
+
+PAIR = ModelInfo(
+    "cube", CUBE.inputs, CUBE.outputs, frozenset({Operation.EVALUATE, Operation.GRADIENT})
+)
+BOTH = Call(
+    "cube",
+    Operation.VALUE_AND_GRADIENT,
+    (np.ones(1),),
+    derivative=Derivative(0, 0, sens=np.ones(1)),
+)
+
+
+class Kind(NamedTuple):
+    """Calls that a stage keeps; one of them, by default the last, is cancelled."""
+
+    calls: list[Call]
+    memory: Memory | None = None
+    model: ModelInfo = CUBE
+    cancelled: int = -1
+
+
+class Forgetful(Memory):
+    """Looks calls up, but knows none."""
+
+    reuses = False
+
+
+KINDS = {
+    "a task": Kind([cube(1.0)]),
+    "a task that is not reused": Kind([cube(1.0)], Forgetful()),
+    "a call of many rows": Kind([rows(*range(1, 9))]),
+    "a pair": Kind([BOTH], model=PAIR),
+    "a task for which others may wait": Kind([cube(1.0)], Memory()),
+    "a call that waits for another": Kind([cube(1.0), cube(1.0)], Memory()),
+    "a task for which another waits": Kind([cube(1.0), cube(1.0)], Memory(), cancelled=0),
+    "a known call": Kind([cube(2.0)], Memory(x2=8.0)),
+    "rows that are in flight elsewhere": Kind([cube(1.0), rows(1.0, 2.0)], Memory(), PAIR),
+    "a pair with a memory": Kind([BOTH], Memory(), PAIR),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@on_loop
+async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind) -> None:
+    dispatcher, worker = up_with(kind.memory or Forgetful(), kind.model)
+    outcomes: list[list[Outcome]] = [[] for _ in kind.calls]
+    ids = [
+        dispatcher.start_call(call, Hints(), found.append)
+        for call, found in zip(kind.calls, outcomes, strict=True)
+    ]
+    task_id, of_cancelled = ids.pop(kind.cancelled), outcomes.pop(kind.cancelled)
+    assert dispatcher.stages.cancel(task_id)
+    assert not dispatcher.stages.cancel(task_id), "it is not open any more"
+    while not all(outcomes):
+        await worker.evaluate()
+        await turns()
+    assert of_cancelled == []
+    assert dispatcher.stages.are_over()
+    check(dispatcher._scheduler)
+
+
+@on_loop
+async def test_a_gathered_call_is_cancelled_before_and_after_it_has_a_task() -> None:
+    async with known() as (dispatcher, _):
+        for wait in (0, 1):
+            asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
+            await turns(wait)
+            for task_id in asked.ids:
+                assert dispatcher.stages.cancel(task_id)
+                assert not dispatcher.stages.cancel(task_id)
+            await turns()
+            assert not any(asked.outcomes.values())
+            assert dispatcher.stages.are_over()
+
+
+@on_loop
+async def test_an_unknown_call_is_not_cancelled() -> None:
+    for memory in (Memory(), Forgetful()):
+        dispatcher, _ = up_with(memory)
+        assert not dispatcher.stages.cancel(TaskId(-7))
+        assert not dispatcher.stages.cancel(TaskId(7))
+
+
+def test_a_receiver_says_how_many_calls_end_and_fail_or_is_one_call() -> None:
+    done, stopped = Result(()), Result((), failed=ModelFailed("diverged"))
+    outcomes: list[Outcome] = [done, stopped, ModelFailed("diverged")]
+    assert [tell(lambda outcome: None, each, 4) for each in outcomes] == [(1, 0), (1, 1), (1, 1)]
+    assert [tell(lambda outcome: (8, 2), each, 4) for each in outcomes] == [(4, 2)] * 3
+    assert [tell(lambda outcome: (0, 1), each, 4) for each in outcomes] == [(0, 1)] * 3
+    assert [tell(None, each, 4) for each in outcomes] == [(1, 0), (1, 0), (0, 0)]

@@ -1,0 +1,315 @@
+"""value_and_gradient of models that lack it: an evaluation and a gradient, answered as one call."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.stage import OnDone
+from farm.dispatcher.stages import Pairs
+from farm.errors import (
+    DeadlineExceeded,
+    FarmError,
+    ModelFailed,
+    Overloaded,
+    Unavailable,
+    UnsupportedFeature,
+    WorkerLost,
+)
+from farm.scheduler.state import TaskId, WorkerId
+from tests.dispatcher.test_dispatcher import W1, W2, Recorder, turns, up
+from tests.support.coroutines import on_loop, until
+
+BOTH = Operation.VALUE_AND_GRADIENT
+SPLIT = ModelInfo(
+    "split",
+    (TensorInfo("x", (2,)),),
+    (TensorInfo("y", (1,)),),
+    frozenset({Operation.EVALUATE, Operation.GRADIENT}),
+)
+KEEPS = replace(SPLIT, name="keeps", keeps_point=True)
+WHOLE = replace(SPLIT, name="whole", operations=SPLIT.operations | {BOTH})
+MODELS = (SPLIT, KEEPS, WHOLE)
+
+VALUE = Result((np.array([5.0]),), 0.25)
+GRADIENT = Result((np.array([2.0, 4.0]),), 0.5)
+
+
+def asked(model: str = "split", config: str = '{"k":1}') -> Call:
+    wrt = Derivative(0, 0, sens=np.ones(1))
+    return Call(model, BOTH, (np.array([1.0, 2.0]),), config, wrt)
+
+
+class Outcomes(list[Result | FarmError]):
+    """Collects the outcomes of a call; there must be one."""
+
+    def one(self) -> Result:
+        (outcome,) = self
+        if isinstance(outcome, FarmError):
+            raise outcome
+        return outcome
+
+
+def started(
+    dispatcher: Dispatcher, hints: Hints | None = None, model: str = "split"
+) -> tuple[TaskId, Outcomes]:
+    outcomes = Outcomes()
+    return dispatcher.start_call(asked(model), hints or Hints(), outcomes.append), outcomes
+
+
+async def both_sent(transport: Recorder) -> tuple[tuple[WorkerId, TaskId], tuple[WorkerId, TaskId]]:
+    """Return worker and task of the evaluation, and those of the gradient."""
+    found = {}
+    for _ in range(2):
+        worker, task_id, call = await transport.next()
+        assert call.config == '{"k":1}'
+        assert (call.derivative is None) == (call.operation is Operation.EVALUATE)
+        found[call.operation] = worker, task_id
+    return found[Operation.EVALUATE], found[Operation.GRADIENT]
+
+
+def two_workers(**limits: int) -> tuple[Dispatcher, Recorder]:
+    dispatcher, transport = up(**limits)
+    transport.join(W1, MODELS)
+    transport.join(W2, MODELS)
+    return dispatcher, transport
+
+
+@pytest.mark.parametrize("first", ["value", "gradient"])
+def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
+    @on_loop
+    async def run() -> None:
+        dispatcher, transport = two_workers()
+        _, outcomes = started(dispatcher)
+        value, gradient = await both_sent(transport)
+        assert value[0] != gradient[0]
+        answers = [(value, VALUE), (gradient, GRADIENT)]
+        for (worker, task_id), answer in answers if first == "value" else answers[::-1]:
+            assert outcomes == []
+            dispatcher.finished(worker, [(task_id, answer)])
+            await turns()
+        result = outcomes.one()
+        assert [array.tolist() for array in result.outputs] == [[5.0], [2.0, 4.0]]
+        assert (result.run_time_s, result.worker) == (0.75, "2 workers")
+        assert dispatcher.calls_open() == 0
+
+    run()
+
+
+@pytest.mark.parametrize("model", ["keeps", "whole"])
+def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(model: str) -> None:
+    @on_loop
+    async def run() -> None:
+        dispatcher, transport = two_workers()
+        _, outcomes = started(dispatcher, model=model)
+        worker, task_id, call = await transport.next()
+        assert call.operation is BOTH
+        await turns()
+        assert transport.sent == []
+        dispatcher.finished(worker, [(task_id, Result(VALUE.outputs + GRADIENT.outputs, 0.5))])
+        await turns()
+        assert len(outcomes.one().outputs) == 2
+
+    run()
+
+
+@on_loop
+async def test_the_first_error_is_the_outcome_and_cancels_the_other() -> None:
+    dispatcher, transport = two_workers()
+    _, outcomes = started(dispatcher)
+    (v_worker, value), (g_worker, gradient) = await both_sent(transport)
+    dispatcher.finished(g_worker, [(gradient, ModelFailed("no slope"))])
+    await turns()
+    assert dispatcher.calls_open() == 0
+    dispatcher.finished(v_worker, [(value, VALUE)])
+    await turns()
+    with pytest.raises(ModelFailed, match="no slope"):
+        outcomes.one()
+
+
+@on_loop
+async def test_two_errors_are_one_outcome() -> None:
+    dispatcher, transport = two_workers()
+    _, outcomes = started(dispatcher)
+    (v_worker, value), (g_worker, gradient) = await both_sent(transport)
+
+    def tell() -> None:
+        dispatcher.finished(v_worker, [(value, ModelFailed("no value"))])
+        dispatcher.finished(g_worker, [(gradient, ModelFailed("no slope"))])
+
+    dispatcher.turns.act_on(tell)
+    with pytest.raises(ModelFailed, match="no value"):
+        outcomes.one()
+
+
+@on_loop
+async def test_cancelling_cancels_both() -> None:
+    dispatcher, transport = two_workers()
+    for answered in (False, True):
+        call_id, outcomes = started(dispatcher)
+        (v_worker, value), (g_worker, gradient) = await both_sent(transport)
+        if answered:
+            dispatcher.finished(v_worker, [(value, VALUE)])
+            await turns()
+        dispatcher.cancel(call_id)
+        assert dispatcher.calls_open() == 0
+        dispatcher.finished(v_worker, [(value, VALUE)])
+        dispatcher.finished(g_worker, [(gradient, GRADIENT)])
+        await turns()
+        assert outcomes == []
+        dispatcher.cancel(call_id)  # it is gone, which is no error
+
+
+class Receiver(Outcomes):
+    """A list that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("end", ["answer", "error", "cancelled", "refused"])
+def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
+    """The front door seldom searches for garbage cycles, and not at all among many objects."""
+
+    @on_loop
+    async def run() -> None:
+        dispatcher, transport = two_workers(max_queued_per_client=1 + (end != "refused"))
+        receiver = Receiver()
+        left = weakref.ref(receiver)
+        try:
+            call_id = dispatcher.start_call(asked(), Hints(), receiver.append)
+        except Overloaded:
+            assert end == "refused"
+        else:
+            sent = await both_sent(transport)
+            if end == "cancelled":
+                dispatcher.cancel(call_id)
+            for worker, task_id in sent:
+                outcome = ModelFailed("no value") if end == "error" else VALUE
+                dispatcher.finished(worker, [(task_id, outcome)])
+            await turns()
+            assert len(receiver) == (end != "cancelled")
+        del receiver
+        await turns()
+        assert left() is None
+
+    gc.disable()
+    try:
+        run()
+    finally:
+        gc.enable()
+
+
+@on_loop
+async def test_a_lost_worker_costs_one_run_of_its_half() -> None:
+    dispatcher, transport = two_workers()
+    _, outcomes = started(dispatcher)
+    (v_worker, value), (g_worker, gradient) = await both_sent(transport)
+    dispatcher.finished(v_worker, [(value, VALUE)])
+    dispatcher.worker_left(g_worker, "killed")
+    worker, task_id, call = await transport.next()
+    assert (worker, task_id, call.operation) == (v_worker, gradient, Operation.GRADIENT)
+    dispatcher.finished(worker, [(task_id, GRADIENT)])
+    await turns()
+    assert outcomes.one().worker == v_worker
+
+
+@on_loop
+async def test_what_must_not_run_twice_fails_with_its_worker() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (replace(SPLIT, repeatable=False),))
+    _, outcomes = started(dispatcher)
+    await transport.next()
+    dispatcher.worker_left(W1, "killed")
+    await turns()
+    with pytest.raises(WorkerLost):
+        outcomes.one()
+    assert dispatcher.calls_open() == 0
+
+
+@on_loop
+async def test_hints_hold_for_both() -> None:
+    dispatcher, _ = up()
+    dispatcher.expect(MODELS)
+    _, outcomes = started(dispatcher, Hints("me", 3, deadline_s=0.02, chain="c"))
+    rows = [row for row in dispatcher.snapshot()["queues"] if row["queued"]]
+    assert sorted(row["operation"] for row in rows) == ["evaluate", "gradient"]
+    await until(lambda: outcomes)
+    with pytest.raises(DeadlineExceeded):
+        outcomes.one()
+    assert dispatcher.calls_open() == 0
+
+
+@pytest.mark.parametrize("chain", [None, "", "c"])
+def test_a_pair_is_one_caller(chain: str | None) -> None:
+    given: list[Hints] = []
+
+    class Inner:
+        def start(
+            self, call: Call, hints: Hints, done: OnDone, now: float, lost_on: tuple[str, ...] = ()
+        ) -> TaskId:
+            given.append(hints)
+            assert now == 7.0
+            return TaskId(len(given))
+
+        def cancel(self, task_id: TaskId) -> bool:
+            raise AssertionError("no half is cancelled")
+
+    dispatcher, _ = up()
+    dispatcher.expect(MODELS)
+    pairs = Pairs(dispatcher.stages.context, Inner())
+    hints = Hints("me", 3, 1.0, 2.0, chain)
+    pairs.start(asked(), hints, Outcomes().append, 7.0)
+    assert given == [replace(hints, chain="pair -1" if chain is None else chain)] * 2
+
+
+@on_loop
+async def test_if_one_half_is_refused_none_runs() -> None:
+    dispatcher, transport = up(max_queued_per_client=1)
+    dispatcher.expect(MODELS)
+    with pytest.raises(Overloaded):
+        started(dispatcher)
+    assert dispatcher.calls_open() == 0
+    transport.join(W1, MODELS)
+    await turns()
+    assert transport.sent == []
+
+
+@on_loop
+async def test_a_model_without_both_parts_is_refused() -> None:
+    dispatcher, transport = up()
+    transport.join(W1, (replace(SPLIT, operations=frozenset({Operation.EVALUATE})),))
+    with pytest.raises(UnsupportedFeature, match="does not offer value_and_gradient"):
+        await dispatcher.submit(asked(config="{}"))
+    # With a config that the farm does not know yet, the worker decides.
+    started(dispatcher)
+    _, _, call = await transport.next()
+    assert call.operation is BOTH
+
+
+@on_loop
+async def test_statistics_count_one_call_and_two_runs() -> None:
+    dispatcher, transport = two_workers()
+    _, outcomes = started(dispatcher)
+    for (worker, task_id), answer in zip(
+        await both_sent(transport), (VALUE, GRADIENT), strict=True
+    ):
+        dispatcher.finished(worker, [(task_id, answer)])
+    await turns()
+    assert len(outcomes) == 1
+    counted = dispatcher.statistics()["split"]
+    assert (counted.success.count, counted.fail.count, counted.executions) == (1, 0, 2.0)
+    assert counted.compute.seconds == 0.75
+
+
+@on_loop
+async def test_a_farm_that_shuts_down_answers_once() -> None:
+    dispatcher, transport = two_workers()
+    _, outcomes = started(dispatcher)
+    await both_sent(transport)
+    dispatcher.give_up()
+    with pytest.raises(Unavailable):
+        outcomes.one()

@@ -1,0 +1,124 @@
+"""Placing takes up credit and charges, and releasing returns them exactly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.call import Operation
+from farm.errors import ModelFailed
+from farm.scheduler.accounts import SLOT
+from tests.scheduler.invariants import check
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
+
+
+def test_call_holds_a_slot_while_it_runs(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit(client="a")
+    farm.expect(sent("w", task))
+    assert farm.account("a").held == SLOT
+    assert farm.worker("w").lots == 1
+    assert farm.worker("w").busy_since == 0.0
+    farm.finish("w", task)
+    farm.expect(replied(task, 1.0, "w"))
+    assert farm.account("a").held == 0
+    assert farm.worker("w").lots == 0
+    assert farm.worker("w").busy_since is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    prefetch=st.sampled_from([0, 1, 2, 7, 40, 256]),
+    rows=st.lists(st.integers(1, 7), min_size=1, max_size=9),
+)
+def test_calls_that_may_wait_at_one_slot_hold_that_slot_together(
+    prefetch: int, rows: list[int]
+) -> None:
+    farm = Recorder()
+    farm.join("w", model(max_batch=sum(rows)))
+    farm.run_times().prefetch = prefetch
+    for _ in range(1 + prefetch):
+        for each in rows:
+            farm.submit(call(rows=each), client="a")
+        farm.scheduler.actions(farm.now)
+    check(farm.scheduler)
+    assert farm.worker("w").lots == 1 + prefetch
+    assert farm.account("a").held // SLOT == 1
+    assert farm.account("a").held < SLOT * 1.01
+
+
+def test_description_holds_nothing(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit(call(operation=Operation.DESCRIBE), client="a")
+    farm.expect(sent("w", task))
+    assert farm.account("a").held == 0
+    assert farm.worker("w").lots == 0
+    assert farm.worker("w").busy_since is not None
+    farm.finish("w", task, 0.25)
+    farm.expect(replied(task, 0.25, "w"))
+    assert farm.account("a").used_s == pytest.approx(0.25)
+
+
+def test_unknown_run_times_are_charged_next_to_nothing(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit(client="a")
+    farm.expect(sent("w", task))
+    assert 0 < farm.account("a").used_s < 1e-5
+
+
+def test_failed_call_tells_nothing_of_run_times(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.submit()
+    farm.expect(sent("w", task))
+    farm.finish("w", task, ModelFailed("it raised"))
+    farm.expect(replied(task, ModelFailed, "w"))
+    assert farm.run_times().count == 0
+
+
+def test_batch_of_which_the_first_call_failed_tells_its_run_time(farm: Recorder) -> None:
+    farm.join("w", model(max_batch=4))
+    running = farm.submit()
+    farm.expect(sent("w", running))
+    tasks = farm.submit_many(3)
+    farm.finish("w", running, ModelFailed("it raised"))
+    farm.expect(replied(running, ModelFailed, "w"), sent("w", *tasks))
+    farm.finish("w", tasks[0], ModelFailed("it raised"))
+    farm.finish("w", tasks[1], 3.0)
+    farm.finish("w", tasks[2], 3.0)
+    farm.expect(
+        replied(tasks[0], ModelFailed, "w"),
+        replied(tasks[1], 3.0, "w"),
+        replied(tasks[2], 3.0, "w"),
+    )
+    assert farm.run_times().count == 1
+
+
+def test_call_that_waited_for_a_worker_to_come_tells_of_no_overhead(
+    farm: Recorder,
+) -> None:
+    farm.join("w", slots=0)
+    first = farm.submit()
+    farm.after(1.0).join("new")
+    farm.expect(sent("new", first))
+    assert farm.task(first).attempt.refill
+    farm.after(1.0).finish("new", first)
+    farm.expect(replied(first, 1.0, "new"))
+    second = farm.submit()  # submitted at the same moment: it did not wait for the answer
+    farm.expect(sent("new", second))
+    assert not farm.task(second).attempt.refill
+
+
+def test_call_knows_whether_it_found_its_worker_free(farm: Recorder) -> None:
+    """`alone` measures overhead; `refill` marks a worker that idled although a call waited."""
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks = farm.submit_many(2)
+    farm.expect(sent("w", *tasks))
+    assert [farm.task(t).attempt.alone for t in tasks] == [True, False]
+    assert [farm.task(t).attempt.refill for t in tasks] == [False, False]
+    farm.after(1.0).finish("w", tasks[0], SHORT_S)
+    farm.hand_back("w", tasks[1])
+    farm.expect(replied(tasks[0], SHORT_S, "w"), sent("w", tasks[1]))
+    assert farm.task(tasks[1]).attempt.alone
+    assert farm.task(tasks[1]).attempt.refill
