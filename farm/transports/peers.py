@@ -41,6 +41,12 @@ GROUP_GRACE_S = 10.0
 That of Open MPI takes more than a second.
 """
 
+KILLED_KNOWN = 1000
+"""Workers whose supervisors told their deaths last: none of them joins again.
+
+Each has a name of its own, and is killed within moments.
+"""
+
 PROBES_AT_ONCE = 400
 """Maximum number of workers probed in one step, so that thousands hold up nothing else."""
 
@@ -171,6 +177,7 @@ class Peers:
         self._workers: dict[WorkerId, _JoinedWorker] = {}
         self._by_line: dict[bytes, tuple[WorkerId, _JoinedWorker]] = {}
         self._supervisors: dict[bytes, PeerLine] = {}
+        self._killed: deque[WorkerId] = deque(maxlen=KILLED_KNOWN)
         self._to_probe: deque[tuple[WorkerId, _JoinedWorker]] = deque()  # in this round
         self._traffic = Traffic()  # of calls, answers, and all that peers send
         self._patient_until = 0.0
@@ -356,6 +363,8 @@ class Peers:
         known = self._workers.get(worker)
         if known is not None and known.line.name != line.name:
             raise InvalidRequest(f"worker {worker!r} is here already, by another connection")
+        if worker in self._killed:  # its supervisor tells us so before it does it
+            return
         line.send(wire.encode(Kind.WELCOME, life))
         if known is None or known.life != life:  # otherwise our WELCOME was late, or lost
             self._forget(worker)
@@ -371,10 +380,13 @@ class Peers:
         """Process a supervisor's message: it joins, or reports the death of one of its workers."""
         loss = wire.decode_loss(message)
         self._supervisors[supervisor.name] = supervisor
-        peer = None if loss is None else self._workers.get(WorkerId(loss.worker))
-        if loss is None or peer is None:
+        if loss is None:
             return
         worker = WorkerId(loss.worker)
+        self._killed.append(worker)
+        peer = self._workers.get(worker)
+        if peer is None:
+            return
         # Messages sent before it died count: read the answers under way before the loss.
         for frames in peer.line.rest():
             self.received(peer.line, frames)

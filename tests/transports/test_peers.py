@@ -276,6 +276,22 @@ async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
         assert farm.events() == ["its connection was lost"]
 
 
+@on_loop
+async def test_who_is_told_dead_and_still_runs_does_not_join_again() -> None:
+    async with Farm.up() as farm:
+        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
+        supervisor.send(wire.encode_loss(Loss(W1, "restarted", [])))
+        await until(lambda: not farm.workers())
+        worker.close()
+        again = farm.peer(W1)
+        again.join(life="b")
+        waiting = farm.submit()
+        await answer(await farm.worker(W2))
+        assert (await waiting).worker == W2
+        again.close()
+        assert (farm.workers(), farm.events()) == ([W2], ["restarted"])
+
+
 @pytest.mark.parametrize("guilty", [True, False])
 @on_loop
 async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
