@@ -84,7 +84,7 @@ SUMMARIES_PER_S = 100
 """Summaries of inputs made per second, for all groups together."""
 
 STORY = "; what happened:"
-"""Begins the part of an error's text that tells what happened to the call (scheduler/story.py)."""
+"""Begins the part of an error's text with its call's history (scheduler/outcomes.py)."""
 
 Key = tuple[str, str, str, str]
 

@@ -14,9 +14,9 @@ from farm.dispatcher.questions import ASKER
 from farm.errors import InvalidInput
 from farm.monitoring.workers import STUCK, STUCK_FROM_S
 from farm.scheduler.explanation import end_in_words, waits
+from farm.scheduler.outcomes import story
 from farm.scheduler.phases import QUEUED
 from farm.scheduler.state import Task
-from farm.scheduler.story import story
 from farm.wording import timespan
 
 if TYPE_CHECKING:

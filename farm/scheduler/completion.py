@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from farm.errors import FarmError, LossCause
 from farm.scheduler.actions import Action, EndSequence, EndStream, Outcome, Reply
 from farm.scheduler.filling import fill
-from farm.scheduler.losses import error_for_loss
+from farm.scheduler.outcomes import error_for_loss
 from farm.scheduler.phases import ATTEMPTS, QUEUED, TASKS, TaskPhase
 from farm.scheduler.placement import Pool
 from farm.scheduler.sequences import LiveSequence, Sequences, step_of

@@ -19,8 +19,8 @@ from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.batching import batch_key, linger_after
 from farm.scheduler.completion import OpenTasks
 from farm.scheduler.copies import NEVER, Copies
-from farm.scheduler.deadlines import Deadlines, error_for_deadline
-from farm.scheduler.losses import may_be_guilty
+from farm.scheduler.deadlines import Deadlines
+from farm.scheduler.outcomes import error_for_deadline, may_be_guilty
 from farm.scheduler.phases import OUTRUN, QUEUED, SENT, TASKS
 from farm.scheduler.placement import NO_END, Pools, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue

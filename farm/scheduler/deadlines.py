@@ -6,10 +6,8 @@ import heapq
 import math
 from collections.abc import Mapping
 
-from farm.errors import DeadlineExceeded
 from farm.scheduler.phases import QUEUED
 from farm.scheduler.state import Task, TaskId
-from farm.scheduler.story import with_story
 
 
 class Deadlines:
@@ -48,11 +46,3 @@ class Deadlines:
                 late[task] = None
         self.first_at = heap[0][0] if heap else math.inf
         return list(late)
-
-
-def error_for_deadline(task: Task, now: float) -> DeadlineExceeded:
-    """Return the outcome of a task that has run out of time, whether it waits or runs."""
-    waits = task.phase is QUEUED
-    where = "in the queue" if waits else f"on worker {task.attempt.worker.id}"
-    text = f"no answer within {now - task.submitted_at:.3g} s; the call was {where}"
-    return DeadlineExceeded(with_story(text, task, now))

@@ -15,11 +15,11 @@ from farm.call import Call, Operation
 from farm.scheduler.accounts import Chain, Usage
 from farm.scheduler.completion import OpenTasks
 from farm.scheduler.explanation import explain
+from farm.scheduler.outcomes import story
 from farm.scheduler.phases import OUTRUN, SENT
 from farm.scheduler.placement import NO_END
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import Task, TaskId, WorkerId
-from farm.scheduler.story import story
 from farm.scheduler.workers import Worker
 from farm.transitions import words
 

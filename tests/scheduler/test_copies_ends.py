@@ -9,9 +9,9 @@ import pytest
 from farm.call import Result
 from farm.errors import LossCause, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.scheduler.actions import Reply
+from farm.scheduler.outcomes import story
 from farm.scheduler.phases import ABANDONED, OUTRUN, SENT
 from farm.scheduler.state import TaskId
-from farm.scheduler.story import story
 from tests.scheduler.recorder import Recorder, copied, ended, replied, result, sent
 
 # The first answer counts

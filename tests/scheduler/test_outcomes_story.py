@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from farm.scheduler.outcomes import STEPS_TOLD, story, with_story
 from farm.scheduler.state import TaskId
-from farm.scheduler.story import STEPS_TOLD, story, with_story
 from tests.scheduler.recorder import Recorder, call, sent
 
 
