@@ -9,13 +9,13 @@ worker that evaluated the same point last.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 
 from farm.call import DERIVATIVES, Call, Operation
-from farm.scheduler.placement import Pool, depth_for, open_to, worker_for
+from farm.scheduler.placement import Room, depth_for
 from farm.scheduler.queues import ClientTasks, ModelQueues
 from farm.scheduler.state import Task
 from farm.scheduler.workers import Worker
@@ -115,9 +115,7 @@ def matters(head: Task) -> bool:
     return head.line is not None and head.line.is_mixed
 
 
-def choose(
-    head: Task, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
-) -> tuple[Task, int, Worker | None] | None:
+def choose(head: Task, depth: int, room: Room) -> tuple[Task, int, Worker | None] | None:
     """Return the call of the head's client to run next, its depth, and the worker for it.
 
     The worker is None if any will do. None: the head waits a moment for its worker.
@@ -127,9 +125,9 @@ def choose(
     if model.keeps_point and queue.operation in AT_A_POINT:
         worker = model.by_point.get(point_key(head.call))
         if worker is not None:
-            if open_to(worker, head, 1, pools, limits, now):
+            if room.is_open_at(worker, head, 1):
                 return head, depth, worker
-            if _waits(head, pools, now):
+            if _waits(head, room):
                 return None
     if not queue.kinds.warm_up_s:
         return head, depth, None
@@ -137,13 +135,13 @@ def choose(
     patience_s = WARM_UPS * queue.kinds.warm_up_s
     line = head.line
     assert line is not None
-    if head.passed_at is None or now - head.passed_at < patience_s:
-        task = _of_line(line, head, depth, pools, limits, now) or head
+    if head.passed_at is None or room.now - head.passed_at < patience_s:
+        task = _of_line(line, head, depth, room) or head
     if task is not head and head.passed_at is None:
-        head.pass_by(now)
+        head.pass_by(room.now)
     if task.times is not head.times:
         depth = min(depth, depth_for(task))
-    return task, depth, _worker_for(task, depth, pools, limits, now)
+    return task, depth, _worker_for(task, depth, room)
 
 
 def waits_until(derivative: Task) -> float:
@@ -154,24 +152,17 @@ def waits_until(derivative: Task) -> float:
     return derivative.submitted_at + WAIT_RUNS * derivative.times.mean
 
 
-def _waits(head: Task, pools: Collection[Pool], now: float) -> bool:
+def _waits(head: Task, room: Room) -> bool:
     until = waits_until(head)
-    if now >= until:
+    if room.now >= until:
         return False
     for pool in head.queue.model.pools:
-        if pool in pools:
+        if pool in room.pools:
             pool.recheck(until)
     return True
 
 
-def _of_line(
-    line: ClientTasks,
-    head: Task,
-    depth: int,
-    pools: Collection[Pool],
-    limits: Mapping[Pool, int],
-    now: float,
-) -> Task | None:
+def _of_line(line: ClientTasks, head: Task, depth: int, room: Room) -> Task | None:
     """Return the call that a free worker is warm for, or that no other worker is warm for.
 
     If no worker is free, the call that one is warm for that prefetches.
@@ -179,13 +170,13 @@ def _of_line(
     if not line.is_mixed or len(by_config := line.by_config()) == 1:
         return None
     is_free, model = False, head.queue.model
-    for worker in _idle(head, pools, limits, now):
+    for worker in _idle(head, room):
         is_free = True
         tasks = by_config.get(model.config_at.get(worker, ""))
         if tasks:
             return next(iter(tasks.values()))
     if not is_free and depth > 1:
-        ahead = worker_for(head, depth, pools, limits, now)
+        ahead = room.worker_for(head, depth)
         tasks = None if ahead is None else by_config.get(model.config_at.get(ahead, ""))
         if tasks:
             return next(iter(tasks.values()))
@@ -199,9 +190,7 @@ def _of_line(
     return next(iter(by_config[best].values()))
 
 
-def _worker_for(
-    task: Task, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
-) -> Worker | None:
+def _worker_for(task: Task, depth: int, room: Room) -> Worker | None:
     """Return a free worker that is warm for a call, or else the one that is missed least.
 
     If no worker is free, one that is warm and prefetches.
@@ -209,10 +198,10 @@ def _worker_for(
     model = task.queue.model
     warm = list(islice(model.by_config.get(task.call.config, ()), LOOK))
     for worker in warm:
-        if open_to(worker, task, 1, pools, limits, now):
+        if room.is_open_at(worker, task, 1):
             return worker
     coldest: Worker | None = None
-    for worker in _idle(task, pools, limits, now):
+    for worker in _idle(task, room):
         config = model.config_at.get(worker)
         if config is None or len(model.by_config[config]) > 1:
             return worker
@@ -220,17 +209,15 @@ def _worker_for(
             coldest = worker
     if coldest is None and depth > 1:
         for worker in warm:
-            if open_to(worker, task, depth, pools, limits, now):
+            if room.is_open_at(worker, task, depth):
                 return worker
     return coldest
 
 
-def _idle(
-    task: Task, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
-) -> Iterator[Worker]:
+def _idle(task: Task, room: Room) -> Iterator[Worker]:
     """Yield workers with a free slot that may take a call."""
     for pool in task.queue.model.pools:
-        if pool in pools:
+        if pool in room.pools:
             for worker in islice(pool.longest_idle(), LOOK):
-                if open_to(worker, task, 1, pools, limits, now):
+                if room.is_open_at(worker, task, 1):
                     yield worker

@@ -417,8 +417,8 @@ class Scheduler:
 
     def wakeup(self) -> float | None:
         """Return when to call `actions` next if no fact comes before; None: never."""
-        first = min(self._pools.recheck_at, self._copies.look_at, self._open.idle_until)
-        at = min(first, self._deadlines.earliest())
+        dues = self._pools.recheck_at, self._copies.look_at, self._open.idle_until
+        at = min(*dues, self._deadlines.first_at)
         return None if at == NO_END else at
 
     def end_sequences(self) -> None:

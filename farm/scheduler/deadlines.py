@@ -18,7 +18,7 @@ class Deadlines:
     def __init__(self, tasks: Mapping[TaskId, Task]) -> None:
         self._tasks = tasks
         self._heap: list[tuple[float, TaskId, bool]] = []
-        self.first_at = math.inf  # a lower bound of all deadlines
+        self.first_at = math.inf  # a lower bound: that task may have ended
 
     def add(self, at: float, task_id: TaskId, *, to_start: bool = False) -> None:
         """Add a deadline for the task's answer, or with `to_start` for its start."""
@@ -28,18 +28,11 @@ class Deadlines:
         heapq.heappush(self._heap, (at, task_id, to_start))  # the task is among those just after
         self.first_at = self._heap[0][0]
 
-    def earliest(self) -> float:
-        """Return the next deadline of a task that still exists; infinity if there is none."""
-        heap = self._heap
-        while heap and heap[0][1] not in self._tasks:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else math.inf
-
     def passed(self, now: float) -> list[Task]:
         """Remove and return the tasks whose deadline has passed, each once."""
         heap = self._heap
         late: dict[Task, None] = {}
-        while heap and heap[0][0] <= now:
+        while heap and (heap[0][0] <= now or heap[0][1] not in self._tasks):
             _, task_id, to_start = heapq.heappop(heap)
             task = self._tasks.get(task_id)
             if task is not None and (task.phase is QUEUED or not to_start):

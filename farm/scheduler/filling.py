@@ -12,7 +12,7 @@ from farm.scheduler.accounts import SLOT
 from farm.scheduler.actions import Send
 from farm.scheduler.affinity import choose, matters, placed
 from farm.scheduler.batching import lingers, take_batch
-from farm.scheduler.placement import Pool, depth_for, has_room, leave_room, worker_for
+from farm.scheduler.placement import Pool, Room, depth_for
 from farm.scheduler.queues import BATCH, BUSY, NO_PLACE, POINT, RESERVE, TOO_LONG, Queue
 from farm.scheduler.reserve import keepers, with_neighbours, without_reserves
 from farm.scheduler.sequences import waits_for_slot, worker_for_step
@@ -41,7 +41,7 @@ def fill(pools: Collection[Pool], now: float) -> Collection[Send]:
         waiting = {queue: None for p in pools for model in p.queues for queue in model.waiting}
     queues = list(waiting)
     sends: dict[WorkerId, Send] = {}
-    limits: dict[Pool, int] = {}
+    everywhere = Room(pools, now, {})
     while queues:
         is_last = len(queues) == 1
         queue = queues[0] if is_last else next_turn(queues)
@@ -50,34 +50,35 @@ def fill(pools: Collection[Pool], now: float) -> Collection[Send]:
             queues.remove(queue)
             continue
         head = queue.head()
-        depth, room = depth_for(head), pools
+        depth, room = depth_for(head), everywhere
         if has_reserve and (kept := keepers(queue)):
-            depth, room = 1, without_reserves(pools, queue, kept)
+            depth, spared = 1, without_reserves(pools, queue, kept)
+            room = everywhere if spared is pools else Room(spared, now, everywhere.limits)
         if head.sequence is not None:
-            worker = worker_for_step(head, room, now)
+            worker = worker_for_step(head, room)
         elif (queue.kinds.warm_up_s or queue.model.keeps_point) and matters(head):
-            chosen = choose(head, depth, room, limits, now)
+            chosen = choose(head, depth, room)
             if chosen is None:
                 queue.passed_over = POINT
                 queues.remove(queue)
                 continue
             head, depth, worker = chosen
             if worker is None:
-                worker = worker_for(head, depth, room, limits, now)
+                worker = room.worker_for(head, depth)
         else:
-            worker = worker_for(head, depth, room, limits, now)
+            worker = room.worker_for(head, depth)
         if worker is None:
             queues.remove(queue)
             queue.passed_over = BUSY
             if head.sequence is None:
                 for pool in queue.model.pools:
                     if pool.occupied & 1:
-                        queue.passed_over = TOO_LONG if room is pools else RESERVE
+                        queue.passed_over = TOO_LONG if room is everywhere else RESERVE
             elif not waits_for_slot(head):
                 queue.passed_over = NO_PLACE
                 continue
             if queues:
-                leave_room(head, depth, room, limits, now)
+                room.leave(head, depth)
             continue
         if head.batch_key is None:
             queue.remove(head)
@@ -92,7 +93,7 @@ def fill(pools: Collection[Pool], now: float) -> Collection[Send]:
             sends[worker.id] = Send(worker.id, batch)
         else:
             send.tasks.extend(batch)
-        if not queue.size or not (queue.needs_no_slot or head.sequence or has_room(queue, pools)):
+        if not queue.size or not (queue.needs_no_slot or head.sequence or everywhere.takes(queue)):
             queue.passed_over = BUSY
             if is_last:
                 break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 from farm.scheduler.accounts import united
 from farm.scheduler.phases import OPEN, WorkerPhase
@@ -341,57 +341,53 @@ def depth_for(head: Task) -> int:
     return 1 + prefetch
 
 
-def has_room(queue: Queue, pools: Collection[Pool]) -> bool:
-    """Whether any worker of `pools` takes calls of `queue` at all, checked cheaply."""
-    for pool in queue.model.pools:  # noqa: SIM110  (a generator costs more than the look)
-        if pool in pools and pool.occupied & _OPEN_LEVELS:
-            return True
-    return False
+class Room:
+    """Where `fill` may send calls now: the workers of `pools`.
 
-
-def worker_for(
-    head: Task, depth: int, pools: Collection[Pool], limits: Mapping[Pool, int], now: float
-) -> Worker | None:
-    """Return the least loaded worker of `pools` that may take the head of a queue, or None.
-
-    It must be below level `depth`, and below its pool's entry in `limits`: see `leave_room`.
+    limits: of pools that an earlier call waits for, the level below which later ones may load them.
     """
-    best: Worker | None = None
-    queue = head.queue
-    limited = limits and not queue.needs_no_slot
-    for pool in queue.model.pools:
-        if pool not in pools:
-            continue
-        below = min(depth, limits.get(pool, depth)) if limited else depth
-        worker = pool.least_loaded(below, head, now)
-        if worker is not None and (best is None or worker.level < best.level):
-            best = worker
-    return best
 
+    __slots__ = ("limits", "now", "pools")
 
-def open_to(
-    worker: Worker,
-    task: Task,
-    depth: int,
-    pools: Collection[Pool],
-    limits: Mapping[Pool, int],
-    now: float,
-) -> bool:
-    """Whether `worker_for` might return this worker."""
-    pool = worker.pool
-    if pool not in pools or worker.level >= min(depth, limits.get(pool, depth)):
+    def __init__(self, pools: Collection[Pool], now: float, limits: dict[Pool, int]) -> None:
+        self.pools = pools
+        self.now = now
+        self.limits = limits
+
+    def takes(self, queue: Queue) -> bool:
+        """Whether any worker takes calls of `queue` at all, checked cheaply."""
+        for pool in queue.model.pools:
+            if pool in self.pools and pool.occupied & _OPEN_LEVELS:
+                return True
         return False
-    return pool.lasts(worker, task, now)
 
+    def worker_for(self, head: Task, depth: int) -> Worker | None:
+        """Return the least loaded worker below level `depth` for the head of a queue, or None."""
+        best: Worker | None = None
+        queue, limits = head.queue, self.limits
+        limited = limits and not queue.needs_no_slot
+        for pool in queue.model.pools:
+            if pool not in self.pools:
+                continue
+            below = min(depth, limits.get(pool, depth)) if limited else depth
+            worker = pool.least_loaded(below, head, self.now)
+            if worker is not None and (best is None or worker.level < best.level):
+                best = worker
+        return best
 
-def leave_room(
-    head: Task, depth: int, pools: Collection[Pool], limits: dict[Pool, int], now: float
-) -> None:
-    """While the head of a queue waits for a lightly loaded worker, let later calls load none.
+    def is_open_at(self, worker: Worker, task: Task, depth: int) -> bool:
+        """Whether `worker_for` might return this worker."""
+        pool = worker.pool
+        if pool not in self.pools or worker.level >= min(depth, self.limits.get(pool, depth)):
+            return False
+        return pool.lasts(worker, task, self.now)
 
-    Otherwise short calls, many of which wait at a worker, would keep long calls, which need a free
-    slot, from ever getting one. Calls that need no slot are not affected.
-    """
-    for pool in head.queue.model.pools:
-        if pool in pools and pool.least_loaded(ANY_LEVEL, head, now) is not None:
-            limits[pool] = min(depth, limits.get(pool, depth))
+    def leave(self, head: Task, depth: int) -> None:
+        """While the head of a queue waits for a lightly loaded worker, let later calls load none.
+
+        Otherwise short calls, many of which wait at a worker, would keep long calls, which need a
+        free slot, from ever getting one. Calls that need no slot are not affected.
+        """
+        for pool in head.queue.model.pools:
+            if pool in self.pools and pool.least_loaded(ANY_LEVEL, head, self.now) is not None:
+                self.limits[pool] = min(depth, self.limits.get(pool, depth))

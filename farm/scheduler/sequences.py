@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from farm.call import Operation
 from farm.errors import Cancelled, FarmError, InvalidInput, WorkerLost
-from farm.scheduler.placement import Pool
+from farm.scheduler.placement import Room
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.state import Task, TaskId
 from farm.scheduler.workers import Worker
@@ -233,14 +233,14 @@ class Sequences:
         size = sum([pool.size for pool in self.model.pools])
         return self.places_taken < self.limits.most * size
 
-    def worker_for_start(self, task: Task, pools: Collection[Pool], now: float) -> Worker | None:
-        """Return an idle worker of `pools` that may take one more sequence, or None."""
+    def worker_for_start(self, task: Task, room: Room) -> Worker | None:
+        """Return an idle worker that may take one more sequence, or None."""
         if not self.has_place():
             return None
         found: list[Worker] = []
         for pool in self.model.pools:
-            if pool in pools:
-                for worker in pool.idle(task, now):
+            if pool in room.pools:
+                for worker in pool.idle(task, room.now):
                     if self.count_at(worker) < self.limits.most:
                         found.append(worker)
                         if len(found) == LOOK:
@@ -260,8 +260,8 @@ def step_of(task: Task) -> SequenceStep:
     return step
 
 
-def worker_for_step(task: Task, pools: Collection[Pool], now: float) -> Worker | None:
-    """Return the worker of `pools` that may begin a call of a sequence now, or None.
+def worker_for_step(task: Task, room: Room) -> Worker | None:
+    """Return the worker that may begin a call of a sequence now, or None.
 
     A worker that drains begins the calls of its sequences until these have ended.
     """
@@ -269,8 +269,8 @@ def worker_for_step(task: Task, pools: Collection[Pool], now: float) -> Worker |
     assert live is not None, "it is the call of a sequence"
     worker = live.worker
     if worker is None:
-        return live.of.worker_for_start(task, pools, now)
-    if worker.pool not in pools or worker.phase.has_unread:
+        return live.of.worker_for_start(task, room)
+    if worker.pool not in room.pools or worker.phase.has_unread:
         return None
     return worker if worker.lots < (worker.slots or worker.last_slots) else None
 

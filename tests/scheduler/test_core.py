@@ -341,8 +341,8 @@ def test_answer_in_time_is_all_there_is(farm: Recorder) -> None:
     farm.expect(sent("w", task))
     farm.after(1.0).finish("w", task)
     farm.expect(replied(task, 1.0, "w"))
-    assert farm.scheduler.wakeup() is None
     farm.after(10.0).expect()
+    assert farm.scheduler.wakeup() is None
 
 
 def test_call_that_has_to_start_in_time_may_then_take_its_own(farm: Recorder) -> None:

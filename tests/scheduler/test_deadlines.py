@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +19,6 @@ def tasks_of(count: int) -> dict[TaskId, Task]:
 
 def test_there_is_no_deadline_at_first() -> None:
     deadlines = Deadlines({})
-    assert deadlines.earliest() == math.inf
     assert deadlines.passed(1e9) == []
     assert deadlines.first_at == float("inf")
 
@@ -39,7 +36,6 @@ def test_those_that_passed_come_once_and_earliest_first(times: list[float], now:
     assert passed == sorted((t for t in at if at[t] <= now), key=lambda t: (at[t], t))
     assert deadlines.passed(now) == []
     left = [deadline for deadline in times if deadline > now]
-    assert deadlines.earliest() == min(left, default=math.inf)
     assert deadlines.first_at == min(left, default=float("inf"))
 
 
@@ -51,7 +47,7 @@ def test_tasks_that_are_gone_have_no_deadline() -> None:
         deadlines.add(float(at), task_id)
     del tasks[first], tasks[second]
     assert [task.id for task in deadlines.passed(0.0)] == []
-    assert deadlines.earliest() == 2.0
+    assert deadlines.first_at == 2.0
     assert [task.id for task in deadlines.passed(9.0)] == [third]
 
 
