@@ -23,9 +23,9 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from evaluate import BODY, EXPECTED, MODEL
 from lone_call import running
 from machine import versions
+from tests.support.lone_caller import BODY, EXPECTED, MODEL
 
 CALLERS = (1, 16, 64)
 SERVERS = ("farm", "official")

@@ -28,24 +28,17 @@ from typing import Any
 import numpy as np
 import umbridge
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import farm
 from farm.transports.connection import read_connection
 from http_load import Load, run_load
 from machine import versions
 from round_trip import bare_broker, broker_load
+from tests.support.lone_caller import BODY, EXPECTED, MODEL
 
 CALLERS = (1, 16, 64)
 ROUNDS = 6
-BODY = b'{"name": "forward", "input": [[1.0, 2.0, 3.0, 4.0]], "config": {}}'
-EXPECTED = b"10.0"
-
-MODEL = """
-import farm
-
-@farm.model(inputs={"x": 4}, outputs={"y": 1})
-def forward(x):
-    return x.sum()
-"""
 
 
 class Official(umbridge.Model):  # type: ignore[misc]  # published without types

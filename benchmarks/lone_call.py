@@ -17,7 +17,7 @@ one before it, and they take turns in one run:
 So farm minus floor is the cost of the farm itself. Processor time and voluntary context switches
 are counted by the kernel, for each process; function calls of the server by the profiler, in a run
 of their own, because counting them takes longer than the calls. Turns of the loop that only wait
-are counted, too. `--profile` prints the functions of the front door that take the most time.
+are not counted. `--profile` prints the functions of the front door that take the most time.
 """
 
 from __future__ import annotations
@@ -25,15 +25,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import cProfile
-import json
 import os
 import pstats
 import select
-import signal
 import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -48,60 +44,42 @@ import httptools
 import numpy as np
 import uvloop
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import farm
-from evaluate import BODY, EXPECTED, MODEL, answers, free_port
 from evaluate import __file__ as evaluate_file
-from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from evaluate import answers, free_port
+from farm.call import Call, ModelInfo, Result
 from farm.encoding.json_numbers import NonFinite
-from farm.grpc.frames import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    LARGEST_WINDOW,
-    LONG,
-    PREFACE,
-    SETTINGS,
-    WINDOW_UPDATE,
-    frame,
-    literal,
-)
-from farm.grpc.messages import framed
 from farm.http.access import Access
 from farm.http.server import HttpServer
 from farm.model import Model
-from farm.protocols.graphpipe.client import encode_call as encode_graphpipe
-from farm.protocols.kserve.grpc.codec import messages
 from farm.protocols.site import Endpoints
 from farm.protocols.umbridge.endpoint import UmBridgeEndpoint
 from farm.server.doors import Router
-from farm.transports.connection import read_connection
 from farm.transports.stream.line import StreamLine
 from farm.wire import messages as wire
 from farm.worker.runner import Runner, timed
 from machine import versions
 from process_use import Use, difference, processes, use
+from tests.support.lone_caller import (
+    COUNTED,
+    INFO,
+    MODEL,
+    PROTOCOLS,
+    VARIABLE,
+    Caller,
+    Counting,
+    FunctionCalls,
+    counting_farm,
+    profiled,
+)
 
-OF_FARM = ("farm", "kserve", "grpc", "graphpipe", "mip")
-"""Those that are one farm."""
-PEERS = ("canned", "hop", "endpoint", "floor", "farm", "official", *OF_FARM[1:])
+PEERS = ("canned", "hop", "endpoint", "floor", "farm", "official", *PROTOCOLS[1:])
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 19\r\n\r\n"
     b'{"output":[[10.0]]}'
 )
-INFO = ModelInfo(
-    "forward",
-    (TensorInfo("x", (4,)),),
-    (TensorInfo("y", (1,)),),
-    operations=frozenset({Operation.EVALUATE}),
-)
-GREETING = (
-    PREFACE
-    + frame(SETTINGS, 0, 0)
-    + frame(WINDOW_UPDATE, 0, 0, LONG.pack(LARGEST_WINDOW // 2))  # for all answers of the run
-)
-COUNTED = 500
-"""Calls whose function calls are counted."""
 
 
 # The servers, each in a process of its own
@@ -238,26 +216,6 @@ async def serve(kind: str) -> None:
     await asyncio.Event().wait()
 
 
-class Counting:
-    """Profiles this process between two SIGURG and writes the result to the file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._profile: cProfile.Profile | None = None
-        signal.signal(signal.SIGURG, self._toggle)
-
-    def _toggle(self, number: int, frame: object) -> None:
-        if self._profile is None:
-            self._profile = cProfile.Profile()
-            self._profile.enable()
-            Path(self._path).touch()
-        else:
-            self._profile.disable()
-            self._profile.dump_stats(f"{self._path}.part")
-            os.replace(f"{self._path}.part", f"{self._path}.done")
-            self._profile = None
-
-
 # The load
 
 
@@ -283,104 +241,15 @@ class Measured:
         return sum(cpu_us for cpu_us, _ in self.used.values()) / self.calls
 
 
-class Caller:
-    """One caller, which waits for each answer."""
-
-    def __init__(self, peer: str, address: tuple[str, int]) -> None:
-        self._address = address
-        self._fresh = peer == "mip"
-        self._stream = 0  # of HTTP/2, the last one
-        self._request, self._expected = request_to(peer, address)
-        self._socket = self._connect()
-        if peer == "grpc":
-            first, self._request = self._request, grpc_request(address, known=True)
-            self._socket.sendall(GREETING + of_stream(first, 1))
-            while self._expected not in self._socket.recv(65536):
-                pass
-            self._stream = 1
-
-    def _connect(self) -> socket.socket:
-        connected = socket.create_connection(self._address)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connected
-
-    def call(self, count: int) -> list[float]:
-        """Return the latencies of `count` calls in seconds. Raises RuntimeError."""
-        took: list[float] = []
-        for _ in range(count):
-            start = time.perf_counter()
-            connection = self._connect() if self._fresh else self._socket
-            request = self._request
-            if self._stream:
-                self._stream += 2
-                request = of_stream(request, self._stream)
-            connection.sendall(request)
-            answer = connection.recv(65536)
-            while self._expected not in answer:  # some servers send head and body apart
-                part = connection.recv(65536)
-                if not part or len(answer) > 10_000:
-                    raise RuntimeError(f"a wrong answer: {answer!r}")
-                answer += part
-            took.append(time.perf_counter() - start)
-            if self._fresh:
-                connection.close()
-        return took
-
-
-def request_to(peer: str, address: tuple[str, int]) -> tuple[bytes, bytes]:
-    """Return a request, and how its answer ends."""
-    path, body, expected = "/Evaluate", BODY, EXPECTED
-    if peer == "grpc":
-        return grpc_request(address, known=False), b"grpc-status"
-    if peer == "mip":
-        value = b"[1.0,2.0,3.0,4.0]"
-        payload = struct.pack("!2BH2L", 1, 0, 1, 2, len(value)) + value
-        return struct.pack("!4BL", 0, 2, 0, 0, len(payload)) + payload, b"[10.0]"
-    if peer == "kserve":
-        path, expected = "/v2/models/forward/infer", b"10.0"
-        tensor = {"name": "x", "shape": [4], "datatype": "FP64", "data": [1.0, 2.0, 3.0, 4.0]}
-        body = json.dumps({"inputs": [tensor]}).encode()
-    elif peer == "graphpipe":
-        path, expected = "/graphpipe/forward", np.array([10.0]).tobytes()
-        body = encode_graphpipe(Call("forward", Operation.EVALUATE, (np.arange(1.0, 5.0),)), INFO)
-    head = f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body, expected
-
-
-def grpc_request(address: tuple[str, int], *, known: bool) -> bytes:
-    """Return the frames of one ModelInfer, for stream 0.
-
-    known: whether an earlier request has put the headers into the server's table, as gRPC does.
-    """
-    asked = messages()["inference.ModelInferRequest"](model_name="forward")
-    asked.inputs.add(name="x", datatype="FP64", shape=[4])
-    asked.raw_input_contents.append(np.arange(1.0, 5.0).tobytes())
-    block = b"\x83\x86"  # POST and http, from HPACK's own table
-    headers = (
-        (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
-        (b":authority", f"{address[0]}:{address[1]}".encode()),
-        (b"te", b"trailers"),
-        (b"content-type", b"application/grpc"),
-    )
-    for number, (name, value) in enumerate(headers):
-        # The newest entry of the table has index 62.
-        block += bytes([0x80 | 65 - number]) if known else b"\x40" + literal(name, value)[1:]
-    body = b"".join(framed(asked.SerializeToString()))
-    return frame(HEADERS, END_HEADERS, 0, block) + frame(DATA, END_STREAM, 0, body)
-
-
-def of_stream(frames: bytes, stream: int) -> bytes:
-    """Return a request's two frames for this stream."""
-    number, second = stream.to_bytes(4, "big"), 9 + int.from_bytes(frames[:3], "big")
-    return frames[:5] + number + frames[9 : second + 5] + number + frames[second + 9 :]
-
-
 @contextlib.contextmanager
 def running(kind: str, folder: Path) -> Iterator[tuple[dict[str, tuple[str, int]], int]]:
     """Run a server for the duration of the block; yield its peers' addresses and its process."""
-    environment = {**os.environ, "COUNTED": str(folder / f"{kind}.profile")}
-    command = [sys.executable, __file__, "--peer", kind, str(folder)]
+    if kind == "farm":
+        with counting_farm(folder) as it:
+            yield it.addresses, it.pid
+        return
+    environment = {**os.environ, VARIABLE: str(folder / f"{kind}.profile")}
+    command = [sys.executable, __file__, "--peer", kind]
     address = ("127.0.0.1", 0)
     if kind == "official":
         address = ("127.0.0.1", free_port())
@@ -390,9 +259,6 @@ def running(kind: str, folder: Path) -> Iterator[tuple[dict[str, tuple[str, int]
         command, stdout=pipe, stderr=quiet, text=True, env=environment
     ) as process:
         try:
-            if kind == "farm":
-                yield farm_addresses(process, folder / "run"), process.pid
-                return
             while kind == "official" and not answers(address):
                 time.sleep(0.05)
             if kind != "official":
@@ -403,37 +269,6 @@ def running(kind: str, folder: Path) -> Iterator[tuple[dict[str, tuple[str, int]
             process.terminate()
 
 
-def farm_addresses(process: subprocess.Popen[str], run: Path) -> dict[str, tuple[str, int]]:
-    """Return the address for each protocol, once the farm has a worker."""
-    assert process.stdout is not None
-    mip = next(line for line in process.stdout if line.startswith("MIP for"))
-    with farm.connect(run) as client:
-        client.model("forward")([1.0, 2.0, 3.0, 4.0])
-    host, _, port = read_connection(run).url.removeprefix("http://").rpartition(":")
-    addresses = dict.fromkeys(OF_FARM, (host, int(port)))
-    grpc_port = int(read_connection(run).grpc.rpartition(":")[2])
-    return addresses | {
-        "grpc": ("127.0.0.1", grpc_port),
-        "mip": ("127.0.0.1", int(mip.rpartition(":")[2])),
-    }
-
-
-def counted(pid: int, caller: Caller, path: Path) -> pstats.Stats:
-    """Return the profile of a server while it answers `COUNTED` calls."""
-    done = path.with_name(f"{path.name}.done")
-    os.kill(pid, signal.SIGURG)
-    while not path.exists():
-        time.sleep(0.01)
-    caller.call(COUNTED)
-    os.kill(pid, signal.SIGURG)
-    while not done.exists():
-        time.sleep(0.01)
-    profile = pstats.Stats(str(done))
-    done.unlink()
-    path.unlink()
-    return profile
-
-
 def measure(rounds: int, calls: int, peers: tuple[str, ...], folder: Path) -> SimpleNamespace:
     """Measure the servers in turn."""
     measured = {peer: Measured() for peer in peers}
@@ -441,7 +276,7 @@ def measure(rounds: int, calls: int, peers: tuple[str, ...], folder: Path) -> Si
     with contextlib.ExitStack() as stack:
         callers: dict[str, Caller] = {}
         roots: dict[str, int] = {}
-        for kind in dict.fromkeys("farm" if peer in OF_FARM else peer for peer in peers):
+        for kind in dict.fromkeys("farm" if peer in PROTOCOLS else peer for peer in peers):
             addresses, root = stack.enter_context(running(kind, folder))
             for peer, address in addresses.items():
                 if peer in peers:
@@ -456,32 +291,35 @@ def measure(rounds: int, calls: int, peers: tuple[str, ...], folder: Path) -> Si
                 measured[peer].add(took, difference(use(pids[peer]), before))
         for peer in peers:
             if peer != "official":
-                kind = "farm" if peer in OF_FARM else peer
+                kind = "farm" if peer in PROTOCOLS else peer
                 path = folder / f"{kind}.profile"
-                profiles[peer] = counted(roots[peer], callers[peer], path)
+                profiles[peer] = profiled(roots[peer], callers[peer], path)
     return SimpleNamespace(measured=measured, profiles=profiles)
 
 
 def show(found: SimpleNamespace) -> None:
     """Print the tables."""
     measured: dict[str, Measured] = found.measured
-    print(f"\n{'':10}{'p50 us':>8}{'calls':>8}  processor us (voluntary switches) per call")
+    print(f"\n{'':10}{'p50 us':>8}{'calls, own':>12}  processor us (voluntary switches) per call")
     for peer, its in measured.items():
         profile: Any = found.profiles.get(peer)
-        functions = "" if profile is None else f"{profile.total_calls / COUNTED:.0f}"
+        functions = ""
+        if profile is not None:
+            calls = FunctionCalls.of(profile, COUNTED)
+            functions = f"{calls.all:.0f} {calls.own:.0f}"
         cells = [
             f"{name} {cpu / its.calls:.0f} ({switches / its.calls:.1f})"
             for name, (cpu, switches) in its.used.items()
             if cpu / its.calls >= 1.0
         ]
-        print(f"{peer:10}{p50(its):8.0f}{functions:>8}  {', '.join(cells)}")
+        print(f"{peer:10}{p50(its):8.0f}{functions:>12}  {', '.join(cells)}")
     if {"farm", "floor"} <= measured.keys():
         print("\nfarm above floor, median of the rounds' differences: ", end="")
         rounds = zip(measured["farm"].p50_us, measured["floor"].p50_us, strict=True)
         print(f"{statistics.median(a - b for a, b in rounds):.0f} us", end="")
         print(f"; processor time {measured['farm'].cpu_us - measured['floor'].cpu_us:.0f} us")
     for theirs in ("official", "farm"):
-        for mine in OF_FARM:
+        for mine in PROTOCOLS:
             if mine != theirs and {mine, theirs} <= measured.keys():
                 rounds = zip(measured[theirs].p50_us, measured[mine].p50_us, strict=True)
                 print(
@@ -500,32 +338,22 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=300, help="calls per round and server")
     parser.add_argument("--only", nargs="+", choices=PEERS, default=PEERS, metavar="SERVER")
     parser.add_argument("--profile", type=int, default=0, metavar="LINES")
-    parser.add_argument("--peer", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work(options.worker[0], int(options.worker[1]))
     elif options.peer:
-        kind, folder = options.peer
-        Counting(os.environ["COUNTED"])
-        if kind != "farm":
-            uvloop.run(serve(kind))
-            return
-        from farm.cli import main as command
-
-        model, run = str(Path(folder) / "model.py"), str(Path(folder) / "run")
-        sys.argv = ["farm", "serve", model, "--port", "0", "--workers", "1", "--dir", run]
-        sys.argv += ["--mip", "127.0.0.1:0", "--grpc-port", "0"]
-        command()
+        Counting(os.environ[VARIABLE])
+        uvloop.run(serve(options.peer))
     else:
         print(versions("numpy", "uvloop", "httptools", "umbridge", "aiohttp"))
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "model.py").write_text(MODEL)
             found = measure(options.rounds, options.calls, tuple(options.only), Path(folder))
             show(found)
             if options.profile:
                 for peer in options.only:
-                    if peer in OF_FARM:
+                    if peer in PROTOCOLS:
                         print(f"\n{peer}")
                         found.profiles[peer].sort_stats("tottime").print_stats(options.profile)
 
