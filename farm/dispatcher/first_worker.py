@@ -294,7 +294,7 @@ class Expectation:
     @property
     def incomplete(self) -> bool:
         """Whether more models are expected beside the known ones."""
-        return any(each.incomplete for each in self._sources)
+        return bool(self._sources) and any(each.incomplete for each in self._sources)
 
     @property
     def may_come(self) -> bool:

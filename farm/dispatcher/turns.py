@@ -95,7 +95,8 @@ class LoopTurns:
             callback()
         if self._late_again:
             self.soon()
-        self._timer.set(self._scheduler.wakeup())
+        if (at := self._scheduler.wakeup()) != self._timer.at:
+            self._timer.set(at)
 
     def end(self) -> None:
         """Act at no set time any more."""

@@ -100,6 +100,7 @@ class HttpConnection(Portions):
         super().__init__(served.buffer)
         self.served = served
         self.peer = Peer("")
+        self.client = ""  # the peer in words
         self.let_in = False
         self.phase = OPEN
         self.paused = False  # reading is paused
@@ -108,6 +109,7 @@ class HttpConnection(Portions):
         self.transport: Any  # uvloop's and asyncio's transports have no useful common type
         self._reader = Reader()
         self._exchange: Exchange | None = None
+        self._before: Exchange | None = None  # a request with the same head begins like it
         self._requests = 0
         self._advancing = False
         self._queued = False  # waits for another turn of the loop
@@ -130,6 +132,7 @@ class HttpConnection(Portions):
         if self.peer.closed:  # thousands may have connected and left while others were accepted
             self.abort()
             return
+        self.client = str(self.peer)
         self.let_in = access.trusts(self.peer)
         self.served.connections.add(self)
 
@@ -139,7 +142,7 @@ class HttpConnection(Portions):
         self.served.connections.discard(self)
         if self._exchange is not None:
             self._exchange.client_left()
-            self._exchange = None
+        self._exchange = self._before = None
         self._reader.close()
         self.resume_writing()
 
@@ -259,13 +262,16 @@ class HttpConnection(Portions):
             if left or (phase in TAKE_NO_MORE and self._exchange is None):
                 self._close()
                 return
-        ahead = 0 if self._wants_input else self._reader.waiting
-        self._pause(self._rests or ahead > AHEAD_BYTES)
+        paused = self._rests or not (self._wants_input or self._reader.waiting <= AHEAD_BYTES)
+        if paused != self.paused:
+            self._pause(paused)
 
     def _pause(self, paused: bool) -> None:
-        if paused == self.paused or self.phase in HEARD_ALL:
-            return
-        if not self.transport.is_closing():
+        if (
+            paused != self.paused
+            and self.phase not in HEARD_ALL
+            and not self.transport.is_closing()
+        ):
             self.paused = paused
             if paused:
                 self.transport.pause_reading()
@@ -300,11 +306,14 @@ class HttpConnection(Portions):
                 if not self._read_part(exchange):
                     return True
             elif exchange.answered:
-                self._exchange = None
-                self._requests += 1
+                self._take_next()
             else:
                 return False
         return False
+
+    def _take_next(self) -> None:
+        self._exchange = None
+        self._requests += 1
 
     def _read_part(self, exchange: Exchange) -> bool:
         """Read the next part of the body. False: that needs more bytes."""
@@ -319,11 +328,16 @@ class HttpConnection(Portions):
 
     def _open(self, head: RequestHead) -> None:
         self._tiny_parts = 0
+        before = self._before
+        if before is not None and before.head is head:
+            self._exchange = self._before = before.again()
+            return
         path, handler = self._route(head.target)
         front = self.served.front
         self._exchange = exchange = Exchange(self, handler, head, path, front.max_body_bytes)
         if exchange.begin(front.access):
             self.let_in = True
+        self._before = exchange if exchange.may_be_alike else None
         if self._reader.whole:
             exchange.complete()
 
@@ -356,6 +370,8 @@ class HttpConnection(Portions):
 
     def ends_after(self, exchange: Exchange) -> bool:
         """Whether the connection closes after this request's answer for reasons of its own."""
+        if self._reader.whole:
+            return self.phase in TAKE_NO_MORE
         left = self._reader.left
         return self.phase in TAKE_NO_MORE or (left is not None and left > PASSED_OVER_BYTES)
 
@@ -363,9 +379,14 @@ class HttpConnection(Portions):
         """The answer to the current request has been sent."""
         exchange = self._exchange
         assert exchange is not None, "it has been answered"
+        has_more = self._reader.waiting or not self._reader.whole
         if exchange.keep_alive:
-            self.advance()
-        elif self._reader.whole and not self._reader.waiting:
+            if has_more or self._advancing or self.paused or self.phase != OPEN:
+                self.advance()
+            else:  # as it would, in the usual case
+                self._take_next()
+                self._wants_input = True
+        elif not has_more:
             self._close()
         else:
             self._linger()

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 
+HEADER_LINE = b"%b: %b\r\n"
+
 COPIED_BYTES = 64 * 1024
 """A body up to this size is cheaper to copy behind its head than to send separately."""
 
@@ -90,8 +92,12 @@ class Exchange:
         head: RequestHead,
         path: str,
         limit: int,
+        user: str = "",
     ) -> None:
-        """path: as the handler knows it; limit: largest size of the body, in bytes."""
+        """path: as the handler knows it; limit: largest size of the body, in bytes.
+
+        user: its Basic name, once that is checked.
+        """
         self.head = head
         self.keep_alive = head.keep_alive
         self.status = 0
@@ -102,10 +108,10 @@ class Exchange:
         self._handler = handler
         self._path = path
         self._limit = limit
-        self._body: Gathering | None = None
+        self._body: bytes | Gathering = b""  # bytes: the whole of it
         self._chunked = False
         self._share: Share | None = None
-        self._user = ""
+        self._user = user
         self._call_id = ""
         self._span: HttpSpan | None = None
         self._cancel: CancelCall | None = None
@@ -132,6 +138,18 @@ class Exchange:
         return self._share is not None
 
     # The request
+
+    @property
+    def may_be_alike(self) -> bool:
+        """Whether the client's next request, if it has the same head, may begin as this one did."""
+        head, plain = self.head, self._span is None and self._share is None and not self.status
+        return plain and bool(head.length) and b"expect" not in head.headers
+
+    def again(self) -> Exchange:
+        """Return the client's next request, which has the same head and begins as this one did."""
+        return Exchange(
+            self._connection, self._handler, self.head, self._path, self._limit, self._user
+        )
 
     def begin(self, access: Access) -> bool:
         """Check the head, and refuse the request or prepare for its body.
@@ -182,11 +200,15 @@ class Exchange:
         if self.answered:
             self.passed_over += len(part)
             return
-        self.size += len(part)
+        size, head = len(part), self.head
+        is_whole = size == head.length and b"content-encoding" not in head.headers
+        self.size += size
         if self.size > self._limit:
             self.refuse(self._too_large())
+        elif is_whole and size <= HEAVY_BYTES:
+            self._body = part
         else:
-            if self._body is None:
+            if isinstance(self._body, bytes):
                 self._body = Gathering(self._limit, self._raw_size())
             self._body.add(part)
 
@@ -211,32 +233,34 @@ class Exchange:
         if self._share is not None:
             self._share.resize(self.size)
         wait = self._connection.served.front.wait(self.head.method, self._path, self._go_on)
-        if wait is None:
-            self._go_on()
-        else:
+        if wait is not None:
             self._cancel = wait
+        elif self.size > QUICK_BYTES:
+            self._ask_later()
+        else:
+            self._ask()
 
     def _go_on(self) -> None:
         self._cancel = None
-        if self.size > QUICK_BYTES:
-            self._connection.served.bodies.later(self._ask)
-        else:
-            self._ask()
+        self._ask_later()
+
+    def _ask_later(self) -> None:
+        self._connection.served.bodies.later(self._ask)
 
     def _ask(self) -> None:
         if self.answered:
             return
-        gathered, self._body = self._body, None
+        parts, self._body = self._body, b""
         handler, head = self._handler, self.head
         make_id = self._connection.served.naming.make_id
         if make_id is not None or not NAMING.isdisjoint(head.headers):
             self._name(make_id)
             head = self.head
         try:
-            body = b"" if gathered is None else gathered.whole(head.headers)
-            peer = self._connection.peer
-            about = (head.method, self._path, head.headers, body, peer.host, self._user)
-            request = Request(*about, self.is_owner_here, str(peer))
+            body = parts if isinstance(parts, bytes) else parts.whole(head.headers)
+            connection = self._connection
+            about = (head.method, self._path, head.headers, body, connection.peer.host, self._user)
+            request = Request(*about, self.is_owner_here, connection.client)
             if isinstance(handler, Application):
                 cancel: CancelCall | None = handler.start(self, request)
             else:
@@ -267,9 +291,9 @@ class Exchange:
         if self.answered:
             return
         self.status = status
-        more = b"".join([b"%b: %b\r\n" % header for header in headers])
+        more = b"".join(map(HEADER_LINE.__mod__, headers))
         if self._call_id:
-            more += b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode())
+            more += HEADER_LINE % (REQUEST_ID, self._call_id.encode())
         if not self._lasts():
             more += b"connection: close\r\n"
         start = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
@@ -295,9 +319,9 @@ class Exchange:
             return
         self.status = status
         start = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        start += [b"%b: %b\r\n" % header for header in headers]
+        start += map(HEADER_LINE.__mod__, headers)
         if self._call_id:
-            start.append(b"%b: %b\r\n" % (REQUEST_ID, self._call_id.encode()))
+            start.append(HEADER_LINE % (REQUEST_ID, self._call_id.encode()))
         has_length = any(name.lower() == b"content-length" for name, _ in headers)
         bodiless = self.head.method == "HEAD" or status in (204, 304)
         self._chunked = not has_length and not bodiless and self.head.version != "1.0"
@@ -341,8 +365,10 @@ class Exchange:
 
     def _end(self) -> None:
         self.answered = True
-        self._let_go()
+        self._body = b""
         self._cancel = None
+        if self._span is not None or self._share is not None:
+            self._let_go()
         self._connection.answered()
 
     def refuse(self, refused: Refused | HttpFault) -> None:
@@ -374,13 +400,13 @@ class Exchange:
     def client_left(self) -> None:
         """The client has disconnected: cancel the call."""
         self.answered = True
+        self._body = b""
         self._let_go()
         if self._cancel is not None:
             self._cancel()
             self._cancel = None
 
     def _let_go(self) -> None:
-        self._body = None
         if self._span is not None:
             self._span.end(self.status, self._call_id)
             self._span = None

@@ -153,7 +153,7 @@ def result_headers(result: Result) -> Extra:
     )
     if result.copied:
         headers = (*headers, (b"farm-copied", b"true"))
-    return headers + reused_header(result)
+    return headers + reused_header(result) if result.reused else headers
 
 
 def reused_header(result: Result) -> Extra:

@@ -14,11 +14,11 @@ import pytest
 from tests.support.lone_caller import Caller, CountingFarm, FunctionCalls, counting_farm, profiled
 
 ALONE = {
-    "farm": (428, 229),
-    "kserve": (525, 284),
-    "grpc": (524, 270),
-    "graphpipe": (437, 236),
-    "mip": (448, 227),
+    "farm": (387, 200),
+    "kserve": (478, 254),
+    "grpc": (522, 268),
+    "graphpipe": (390, 204),
+    "mip": (449, 226),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 

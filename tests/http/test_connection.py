@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import struct
@@ -143,6 +144,33 @@ def test_a_client_that_asks_first_is_asked_for_its_body() -> None:
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"abc" + body)
         assert read_answer(connection) == (200, b"abc")
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_requests_with_one_head_have_bodies_of_their_own(half: bool) -> None:
+    """The second begins as the first did; its body may come in parts, or be the third's start."""
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        for body in (b"abc", b"def"):
+            connection.sendall(post("/echo", body, "Farm-Client: a"))
+            assert read_answer(connection) == (200, body)
+        rest = post("/echo", b"ghi", "Farm-Client: a") + post("/echo", b"jkl", "Farm-Client: a")
+        for part in (rest[:-5], rest[-5:]) if half else (rest,):
+            connection.sendall(part)
+        received = b""
+        while not received.endswith(b"jkl"):
+            received += connection.recv(1000)
+        found = re.findall(rb"200 OK|ghi|jkl", received)
+        assert found == [b"200 OK", b"ghi", b"200 OK", b"jkl"]
+
+
+def test_each_request_is_asked_for_its_body_though_the_heads_are_equal() -> None:
+    head, _, body = post("/echo", b"abc", "Expect: 100-continue").partition(b"abc")
+    with serving({"/echo": echo}) as server, server.connect() as connection:
+        for _ in range(2):
+            connection.sendall(head)
+            assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(b"abc" + body)
+            assert read_answer(connection) == (200, b"abc")
 
 
 @pytest.mark.parametrize(

@@ -199,4 +199,6 @@ def _vector_text(values: Array, non_finite: NonFinite, where: str) -> bytes:
     # All numbers are sent as float64, even a model's bool or float32.
     if values.dtype.hasobject:
         raise UnsupportedFeature(f"{where} holds texts; UM-Bridge carries numbers only")
-    return array_text(np.asarray(values, np.float64).reshape(-1), non_finite, where=where)
+    if values.ndim != 1 or values.dtype != np.float64:
+        values = np.asarray(values, np.float64).reshape(-1)
+    return array_text(values, non_finite, where=where)

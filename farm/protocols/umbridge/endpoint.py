@@ -31,7 +31,12 @@ from farm.protocols.umbridge.codec import (
 
 logger = logging.getLogger(__name__)
 
-PATHS = frozenset({*Endpoint, *SHARED_MEMORY})
+METHODS: Mapping[str, tuple[str, ...]] = {
+    path: ("GET", "HEAD") if path is Endpoint.INFO else ("POST",) for path in Endpoint
+}
+"""How each path is asked."""
+
+PATHS = frozenset({*METHODS, *SHARED_MEMORY})
 """The paths that this handler answers, at the server's root."""
 
 Encode = Callable[[Result], tuple[bytes, Extra]]
@@ -46,7 +51,7 @@ def serve(site: Site) -> Endpoints:
 
 def _waits(method: str, path: str, models: Mapping[str, ModelInfo]) -> bool:
     """Whether a request waits until the farm knows a model; its own model's name is in the body."""
-    return not models and path in PATHS and path not in SHARED_MEMORY and method in _methods(path)
+    return not models and method in METHODS.get(path, ())
 
 
 class UmBridgeEndpoint:
@@ -56,17 +61,18 @@ class UmBridgeEndpoint:
         self, backend: Dispatcher, *, non_finite: NonFinite, readers: Reads = READS_HERE
     ) -> None:
         self._backend = backend
+        self._models = backend.models()
         self._non_finite = non_finite
         self._readers = readers
 
     def __call__(self, request: Request, answer: Answer) -> CancelCall | None:
         """Answer a request, at once or when its call ends. Raises Refused."""
-        _check_method(request.path, request.method)
+        if request.method not in METHODS.get(request.path, ()):
+            raise _refusal(request.path, request.method)
         return self._ask(request, answer, None)
 
     def _ask(self, request: Request, answer: Answer, held: _Held | None) -> CancelCall | None:
-        models = self._backend.models()
-        body = request.body
+        models, body = self._models, request.body
         try:
             if not models and request.path != Endpoint.INFO:
                 raise self._backend.first_worker.no_model()
@@ -88,21 +94,20 @@ class UmBridgeEndpoint:
         if not isinstance(error, ModelNotFound):
             _answer_failure(error, request, answer)
             return None
-        first, count = self._backend.first_worker, len(self._backend.models())
+        first, count = self._backend.first_worker, len(self._models)
         if first.expected.incomplete and (held is None or held.count < count):
             held = _Held(count, partial(self._ask, request, answer))
-            return held.until(first, lambda: len(self._backend.models()) > count)
+            return held.until(first, lambda: len(self._models) > count)
         _answer_error(first.unknown(error.message), request, answer)
         return None
 
     def _go(self, asked: Question | Call, request: Request, answer: Answer) -> CancelCall | None:
         if isinstance(asked, Call):
             return self._start(asked, request, answer, partial(self._encode_result, asked))
-        models = self._backend.models()
         if asked.endpoint is Endpoint.INFO:
-            answer(200, encode_info(models))
+            answer(200, encode_info(self._models))
         elif asked.endpoint is Endpoint.MODEL_INFO:
-            answer(200, encode_model_info(models[asked.model]))
+            answer(200, encode_model_info(self._models[asked.model]))
         else:
             return self._answer_sizes(asked, request, answer)
         return None
@@ -190,15 +195,10 @@ def _answer_error(error: FarmError, request: Request, answer: Answer) -> None:
     answer(status, body, RETRY_SOON if status == 503 else ())
 
 
-def _methods(path: str) -> tuple[str, ...]:
-    return ("GET", "HEAD") if path == Endpoint.INFO else ("POST",)
-
-
-def _check_method(path: str, method: str) -> None:
+def _refusal(path: str, method: str) -> Refused:
+    """Return why a path is not asked with this method, or not at all."""
     if path in SHARED_MEMORY:
         # Clients that probe for shared memory continue without it, whatever the answer is.
         message = "shared memory is not offered here; the plain paths are"
-        raise Refused(400, "UnsupportedFeature", message)
-    allowed = _methods(path)
-    if method not in allowed:
-        raise wrong_method(path, method, *allowed)
+        return Refused(400, "UnsupportedFeature", message)
+    return wrong_method(path, method, *METHODS[path])
