@@ -42,7 +42,7 @@ SHAPE = {
     "lines": 93262,
     "fields": 12,
     "arguments": 5,
-    "callbacks": 38,
+    "callbacks": 37,
     "far": 6,
     "outside": 139,
     "aliases": 24,
