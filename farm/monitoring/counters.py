@@ -7,7 +7,7 @@ between. `dispatcher/statistics.py` has those of the last moments.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -95,7 +95,7 @@ class Counters:
         self._losses = Counter(
             {cause.value: 0 for cause in LossCause if cause is not LossCause.STOPPED}
         )
-        self._of: dict[tuple[str, Operation], _OfQueue] = {}
+        self._of: defaultdict[tuple[str, Operation], _OfQueue] = defaultdict(_OfQueue)
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
         dispatcher.ended.add_window(self)
@@ -116,10 +116,7 @@ class Counters:
         """Take the records since the last time."""
         for ended in records:
             if ended.ending is ANSWERED:
-                of = self._of.get((ended.model, ended.operation))
-                if of is None:
-                    of = self._of[ended.model, ended.operation] = _OfQueue()
-                of.add(ended)
+                self._of[ended.model, ended.operation].add(ended)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counts as JSON data."""

@@ -108,7 +108,7 @@ class Failures:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._models = dispatcher.models()
-        # JSON data: of calls by model, operation, kind of error and text; of workers by cause, text.
+        # JSON data: of calls by model, operation, kind of error, text; of workers by cause, text.
         self._groups: OrderedDict[tuple[str, str, str, str], dict[str, Any]] = OrderedDict()
         self._losses: OrderedDict[tuple[LossCause, str], dict[str, Any]] = OrderedDict()
         self._second = 0

@@ -59,11 +59,11 @@ class Why:
             return {"why": why, "phase": None, "position": 0, **empty}
         (task, waiting), now = found, time.monotonic()
         state = waits(task, self._dispatcher.view, now)
-        kinds, jobs = self._jobs(task.call.model)
+        cluster: Any = self._dispatcher.parts.get("cluster", dict)()
+        kinds, jobs = _jobs(cluster, task.call.model)
         lines = _lines(task, state, waiting, now)
         if task.phase is QUEUED:
-            system = str(self._cluster().get("system", "")) or "the batch system"
-            lines += _of_jobs(system, kinds, jobs)
+            lines += _of_jobs(cluster.get("system") or "the batch system", kinds, jobs)
             if not state["workers"]["count"] and not kinds:
                 lines.append(self._no_worker(task.call.model))
             lines += self._limits(task)
@@ -129,24 +129,6 @@ class Why:
             return "the farm starts its workers again when they end; its events say why they ended"
         return "the farm expects no other worker: add one with `farm worker`"
 
-    def _cluster(self) -> Mapping[str, Any]:
-        part = self._dispatcher.parts.get("cluster")
-        found = part() if part is not None else {}
-        return found if isinstance(found, dict) else {}
-
-    def _jobs(self, model: str) -> tuple[list[Any], list[Any]]:
-        """Return the kinds of workers with a model, and their jobs that have no workers yet."""
-        cluster = self._cluster()
-        kinds = [row for row in cluster.get("kinds", ()) if model in row["models"]]
-        names = {row["name"] for row in kinds}
-        jobs = [j for j in cluster.get("jobs", ()) if j["kind"] in names and not j["workers"]]
-        if (problem := cluster.get("problem")) and kinds:
-            kinds[0] = {
-                **kinds[0],
-                "problem": "; ".join(filter(None, (problem, kinds[0]["problem"]))),
-            }
-        return kinds, jobs
-
     def _limits(self, task: Task) -> Iterator[str]:
         most, most_of_client = self._dispatcher.view.limits
         queued, client = self._dispatcher.view.queued(), task.account.client
@@ -210,6 +192,19 @@ def _place(state: Mapping[str, Any]) -> str:
     if len(before) > NAMED:
         rows.append(f"{sum(row['count'] for row in before[NAMED:])} of others")
     return f"its place is {position}; before it go about {', '.join(rows)}"
+
+
+def _jobs(cluster: Mapping[str, Any], model: str) -> tuple[list[Any], list[Any]]:
+    """Return the kinds of workers with a model, and their jobs that have no workers yet."""
+    kinds = [row for row in cluster.get("kinds", ()) if model in row["models"]]
+    names = {row["name"] for row in kinds}
+    jobs = [j for j in cluster.get("jobs", ()) if j["kind"] in names and not j["workers"]]
+    if (problem := cluster.get("problem")) and kinds:
+        kinds[0] = {
+            **kinds[0],
+            "problem": "; ".join(filter(None, (problem, kinds[0]["problem"]))),
+        }
+    return kinds, jobs
 
 
 def _of_jobs(
