@@ -62,7 +62,7 @@ class _OfQueue:
 
     def add(self, ended: EndedCall) -> None:
         """Count an answer to a task."""
-        error, done = ended.error, ended.done
+        error = ended.error
         if ended.losses:
             was_last = isinstance(error, WorkerLost | TimeLimitExceeded) and not ended.ran
             self.retries += ended.losses - was_last
@@ -71,14 +71,11 @@ class _OfQueue:
             self.ends[name] = self.ends.get(name, 0) + 1
         if not ended.ran:
             return
-        if ended.is_run:
-            self.ends[DONE] += done
-        else:
-            self.ends[DONE] += error is None
-            done = 1
-        if done:
-            self.run_times_s.add(ended.row_s, done)
-        self.waits_s.add(ended.queue_s, max(1, done))
+        self.ends[DONE] += ended.done if ended.is_run else error is None
+        runs = ended.done if ended.is_run else 1
+        if runs:
+            self.run_times_s.add(ended.row_s, runs)
+        self.waits_s.add(ended.queue_s, max(1, runs))
         if not (ended.waited or ended.copied):
             self.overheads_s.add(max(0.0, ended.at - ended.began - ended.run_s))
 

@@ -22,6 +22,7 @@ from farm.experiment.loop.evaluators import Around
 from farm.experiment.loop.runs import Runs
 from farm.grpc.server import check_packages
 from farm.http.access import Access
+from farm.machine.keeper_line import keeper
 from farm.model import Model
 from farm.monitoring.monitor import watch
 from farm.monitoring.tracing import Tracing, start_tracing
@@ -33,7 +34,7 @@ from farm.provision.batch.plan import ClusterPlan
 from farm.provision.own_workers import OwnWorkers
 from farm.record.recorder import Recorder
 from farm.server.doors import Doors, checked_options, endpoints_of
-from farm.server.lifecycle import NamedWorkers, offer_stop, restarts, show_restarts
+from farm.server.lifecycle import NamedWorkers, offer_stop, show_restarts
 from farm.server.wires import RunFolder, listen
 from farm.settings import Settings
 from farm.transports.connection import Connection
@@ -135,7 +136,8 @@ class Farm:
         try:
             yield
         except Exception:
-            if not restarts():
+            line = keeper()
+            if line is None or not line.restarts:
                 await self.stop(grace_s=grace_s)
             raise
 
