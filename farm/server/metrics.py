@@ -98,33 +98,28 @@ NOTHING = ModelStatistics()
 
 
 def metrics_handler(backend: Dispatcher) -> Handler:
-    """Return the handler that shows the metrics of `backend`."""
+    """Return the handler that shows the metrics of `backend`, in the format of an Accept header."""
 
     def handler(request: Request, answer: Answer) -> None:
+        from prometheus_client.exposition import choose_encoder
+
         if request.method not in ("GET", "HEAD"):
             raise wrong_method("/metrics", request.method, "GET", "HEAD")
+        snapshot, statistics = backend.snapshot(), backend.statistics()
+        metrics = list(families(snapshot, statistics))
         accepted = request.headers.get(b"accept", b"").decode("latin-1")
-        body, content_type = _exposition(backend, accepted)
+        encode, content_type = choose_encoder(accepted)
+        # Of a registry, an encoder asks only for the metrics that its collectors have.
+        own = encode(SimpleNamespace(collect=lambda: metrics))
+        is_open = content_type.startswith(OPEN_METRICS)
+        # OpenMetrics has no counters without the end "_total", which Triton's do not have.
+        kind = "unknown" if is_open else "counter"
+        lines = _triton(backend.models(), snapshot["queues"], statistics, kind)
+        triton = "".join(f"{line}\n" for line in lines).encode()
+        body = own.removesuffix(END) + triton + END if is_open else triton + own
         answer(200, body, (), content_type.encode())
 
     return handler
-
-
-def _exposition(backend: Dispatcher, accepted: str) -> tuple[bytes, str]:
-    """Return all metrics and their content type, in the format that an Accept header asks for."""
-    from prometheus_client.exposition import choose_encoder
-
-    snapshot, statistics = backend.snapshot(), backend.statistics()
-    metrics = list(families(snapshot, statistics))
-    encode, content_type = choose_encoder(accepted)
-    # Of a registry, an encoder asks only for the metrics that its collectors have.
-    own = encode(SimpleNamespace(collect=lambda: metrics))
-    is_open = content_type.startswith(OPEN_METRICS)
-    # OpenMetrics has no counters without the end "_total", which Triton's do not have.
-    kind = "unknown" if is_open else "counter"
-    lines = _triton(backend.models(), snapshot["queues"], statistics, kind)
-    triton = "".join(f"{line}\n" for line in lines).encode()
-    return own.removesuffix(END) + triton + END if is_open else triton + own, content_type
 
 
 def _triton(
