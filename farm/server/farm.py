@@ -152,10 +152,10 @@ class Farm:
             undo.push_async_callback(asyncio.to_thread, tracing.close)
         if self._elastic is not None:
             undo.push_async_callback(self._elastic.stop)
-            undo.hurries.append(self._elastic.hurry)
+            undo.hurries.callback(self._elastic.hurry)
         self._own = own = OwnWorkers(self._models, settings, self.folder.for_clients)
         undo.push_async_callback(lambda: own.stop(undo.grace_s))
-        undo.hurries.append(own.hurry)
+        undo.hurries.callback(own.hurry)
         recorder = None
         if settings.record is not None:  # another farm may use the file
             recorder = Recorder(settings.record.absolute(), reuses=settings.reuse)
@@ -170,7 +170,7 @@ class Farm:
         expected = ExpectedWorkers(self.dispatcher)
         self.dispatcher.start()
         undo.push_async_callback(lambda: self.dispatcher.close(grace_s=undo.grace_s))
-        undo.hurries.append(self.dispatcher.give_up)
+        undo.hurries.callback(self.dispatcher.give_up)
         self.folder.publish(wires)
         show_restarts(self.dispatcher)
         if on_stop is not None:
@@ -190,7 +190,7 @@ class Farm:
             if protocol.experiments and options is not None:
                 experiments = Experiments(options.journal or self.settings.dir / "experiments.db")
                 self._undo.push_async_callback(experiments.stop)
-                self._undo.hurries.append(experiments.hurry)
+                self._undo.hurries.callback(experiments.hurry)
                 await experiments.start()
                 return experiments
         return None
@@ -284,27 +284,23 @@ class Farm:
 
         May be called from any thread.
         """
-        self._loop.call_soon_threadsafe(self._undo.hurry)
+        self._loop.call_soon_threadsafe(self._undo.hurries.close)
 
 
 class _Undo(contextlib.AsyncExitStack):
     """Undoes the starts of a farm's parts, the last one first.
 
-    grace_s: how long each may wait for running calls. hurries: make them wait for nothing.
+    grace_s: how long each may wait for running calls. hurries: make them wait for nothing, when
+    it is closed.
     """
 
     grace_s = 0.0
 
     def __init__(self) -> None:
         super().__init__()
-        self.hurries: list[Callable[[], None]] = []
+        self.hurries = contextlib.ExitStack()
 
     async def all(self, grace_s: float) -> None:
         """Undo all."""
         self.grace_s = grace_s
         await self.aclose()
-
-    def hurry(self) -> None:
-        """Make all of them wait for nothing."""
-        for hurry in reversed(self.hurries):
-            hurry()

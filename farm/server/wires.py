@@ -140,7 +140,7 @@ class RunFolder:
         self.for_clients = folder / CLIENTS_FILE
         self.for_workers = folder / WORKERS_FILE
         self._folder = folder
-        self._wires: Wires | None = None
+        self._forget: Callable[[], None] = lambda: None
 
     def take(self) -> None:
         """Claim the folder. Raises Unavailable if a running farm uses it.
@@ -173,7 +173,7 @@ class RunFolder:
         write_connection(self.for_workers, wires.for_workers)
         self.update(wires.for_clients)
         wires.keep()
-        self._wires = wires
+        self._forget = wires.forget
 
     def update(self, connection: Connection) -> None:
         """Write the file for clients again, with more addresses."""
@@ -186,5 +186,4 @@ class RunFolder:
             if read_connection(self.for_clients).pid == os.getpid():
                 self.for_clients.unlink()
                 self.for_workers.unlink()
-                if self._wires is not None:
-                    self._wires.forget()
+                self._forget()
