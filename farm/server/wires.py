@@ -106,14 +106,12 @@ def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach
         keys = before.keys if before else None
         return ZmqListener(interface, keys=keys, heartbeat_s=settings.heartbeat_s, **ports)
 
-    if before is None:
-        zmq = bound()
-    else:
+    zmq = None
+    if before is not None:
         here = replace(here, token=before.token)
-        try:
+        with contextlib.suppress(Unavailable):
             zmq = bound(clients_port=before.clients_port, workers_port=before.workers_port)
-        except Unavailable:
-            zmq = bound()
+    zmq = zmq or bound()
 
     def reached(there: Connection, token: str) -> Connection:
         port = there.endpoint.rpartition(":")[2]
