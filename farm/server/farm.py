@@ -58,7 +58,7 @@ class Farm:
     whether to serve HTTP; native clients and workers need only the connection file. plan: jobs
     of workers that start and end with demand; then this raises Unavailable if the batch system's
     commands are missing, and SettingsError if a template cannot be used. folder: has the address
-    and keys for clients, while the farm runs.
+    and keys for clients, while the farm runs. own: the workers that it starts, from then on.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Farm:
         self._elastic = None if plan is None else Elastic(plan, connect=connect, folder=jobs)
         # Set while it runs.
         self.dispatcher: Dispatcher
-        self._own: OwnWorkers
+        self.own: OwnWorkers
         self._doors: Doors | None = None
         self._undo = _Undo()
 
@@ -117,8 +117,8 @@ class Farm:
         """
         async with self._leaves_nothing(FAREWELL_S):
             try:
-                if self._own:
-                    await self._own.first(self.dispatcher, self._threads)
+                if self.own:
+                    await self.own.first(self.dispatcher, self._threads)
                 # Workers from elsewhere may bring models that the farm does not know yet.
                 if self.plan is None and (self._models or self._objects):
                     models = self.dispatcher.models()
@@ -153,7 +153,7 @@ class Farm:
         if self._elastic is not None:
             undo.push_async_callback(self._elastic.stop)
             undo.hurries.callback(self._elastic.hurry)
-        self._own = own = OwnWorkers(self._models, settings, self.folder.for_clients)
+        self.own = own = OwnWorkers(self._models, settings, self.folder.for_clients)
         undo.push_async_callback(lambda: own.stop(undo.grace_s))
         undo.hurries.callback(own.hurry)
         recorder = None
@@ -196,7 +196,7 @@ class Farm:
         return None
 
     def _dispatcher(self, peers: Peers, recorder: Recorder | None) -> Dispatcher:
-        settings, own = self.settings, self._own
+        settings, own = self.settings, self.own
         transports: list[Transport] = [peers] if own.dask is None else [own.dask, peers]
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=self._threads))
@@ -232,7 +232,7 @@ class Farm:
 
     def _has_started(self, info: WorkerInfo) -> bool:
         """Whether this farm's supervisor, its jobs or the batch job around it started a worker."""
-        started_by = (self._own, self._elastic)
+        started_by = (self.own, self._elastic)
         if any(by.has_started(info.labels) for by in started_by if by is not None):
             return True
         job = allocation.labels().get("job")
@@ -264,10 +264,6 @@ class Farm:
             runs.start()
         await doors.listen()
         self.folder.update(doors.connection)
-
-    async def wait_failed(self) -> None:
-        """Wait until starting workers fails for good, then raise WorkersFailed or Unavailable."""
-        await self._own.wait_failed()
 
     async def stop(self, *, grace_s: float | None = None) -> None:
         """Stop in order: close doors, finish running calls, end workers, close sockets."""
