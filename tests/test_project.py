@@ -39,7 +39,7 @@ LONGEST_FILE = 600
 
 SHAPE = {
     "modules": 522,
-    "lines": 93262,
+    "lines": 93180,
     "fields": 12,
     "arguments": 5,
     "callbacks": 37,
