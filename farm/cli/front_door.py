@@ -119,7 +119,7 @@ async def _serve(farm: Farm) -> int:
         line.serves()
     searches = search_now_and_then(farm.dispatcher.calls_open), search_young_in_time()
     tasks += map(loop.create_task, searches)
-    failed = loop.create_task(farm.wait_failed())
+    failed = loop.create_task(farm.own.wait_failed())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if line is not None:
         line.ends()

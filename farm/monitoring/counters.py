@@ -7,7 +7,7 @@ between. `dispatcher/statistics.py` has those of the last moments.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -62,7 +62,7 @@ class _OfQueue:
 
     def add(self, ended: EndedCall) -> None:
         """Count an answer to a task."""
-        error, done = ended.error, ended.done
+        error = ended.error
         if ended.losses:
             was_last = isinstance(error, WorkerLost | TimeLimitExceeded) and not ended.ran
             self.retries += ended.losses - was_last
@@ -71,14 +71,11 @@ class _OfQueue:
             self.ends[name] = self.ends.get(name, 0) + 1
         if not ended.ran:
             return
-        if ended.is_run:
-            self.ends[DONE] += done
-        else:
-            self.ends[DONE] += error is None
-            done = 1
-        if done:
-            self.run_times_s.add(ended.row_s, done)
-        self.waits_s.add(ended.queue_s, max(1, done))
+        self.ends[DONE] += ended.done if ended.is_run else error is None
+        runs = ended.done if ended.is_run else 1
+        if runs:
+            self.run_times_s.add(ended.row_s, runs)
+        self.waits_s.add(ended.queue_s, max(1, runs))
         if not (ended.waited or ended.copied):
             self.overheads_s.add(max(0.0, ended.at - ended.began - ended.run_s))
 
@@ -95,7 +92,7 @@ class Counters:
         self._losses = Counter(
             {cause.value: 0 for cause in LossCause if cause is not LossCause.STOPPED}
         )
-        self._of: dict[tuple[str, Operation], _OfQueue] = {}
+        self._of: defaultdict[tuple[str, Operation], _OfQueue] = defaultdict(_OfQueue)
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
         dispatcher.ended.add_window(self)
@@ -116,10 +113,7 @@ class Counters:
         """Take the records since the last time."""
         for ended in records:
             if ended.ending is ANSWERED:
-                of = self._of.get((ended.model, ended.operation))
-                if of is None:
-                    of = self._of[ended.model, ended.operation] = _OfQueue()
-                of.add(ended)
+                self._of[ended.model, ended.operation].add(ended)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counts as JSON data."""

@@ -86,26 +86,37 @@ SUMMARIES_PER_S = 100
 STORY = "; what happened:"
 """Begins the part of an error's text with its call's history (scheduler/outcomes.py)."""
 
-Key = tuple[str, str, str, str]
+MOST_LOSSES = 100
+"""Groups that are kept; then the one that was last seen longest ago is forgotten."""
+
+MOST_HOSTS = 16
+"""Hosts that a group names."""
+
+LONGEST_OUTPUT = 4000
+
+_EXIT_CODE = re.compile(r"exit code (\d+)")
+_SIGNAL = re.compile(r"signal (SIG[A-Z0-9]+|\d+)")
 
 
 class Failures:
-    """Groups of calls that failed for one reason, in bounded memory and at a bounded cost.
+    """Groups of calls that failed, or workers that were lost, for one reason, in bounded memory.
 
-    It answers the question `failures` from these, and from the groups of lost workers. Each group
-    shows one call as an example: text, worker, client and inputs are those of the same call, so
-    that people can see which inputs the text is about; so is the detail, if that call had one.
+    Their cost is bounded, too. A group of calls shows one as an example: text, worker, client and
+    inputs are those of the same call, so that people can see which inputs the text is about; so is
+    the detail, if that call had one. A worker that was drained or stopped in order is not lost.
     """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._models = dispatcher.models()
-        self._groups: OrderedDict[Key, dict[str, Any]] = OrderedDict()  # JSON data
-        self._example_at: dict[Key, float] = {}
+        # JSON data: of calls by model, operation, kind of error, text; of workers by cause, text.
+        self._groups: OrderedDict[tuple[str, str, str, str], dict[str, Any]] = OrderedDict()
+        self._losses: OrderedDict[tuple[LossCause, str], dict[str, Any]] = OrderedDict()
         self._second = 0
         self._summaries = 0  # made in this second
-        self._losses = Losses(dispatcher)
         self._ended = dispatcher.ended
+        dispatcher.on_left.append(self.left)
         dispatcher.ended.add_window(self)
+        dispatcher.add_part("losses", self.losses)
         dispatcher.add_part("failures", self.snapshot)
         dispatcher.offer("failures", self.answer)
 
@@ -120,17 +131,18 @@ class Failures:
         """Count calls that failed now, a Unix time."""
         call = failure.call
         model, operation = cut(printable(call.model), LONGEST_NAME), str(call.operation)
-        key = model, operation, type(failure.error).__name__, shape_of_error(failure)
+        kind = type(failure.error).__name__
+        key = model, operation, kind, shape_of_error(failure)
         group = self._groups.get(key)
         if group is None:
-            alike = [known for known in self._groups if _kind(known) == _kind(key)]
-            if len(alike) >= MOST_OF_A_KIND or len(self._groups) >= MOST_GROUPS:
-                oldest = alike[0] if len(alike) >= MOST_OF_A_KIND else next(iter(self._groups))
-                del self._groups[oldest]
-                self._example_at.pop(oldest, None)
+            alike = [k for k, g in self._groups.items() if (g["model"], g["kind"]) == (model, kind)]
+            if len(alike) >= MOST_OF_A_KIND:
+                del self._groups[alike[0]]
+            elif len(self._groups) >= MOST_GROUPS:
+                self._groups.popitem(last=False)
             group = self._groups[key] = {
                 "id": id_of(*key),
-                "kind": key[2],
+                "kind": kind,
                 "model": model,
                 "operation": operation,
                 "text": "",
@@ -141,11 +153,12 @@ class Failures:
                 "client": "",
                 "inputs": "",
                 "detail": "",
+                "example_at": -math.inf,  # when it was taken; no answer has it
             }
         self._groups.move_to_end(key)
         group["count"] += failure.calls
         group["last"] = now
-        if now - self._example_at.get(key, -math.inf) < EXAMPLE_EVERY_S:
+        if now - group["example_at"] < EXAMPLE_EVERY_S:
             return
         if int(now) != self._second:
             self._second, self._summaries = int(now), 0
@@ -157,7 +170,7 @@ class Failures:
             info = self._models.get(call.model)
             names = [] if info is None else [tensor.name for tensor in info.inputs]
             group["inputs"] = summary(call, failure.row, names)
-            self._example_at[key] = now
+            group["example_at"] = now
         group |= {
             "text": cut(failure.error.message.partition("\n")[0], LONGEST_TEXT),
             "worker": cut(printable(failure.worker), LONGEST_NAME) or None,
@@ -166,75 +179,20 @@ class Failures:
         if failure.error.detail:  # otherwise that of the one before stays
             group["detail"] = end_of(failure.error.detail, LONGEST_DETAIL)
 
-    def snapshot(self, *, details: bool = False) -> list[dict[str, Any]]:
-        """Return the groups as JSON data, the one seen last first. details: with theirs."""
-        shown = reversed(self._groups.values())
-        return [{k: each[k] for k in each if details or k != "detail"} for each in shown]
-
-    def answer(self, arguments: Mapping[str, str]) -> Any:
-        """Return the groups of failed calls as JSON data, the one seen last first.
-
-        arguments: `detail=all` adds their details, such as tracebacks; `id` selects one group, also
-        of lost workers, with its detail. Raises InvalidInput if there is no such group.
-        """
-        self._ended.fold()
-        wanted = arguments.get("id", "")
-        if not wanted:
-            return self.snapshot(details=arguments.get("detail") == "all")
-        groups = [*self.snapshot(details=True), *self._losses.snapshot()]
-        for group in groups:
-            if group["id"] == wanted:
-                return group
-        raise InvalidInput(
-            f"no reason of failures has the id {wanted!r:.40}; `farm failures --all` lists the "
-            f"{len(groups)} that are kept"
-        )
-
-
-def shape_of_error(failure: Failure) -> str:
-    """Return the text of a failure without what differs between failures of one reason."""
-    return shape_of(failure.error.message.partition(STORY)[0], failure.worker)
-
-
-def _kind(key: Key) -> tuple[str, str]:
-    model, _, kind, _ = key
-    return model, kind
-
-
-MOST_LOSSES = 100
-"""Groups that are kept; then the one that was last seen longest ago is forgotten."""
-
-MOST_HOSTS = 16
-"""Hosts that a group names."""
-
-LONGEST_OUTPUT = 4000
-
-_EXIT_CODE = re.compile(r"exit code (\d+)")
-_SIGNAL = re.compile(r"signal (SIG[A-Z0-9]+|\d+)")
-
-
-class Losses:
-    """Groups of lost workers; a worker that was drained or stopped in order is none."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._groups: OrderedDict[tuple[LossCause, str], dict[str, Any]] = OrderedDict()
-        dispatcher.on_left.append(self.left)
-        dispatcher.add_part("losses", self.snapshot)
-
     def left(self, info: WorkerInfo, departure: Departure) -> None:
         """Count a worker that left, if it was lost."""
         if departure.in_order:
             return
         key = departure.cause, shape_of(departure.reason, info.name)
         now = time.time()
-        known = self._groups.pop(key, {"first": now, "count": 0, "hosts": {}, "detail": ""})
+        known = self._losses.pop(key, {"first": now, "count": 0, "hosts": {}, "detail": ""})
         host, hosts = cut(info.host, LONGEST_NAME), dict(known["hosts"])
         if host in hosts or len(hosts) < MOST_HOSTS:
             hosts[host] = hosts.get(host, 0) + 1
         text = cut(printable(departure.reason), LONGEST_TEXT)
         code, name = _EXIT_CODE.search(text), _SIGNAL.search(text)
         detail = end_of(printable(departure.detail), LONGEST_OUTPUT)
-        self._groups[key] = {
+        self._losses[key] = {
             "id": id_of(*key),
             "cause": str(departure.cause),
             "text": text,
@@ -248,9 +206,39 @@ class Losses:
             "signal": "" if name is None else name[1],
             "detail": detail or known["detail"],
         }
-        if len(self._groups) > MOST_LOSSES:
-            self._groups.popitem(last=False)
+        if len(self._losses) > MOST_LOSSES:
+            self._losses.popitem(last=False)
 
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Return the groups as JSON data, the one seen last first."""
-        return list(reversed(self._groups.values()))
+    def losses(self) -> list[dict[str, Any]]:
+        """Return the groups of lost workers as JSON data, the one seen last first."""
+        return list(reversed(self._losses.values()))
+
+    def snapshot(self, *, details: bool = False) -> list[dict[str, Any]]:
+        """Return the groups of calls as JSON data, last seen first. details: with theirs."""
+        hidden = {"example_at"} if details else {"example_at", "detail"}
+        shown = reversed(self._groups.values())
+        return [{k: each[k] for k in each if k not in hidden} for each in shown]
+
+    def answer(self, arguments: Mapping[str, str]) -> Any:
+        """Return the groups of failed calls as JSON data, the one seen last first.
+
+        arguments: `detail=all` adds their details, such as tracebacks; `id` selects one group, also
+        of lost workers, with its detail. Raises InvalidInput if there is no such group.
+        """
+        self._ended.fold()
+        wanted = arguments.get("id", "")
+        if not wanted:
+            return self.snapshot(details=arguments.get("detail") == "all")
+        groups = [*self.snapshot(details=True), *self.losses()]
+        for group in groups:
+            if group["id"] == wanted:
+                return group
+        raise InvalidInput(
+            f"no reason of failures has the id {wanted!r:.40}; `farm failures --all` lists the "
+            f"{len(groups)} that are kept"
+        )
+
+
+def shape_of_error(failure: Failure) -> str:
+    """Return the text of a failure without what differs between failures of one reason."""
+    return shape_of(failure.error.message.partition(STORY)[0], failure.worker)

@@ -97,9 +97,7 @@ class History:
     """Samples a dispatcher by a timer on the running event loop, and answers `history`."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        self._load = dispatcher.view.load
-        self._measures = dispatcher.measures
-        self._ended = dispatcher.ended
+        self._dispatcher = dispatcher
         self._rings = [Ring(*each) for each in RINGS]
         self._runs: deque[float] = deque(maxlen=RUNS)
         dispatcher.ended.add_window(self)
@@ -123,11 +121,11 @@ class History:
 
     def sample(self) -> None:
         """Add the state of now to all rings."""
-        self._ended.fold()
-        measures, runs = self._measures, list(self._runs)
+        self._dispatcher.ended.fold()
+        measures, load = self._dispatcher.measures, self._dispatcher.view.load()
+        runs = list(self._runs)
         self._runs.clear()
-        at = time.monotonic()
-        sample = Sample(at, self._load(), measures.done, measures.failed, runs)
+        sample = Sample(time.monotonic(), load, measures.done, measures.failed, runs)
         for ring in self._rings:
             ring.add(sample)
 

@@ -24,14 +24,12 @@ log = logging.getLogger(__name__)
 LONGEST_TEXT = 200
 LONGEST_NAMES = 100
 
-OTHERS = "%d more losses and failures for other reasons: farm failures"
-
 
 class News(Repetitions):
     """Logs what happens at one farm, at a bounded rate."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        super().__init__(log, OTHERS)
+        super().__init__(log, "%d more losses and failures for other reasons: farm failures")
         self._workers: set[str] = set()
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)

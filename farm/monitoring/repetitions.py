@@ -24,7 +24,7 @@ _WORKER = re.compile(
     r"(?<![\w.-])[\w.-]+/\d+-[0-9a-f]{4}\b"
 )  # as provision/local/process.py names it
 _PATH = re.compile(r"(?<![\w./])(?:~|\.{1,2})?(?:/[\w.+@%-]+){2,}/?")
-_KEPT = re.compile(r"\b(?:exit code|code|status|signal|line|input|output|axis) \d+\b")
+_KEPT = re.compile(r"(\b(?:exit code|code|status|signal|line|input|output|axis) \d+\b)")
 _TOKEN = re.compile(r"(?<![\w.])[-+]?[\w.]+(?:(?<=\d[eE])[-+]\d+\b)?")
 _LIST = re.compile(r"<N>(?:[\s,;]+<N>)+")
 
@@ -44,15 +44,10 @@ def shape_of(text: str, worker: str = "") -> str:
         return text
     text = _WORKER.sub("<worker>", _UUID.sub("<id>", text))
     text = _PATH.sub(lambda found: "/".join(map(_part, found[0].split("/"))), text)
-    parts, end = [], 0
-    for kept in _KEPT.finditer(text):
-        parts += [_without_numbers(text[end : kept.start()]), kept[0]]
-        end = kept.end()
-    return "".join([*parts, _without_numbers(text[end:])])
-
-
-def _without_numbers(text: str) -> str:
-    return _LIST.sub("<N>", _TOKEN.sub(lambda found: _token(found[0]), text))
+    parts = _KEPT.split(text)
+    for at in range(0, len(parts), 2):  # between two of these is a text to keep
+        parts[at] = _LIST.sub("<N>", _TOKEN.sub(lambda found: _token(found[0]), parts[at]))
+    return "".join(parts)
 
 
 def _token(token: str) -> str:
@@ -120,9 +115,8 @@ class Repetitions:
     def __init__(self, log: logging.Logger, others: str) -> None:
         self._log = log
         self._others_line = others
-        self._held: dict[object, _Unsaid] = {}
+        self._held: dict[object, _Unsaid] = {}  # while there are any, `report` will be called
         self._others = 0
-        self._is_waiting = False
 
     def report_later(self, seconds: float) -> None:
         """Call `report` after this number of seconds."""
@@ -142,12 +136,12 @@ class Repetitions:
             self._others += count
             return
         self._log.log(level, "%s", line(count))
+        if not self._held:
+            self.report_later(EVERY_S)
         self._held[key] = level, 0, line
-        self._wait()
 
     def report(self) -> None:
         """Log the events since the last lines; forget the kinds that had none."""
-        self._is_waiting = False
         before, self._held = self._held, {}
         for key, (level, count, line) in before.items():
             if count:
@@ -157,9 +151,4 @@ class Repetitions:
             self._log.info(self._others_line, self._others)
             self._others = 0
         if self._held:
-            self._wait()
-
-    def _wait(self) -> None:
-        if not self._is_waiting:
-            self._is_waiting = True
             self.report_later(EVERY_S)

@@ -6,8 +6,8 @@ The reasons are the scheduler's: see `explanation`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from farm.dispatcher.first_worker import FIRST_AWAITED
 from farm.dispatcher.questions import ASKER
@@ -33,22 +33,15 @@ NO_NAME = "(no name)"
 """The clients without a name, as `farm status` and the status page show them."""
 
 
-class _Meant(NamedTuple):
-    """A call that is asked about, None if it is not open; how many wait; and what to say then."""
-
-    task: Task | None
-    waiting: int
-    nothing: str = ""
+_Meant = tuple[Task, int]
+"""The call that is asked about, and how many wait of those that the question may mean."""
 
 
 class Why:
     """Answers the question `why` about a call, or about the oldest waiting call of a client."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._clock = clock
         dispatcher.offer("why", self.answer, of_asker=True)
 
     def answer(self, arguments: Mapping[str, str]) -> dict[str, Any]:
@@ -60,18 +53,17 @@ class Why:
         if there is no such open call.
         """
         found = self._meant(arguments)
-        task, waiting = found.task, found.waiting
-        if task is None:
-            why = [found.nothing, *self._before_models()]
+        if isinstance(found, str):
+            why = [found, *self._before_models()]
             empty: dict[str, Any] = {"before": [], "workers": None, "jobs": []}
             return {"why": why, "phase": None, "position": 0, **empty}
-        now, view = self._clock(), self._dispatcher.view
-        state = waits(task, view, now)
-        kinds, jobs = self._jobs(task.call.model)
+        (task, waiting), now = found, time.monotonic()
+        state = waits(task, self._dispatcher.view, now)
+        cluster: Any = self._dispatcher.parts.get("cluster", dict)()
+        kinds, jobs = _jobs(cluster, task.call.model)
         lines = _lines(task, state, waiting, now)
         if task.phase is QUEUED:
-            system = str(self._cluster().get("system", "")) or "the batch system"
-            lines += _of_jobs(system, kinds, jobs)
+            lines += _of_jobs(cluster.get("system") or "the batch system", kinds, jobs)
             if not state["workers"]["count"] and not kinds:
                 lines.append(self._no_worker(task.call.model))
             lines += self._limits(task)
@@ -84,16 +76,16 @@ class Why:
             "jobs": jobs[:JOBS_SHOWN],
         }
 
-    def _meant(self, arguments: Mapping[str, str]) -> _Meant:
-        """Return the call that is asked about. Raises InvalidInput."""
+    def _meant(self, arguments: Mapping[str, str]) -> _Meant | str:
+        """Return the call that is asked about, or why there is none. Raises InvalidInput."""
         chain = arguments.get("chain")
         if call := arguments.get("call", ""):
-            return self._by_number(call) or self._by_id(call) or _Meant(None, 0, _not_open(call))
+            return self._by_number(call) or self._by_id(call) or _not_open(call)
         if (name := arguments.get("of")) is not None:
             if found := self._by_number(name) or self._of_client(name) or self._by_id(name):
                 return found
             if name.isdecimal():
-                return _Meant(None, 0, _not_open(name))
+                return _not_open(name)
             client = "" if name == NO_NAME else name
             no_id = ", and no open call has this id" if client else ""
         else:
@@ -102,24 +94,24 @@ class Why:
                 raise InvalidInput(
                     "specify a call by its number in `farm status` or by its id, or a client"
                 )
-        nothing = f"{_client(client)} has no open call{_in_chain(chain)}{no_id}"
-        return self._of_client(client, chain) or _Meant(None, 0, nothing)
+        found = self._of_client(client, chain)
+        return found or f"{_client(client)} has no open call{_in_chain(chain)}{no_id}"
 
     def _by_number(self, call: str) -> _Meant | None:
         task = self._dispatcher.view.call(call)
-        return None if task is None else _Meant(task, 1)
+        return None if task is None else (task, 1)
 
     def _by_id(self, call: str) -> _Meant | None:
         """Return the oldest waiting call of those with this id, or the oldest that a worker has."""
         tasks = self._dispatcher.view.with_id(call)
         waiting = [task for task in tasks if task.phase is QUEUED]
-        return _Meant((waiting or tasks)[0], len(waiting)) if tasks else None
+        return ((waiting or tasks)[0], len(waiting)) if tasks else None
 
     def _of_client(self, client: str, chain: str | None = None) -> _Meant | None:
         """Return the oldest waiting call of a client, or the oldest that a worker has."""
         tasks = self._dispatcher.view.waiting(client, chain)
         task = tasks[0] if tasks else self._dispatcher.view.sent_of(client, chain)
-        return None if task is None else _Meant(task, len(tasks))
+        return None if task is None else (task, len(tasks))
 
     def _before_models(self) -> Iterator[str]:
         """Yield what requests wait for while no model is known."""
@@ -136,24 +128,6 @@ class Why:
         if first.expected.may_come:
             return "the farm starts its workers again when they end; its events say why they ended"
         return "the farm expects no other worker: add one with `farm worker`"
-
-    def _cluster(self) -> Mapping[str, Any]:
-        part = self._dispatcher.parts.get("cluster")
-        found = part() if part is not None else {}
-        return found if isinstance(found, dict) else {}
-
-    def _jobs(self, model: str) -> tuple[list[Any], list[Any]]:
-        """Return the kinds of workers with a model, and their jobs that have no workers yet."""
-        cluster = self._cluster()
-        kinds = [row for row in cluster.get("kinds", ()) if model in row["models"]]
-        names = {row["name"] for row in kinds}
-        jobs = [j for j in cluster.get("jobs", ()) if j["kind"] in names and not j["workers"]]
-        if (problem := cluster.get("problem")) and kinds:
-            kinds[0] = {
-                **kinds[0],
-                "problem": "; ".join(filter(None, (problem, kinds[0]["problem"]))),
-            }
-        return kinds, jobs
 
     def _limits(self, task: Task) -> Iterator[str]:
         most, most_of_client = self._dispatcher.view.limits
@@ -218,6 +192,19 @@ def _place(state: Mapping[str, Any]) -> str:
     if len(before) > NAMED:
         rows.append(f"{sum(row['count'] for row in before[NAMED:])} of others")
     return f"its place is {position}; before it go about {', '.join(rows)}"
+
+
+def _jobs(cluster: Mapping[str, Any], model: str) -> tuple[list[Any], list[Any]]:
+    """Return the kinds of workers with a model, and their jobs that have no workers yet."""
+    kinds = [row for row in cluster.get("kinds", ()) if model in row["models"]]
+    names = {row["name"] for row in kinds}
+    jobs = [j for j in cluster.get("jobs", ()) if j["kind"] in names and not j["workers"]]
+    if (problem := cluster.get("problem")) and kinds:
+        kinds[0] = {
+            **kinds[0],
+            "problem": "; ".join(filter(None, (problem, kinds[0]["problem"]))),
+        }
+    return kinds, jobs
 
 
 def _of_jobs(

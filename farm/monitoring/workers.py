@@ -11,7 +11,7 @@ import math
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import log2
@@ -57,19 +57,18 @@ def troubles(rows: Sequence[Row], run_times: Sequence[RunTimeSketch]) -> list[li
 
     rows: of `workers` in a snapshot, with the facts of `workers.py`; run_times: of each row.
     """
-    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for at, row in enumerate(rows):
-        groups[tuple(row["models"])].append(at)
-    found: list[list[str]] = [[] for _ in rows]
-    for places in groups.values():
-        group = [(rows[at], run_times[at]) for at in places]
-        for at, troubled in zip(places, _compared(group, CHANCE / len(rows)), strict=True):
-            found[at] = list(troubled)
-    return found
+    groups: dict[tuple[str, ...], list[tuple[Row, RunTimeSketch]]] = defaultdict(list)
+    workers = list(zip(rows, run_times, strict=True))
+    for worker in workers:
+        groups[tuple(worker[0]["models"])].append(worker)
+    found = {models: _compared(group, CHANCE / len(rows)) for models, group in groups.items()}
+    return [list(found[tuple(row["models"])](row, runs)) for row, runs in workers]
 
 
-def _compared(group: Sequence[tuple[Row, RunTimeSketch]], chance: float) -> Iterator[Iterator[str]]:
-    """Yield what is wrong with each of the workers that have the same models.
+def _compared(
+    group: Sequence[tuple[Row, RunTimeSketch]], chance: float
+) -> Callable[[Row, RunTimeSketch], Iterator[str]]:
+    """Return a function that yields what is wrong with a worker of a group with the same models.
 
     chance: a difference that comes by chance more often than this is none.
     """
@@ -103,7 +102,7 @@ def _compared(group: Sequence[tuple[Row, RunTimeSketch]], chance: float) -> Iter
         if row["restarts"] >= MANY_RESTARTS:
             yield f"was started again {counted(row['restarts'], 'time')}"
 
-    return (found(row, runs) for row, runs in group)
+    return found
 
 
 def chance_of(few: int, of: int, few_of_all: int, of_all: int) -> float:

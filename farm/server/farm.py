@@ -22,6 +22,7 @@ from farm.experiment.loop.evaluators import Around
 from farm.experiment.loop.runs import Runs
 from farm.grpc.server import check_packages
 from farm.http.access import Access
+from farm.machine.keeper_line import keeper
 from farm.model import Model
 from farm.monitoring.monitor import watch
 from farm.monitoring.tracing import Tracing, start_tracing
@@ -33,7 +34,7 @@ from farm.provision.batch.plan import ClusterPlan
 from farm.provision.own_workers import OwnWorkers
 from farm.record.recorder import Recorder
 from farm.server.doors import Doors, checked_options, endpoints_of
-from farm.server.lifecycle import NamedWorkers, offer_stop, restarts, show_restarts
+from farm.server.lifecycle import NamedWorkers, offer_stop, show_restarts
 from farm.server.wires import RunFolder, listen
 from farm.settings import Settings
 from farm.transports.connection import Connection
@@ -57,7 +58,7 @@ class Farm:
     whether to serve HTTP; native clients and workers need only the connection file. plan: jobs
     of workers that start and end with demand; then this raises Unavailable if the batch system's
     commands are missing, and SettingsError if a template cannot be used. folder: has the address
-    and keys for clients, while the farm runs.
+    and keys for clients, while the farm runs. own: the workers that it starts, from then on.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Farm:
         self._elastic = None if plan is None else Elastic(plan, connect=connect, folder=jobs)
         # Set while it runs.
         self.dispatcher: Dispatcher
-        self._own: OwnWorkers
+        self.own: OwnWorkers
         self._doors: Doors | None = None
         self._undo = _Undo()
 
@@ -116,8 +117,8 @@ class Farm:
         """
         async with self._leaves_nothing(FAREWELL_S):
             try:
-                if self._own:
-                    await self._own.first(self.dispatcher, self._threads)
+                if self.own:
+                    await self.own.first(self.dispatcher, self._threads)
                 # Workers from elsewhere may bring models that the farm does not know yet.
                 if self.plan is None and (self._models or self._objects):
                     models = self.dispatcher.models()
@@ -135,7 +136,8 @@ class Farm:
         try:
             yield
         except Exception:
-            if not restarts():
+            line = keeper()
+            if line is None or not line.restarts:
                 await self.stop(grace_s=grace_s)
             raise
 
@@ -150,10 +152,10 @@ class Farm:
             undo.push_async_callback(asyncio.to_thread, tracing.close)
         if self._elastic is not None:
             undo.push_async_callback(self._elastic.stop)
-            undo.hurries.append(self._elastic.hurry)
-        self._own = own = OwnWorkers(self._models, settings, self.folder.for_clients)
+            undo.hurries.callback(self._elastic.hurry)
+        self.own = own = OwnWorkers(self._models, settings, self.folder.for_clients)
         undo.push_async_callback(lambda: own.stop(undo.grace_s))
-        undo.hurries.append(own.hurry)
+        undo.hurries.callback(own.hurry)
         recorder = None
         if settings.record is not None:  # another farm may use the file
             recorder = Recorder(settings.record.absolute(), reuses=settings.reuse)
@@ -168,7 +170,7 @@ class Farm:
         expected = ExpectedWorkers(self.dispatcher)
         self.dispatcher.start()
         undo.push_async_callback(lambda: self.dispatcher.close(grace_s=undo.grace_s))
-        undo.hurries.append(self.dispatcher.give_up)
+        undo.hurries.callback(self.dispatcher.give_up)
         self.folder.publish(wires)
         show_restarts(self.dispatcher)
         if on_stop is not None:
@@ -188,13 +190,13 @@ class Farm:
             if protocol.experiments and options is not None:
                 experiments = Experiments(options.journal or self.settings.dir / "experiments.db")
                 self._undo.push_async_callback(experiments.stop)
-                self._undo.hurries.append(experiments.hurry)
+                self._undo.hurries.callback(experiments.hurry)
                 await experiments.start()
                 return experiments
         return None
 
     def _dispatcher(self, peers: Peers, recorder: Recorder | None) -> Dispatcher:
-        settings, own = self.settings, self._own
+        settings, own = self.settings, self.own
         transports: list[Transport] = [peers] if own.dask is None else [own.dask, peers]
         if self._objects:
             transports.append(LocalTransport(self._objects, workers=self._threads))
@@ -230,7 +232,7 @@ class Farm:
 
     def _has_started(self, info: WorkerInfo) -> bool:
         """Whether this farm's supervisor, its jobs or the batch job around it started a worker."""
-        started_by = (self._own, self._elastic)
+        started_by = (self.own, self._elastic)
         if any(by.has_started(info.labels) for by in started_by if by is not None):
             return True
         job = allocation.labels().get("job")
@@ -263,10 +265,6 @@ class Farm:
         await doors.listen()
         self.folder.update(doors.connection)
 
-    async def wait_failed(self) -> None:
-        """Wait until starting workers fails for good, then raise WorkersFailed or Unavailable."""
-        await self._own.wait_failed()
-
     async def stop(self, *, grace_s: float | None = None) -> None:
         """Stop in order: close doors, finish running calls, end workers, close sockets."""
         await self._undo.all(self.settings.grace_s if grace_s is None else grace_s)
@@ -282,27 +280,23 @@ class Farm:
 
         May be called from any thread.
         """
-        self._loop.call_soon_threadsafe(self._undo.hurry)
+        self._loop.call_soon_threadsafe(self._undo.hurries.close)
 
 
 class _Undo(contextlib.AsyncExitStack):
     """Undoes the starts of a farm's parts, the last one first.
 
-    grace_s: how long each may wait for running calls. hurries: make them wait for nothing.
+    grace_s: how long each may wait for running calls. hurries: make them wait for nothing, when
+    it is closed.
     """
 
     grace_s = 0.0
 
     def __init__(self) -> None:
         super().__init__()
-        self.hurries: list[Callable[[], None]] = []
+        self.hurries = contextlib.ExitStack()
 
     async def all(self, grace_s: float) -> None:
         """Undo all."""
         self.grace_s = grace_s
         await self.aclose()
-
-    def hurry(self) -> None:
-        """Make all of them wait for nothing."""
-        for hurry in reversed(self.hurries):
-            hurry()

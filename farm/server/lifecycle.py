@@ -75,12 +75,6 @@ def offer_stop(dispatcher: Dispatcher, grace_s: float, asked: Callable[[bool], N
     dispatcher.offer("stop", stop, changes=True)
 
 
-def restarts() -> int:
-    """Return how often the keeper of this front door has started one again; 0 without a keeper."""
-    line = keeper()
-    return 0 if line is None else line.restarts
-
-
 def show_restarts(dispatcher: Dispatcher) -> None:
     """Show the last restart, if there was one, among the events and in the farm's status."""
     line = keeper()

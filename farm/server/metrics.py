@@ -34,8 +34,12 @@ BATCH_ROWS = tuple(2**power for power in range(13))
 """Bounds of batch sizes, in rows."""
 
 Snapshot = Mapping[str, Any]
-Values = Iterable[tuple[Any, ...]]
-"""Labels and the value; of a histogram labels, buckets and the sum."""
+Family = tuple[str, str, str, str, Iterable[tuple[Any, ...]]]
+"""One of farm's own metrics: kind, name, text, names of the labels, values.
+
+Each value comes after its labels; in a histogram it is buckets and the sum. Samples of a counter
+are called `name` and `_total`.
+"""
 
 OF_QUEUE = "model operation"
 BY = (
@@ -43,61 +47,25 @@ BY = (
     "clients"
 )
 
-FAMILIES = {
-    "farm_build_info": ("Gauge", "version", "Version of farm"),
-    "farm_workers": (
-        "Gauge",
-        "state",
-        "Workers by state; full: has not read what it was sent; shut: drains or cannot be reached",
-    ),
-    "farm_slots": ("Gauge", "", "Calls that all workers together run at once"),
-    "farm_queue_calls": ("Gauge", OF_QUEUE, "Calls that wait for a worker"),
-    "farm_queue_oldest_seconds": ("Gauge", OF_QUEUE, "Age of the oldest waiting call"),
-    "farm_running_calls": ("Gauge", OF_QUEUE, "Calls that workers have"),
-    "farm_copies": ("Counter", OF_QUEUE, "Copies of slow calls, sent to a second worker"),
-    "farm_worker_joins": ("Counter", "", "Workers that joined"),
-    "farm_worker_drains": ("Counter", "", "Workers that left in order"),
-    "farm_worker_losses": ("Counter", "cause", "Workers that were lost, by cause"),
-    "farm_calls": (
-        "Counter",
-        f"{OF_QUEUE} outcome",
-        "Calls that ended, by outcome: done, or the error; a long call counts once for each part",
-    ),
-    "farm_retries": (
-        "Counter",
-        OF_QUEUE,
-        "Times that calls, since ended, were sent again because a worker was lost",
-    ),
-    "farm_run_seconds": ("Histogram", OF_QUEUE, "Time in the model, of a call, a batch or a row"),
-    "farm_wait_seconds": ("Histogram", OF_QUEUE, "Time from taking a call to the start of its run"),
+REUSED = "Rows answered from the record, or from another call's run"
+
+OF_WAITING = {
+    "farm_queue_calls": ("Gauge", "queued", "Calls that wait for a worker"),
+    "farm_queue_oldest_seconds": ("Gauge", "oldest_s", "Age of the oldest waiting call"),
+    "farm_running_calls": ("Gauge", "in_flight", "Calls that workers have"),
+    "farm_copies": ("Counter", "copies", "Copies of slow calls, sent to a second worker"),
+}
+"""Metrics of each row of `queues` in a snapshot: kind, key of the row, text."""
+
+OF_TIMES = {
+    "farm_run_seconds": ("run_times_s", "Time in the model, of a call, a batch or a row"),
+    "farm_wait_seconds": ("waits_s", "Time from taking a call to the start of its run"),
     "farm_overhead_seconds": (
-        "Histogram",
-        OF_QUEUE,
+        "overheads_s",
         "Time from taking a call to its answer, less its run, if a worker was free",
     ),
-    "farm_batch_rows": ("Histogram", "model", "Rows of one run of the model"),
-    "farm_reused_rows": (
-        "Counter",
-        "model",
-        "Rows answered from the record, or from another call's run",
-    ),
-    "farm_received_bytes": ("Counter", "by", f"Bytes received; {BY}"),
-    "farm_sent_bytes": ("Counter", "by", f"Bytes sent; {BY}"),
-    "farm_jobs": ("Gauge", "kind phase", "Jobs of the batch system, by kind of workers and phase"),
-    "farm_wanted_jobs": ("Gauge", "kind", "Jobs that the demand calls for"),
-    "farm_batch_system_up": ("Gauge", "system", "Whether the batch system answers"),
-    "farm_progress_points": (
-        "Gauge",
-        "kind state",
-        "Points of the sweeps, experiments and chains that run now",
-    ),
-    "farm_progress_left_seconds": (
-        "Gauge",
-        "kind",
-        "Time until the last of them is expected to end; 0 if it is not known",
-    ),
 }
-"""farm's own metrics: kind, labels, text. Samples of a counter are called `name` and `_total`."""
+"""Histograms of each row of `queues` in `counts`: key of the row, text."""
 
 COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
     "nv_inference_request_success": ("Requests that succeeded", lambda m: m.success.count),
@@ -118,10 +86,7 @@ COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
         lambda m: m.compute.seconds * 1e6,
     ),
     "nv_inference_compute_output_duration_us": ("Counted as compute_infer", lambda m: 0),
-    "nv_cache_num_hits_per_model": (
-        "Rows answered from the record, or from another call's run",
-        lambda m: m.reused,
-    ),
+    "nv_cache_num_hits_per_model": (REUSED, lambda m: m.reused),
     "nv_cache_num_misses_per_model": (
         "Rows that the record could have answered, but did not know",
         lambda m: m.missed,
@@ -133,33 +98,28 @@ NOTHING = ModelStatistics()
 
 
 def metrics_handler(backend: Dispatcher) -> Handler:
-    """Return the handler that shows the metrics of `backend`."""
+    """Return the handler that shows the metrics of `backend`, in the format of an Accept header."""
 
     def handler(request: Request, answer: Answer) -> None:
+        from prometheus_client.exposition import choose_encoder
+
         if request.method not in ("GET", "HEAD"):
             raise wrong_method("/metrics", request.method, "GET", "HEAD")
+        snapshot, statistics = backend.snapshot(), backend.statistics()
+        metrics = list(families(snapshot, statistics))
         accepted = request.headers.get(b"accept", b"").decode("latin-1")
-        body, content_type = _exposition(backend, accepted)
+        encode, content_type = choose_encoder(accepted)
+        # Of a registry, an encoder asks only for the metrics that its collectors have.
+        own = encode(SimpleNamespace(collect=lambda: metrics))
+        is_open = content_type.startswith(OPEN_METRICS)
+        # OpenMetrics has no counters without the end "_total", which Triton's do not have.
+        kind = "unknown" if is_open else "counter"
+        lines = _triton(backend.models(), snapshot["queues"], statistics, kind)
+        triton = "".join(f"{line}\n" for line in lines).encode()
+        body = own.removesuffix(END) + triton + END if is_open else triton + own
         answer(200, body, (), content_type.encode())
 
     return handler
-
-
-def _exposition(backend: Dispatcher, accepted: str) -> tuple[bytes, str]:
-    """Return all metrics and their content type, in the format that an Accept header asks for."""
-    from prometheus_client.exposition import choose_encoder
-
-    snapshot, statistics = backend.snapshot(), backend.statistics()
-    metrics = list(families(snapshot, statistics))
-    encode, content_type = choose_encoder(accepted)
-    # Of a registry, an encoder asks only for the metrics that its collectors have.
-    own = encode(SimpleNamespace(collect=lambda: metrics))
-    is_open = content_type.startswith(OPEN_METRICS)
-    # OpenMetrics has no counters without the end "_total", which Triton's do not have.
-    kind = "unknown" if is_open else "counter"
-    lines = _triton(backend.models(), snapshot["queues"], statistics, kind)
-    triton = "".join(f"{line}\n" for line in lines).encode()
-    return own.removesuffix(END) + triton + END if is_open else triton + own, content_type
 
 
 def _triton(
@@ -198,8 +158,7 @@ def families(snapshot: Snapshot, statistics: Mapping[str, ModelStatistics]) -> I
     """
     from prometheus_client import ProcessCollector, core
 
-    for name, values in _own(snapshot, statistics):
-        kind, labels, text = FAMILIES[name]
+    for kind, name, text, labels, values in _own(snapshot, statistics):
         family = getattr(core, f"{kind}MetricFamily")(name, text, labels=labels.split())
         for value in values:
             family.add_metric(*value)
@@ -207,11 +166,9 @@ def families(snapshot: Snapshot, statistics: Mapping[str, ModelStatistics]) -> I
     yield from ProcessCollector(registry=None).collect()
 
 
-def _own(
-    snapshot: Snapshot, statistics: Mapping[str, ModelStatistics]
-) -> Iterator[tuple[str, Values]]:
-    """Yield the names of farm's own metrics, with their values."""
-    yield "farm_build_info", [((__version__,), 1)]
+def _own(snapshot: Snapshot, statistics: Mapping[str, ModelStatistics]) -> Iterator[Family]:
+    """Yield farm's own metrics, with their values."""
+    yield "Gauge", "farm_build_info", "Version of farm", "version", [((__version__,), 1)]
     workers = snapshot["workers"]
     states = Counter({"idle": 0, "busy": 0, "full": 0, "shut": 0})
     for row in workers:
@@ -219,41 +176,47 @@ def _own(
         if state == "open":
             state = "busy" if row["in_flight"] else "idle"
         states[state] += 1
-    yield "farm_workers", [((state,), count) for state, count in states.items()]
-    yield "farm_slots", [((), sum(row["slots"] for row in workers))]
-    queues = [(_of(row), row) for row in snapshot["queues"]]
-    yield "farm_queue_calls", [(of, row["queued"]) for of, row in queues]
-    yield "farm_queue_oldest_seconds", [(of, row["oldest_s"] or 0) for of, row in queues]
-    yield "farm_running_calls", [(of, row["in_flight"]) for of, row in queues]
-    yield "farm_copies", [(of, row["copies"]) for of, row in queues]
+    text = (
+        "Workers by state; full: has not read what it was sent; shut: drains or cannot be reached"
+    )
+    yield "Gauge", "farm_workers", text, "state", [((s,), count) for s, count in states.items()]
+    slots = sum(row["slots"] for row in workers)
+    yield "Gauge", "farm_slots", "Calls that all workers together run at once", "", [((), slots)]
+    for name, (kind, key, text) in OF_WAITING.items():
+        values = [(_of(row), row[key] or 0) for row in snapshot["queues"]]
+        yield kind, name, text, OF_QUEUE, values
     if "counts" in snapshot:
         yield from _of_counts(snapshot["counts"])
-    yield "farm_batch_rows", [((model,), *_batches(of)) for model, of in statistics.items()]
-    yield "farm_reused_rows", [((model,), of.reused) for model, of in statistics.items()]
+    batches = [((model,), *_batches(of)) for model, of in statistics.items()]
+    yield "Histogram", "farm_batch_rows", "Rows of one run of the model", "model", batches
+    reused = [((model,), of.reused) for model, of in statistics.items()]
+    yield "Counter", "farm_reused_rows", REUSED, "model", reused
     traffic = [(by, snapshot[by]) for by in ("http", "messages") if by in snapshot]
     for direction in ("received", "sent"):
-        yield f"farm_{direction}_bytes", [((by,), each[direction]) for by, each in traffic]
+        moved = [((by,), each[direction]) for by, each in traffic]
+        yield "Counter", f"farm_{direction}_bytes", f"Bytes {direction}; {BY}", "by", moved
     if "cluster" in snapshot:
         yield from _of_jobs(snapshot["cluster"])
     if "progress" in snapshot:
         yield from _of_progress(snapshot["progress"])
 
 
-def _of_counts(counts: Snapshot) -> Iterator[tuple[str, Values]]:
-    yield "farm_worker_joins", [((), counts["joins"])]
-    yield "farm_worker_drains", [((), counts["drained"])]
-    yield "farm_worker_losses", [((cause,), count) for cause, count in counts["losses"].items()]
+def _of_counts(counts: Snapshot) -> Iterator[Family]:
+    yield "Counter", "farm_worker_joins", "Workers that joined", "", [((), counts["joins"])]
+    drains = [((), counts["drained"])]
+    yield "Counter", "farm_worker_drains", "Workers that left in order", "", drains
+    losses = [((cause,), count) for cause, count in counts["losses"].items()]
+    yield "Counter", "farm_worker_losses", "Workers that were lost, by cause", "cause", losses
     queues = [(_of(row), row) for row in counts["queues"]]
-    ends = ((of, row["ends"].items()) for of, row in queues)
-    yield "farm_calls", [((*of, end), count) for of, each in ends for end, count in each]
-    yield "farm_retries", [(of, row["retries"]) for of, row in queues]
-    for name, key in (
-        ("farm_run_seconds", "run_times_s"),
-        ("farm_wait_seconds", "waits_s"),
-        ("farm_overhead_seconds", "overheads_s"),
-    ):
+    ends = [((*of, end), n) for of, row in queues for end, n in row["ends"].items()]
+    text = "Calls that ended, by outcome: done, or the error; a long call counts once for each part"
+    yield "Counter", "farm_calls", text, f"{OF_QUEUE} outcome", ends
+    text = "Times that calls, since ended, were sent again because a worker was lost"
+    yield "Counter", "farm_retries", text, OF_QUEUE, [(of, row["retries"]) for of, row in queues]
+    for name, (key, text) in OF_TIMES.items():
         times = [(of, row[key]) for of, row in queues]
-        yield name, [(of, _buckets(t["bounds"], t["counts"]), t["sum"]) for of, t in times]
+        values = [(of, _buckets(t["bounds"], t["counts"]), t["sum"]) for of, t in times]
+        yield "Histogram", name, text, OF_QUEUE, values
 
 
 def _batches(of: ModelStatistics) -> tuple[list[tuple[str, int]], int]:
@@ -265,16 +228,19 @@ def _batches(of: ModelStatistics) -> tuple[list[tuple[str, int]], int]:
     return _buckets(BATCH_ROWS, map(round, counts)), of.rows
 
 
-def _of_jobs(cluster: Snapshot) -> Iterator[tuple[str, Values]]:
-    states = Counter({(kind["name"], "pending"): 0 for kind in cluster["kinds"]})
-    for job in cluster["jobs"]:
-        states[job["kind"], job["phase"]] += 1
-    yield "farm_jobs", states.items()
-    yield "farm_wanted_jobs", [((kind["name"],), kind["wanted"]) for kind in cluster["kinds"]]
-    yield "farm_batch_system_up", [((cluster["system"],), 0 if cluster["problem"] else 1)]
+def _of_jobs(cluster: Snapshot) -> Iterator[Family]:
+    kinds = cluster["kinds"]
+    jobs = Counter({(kind["name"], "pending"): 0 for kind in kinds})
+    jobs.update((job["kind"], job["phase"]) for job in cluster["jobs"])
+    text = "Jobs of the batch system, by kind of workers and phase"
+    yield "Gauge", "farm_jobs", text, "kind phase", jobs.items()
+    wanted = [((kind["name"],), kind["wanted"]) for kind in kinds]
+    yield "Gauge", "farm_wanted_jobs", "Jobs that the demand calls for", "kind", wanted
+    up = [((cluster["system"],), 0 if cluster["problem"] else 1)]
+    yield "Gauge", "farm_batch_system_up", "Whether the batch system answers", "system", up
 
 
-def _of_progress(rows: Iterable[Snapshot]) -> Iterator[tuple[str, Values]]:
+def _of_progress(rows: Iterable[Snapshot]) -> Iterator[Family]:
     points: Counter[tuple[str, str]] = Counter()
     ends: dict[tuple[str], float] = {}
     for row in rows:
@@ -283,8 +249,10 @@ def _of_progress(rows: Iterable[Snapshot]) -> Iterator[tuple[str, Values]]:
         points[kind, "failed"] += failed
         points[kind, "left"] += max(0, total - done - failed) if total else 0
         ends[kind,] = max(ends.get((kind,), 0.0), row.get("ends_in_s") or 0.0)
-    yield "farm_progress_points", points.items()
-    yield "farm_progress_left_seconds", ends.items()
+    text = "Points of the sweeps, experiments and chains that run now"
+    yield "Gauge", "farm_progress_points", text, "kind state", points.items()
+    text = "Time until the last of them is expected to end; 0 if it is not known"
+    yield "Gauge", "farm_progress_left_seconds", text, "kind", ends.items()
 
 
 def _of(row: Snapshot) -> tuple[str, str]:

@@ -106,14 +106,12 @@ def _listen_beyond(settings: Settings, here: Connection, *, elastic: bool, reach
         keys = before.keys if before else None
         return ZmqListener(interface, keys=keys, heartbeat_s=settings.heartbeat_s, **ports)
 
-    if before is None:
-        zmq = bound()
-    else:
+    zmq = None
+    if before is not None:
         here = replace(here, token=before.token)
-        try:
+        with contextlib.suppress(Unavailable):
             zmq = bound(clients_port=before.clients_port, workers_port=before.workers_port)
-        except Unavailable:
-            zmq = bound()
+    zmq = zmq or bound()
 
     def reached(there: Connection, token: str) -> Connection:
         port = there.endpoint.rpartition(":")[2]
@@ -140,7 +138,7 @@ class RunFolder:
         self.for_clients = folder / CLIENTS_FILE
         self.for_workers = folder / WORKERS_FILE
         self._folder = folder
-        self._wires: Wires | None = None
+        self._forget: Callable[[], None] = lambda: None
 
     def take(self) -> None:
         """Claim the folder. Raises Unavailable if a running farm uses it.
@@ -173,7 +171,7 @@ class RunFolder:
         write_connection(self.for_workers, wires.for_workers)
         self.update(wires.for_clients)
         wires.keep()
-        self._wires = wires
+        self._forget = wires.forget
 
     def update(self, connection: Connection) -> None:
         """Write the file for clients again, with more addresses."""
@@ -186,5 +184,4 @@ class RunFolder:
             if read_connection(self.for_clients).pid == os.getpid():
                 self.for_clients.unlink()
                 self.for_workers.unlink()
-                if self._wires is not None:
-                    self._wires.forget()
+                self._forget()

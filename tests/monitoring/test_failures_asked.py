@@ -18,7 +18,6 @@ from farm.monitoring.failures import (
     MOST_HOSTS,
     MOST_LOSSES,
     Failures,
-    Losses,
 )
 from tests.dispatcher.ended_calls import AtOnce
 from tests.monitoring.test_failures import failure
@@ -52,9 +51,9 @@ def test_all_groups_come_without_their_details_unless_these_are_asked_for(
 def test_one_group_is_shown_in_full_also_one_of_lost_workers(what_failed: Failures) -> None:
     wanted = what_failed.answer({})[1]
     assert what_failed.answer({"id": wanted["id"]}) == {**wanted, "detail": "line 3"}
-    losses = Losses(Dispatcher([]))
+    losses = Failures(Dispatcher([]))
     losses.left(worker(), Departure("exit code 3"))
-    loss = what_failed.answer({"id": losses.snapshot()[0]["id"]})
+    loss = what_failed.answer({"id": losses.losses()[0]["id"]})
     assert (loss["text"], loss["detail"]) == ("exit code 3", "the end of its log")
 
 
@@ -70,11 +69,11 @@ def worker(number: int = 1, host: str = "node1") -> WorkerInfo:
 def test_losses_of_one_reason_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     times = count(101.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: next(times)))
-    losses = Losses(Dispatcher([]))
+    losses = Failures(Dispatcher([]))
     losses.left(worker(1), Departure("exit code 3", LossCause.CRASH, "first"))
     losses.left(worker(2), Departure("exit code 3", LossCause.CRASH, "second"))
     losses.left(worker(3, "node2"), Departure("exit code 3", LossCause.CRASH))
-    (row,) = losses.snapshot()
+    (row,) = losses.losses()
     assert [row] == [
         {
             "id": row["id"],
@@ -94,11 +93,11 @@ def test_losses_of_one_reason_are_one_group(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_other_causes_codes_and_signals_are_other_groups() -> None:
-    losses = Losses(Dispatcher([]))
+    losses = Failures(Dispatcher([]))
     for reason in ("exit code 3", "exit code 1", "signal SIGKILL", "signal SIGSEGV"):
         losses.left(worker(), Departure(reason, LossCause.CRASH))
     losses.left(worker(), Departure("exit code 3", LossCause.RECLAIMED))
-    shown = [(row["cause"], row["exit_code"], row["signal"]) for row in losses.snapshot()]
+    shown = [(row["cause"], row["exit_code"], row["signal"]) for row in losses.losses()]
     assert shown == [
         ("reclaimed", 3, ""),
         ("crash", None, "SIGSEGV"),
@@ -109,20 +108,20 @@ def test_other_causes_codes_and_signals_are_other_groups() -> None:
 
 
 def test_a_worker_that_leaves_in_order_is_not_lost() -> None:
-    losses = Losses(Dispatcher([]))
+    losses = Failures(Dispatcher([]))
     losses.left(worker(), Departure("stopped", drained=True))
     losses.left(worker(), Departure("stopped by its supervisor", LossCause.STOPPED))
-    assert losses.snapshot() == []
+    assert losses.losses() == []
 
 
 def test_memory_is_bounded() -> None:
-    losses = Losses(Dispatcher([]))
+    losses = Failures(Dispatcher([]))
     long = "z" * 100_000
     names = [a + b for a in "abcdefghijklmnopq" for b in "abcdefghijklmnopq"]
     for name in names:
         losses.left(worker(1, name), Departure(f"no {name} {long}", LossCause.CRASH, long))
         losses.left(worker(1, name), Departure("exit code 3", LossCause.CRASH))
-    rows = losses.snapshot()
+    rows = losses.losses()
     assert len(rows) == MOST_LOSSES
     assert max(len(row["text"]) for row in rows) == LONGEST_TEXT
     assert max(len(row["detail"]) for row in rows) == LONGEST_OUTPUT

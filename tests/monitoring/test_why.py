@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from farm.call import Hints, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput
+from farm.monitoring import why as why_module
 from farm.monitoring.why import Why
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, turns, up
 from tests.support.coroutines import on_loop
@@ -309,15 +311,16 @@ async def test_other_farms_say_why_a_model_has_no_worker() -> None:
 
 
 @on_loop
-async def test_a_call_that_hangs_is_compared_with_others() -> None:
+async def test_a_call_that_hangs_is_compared_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher, worker, _ = busy()
     await turns()
     told = await why(dispatcher, call="1")
     assert not has(told, "such calls"), "no run is known yet"
     await worker.answer()
     await turns()
-    now = [time.monotonic()]
-    explained = Why(dispatcher, clock=lambda: now[0])
+    explained, now = Why(dispatcher), [time.monotonic()]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(why_module, "time", clock)
     told = explained.answer({"call": "2"})
     assert has(told, "of such calls before, 95 % ran at most ")
     assert not has(told, "it may hang")
@@ -330,12 +333,15 @@ async def test_a_call_that_hangs_is_compared_with_others() -> None:
 
 
 @on_loop
-async def test_a_call_is_compared_with_others_of_its_config() -> None:
+async def test_a_call_is_compared_with_others_of_its_config(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A config may choose a level whose runs take a thousand times as long."""
     dispatcher, worker = up()
     worker.join()
-    now = [time.monotonic()]
-    explained = Why(dispatcher, clock=lambda: now[0])
+    explained, now = Why(dispatcher), [time.monotonic()]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(why_module, "time", clock)
     waiting = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(20)]
     for _ in waiting:
         await worker.answer(run_time_s=1e-6)

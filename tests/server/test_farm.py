@@ -299,7 +299,7 @@ async def test_a_farm_that_hurries_waits_neither_for_calls_nor_for_workers(
         with pytest.raises(Unavailable, match="shut down before the call finished"):
             await asked
     finally:
-        part._own.hurry()
+        part.own.hurry()
 
 
 def test_a_door_that_fails_to_close_keeps_nothing_else_running(
