@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ class Board:
     """A board with a clock that is set by hand."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now = time.monotonic()  # as for the dispatcher
         self.dispatcher, self.worker = up()
         self.board = ProgressBoard(self.dispatcher)
 
