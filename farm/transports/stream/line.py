@@ -151,7 +151,10 @@ class StreamLine:
             into = self._rest
         else:
             if not self._view:
-                self._view = _spare_buffer()
+                try:
+                    self._view = _spare.pop()
+                except IndexError:
+                    self._view = memoryview(bytearray(READ_AHEAD))
             rest = self._end - self._begin
             if self._begin:
                 self._view[:rest] = self._view[self._begin : self._end]
@@ -283,10 +286,3 @@ class StreamLine:
         self._over = self._refuses = True
         self._queue.clear()
         self.queued = 0
-
-
-def _spare_buffer() -> memoryview:
-    try:
-        return _spare.pop()
-    except IndexError:
-        return memoryview(bytearray(READ_AHEAD))
