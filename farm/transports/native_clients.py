@@ -244,15 +244,14 @@ class NativeClients:
         self._questions: set[asyncio.Task[None]] = set()
         self._begun = Begun()
         dispatcher.turns.after_acting(self.flush)
-        # Never reuse a number after a restart: clients resend calls of the previous farm.
-        self._acquaintances = secrets.randbits(48)
 
     def received(self, line: PeerLine, message: Message) -> Steps:
         """Process a client's message, step by step. Raises InvalidRequest."""
         client = self._clients.get(line.name)
         if client is None:
-            self._acquaintances += 1
-            client = _NativeClient(line, self._acquaintances, self._begun, self._answered)
+            # No number twice, not even after a restart: clients resend calls of the previous farm.
+            number = secrets.randbits(48)
+            client = _NativeClient(line, number, self._begun, self._answered)
             self._clients[line.name] = client
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         if client.line is not line:

@@ -443,7 +443,12 @@ async def test_each_call_has_one_answer_whatever_happens(seed: int) -> None:
 
 def test_a_message_has_a_bounded_number_of_answers() -> None:
     messages: list[list[Buffer]] = []
-    line: Any = SimpleNamespace(name=b"me", send=lambda frames: messages.append(frames) or True)
+
+    def send(frames: list[Buffer]) -> bool:
+        messages.append(frames)
+        return True
+
+    line: Any = SimpleNamespace(name=b"me", send=send)
     collected: list[_NativeClient] = []
     client = _NativeClient(line, 1, Begun(), collected)
     for first in range(0, 2000, 100):

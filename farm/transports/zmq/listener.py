@@ -185,10 +185,8 @@ class _Router:
         self._look()
 
     def _look(self) -> None:
-        if not self.socket.closed and has_message(self.socket):
-            self._read()
-
-    def _read(self) -> None:
+        if self.socket.closed or not has_message(self.socket):
+            return
         was_due, self._look_is_due = self._look_is_due, True  # last, after everything is sent
         try:
             self._dispatcher.turns.act_on(self._read_some)
