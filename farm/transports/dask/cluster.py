@@ -192,6 +192,7 @@ class Membership:
     async def _watch(self) -> None:
         """Report changes of the cluster's size. Raises if the scheduler is silent."""
         learn_at, lacking = 0.0, ""
+        ours = f"-{self._models.life}"  # in the key of each of our tasks
         while True:
             async with asyncio.timeout(SILENT_S):
                 threads: dict[str, int] = await self._client.nthreads()
@@ -202,8 +203,8 @@ class Membership:
                 held: dict[str, Sequence[object]] = await self._client.processing()
             if self._client.status != "running":
                 return self._ends(drained=False)
+            running = {address: sum(ours in str(k) for k in keys) for address, keys in held.items()}
             before, known = self.processes.offered, lacking
-            running = {address: sum(map(self._is_ours, keys)) for address, keys in held.items()}
             self.processes.update(threads, running)
             self._resize(before)
             lacking = self.processes.lacking()
@@ -220,11 +221,6 @@ class Membership:
                 each(self.name, used)
 
         self._tell(tell)
-
-    def _is_ours(self, key: object) -> bool:
-        """Whether this is the key of a task of calls."""
-        life, text = f"-{self._models.life}", str(key)  # a tuple, or its text
-        return life in text and f"load{life}" not in text
 
     def _resize(self, before: int) -> None:
         """Report the number of slots, if it has changed."""
