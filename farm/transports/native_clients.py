@@ -206,10 +206,6 @@ class _NativeClient:
             self.answered.append(self)
         self.groups.append((ids, result))
 
-    def to_be_sent(self) -> set[int]:
-        """Return the calls whose answers are about to be sent."""
-        return {i for i, _ in self.answers} | {i for ids, _ in self.groups for i in ids}
-
     def send_some(self, traffic: Traffic) -> bool:
         """Send a message of answers; keep them if the client is briefly disconnected."""
         some = self.answers[:ANSWERS_A_MESSAGE]
@@ -277,8 +273,10 @@ class NativeClients:
         hints = said or Hints()
         hints = replace(hints, client=hints.client or client.name, patient=True)
         again = message.kind is Kind.CALLS_AGAIN
-        # A call that is sent again after a lost connection may be running or answered.
-        answered = client.to_be_sent() if again else frozenset[int]()
+        answered = set[int]()
+        if again:  # after a lost connection: a call may be running or answered
+            answered.update(i for i, _ in client.answers)
+            answered.update(i for ids, _ in client.groups for i in ids)
         for some in calls:
             if isinstance(some, CallGroup) and not again and self._start_rows(client, some, hints):
                 yield 1 + len(some) // ROWS_A_STEP

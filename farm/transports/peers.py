@@ -351,7 +351,12 @@ class Peers:
             for tell in self._dispatcher.on_used:
                 tell(worker, used)
         elif kind is Kind.LEAVE:
-            reason, told = _goodbye(message)
+            data = message.data  # why, and in how many messages it answered or recalled calls
+            if not isinstance(data, list) or [type(each) for each in data] != [str, int]:
+                raise InvalidRequest(
+                    f"malformed LEAVE message: expected a reason and a number, got {data!r}"
+                )
+            reason, told = data
             self._forget(peer)
             # If one of its messages was lost, it may have run tasks that it seems to hold.
             self._dispatcher.worker_left(worker, reason, drained=told == peer.heard)
@@ -489,16 +494,3 @@ class Peers:
     def _forget(self, peer: _JoinedWorker) -> None:
         del self._workers[peer.name], self._by_line[peer.line.name]
         peer.give_up_at(None)
-
-
-def _goodbye(message: Message) -> tuple[str, int]:
-    """Return why a worker leaves, and in how many messages it answered or recalled calls.
-
-    Raises InvalidRequest.
-    """
-    data = message.data
-    if not isinstance(data, list) or [type(each) for each in data] != [str, int]:
-        raise InvalidRequest(
-            f"malformed LEAVE message: expected a reason and a number, got {data!r}"
-        )
-    return data[0], data[1]
