@@ -191,9 +191,7 @@ class StreamLine:
         """Whether the peer is gone; call it after `receive` returned None, to lose no message."""
         return self._over
 
-    def broken(self) -> bool:
-        """Whether the peer is gone: the line does not come back."""
-        return self._over
+    broken = ended  # the line does not come back
 
     def came_back(self) -> bool:
         """Return False: a line that has ended stays so."""

@@ -85,12 +85,8 @@ class _StreamPeer(StreamLine):
     def rest(self) -> Iterator[list[Buffer]]:
         """Return the messages that have arrived but were not read, within bounds."""
         self.allow(REST_BYTES)
-        while True:
-            frames = self.receive()
-            if frames is None:
-                frames = self.receive()  # again: a short read does not prove the end
-            if frames is None:
-                return
+        # Asked twice: a short read does not prove the end.
+        while frames := self.receive() or self.receive():
             yield frames
 
     def introduce(self, frames: list[Buffer]) -> None:

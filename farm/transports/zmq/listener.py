@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
@@ -54,17 +55,14 @@ CLIENTS, WORKERS = "clients", "workers"
 """The domains of ZAP (ZMQ RFC 27), each with a key of its own."""
 
 
+@dataclass(slots=True, eq=False)
 class _RoutedLine:
     """A peer of a ROUTER, identified by its routing id; without state of its own."""
 
-    __slots__ = ("_router", "is_client", "name")
-
+    name: bytes
+    is_client: bool
+    _router: _Router
     may_come_back = True
-
-    def __init__(self, name: bytes, router: _Router, *, is_client: bool) -> None:
-        self.name = name
-        self.is_client = is_client
-        self._router = router
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the peer is gone."""
@@ -203,7 +201,7 @@ class _Router:
             name = bytes(frames[0])
             line = self._lines.get(name)
             if line is None:
-                line = _RoutedLine(name, self, is_client=self._domain == CLIENTS)
+                line = _RoutedLine(name, self._domain == CLIENTS, self)
                 self._lines[name] = line
             self._peers.received(line, frames[1:])
             if not has_message(self.socket):
