@@ -31,8 +31,7 @@ class DialedLine(Protocol):
     may_come_back: it reconnects by itself when it breaks, and may lose messages; otherwise it ends.
     """
 
-    @property
-    def may_come_back(self) -> bool: ...
+    may_come_back: bool
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the line has ended."""

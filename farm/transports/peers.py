@@ -68,14 +68,9 @@ class PeerLine(Protocol):
     probed, and the calls it holds are checked.
     """
 
-    @property
-    def name(self) -> bytes: ...
-
-    @property
-    def is_client(self) -> bool: ...
-
-    @property
-    def may_come_back(self) -> bool: ...
+    name: bytes
+    is_client: bool
+    may_come_back: bool
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the peer is not reachable."""
@@ -307,14 +302,12 @@ class Peers:
             return self._answered(joined.name, joined, message)
         elif joined is not None:
             self._said(joined, message)
-        elif kind is Kind.ANSWERS:
+        elif kind is not Kind.LEAVE:
             line.send(wire.encode(Kind.JOIN_AGAIN))
             # Late answers of a worker that was given up: used if the task is still open.
             worker = WorkerId(name_in(line.name))
-            if worker not in self._workers:
+            if kind is Kind.ANSWERS and worker not in self._workers:
                 return self._answered(worker, None, message)
-        elif kind is not Kind.LEAVE:
-            line.send(wire.encode(Kind.JOIN_AGAIN))
         return iter(())
 
     def _answered(self, worker: WorkerId, peer: _JoinedWorker | None, message: Message) -> Steps:

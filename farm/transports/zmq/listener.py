@@ -118,7 +118,7 @@ class _Router:
         self._fd = int(socket.get(zmq.FD))
         # State while it runs; only its own methods change it, on the loop.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lines: dict[bytes, _RoutedLine] = {}
+        self.lines: dict[bytes, _RoutedLine] = {}
         self._look_is_due = False
 
     def _listening(self, bind: str) -> Listening:
@@ -149,10 +149,6 @@ class _Router:
         self._loop.add_reader(self._fd, self._look)
         self._valve.start()
         self._look_soon()
-
-    def forget_lines(self) -> None:
-        """Forget the lines of lost peers; the others are created again on demand."""
-        self._lines.clear()
 
     def close(self) -> None:
         """Close the socket; recently sent messages have half a second to leave."""
@@ -199,10 +195,10 @@ class _Router:
             if frames is None:
                 return
             name = bytes(frames[0])
-            line = self._lines.get(name)
+            line = self.lines.get(name)
             if line is None:
                 line = _RoutedLine(name, self._domain == CLIENTS, self)
-                self._lines[name] = line
+                self.lines[name] = line
             self._peers.received(line, frames[1:])
             if not has_message(self.socket):
                 return
@@ -302,5 +298,5 @@ class ZmqListener:
             self._turn += 1
             if all_of_them:
                 for router in self._routers:
-                    router.forget_lines()
+                    router.lines.clear()  # of lost peers; the others are created again on demand
         self._timer = self._loop.call_later(PROBE_EVERY_S, self._probe)
