@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from dataclasses import dataclass, field
 
 from farm.machine.keeper_line import keeper
 from farm.machine.memory_file import new_file
@@ -30,18 +31,16 @@ FILE_BYTES = 4 * 1024**2
 NO_ID = -(1 << 64)
 
 
+@dataclass(slots=True)
 class BegunCalls:
     """The calls of one client that may have begun, of those that must not run twice.
 
     are_all: whether those are among them that it sent to earlier front doors.
     """
 
-    __slots__ = ("are_all", "ids", "upto")
-
-    def __init__(self) -> None:
-        self.are_all = False
-        self.ids: set[int] = set()
-        self.upto = NO_ID  # this one and all before it count as begun
+    are_all: bool = False
+    ids: set[int] = field(default_factory=set)
+    upto: int = NO_ID  # this one and all before it count as begun
 
     def __contains__(self, call_id: int) -> bool:
         return call_id <= self.upto or call_id in self.ids

@@ -31,8 +31,7 @@ class DialedLine(Protocol):
     may_come_back: it reconnects by itself when it breaks, and may lose messages; otherwise it ends.
     """
 
-    @property
-    def may_come_back(self) -> bool: ...
+    may_come_back: bool
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the line has ended."""
@@ -143,7 +142,10 @@ class Dialer:
         if now - self._dialed_at < every_s:
             return None
         self._dialed_at = now
-        there = self._current()
+        there = self.connection
+        if self._file is not None:
+            with contextlib.suppress(Unavailable):
+                there = _for_dialing(self._file.read())
         if isinstance(line, NoLine) or there != self.connection:
             with contextlib.suppress(Unavailable):  # it may not listen yet
                 replacement = self._dial(there)
@@ -167,13 +169,6 @@ class Dialer:
                 "machine only; start it with --host 0.0.0.0 or --transport zmq"
             )
         raise Unavailable(f"no farm listens at {connection.local}; is the farm running?")
-
-    def _current(self) -> Connection:
-        """Return the connection as the file has it now; the last one if there is no file."""
-        if self._file is not None:
-            with contextlib.suppress(Unavailable):
-                return _for_dialing(self._file.read())
-        return self.connection
 
 
 def _for_dialing(connection: Connection) -> Connection:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from farm.call import Call, CancelCall, Hints, Operation, Result
-from farm.dispatcher.partition import check_answer
+from farm.dispatcher.partition import Rows, check_answer
 from farm.errors import (
     INTERNAL_ERROR,
     Cancelled,
@@ -75,17 +75,14 @@ Open: TypeAlias = "TaskId | NativeRows | CancelCall"
 """A call of a client: a task, a row, or a wait until its model is known, which this cancels."""
 
 
-class NativeRows:
-    """The calls of a group, as `Rows`: calls that run as the rows of one request, many to a task.
+class NativeRows(Rows):
+    """The calls of a group: calls that run as the rows of one request, many to a task.
 
     A map of a fast model sends hundreds of calls in a message that differ only in their numbers.
     Each is a call of its own to the client, which may cancel it and gets one answer to it; but they
     are scheduled, run, answered and counted in runs. Those that are open have this object in the
-    client's `calls`. task: the id of all rows; has_gaps: some were cancelled.
+    client's `calls`.
     """
-
-    is_one_call = are_callers = False
-    rows_a_step = 1 << 60  # a part is made of views
 
     def __init__(self, group: CallGroup, client: _NativeClient, view: View) -> None:
         self._ids = group.ids
@@ -94,16 +91,17 @@ class NativeRows:
         self._client = client
         self._view = view
         self.row_bytes = sum([array[:1].nbytes for array in group.call.inputs])
-        self.task: TaskId | None = None
-        self.has_gaps = False
+        self.has_gaps = False  # some were cancelled
 
-    def started(self, task: TaskId) -> None:
-        """Note the task of all rows."""
-        self.task = task
+    def start(self, dispatcher: Dispatcher, hints: Hints) -> None:
+        """Start the calls. Raises FarmError if the first ones cannot be accepted."""
+        call = self._call
+        self._task = dispatcher.start_rows(self, call.model, call.operation, hints)
 
-    def note_gap(self) -> None:
-        """Note that some of the calls were cancelled."""
+    def cancelled(self, dispatcher: Dispatcher) -> None:
+        """Cancel the parts of which no call is open any more, after some calls were cancelled."""
         self.has_gaps = True
+        dispatcher.drop_rows(self._task)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -208,12 +206,8 @@ class _NativeClient:
             self.answered.append(self)
         self.groups.append((ids, result))
 
-    def to_be_sent(self) -> set[int]:
-        """Return the calls whose answers are about to be sent."""
-        return {i for i, _ in self.answers} | {i for ids, _ in self.groups for i in ids}
-
-    def take(self) -> tuple[list[tuple[int, Outcome]], list[tuple[list[int], Result]]]:
-        """Return the answers for the next message, which stay here until `sent`."""
+    def send_some(self, traffic: Traffic) -> bool:
+        """Send a message of answers; keep them if the client is briefly disconnected."""
         some = self.answers[:ANSWERS_A_MESSAGE]
         groups: list[tuple[list[int], Result]] = []
         room = ANSWERS_A_MESSAGE - len(some)
@@ -222,13 +216,13 @@ class _NativeClient:
             if room < 0 and (some or groups):
                 break
             groups.append(group)
-        return some, groups
-
-    def sent(self, answers: int, groups: int) -> None:
-        """Forget so many answers and groups of them, which have been sent."""
-        del self.answers[:answers]
-        for _ in range(groups):
+        if not (some or groups) or not self.line.send(frames := wire.encode_answers(some, groups)):
+            return False
+        traffic.sends_message(frames)
+        del self.answers[: len(some)]
+        for _ in groups:
             self.groups.popleft()
+        return True
 
 
 PROBE = wire.encode(Kind.PROBE)
@@ -246,15 +240,14 @@ class NativeClients:
         self._questions: set[asyncio.Task[None]] = set()
         self._begun = Begun()
         dispatcher.turns.after_acting(self.flush)
-        # Never reuse a number after a restart: clients resend calls of the previous farm.
-        self._acquaintances = secrets.randbits(48)
 
     def received(self, line: PeerLine, message: Message) -> Steps:
         """Process a client's message, step by step. Raises InvalidRequest."""
         client = self._clients.get(line.name)
         if client is None:
-            self._acquaintances += 1
-            client = _NativeClient(line, self._acquaintances, self._begun, self._answered)
+            # No number twice, not even after a restart: clients resend calls of the previous farm.
+            number = secrets.randbits(48)
+            client = _NativeClient(line, number, self._begun, self._answered)
             self._clients[line.name] = client
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         if client.line is not line:
@@ -280,8 +273,10 @@ class NativeClients:
         hints = said or Hints()
         hints = replace(hints, client=hints.client or client.name, patient=True)
         again = message.kind is Kind.CALLS_AGAIN
-        # A call that is sent again after a lost connection may be running or answered.
-        answered = client.to_be_sent() if again else frozenset[int]()
+        answered = set[int]()
+        if again:  # after a lost connection: a call may be running or answered
+            answered.update(i for i, _ in client.answers)
+            answered.update(i for ids, _ in client.groups for i in ids)
         for some in calls:
             if isinstance(some, CallGroup) and not again and self._start_rows(client, some, hints):
                 yield 1 + len(some) // ROWS_A_STEP
@@ -318,7 +313,7 @@ class NativeClients:
         try:
             check_call(call, info)
             calls.update(dict.fromkeys(group.ids, rows))
-            rows.started(dispatcher.start_rows(rows, call.model, call.operation, hints))
+            rows.start(dispatcher, hints)
         except FarmError:
             for call_id in group.ids:
                 calls.pop(call_id, None)
@@ -409,11 +404,10 @@ class NativeClients:
             if isinstance(task, int):
                 self._dispatcher.beginning.pop(task, None)
                 self._dispatcher.cancel(task)
-            elif not isinstance(task, NativeRows):
+            elif callable(task):
                 task()
-            elif task.task is not None:
-                task.note_gap()
-                self._dispatcher.drop_rows(task.task)
+            else:
+                task.cancelled(self._dispatcher)
 
     def flush(self) -> None:
         """Send the collected answers."""
@@ -425,21 +419,12 @@ class NativeClients:
             self._send_answers(client)
 
     def _send_answers(self, client: _NativeClient) -> None:
-        if self._send_some(client) and (client.answers or client.groups):
+        if client.send_some(self._traffic) and (client.answers or client.groups):
             self._agenda.add((b"answers", client.line.name), self._all_sent(client))
 
     def _all_sent(self, client: _NativeClient) -> Steps:
-        while self._send_some(client):
+        while client.send_some(self._traffic):
             yield ANSWERS_A_MESSAGE // 4
-
-    def _send_some(self, client: _NativeClient) -> bool:
-        """Send a message of answers; keep them if the client is briefly disconnected."""
-        some, groups = client.take()
-        if (some or groups) and client.line.send(frames := wire.encode_answers(some, groups)):
-            self._traffic.sends_message(frames)
-            client.sent(len(some), len(groups))
-            return True
-        return False
 
     def _tell(self, client: _NativeClient, message: Message) -> Steps:
         """Answer one question per turn: describing the whole farm may take milliseconds.
@@ -507,5 +492,5 @@ class NativeClients:
     def close(self) -> None:
         """Send the remaining answers."""
         for client in self._clients.values():
-            while self._send_some(client):
+            while client.send_some(self._traffic):
                 pass

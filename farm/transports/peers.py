@@ -68,14 +68,9 @@ class PeerLine(Protocol):
     probed, and the calls it holds are checked.
     """
 
-    @property
-    def name(self) -> bytes: ...
-
-    @property
-    def is_client(self) -> bool: ...
-
-    @property
-    def may_come_back(self) -> bool: ...
+    name: bytes
+    is_client: bool
+    may_come_back: bool
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the peer is not reachable."""
@@ -101,6 +96,7 @@ class _JoinedWorker:
     """The state of a worker that has joined."""
 
     def __init__(self, line: PeerLine, life: str, info: WorkerInfo) -> None:
+        self.name = WorkerId(info.name)
         self.line = line
         self.life = life
         self.slots = info.slots
@@ -175,10 +171,10 @@ class Peers:
         self._is_own = is_own
         # State of the running transport; only its own methods change it, on the loop.
         self._workers: dict[WorkerId, _JoinedWorker] = {}
-        self._by_line: dict[bytes, tuple[WorkerId, _JoinedWorker]] = {}
+        self._by_line: dict[bytes, _JoinedWorker] = {}
         self._supervisors: dict[bytes, PeerLine] = {}
         self._killed: deque[WorkerId] = deque(maxlen=KILLED_KNOWN)
-        self._to_probe: deque[tuple[WorkerId, _JoinedWorker]] = deque()  # in this round
+        self._to_probe: deque[_JoinedWorker] = deque()  # in this round
         self._traffic = Traffic()  # of calls, answers, and all that peers send
         self._patient_until = 0.0
         self._warned = 0
@@ -214,7 +210,7 @@ class Peers:
             for task_id, _ in tasks:
                 out[task_id] = checks
         else:
-            self._unreachable(worker, peer)
+            self._unreachable(peer)
             ids = [task_id for task_id, _ in tasks]
             self._loop.call_soon(self._dispatcher.recalled, worker, ids)
         self._traffic.sends_message(frames)
@@ -223,7 +219,7 @@ class Peers:
         """Recall tasks from a worker."""
         peer = self._workers[worker]
         if not peer.line.send(wire.encode(Kind.RECALL, tasks)):
-            self._unreachable(worker, peer)
+            self._unreachable(peer)
             self._loop.call_soon(self._dispatcher.recalled, worker, [])
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
@@ -254,8 +250,8 @@ class Peers:
 
     async def close(self) -> None:
         """Close the listeners, which wait up to half a second until sent messages have left."""
-        for worker in list(self._workers):
-            self._forget(worker)
+        for peer in list(self._workers.values()):
+            self._forget(peer)
         self._clients.close()
         for listener in self._listeners:
             await listener.close()
@@ -303,17 +299,15 @@ class Peers:
         elif kind is Kind.LOST:
             self._lost(line, message)
         elif joined is not None and kind is Kind.ANSWERS:
-            return self._answered(*joined, message)
+            return self._answered(joined.name, joined, message)
         elif joined is not None:
-            self._said(*joined, message)
-        elif kind is Kind.ANSWERS:
+            self._said(joined, message)
+        elif kind is not Kind.LEAVE:
             line.send(wire.encode(Kind.JOIN_AGAIN))
             # Late answers of a worker that was given up: used if the task is still open.
             worker = WorkerId(name_in(line.name))
-            if worker not in self._workers:
+            if kind is Kind.ANSWERS and worker not in self._workers:
                 return self._answered(worker, None, message)
-        elif kind is not Kind.LEAVE:
-            line.send(wire.encode(Kind.JOIN_AGAIN))
         return iter(())
 
     def _answered(self, worker: WorkerId, peer: _JoinedWorker | None, message: Message) -> Steps:
@@ -329,9 +323,9 @@ class Peers:
         if peer is not None:
             peer.heard += 1
 
-    def _said(self, worker: WorkerId, peer: _JoinedWorker, message: Message) -> None:
+    def _said(self, peer: _JoinedWorker, message: Message) -> None:
         """Process a message from a worker that has joined."""
-        kind = message.kind
+        worker, kind = peer.name, message.kind
         if kind is Kind.RECALLED:
             ids = [TaskId(i) for i in wire.decode_ids(message)]
             for task_id in ids:
@@ -350,8 +344,13 @@ class Peers:
             for tell in self._dispatcher.on_used:
                 tell(worker, used)
         elif kind is Kind.LEAVE:
-            reason, told = _goodbye(message)
-            self._forget(worker)
+            data = message.data  # why, and in how many messages it answered or recalled calls
+            if not isinstance(data, list) or [type(each) for each in data] != [str, int]:
+                raise InvalidRequest(
+                    f"malformed LEAVE message: expected a reason and a number, got {data!r}"
+                )
+            reason, told = data
+            self._forget(peer)
             # If one of its messages was lost, it may have run tasks that it seems to hold.
             self._dispatcher.worker_left(worker, reason, drained=told == peer.heard)
 
@@ -367,9 +366,10 @@ class Peers:
             return
         line.send(wire.encode(Kind.WELCOME, life))
         if known is None or known.life != life:  # otherwise our WELCOME was late, or lost
-            self._forget(worker)
-            peer = self._workers[worker] = _JoinedWorker(line, life, info)
-            self._by_line[line.name] = worker, peer
+            if known is not None:
+                self._forget(known)
+            peer = _JoinedWorker(line, life, info)
+            self._workers[worker] = self._by_line[line.name] = peer
             self._dispatcher.worker_joined(info, self)
             if not self._is_own(info):
                 text = f"process {info.pid} on {info.host}, which this farm did not start"
@@ -397,7 +397,7 @@ class Peers:
         is_end = cause is LossCause.STOPPED and self._dispatcher.stages.closed  # of the farm itself
         if peer.is_reclaimed() and not is_end and cause is not LossCause.TIME_LIMIT:
             cause = LossCause.RECLAIMED
-        self._forget(worker)
+        self._forget(peer)
         # Do not wait for end of file: a child of the model may hold the other end open.
         peer.line.close()
         self._dispatcher.worker_left(
@@ -422,16 +422,16 @@ class Peers:
         elif self._supervisors.get(line.name) is line:
             del self._supervisors[line.name]
         elif (known := self._worker_of(line)) is not None:
-            self._unreachable(*known)
+            self._unreachable(known)
 
     def is_full(self, line: PeerLine, full: bool) -> None:
         """Offer the peer no slots while its send queue is full."""
         if (known := self._worker_of(line)) is not None:
-            self._dispatcher.worker_full(known[0], full)
+            self._dispatcher.worker_full(known.name, full)
 
-    def _worker_of(self, line: PeerLine) -> tuple[WorkerId, _JoinedWorker] | None:
+    def _worker_of(self, line: PeerLine) -> _JoinedWorker | None:
         known = self._by_line.get(line.name)
-        return known if known is not None and known[1].line is line else None
+        return known if known is not None and known.line is line else None
 
     def probe(self, *, all_of_them: bool) -> bool:
         """Probe busy workers whose lines may come back, so that sending to a lost one fails.
@@ -440,7 +440,7 @@ class Peers:
         the round is complete; otherwise the next call goes on with it, and has the same argument.
         """
         if not self._to_probe:
-            self._to_probe = deque(self._workers.items())
+            self._to_probe = deque(self._workers.values())
             if all_of_them:
                 self._clients.probe(patient=self._loop.time() < self._patient_until)
                 for name, line in list(self._supervisors.items()):
@@ -448,65 +448,42 @@ class Peers:
                         del self._supervisors[name]
         sent = 0
         while self._to_probe and sent < PROBES_AT_ONCE:
-            worker, peer = self._to_probe.popleft()
+            peer = self._to_probe.popleft()
             if not (peer.line.may_come_back and (all_of_them or peer.out)):
                 continue
-            if self._workers.get(worker) is peer:
-                self._probe(worker, peer, check=all_of_them)
-                sent += 1
+            if self._workers.get(peer.name) is not peer:
+                continue
+            sent += 1
+            check = all_of_them and peer.out
+            if not peer.line.send(wire.encode(Kind.CHECK, peer.check()) if check else PROBE):
+                self._unreachable(peer)
+            elif peer.given_up is not None:
+                peer.give_up_at(None)
+                self._dispatcher.worker_resized(peer.name, *peer.offered())
         return not self._to_probe
-
-    def _probe(self, worker: WorkerId, peer: _JoinedWorker, *, check: bool) -> None:
-        message = PROBE
-        if check and peer.out:
-            message = wire.encode(Kind.CHECK, peer.check())
-        if not peer.line.send(message):
-            self._unreachable(worker, peer)
-        elif peer.given_up is not None:
-            self._reachable(worker, peer)
 
     def was_away(self) -> None:
         """Let peers reconnect after this process was suspended for longer than they wait."""
         log.warning("the front door did not run for a while; its peers have time to come back")
         self._patient_until = self._loop.time() + BACK_WITHIN_S
 
-    def _unreachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
+    def _unreachable(self, peer: _JoinedWorker) -> None:
         if peer.given_up is None:
-            peer.give_up_at(self._loop.call_later(peer.grace_s, self._give_up, worker, peer))
-            self._dispatcher.worker_resized(worker, 0)
+            peer.give_up_at(self._loop.call_later(peer.grace_s, self._give_up, peer))
+            self._dispatcher.worker_resized(peer.name, 0)
 
-    def _reachable(self, worker: WorkerId, peer: _JoinedWorker) -> None:
-        peer.give_up_at(None)
-        self._dispatcher.worker_resized(worker, *peer.offered())
-
-    def _give_up(self, worker: WorkerId, peer: _JoinedWorker) -> None:
+    def _give_up(self, peer: _JoinedWorker) -> None:
         wait_s = self._patient_until - self._loop.time()
         if wait_s > 0.0:
-            peer.give_up_at(self._loop.call_later(wait_s, self._give_up, worker, peer))
+            peer.give_up_at(self._loop.call_later(wait_s, self._give_up, peer))
             return
         self._agenda.finish(peer.line.name)
-        if self._workers.get(worker) is peer:
-            self._forget(worker)
+        if self._workers.get(peer.name) is peer:
+            self._forget(peer)
             reason = "its connection was lost"
             cause = LossCause.RECLAIMED if peer.is_reclaimed() else LossCause.UNKNOWN
-            self._dispatcher.worker_left(worker, reason, cause=cause)
+            self._dispatcher.worker_left(peer.name, reason, cause=cause)
 
-    def _forget(self, worker: WorkerId) -> None:
-        peer = self._workers.pop(worker, None)
-        if peer is None:
-            return
-        del self._by_line[peer.line.name]
+    def _forget(self, peer: _JoinedWorker) -> None:
+        del self._workers[peer.name], self._by_line[peer.line.name]
         peer.give_up_at(None)
-
-
-def _goodbye(message: Message) -> tuple[str, int]:
-    """Return why a worker leaves, and in how many messages it answered or recalled calls.
-
-    Raises InvalidRequest.
-    """
-    data = message.data
-    if not isinstance(data, list) or [type(each) for each in data] != [str, int]:
-        raise InvalidRequest(
-            f"malformed LEAVE message: expected a reason and a number, got {data!r}"
-        )
-    return data[0], data[1]

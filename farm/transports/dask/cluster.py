@@ -112,8 +112,7 @@ class Membership:
         self._held: dict[TaskId, _Flight] = {}
         self._suspects: set[TaskId] = set()  # went missing once: each now gets its own task
         self._jobs: set[asyncio.Task[None]] = set()
-        # While it drains; set: the dispatcher knows of zero slots, so no more calls arrive.
-        self._draining: asyncio.Event | None = None
+        self._draining = False
         self._drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """False: the connection to Dask's scheduler was lost before."""
 
@@ -193,6 +192,7 @@ class Membership:
     async def _watch(self) -> None:
         """Report changes of the cluster's size. Raises if the scheduler is silent."""
         learn_at, lacking = 0.0, ""
+        ours = f"-{self._models.life}"  # in the key of each of our tasks
         while True:
             async with asyncio.timeout(SILENT_S):
                 threads: dict[str, int] = await self._client.nthreads()
@@ -203,8 +203,8 @@ class Membership:
                 held: dict[str, Sequence[object]] = await self._client.processing()
             if self._client.status != "running":
                 return self._ends(drained=False)
+            running = {address: sum(ours in str(k) for k in keys) for address, keys in held.items()}
             before, known = self.processes.offered, lacking
-            running = {address: sum(map(self._is_ours, keys)) for address, keys in held.items()}
             self.processes.update(threads, running)
             self._resize(before)
             lacking = self.processes.lacking()
@@ -222,16 +222,11 @@ class Membership:
 
         self._tell(tell)
 
-    def _is_ours(self, key: object) -> bool:
-        """Whether this is the key of a task of calls."""
-        life, text = f"-{self._models.life}", str(key)  # a tuple, or its text
-        return life in text and f"load{life}" not in text
-
     def _resize(self, before: int) -> None:
         """Report the number of slots, if it has changed."""
         (self._there_are.set if self.processes.slots else self._there_are.clear)()
         slots = self.processes.offered
-        if self._infos and self._draining is None and slots != before:
+        if self._infos and not self._draining and slots != before:
             self._tell(lambda d: d.worker_resized(self.name, slots))
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
@@ -256,10 +251,10 @@ class Membership:
 
     async def drain(self) -> None:
         """Recall calls that have not begun, and leave when the others are finished."""
-        self._draining = self._draining or asyncio.Event()
-        await self.recall(list(self._held))
+        self._draining = True
+        # First: a recalled call would be sent here again.
         self._tell(lambda d: d.worker_resized(self.name, 0))
-        self._draining.set()
+        await self.recall(list(self._held))
         if not self._held:
             self._ends(drained=True)
 
@@ -282,17 +277,14 @@ class Membership:
 
     def take(self, tasks: Tasks, sent_at: float) -> None:
         """Submit these calls. sent_at: when they were sent, by the performance counter."""
-        if self._draining is not None:
-            return self.spawn(self._refuse(self._draining, [task_id for task_id, _ in tasks]))
+        if self._draining:
+            ids = [task_id for task_id, _ in tasks]
+            return self._tell(lambda d: d.recalled(self.name, ids))
         questions = [task for task in tasks if needs_no_slot(task[1].operation)]
         if questions:
             self.spawn(self._describe(questions))
         for batch in self._batches([t for t in tasks if not needs_no_slot(t[1].operation)]):
             self._submit(batch, sent_at)
-
-    async def _refuse(self, resized: asyncio.Event, ids: Sequence[TaskId]) -> None:
-        await resized.wait()
-        self._tell(lambda d: d.recalled(self.name, ids))
 
     def _batches(self, tasks: Tasks) -> Iterator[Tasks]:
         """Yield groups of tasks that share a Dask task; calls that cannot share get one each."""
@@ -373,7 +365,7 @@ class Membership:
         ids = self._let_go(flight)
         if ids:
             self._ended(flight, ids, said)
-        if self._draining is not None and not self._held:
+        if self._draining and not self._held:
             self._ends(drained=True)
 
     async def _withdraw(self, flight: _Flight) -> bool:

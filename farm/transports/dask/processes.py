@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from farm.wire.usage import Used
-
-
-@dataclass(slots=True)
-class _Process:
-    """A Dask worker as its scheduler describes it."""
-
-    name: str = ""
-    host: str = ""
-    resources: Mapping[str, float] = field(default_factory=dict)
-    used: Used = field(default_factory=Used)
 
 
 class Processes:
@@ -37,7 +26,7 @@ class Processes:
         self.done: Counter[str] = Counter()
         self._threads: dict[str, int] = {}
         self._running: Mapping[str, int] = {}
-        self._known: dict[str, _Process] = {}
+        self._known: Mapping[str, Mapping[str, Any]] = {}  # as Dask's scheduler describes them
 
     @property
     def offered(self) -> int:
@@ -52,16 +41,11 @@ class Processes:
 
     def learn(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
         """Read the scheduler's description of its workers."""
-        self._known = {
-            address: _Process(
-                str(one.get("name", "")), one["host"], one.get("resources") or {}, _used(one)
-            )
-            for address, one in workers.items()
-        }
+        self._known = workers
 
     def used(self) -> Used:
         """Return what all workers use together."""
-        each = [known.used for known in self._known.values()]
+        each = [_used(known) for known in self._known.values()]
         memory = [used.memory_bytes for used in each if used.memory_bytes is not None]
         cores = [used.processor for used in each if used.processor is not None]
         return Used(sum(memory) if memory else None, sum(cores) if cores else None)
@@ -88,8 +72,8 @@ class Processes:
         return f"none of {len(self._threads)} Dask workers has {needs}: dask worker --resources ..."
 
     def _room(self, address: str) -> int:
-        known = self._known.get(address, _Process())
-        rooms = [int(known.resources.get(name, 0) // each) for name, each in self.needs.items()]
+        resources = self._known.get(address, {}).get("resources") or {}
+        rooms = [int(resources.get(name, 0) // each) for name, each in self.needs.items()]
         return min([self._threads[address], *rooms])
 
     def rows(self) -> list[dict[str, Any]]:
@@ -100,17 +84,17 @@ class Processes:
         return [
             {
                 "address": address,
-                "name": known.name,
-                "host": known.host,
+                "name": str(known.get("name", "")),
+                "host": known.get("host", ""),
                 "threads": threads,
                 "slots": self.slots.get(address, 0),
                 "state": self._state(address),
                 "in_flight": self._running.get(address, 0),
                 "done": self.done[address],
-                **known.used._asdict(),
+                **_used(known)._asdict(),
             }
             for address, threads in self._threads.items()
-            for known in [self._known.get(address, _Process())]
+            for known in [self._known.get(address, {})]
         ]
 
     def _state(self, address: str) -> str:

@@ -139,6 +139,7 @@ class DaskTransport:
 
     async def _belong(self) -> None:
         """Connect to the cluster, and reconnect when the connection is lost, until stopped."""
+        (cluster,) = self._where.values()
         while not self._stop.is_set():
             processes = Processes(self._needs, self._slots)
             member = self._member = Membership(self._specs, processes, self._tell)
@@ -153,9 +154,11 @@ class DaskTransport:
                 return
             if not self.ready.done():
                 # The user must fix an error of the first attempt; a later one may go away.
-                self._fail(error)
+                if not isinstance(error, FarmError):
+                    error = Unavailable(f"no Dask cluster at {cluster}: {one_line(error)}")
+                self.ready.set_exception(error)
                 return
-            log.warning("Dask cluster %s: %s", *self._where.values(), one_line(error))
+            log.warning("Dask cluster %s: %s", cluster, one_line(error))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), RECONNECT_S)
 
@@ -171,12 +174,6 @@ class DaskTransport:
     def _left(self, name: WorkerId, error: BaseException | None) -> None:
         reason = "stopped" if error is None else one_line(error)
         self._tell(lambda d: d.worker_left(name, reason, drained=error is None))
-
-    def _fail(self, error: BaseException) -> None:
-        if not isinstance(error, FarmError):
-            (cluster,) = self._where.values()
-            error = Unavailable(f"no Dask cluster at {cluster}: {one_line(error)}")
-        self.ready.set_exception(error)
 
 
 def _where(cluster: str) -> dict[str, str]:

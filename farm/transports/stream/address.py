@@ -40,35 +40,27 @@ class ListeningSocket:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._own_folder: Path | None = None
+        self._folder = Path(os.path.abspath(folder))
         line = keeper()
-        if line is None or not self._listens_again(line.take(KEPT_AS), folder):
-            self._listen(folder)
+        kept = None if line is None else line.take(KEPT_AS)
+        if kept is not None:
+            self.socket = kept
+            self.path = Path(kept.getsockname()).with_name(FILE)  # bound before it was renamed
+        if kept is None or not self.path.exists():
+            self._listen()
             if line is not None:
                 line.hand(KEPT_AS, self.socket)
         self._inode = self.path.stat().st_ino
 
-    def _listens_again(self, kept: socket.socket | None, folder: Path) -> bool:
-        """Listen at this socket, if its file is still there."""
-        if kept is None:
-            return False
-        self.socket = kept
-        self.path = Path(kept.getsockname()).with_name(FILE)  # it was bound before it was renamed
-        if self.path.parent != Path(os.path.abspath(folder)):
-            self._own_folder = self.path.parent
-        return self.path.exists()
-
-    def _listen(self, folder: Path) -> None:
-        self._own_folder = None
+    def _listen(self) -> None:
+        self.path = self._folder / FILE
         try:
-            self.path = Path(os.path.abspath(folder)) / FILE
             self.socket = _listening(self.path)
         except OSError:
             import tempfile  # workers import this module to dial
 
             try:
-                self._own_folder = Path(tempfile.mkdtemp(prefix="farm-", dir=short_folder()))
-                self.path = self._own_folder / FILE
+                self.path = Path(tempfile.mkdtemp(prefix="farm-", dir=short_folder())) / FILE
                 self.socket = _listening(self.path)
             except OSError as error:
                 self._remove()
@@ -83,10 +75,11 @@ class ListeningSocket:
         self._remove()
 
     def _remove(self) -> None:
-        if self._own_folder is not None:
+        """Remove the temporary folder, if the socket's file is in one."""
+        if self.path.parent != self._folder:
             import shutil
 
-            shutil.rmtree(self._own_folder, ignore_errors=True)
+            shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
 def _listening(path: Path) -> socket.socket:

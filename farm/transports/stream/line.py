@@ -151,7 +151,10 @@ class StreamLine:
             into = self._rest
         else:
             if not self._view:
-                self._view = _spare_buffer()
+                try:
+                    self._view = _spare.pop()
+                except IndexError:
+                    self._view = memoryview(bytearray(READ_AHEAD))
             rest = self._end - self._begin
             if self._begin:
                 self._view[:rest] = self._view[self._begin : self._end]
@@ -188,9 +191,7 @@ class StreamLine:
         """Whether the peer is gone; call it after `receive` returned None, to lose no message."""
         return self._over
 
-    def broken(self) -> bool:
-        """Whether the peer is gone: the line does not come back."""
-        return self._over
+    broken = ended  # the line does not come back
 
     def came_back(self) -> bool:
         """Return False: a line that has ended stays so."""
@@ -283,10 +284,3 @@ class StreamLine:
         self._over = self._refuses = True
         self._queue.clear()
         self.queued = 0
-
-
-def _spare_buffer() -> memoryview:
-    try:
-        return _spare.pop()
-    except IndexError:
-        return memoryview(bytearray(READ_AHEAD))

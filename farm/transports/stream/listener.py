@@ -41,8 +41,8 @@ FEW_CALLS = 2
 """While no more calls than this are open, read messages at once: no others would join them."""
 
 PEERS_PER_TURN = 32
-"""Peers accepted, and peers read from, per event-loop iteration. While more than this are ready to
-be read, no peer is accepted, and the event loop does not poll them.
+"""Peers read from per event-loop iteration. New peers are accepted only while fewer are ready to be
+read; while more are, the event loop does not poll them.
 """
 
 MOST_NAMELESS = 256
@@ -62,44 +62,37 @@ ACCEPT_AGAIN_S = 1.0
 """Pause after running out of file descriptors."""
 
 
-class _StreamPeer:
-    """The dispatcher's end of the line to one peer: a `peers.Line`."""
+class _StreamPeer(StreamLine):
+    """The dispatcher's end of the line to one peer: a `PeerLine`."""
 
-    may_come_back = False
-
-    def __init__(self, line: StreamLine, listener: UnixListener) -> None:
+    def __init__(self, accepted: socket.socket, listener: UnixListener) -> None:
+        super().__init__(accepted)
         self.name = b""  # empty until the peer has sent it
         self.is_client = False
-        self.line = line
-        self.fd = line.fileno()
+        self.fd = accepted.fileno()
         self._listener = listener
         self.watched = True  # the loop calls `_readable` when there is something to read
         self.writes = False  # waiting for room in the socket
         self.full = False
 
-    def send(self, frames: list[Buffer]) -> bool:
+    def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a message without waiting; return False if the peer is gone."""
-        sent = self.line.send(frames)
-        if self.line.queued:
+        sent = super().send(frames)
+        if self.queued:
             self._listener.has_queued(self)
         return sent
 
     def rest(self) -> Iterator[list[Buffer]]:
         """Return the messages that have arrived but were not read, within bounds."""
-        self.line.allow(REST_BYTES)
-        while True:
-            frames = self.line.receive()
-            if frames is None:
-                frames = self.line.receive()  # again: a short read does not prove the end
-            if frames is None:
-                return
+        self.allow(REST_BYTES)
+        # Asked twice: a short read does not prove the end.
+        while frames := self.receive() or self.receive():
             yield frames
 
     def introduce(self, frames: list[Buffer]) -> None:
         """Take the peer's identity from its first message."""
         self.name = bytes(frames[0])
         self.is_client = self.name.startswith(CLIENT_PREFIX)
-        self._listener.named(self)
 
     def close(self) -> None:
         """End the line."""
@@ -116,7 +109,6 @@ class UnixListener:
         self._nameless: dict[_StreamPeer, None] = {}  # the oldest first
         self._ready: dict[_StreamPeer, None] = {}  # to be read; while there are some, a look is due
         self._turn, self._reads = 0.0, 0
-        self._accepts = False
         self._accept_again: asyncio.TimerHandle | None = None
 
     def start(self, dispatcher: Dispatcher, peers: Peers) -> None:
@@ -129,38 +121,27 @@ class UnixListener:
 
     async def close(self) -> None:
         """Remove the socket's file and close every line."""
-        if self._is_closed():
+        listening = self.place.socket.fileno()
+        if listening < 0:
             return
-        self._accept_no_more()
+        self._loop.remove_reader(listening)
         if self._accept_again is not None:
             self._accept_again.cancel()
         self.place.close()
         end = self._loop.time() + LAST_WORDS_S
         # The loop writes as the peers read; an event for each would not pay off.
-        while any(p.line.queued for p in self._lines) and self._loop.time() < end:  # noqa: ASYNC110
+        while any(p.queued for p in self._lines) and self._loop.time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for peer in list(self._lines):
             self.drop(peer)
 
-    def _is_closed(self) -> bool:
-        return self.place.socket.fileno() < 0
-
     # New peers
 
     def _begin_to_accept(self) -> None:
-        self._accept_again = None
-        self._accepts = True
         self._loop.add_reader(self.place.socket.fileno(), self._accept)
 
-    def _accept_no_more(self) -> None:
-        self._accepts = False
-        self._loop.remove_reader(self.place.socket.fileno())
-
     def _accept(self) -> None:
-        if len(self._ready) > PEERS_PER_TURN:
-            self._accept_no_more()  # until these have been read
-            return
-        for _ in range(PEERS_PER_TURN):
+        for _ in range(PEERS_PER_TURN - len(self._ready)):
             try:
                 accepted, _ = self.place.socket.accept()
             except (BlockingIOError, ConnectionError):
@@ -168,7 +149,7 @@ class UnixListener:
             except OSError as error:
                 # Out of file descriptors: without a pause the loop would retry continuously.
                 log.error("cannot accept a local peer: %s", error)
-                self._accept_no_more()
+                self._loop.remove_reader(self.place.socket.fileno())
                 self._accept_again = self._loop.call_later(ACCEPT_AGAIN_S, self._begin_to_accept)
                 return
             self._greet(accepted)
@@ -190,14 +171,10 @@ class UnixListener:
             log.debug("refused a local peer: %d are connected", len(self._lines))
             accepted.close()
             return
-        peer = _StreamPeer(StreamLine(accepted), self)
+        peer = _StreamPeer(accepted, self)
         self._lines.add(peer)
         self._nameless[peer] = None
         self._loop.add_reader(peer.fd, self._readable, peer)
-
-    def named(self, peer: _StreamPeer) -> None:
-        """Register a peer that has sent its identity."""
-        self._nameless.pop(peer, None)
 
     # Reading
 
@@ -234,8 +211,6 @@ class UnixListener:
             del self._ready[peer]
         if self._ready:
             self._loop.call_soon(self._look)
-        elif not (self._accepts or self._accept_again is not None or self._is_closed()):
-            self._begin_to_accept()
         self._read(peers)
 
     def _read(self, peers: Sequence[_StreamPeer]) -> None:
@@ -250,20 +225,21 @@ class UnixListener:
             if self._peers.is_behind(peer):
                 self._later(peer)
                 continue
-            peer.line.allow(BYTES_PER_TURN)
+            peer.allow(BYTES_PER_TURN)
             for _ in range(MESSAGES_PER_TURN):
-                frames = peer.line.receive()
+                frames = peer.receive()
                 if frames is None:
                     break
                 if peer.name:
                     self._peers.received(peer, frames)
                 else:
                     peer.introduce(frames)
+                    self._nameless.pop(peer, None)
             else:
                 # Data that was read but not processed does not make the descriptor readable.
                 self._later(peer)
                 continue
-            if peer.line.ended():
+            if peer.ended():
                 self.drop(peer)
 
     # Writing
@@ -273,15 +249,15 @@ class UnixListener:
         if not peer.writes and peer in self._lines:
             peer.writes = True
             self._loop.add_writer(peer.fd, self._writable, peer)
-        if peer.line.queued > FULL_BYTES and not peer.full:
+        if peer.queued > FULL_BYTES and not peer.full:
             self._set_full(peer, True)
 
     def _writable(self, peer: _StreamPeer) -> None:
-        peer.line.write_some()
-        if not peer.line.queued:
+        peer.write_some()
+        if not peer.queued:
             peer.writes = False
             self._loop.remove_writer(peer.fd)
-        if peer.full and peer.line.queued <= FULL_BYTES // 2:
+        if peer.full and peer.queued <= FULL_BYTES // 2:
             self._set_full(peer, False)
 
     def _set_full(self, peer: _StreamPeer, full: bool) -> None:
@@ -302,5 +278,5 @@ class UnixListener:
         self._watch(peer, False)
         if peer.writes:
             self._loop.remove_writer(peer.fd)
-        peer.line.close()
+        StreamLine.close(peer)  # that of the peer calls this
         self._peers.ended(peer)

@@ -117,7 +117,6 @@ class Valve(_Read):
     """Counts the unproved connections of a ROUTER, and shuts its listening socket if they are many.
 
     Exists before the ROUTER is bound. shut: whether requests to connect are dropped.
-    listening: a duplicate of the ROUTER's socket.
     """
 
     def __init__(self, router: zmq.Socket[bytes], listening: socket) -> None:

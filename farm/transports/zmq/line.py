@@ -124,25 +124,18 @@ class DealerLine:
 
     def receive(self) -> Sequence[Buffer] | None:
         """Return the frames of the next message; None if there is none now."""
-        if self._monitor is not None:
-            self._look_at_connection(self._monitor)
-        frames = receive(self._socket)
-        if frames is None:
-            if self._rung:
-                self._rung = False
-                os.read(self._bell_read, 1)
-        else:
-            self._connected = True
-        return frames
-
-    def _look_at_connection(self, monitor: zmq.Socket[bytes]) -> None:
-        while has_message(monitor):
-            event = recv_monitor_message(monitor)["event"]
+        while self._monitor is not None and has_message(self._monitor):
+            event = recv_monitor_message(self._monitor)["event"]
             self._connected = event == zmq.Event.HANDSHAKE_SUCCEEDED
             if not self._connected:
                 self._broken = True
             elif self._broken:
                 self._broken, self._came_back = False, True
+        frames = receive(self._socket)
+        if frames is None and self._rung:
+            self._rung = False
+            os.read(self._bell_read, 1)
+        return frames
 
     def flush(self, timeout_s: float) -> bool:
         """Return True: it is unknown what libzmq's own thread still holds."""

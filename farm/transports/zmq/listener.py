@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
@@ -54,17 +55,14 @@ CLIENTS, WORKERS = "clients", "workers"
 """The domains of ZAP (ZMQ RFC 27), each with a key of its own."""
 
 
+@dataclass(slots=True, eq=False)
 class _RoutedLine:
     """A peer of a ROUTER, identified by its routing id; without state of its own."""
 
-    __slots__ = ("_router", "is_client", "name")
-
+    name: bytes
+    is_client: bool
+    _router: _Router
     may_come_back = True
-
-    def __init__(self, name: bytes, router: _Router, *, is_client: bool) -> None:
-        self.name = name
-        self.is_client = is_client
-        self._router = router
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the peer is gone."""
@@ -120,7 +118,7 @@ class _Router:
         self._fd = int(socket.get(zmq.FD))
         # State while it runs; only its own methods change it, on the loop.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lines: dict[bytes, _RoutedLine] = {}
+        self.lines: dict[bytes, _RoutedLine] = {}
         self._look_is_due = False
 
     def _listening(self, bind: str) -> Listening:
@@ -152,10 +150,6 @@ class _Router:
         self._valve.start()
         self._look_soon()
 
-    def forget_lines(self) -> None:
-        """Forget the lines of lost peers; the others are created again on demand."""
-        self._lines.clear()
-
     def close(self) -> None:
         """Close the socket; recently sent messages have half a second to leave."""
         if self._loop is not None:
@@ -185,10 +179,8 @@ class _Router:
         self._look()
 
     def _look(self) -> None:
-        if not self.socket.closed and has_message(self.socket):
-            self._read()
-
-    def _read(self) -> None:
+        if self.socket.closed or not has_message(self.socket):
+            return
         was_due, self._look_is_due = self._look_is_due, True  # last, after everything is sent
         try:
             self._dispatcher.turns.act_on(self._read_some)
@@ -203,10 +195,10 @@ class _Router:
             if frames is None:
                 return
             name = bytes(frames[0])
-            line = self._lines.get(name)
+            line = self.lines.get(name)
             if line is None:
-                line = _RoutedLine(name, self, is_client=self._domain == CLIENTS)
-                self._lines[name] = line
+                line = _RoutedLine(name, self._domain == CLIENTS, self)
+                self.lines[name] = line
             self._peers.received(line, frames[1:])
             if not has_message(self.socket):
                 return
@@ -306,5 +298,5 @@ class ZmqListener:
             self._turn += 1
             if all_of_them:
                 for router in self._routers:
-                    router.forget_lines()
+                    router.lines.clear()  # of lost peers; the others are created again on demand
         self._timer = self._loop.call_later(PROBE_EVERY_S, self._probe)

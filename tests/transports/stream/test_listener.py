@@ -191,13 +191,13 @@ async def test_no_more_than_a_bounded_part_of_a_large_message_is_read_in_a_turn(
         await until(lambda: farm.put(client, Kind.PROBE))
         (peer,) = [p for p in unix(farm)._lines if p.name == b"client:x"]
         reads: list[int] = []
-        allow = peer.line.allow
+        allow = peer.allow
 
         def counted(count: int) -> None:
             reads.append(count)
             allow(count)
 
-        peer.line.allow = counted  # type: ignore[method-assign]  # counts
+        peer.allow = counted  # type: ignore[method-assign]  # counts
         array = np.ones(4_000_000)
         call = Call("cube", Operation.EVALUATE, (array,), '{"n":4000000}')
         client.send(wire.encode_calls([(1, call)]))
