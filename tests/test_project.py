@@ -38,8 +38,8 @@ LONGEST_FILE = 600
 """One thought in a long file is better than two files that are cut to fit."""
 
 SHAPE = {
-    "modules": 522,
-    "lines": 93180,
+    "modules": 521,
+    "lines": 93077,
     "fields": 12,
     "arguments": 5,
     "callbacks": 37,
@@ -47,7 +47,7 @@ SHAPE = {
     "outside": 139,
     "aliases": 24,
     "lone": 25,
-    "full": 12,
+    "full": 11,
 }
 """The most that there may be of what makes the code heavy; `tests/support/shape.py` explains each.
 

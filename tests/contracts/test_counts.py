@@ -14,11 +14,11 @@ import pytest
 from tests.support.lone_caller import Caller, CountingFarm, FunctionCalls, counting_farm, profiled
 
 ALONE = {
-    "farm": (387, 200),
-    "kserve": (478, 254),
-    "grpc": (522, 268),
-    "graphpipe": (390, 204),
-    "mip": (449, 226),
+    "farm": (385, 199),
+    "kserve": (475, 252),
+    "grpc": (519, 267),
+    "graphpipe": (388, 203),
+    "mip": (445, 224),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 

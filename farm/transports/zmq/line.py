@@ -132,7 +132,9 @@ class DealerLine:
             elif self._broken:
                 self._broken, self._came_back = False, True
         frames = receive(self._socket)
-        if frames is None and self._rung:
+        if frames is not None:
+            self._connected = True
+        elif self._rung:
             self._rung = False
             os.read(self._bell_read, 1)
         return frames
