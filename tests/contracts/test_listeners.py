@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from farm.errors import WorkerLost
-from farm.wire import messages as wire
-from farm.wire.messages import Loss
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.transports.peers import Farm, value
 
-W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
+W1, W2 = "node1/1-a", "node2/2-b"
 
 LISTENERS = ("stream", "zmq")
 pytestmark = pytest.mark.parametrize("listener", LISTENERS)
@@ -78,7 +76,7 @@ async def test_a_frozen_process_that_was_given_up_joins_again(listener: str) -> 
         await in_flight(farm)
         process.send_signal(signal.SIGSTOP)
         if listener == "stream":  # ZeroMQ misses its heartbeat
-            farm.peer(SUPERVISOR).send(wire.encode_loss(Loss(W1, "frozen", None)))
+            farm.give_up(W1)
         await until(lambda: not farm.workers())
         await farm.process(W2)
         assert (await task).worker == W2
@@ -94,11 +92,9 @@ async def test_a_late_answer_of_a_frozen_process_is_used(listener: str) -> None:
         process = await farm.process(W1)
         patient = farm.submit(0.2, "sleep")
         await in_flight(farm)
-        # Not counted as an attempt, as it would be if the worker had been given up without notice.
-        supervisor = farm.peer(SUPERVISOR)
         process.send_signal(signal.SIGSTOP)
-        supervisor.send(wire.encode_loss(Loss(W1, "frozen", [])))
-        await until(lambda: not farm.workers())
+        farm.give_up(W1)
+        assert not farm.workers()
         process.send_signal(signal.SIGCONT)
         assert value(await patient) == 0.2
         await until(lambda: farm.workers() == [W1])

@@ -18,6 +18,7 @@ import zmq
 
 from farm.call import Buffer, Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.scheduler.state import WorkerId
 from farm.transports.connection import Connection
 from farm.transports.dial import Dialer
 from farm.transports.identity import worker_identity
@@ -182,6 +183,13 @@ class Farm:
         self.processes.append(process)
         await until(lambda: name in self.workers())
         return process
+
+    def give_up(self, name: str) -> None:
+        """Lose a worker with its connection; what it runs counts no attempt, as it drained."""
+        worker = self.transport._workers[WorkerId(name)]
+        worker.resized(0)
+        worker.line.close()
+        self.transport._give_up(worker)
 
     def submit(
         self, x: float = 2.0, model: str = "cube", config: str = "{}"
