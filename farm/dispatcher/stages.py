@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from farm.call import BOTH, Call, Hints, ModelInfo, Operation, Result, halves, joined
+from farm.call import BOTH, EMPTY_CONFIG, Call, Hints, ModelInfo, Operation, Result, halves, joined
 from farm.dispatcher.feeder import Feeder, Part
 from farm.dispatcher.first_worker import Expectation, FirstWorker
 from farm.dispatcher.gathering import Gathered
@@ -81,9 +81,11 @@ class Stages:
         model, full queue, or an input that does not fit a known description.
         """
         try:
-            most = self._served(call.model).max_batch
+            served = self._served(call.model)
+            most = served.max_batch
             if call.operation is not Operation.DESCRIBE:
-                info = self._descriptions.find(call.model, call.config)
+                usual, find = call.config == EMPTY_CONFIG, self._descriptions.find
+                info = served if usual else find(call.model, call.config)
                 if info is not None:
                     check_call(call, info)
                     if 1 < most >= (call.rows or 1):  # parts of a longer call follow one by one

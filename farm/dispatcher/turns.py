@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Protocol
 
-from farm.machine.spinning import SPIN_S, ShortWaits, give_way
+from farm.machine.spinning import SPIN_S, give_way
 from farm.scheduler.core import Scheduler
 
 if TYPE_CHECKING:
@@ -158,27 +158,27 @@ class LoneCaller:
     ) -> None:
         self._calls_open = calls_open
         self._clock = clock
-        # For the next request, without an open call, and for the answer to the only open one.
-        self._waits = ShortWaits(clock), ShortWaits(clock)
-        self._wait: ShortWaits | None = None  # the present one; None: there are several calls
+        # Whether the next wait is likely to be short: for a request, without an open call, and for
+        # the answer to the only open one.
+        self._likely = [False, False]
+        self._count = 2  # the open calls; with 2 or more there is no such wait
         self._since = 0.0
         self._spins = False
 
     def acted(self) -> None:
         """Note that the dispatcher has acted: on a request, or on an answer."""
         now = self._clock()
-        if self._wait is not None:
-            self._wait.ended(self._since, now)
-        count = self._calls_open()
-        self._wait = self._waits[count] if count < 2 else None
+        if self._count < 2:
+            self._likely[self._count] = now - self._since < SPIN_S
+        self._count = count = self._calls_open()
         self._since = now
-        if self._wait is not None and self._wait.likely and not self._spins:
+        if count < 2 and self._likely[count] and not self._spins:
             self._spins = True
             asyncio.get_running_loop().call_soon(self._spin)
 
     def _spin(self) -> None:
-        wait = self._wait
-        if wait is None or not wait.likely or self._clock() - self._since >= SPIN_S:
+        likely = self._count < 2 and self._likely[self._count]
+        if not likely or self._clock() - self._since >= SPIN_S:
             self._spins = False
             return
         give_way()

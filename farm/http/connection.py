@@ -284,11 +284,9 @@ class HttpConnection(Portions):
         while self.phase < LINGERING:  # any answer may have changed it
             exchange = self._exchange
             if exchange is None:
-                if not reader.waiting:
-                    return True
                 if self._unsent is not None or self.phase in TAKE_NO_MORE:
-                    return False
-                if steps <= 0:
+                    return not reader.waiting
+                if steps <= 0 and reader.waiting:
                     self.advance_later()
                     return False
                 head = reader.head()
@@ -370,9 +368,7 @@ class HttpConnection(Portions):
 
     def ends_after(self, exchange: Exchange) -> bool:
         """Whether the connection closes after this request's answer for reasons of its own."""
-        if self._reader.whole:
-            return self.phase in TAKE_NO_MORE
-        left = self._reader.left
+        left = 0 if self._reader.whole else self._reader.left
         return self.phase in TAKE_NO_MORE or (left is not None and left > PASSED_OVER_BYTES)
 
     def answered(self) -> None:

@@ -232,19 +232,17 @@ class Exchange:
             return
         if self._share is not None:
             self._share.resize(self.size)
-        wait = self._connection.served.front.wait(self.head.method, self._path, self._go_on)
+        connection = self._connection
+        wait = connection.served.front.wait(self.head.method, self._path, self._go_on)
         if wait is not None:
             self._cancel = wait
         elif self.size > QUICK_BYTES:
-            self._ask_later()
+            connection.served.bodies.later(self._ask)
         else:
             self._ask()
 
     def _go_on(self) -> None:
         self._cancel = None
-        self._ask_later()
-
-    def _ask_later(self) -> None:
         self._connection.served.bodies.later(self._ask)
 
     def _ask(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -40,10 +40,11 @@ class Histogram:
     def __post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
 
-    def add(self, seconds: float, count: int = 1) -> None:
-        """Record `count` events that took `seconds` each."""
-        self.counts[bisect_left(self.bounds, seconds)] += count
-        self.sum += seconds * count
+    def add(self, times: Iterable[tuple[float, int]]) -> None:
+        """Record events: how many seconds each of them took, and how many took that long."""
+        for seconds, count in times:
+            self.counts[bisect_left(self.bounds, seconds)] += count
+            self.sum += seconds * count
 
 
 DONE = "done"
@@ -60,24 +61,29 @@ class _OfQueue:
     waits_s: Histogram = field(default_factory=Histogram)
     overheads_s: Histogram = field(default_factory=partial(Histogram, SHORT_TIMES_S))
 
-    def add(self, ended: EndedCall) -> None:
-        """Count an answer to a task."""
-        error = ended.error
-        if ended.losses:
-            was_last = isinstance(error, WorkerLost | TimeLimitExceeded) and not ended.ran
-            self.retries += ended.losses - was_last
-        if error is not None:
-            name = type(error).__name__
-            self.ends[name] = self.ends.get(name, 0) + 1
-        if not ended.ran:
-            return
-        self.ends[DONE] += ended.done if ended.is_run else error is None
-        runs = ended.done if ended.is_run else 1
-        if runs:
-            self.run_times_s.add(ended.row_s, runs)
-        self.waits_s.add(ended.queue_s, max(1, runs))
-        if not (ended.waited or ended.copied):
-            self.overheads_s.add(max(0.0, ended.at - ended.began - ended.run_s))
+    def add(self, records: Sequence[EndedCall]) -> None:
+        """Count answers to tasks."""
+        runs_s, waits_s, overheads_s = [], [], []
+        for ended in records:
+            error = ended.error
+            if ended.losses:
+                was_last = isinstance(error, WorkerLost | TimeLimitExceeded) and not ended.ran
+                self.retries += ended.losses - was_last
+            if error is not None:
+                name = type(error).__name__
+                self.ends[name] = self.ends.get(name, 0) + 1
+            if not ended.ran:
+                continue
+            self.ends[DONE] += ended.done if ended.is_run else error is None
+            runs = ended.done if ended.is_run else 1
+            if runs:
+                runs_s.append((ended.row_s, runs))
+            waits_s.append((ended.queue_s, runs or 1))
+            if not (ended.waited or ended.copied):
+                overheads_s.append((max(0.0, ended.at - ended.began - ended.run_s), 1))
+        self.run_times_s.add(runs_s)
+        self.waits_s.add(waits_s)
+        self.overheads_s.add(overheads_s)
 
 
 class Counters:
@@ -111,9 +117,12 @@ class Counters:
 
     def fold(self, records: Sequence[EndedCall]) -> None:
         """Take the records since the last time."""
+        of_queue = defaultdict(list)
         for ended in records:
             if ended.ending is ANSWERED:
-                self._of[ended.model, ended.operation].add(ended)
+                of_queue[ended.model, ended.operation].append(ended)
+        for queue, some in of_queue.items():
+            self._of[queue].add(some)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counts as JSON data."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, unique
@@ -188,7 +188,8 @@ class Level:
             line.remove_from_index(task)
         task.line = None
         if not line.tasks:
-            line.close()
+            if line.entry is not None or line.back is not None:
+                line.close()
             del self.lines[line.account]
             self._closed = line
             if self.lines:
@@ -307,7 +308,7 @@ class Queue:
         self.company = 0
         self._levels: dict[int, Level] = {}
         self._ranks: list[int] = []  # the last is served first
-        self._by_batch_key: dict[object, OrderedDict[TaskId, Task]] = {}
+        self._by_batch_key: dict[object, OrderedDict[TaskId, Task]] = defaultdict(OrderedDict)
 
     @property
     def run_times(self) -> RunTimes:
@@ -330,10 +331,7 @@ class Queue:
         elif line.add(task):
             level.earlier(line)
         if task.batch_key is not None:
-            tasks = self._by_batch_key.get(task.batch_key)
-            if tasks is None:
-                tasks = self._by_batch_key[task.batch_key] = OrderedDict()
-            tasks[task.id] = task
+            self._by_batch_key[task.batch_key][task.id] = task
         if not self.size:
             self.model.waiting[self] = None
             self.passed_over = NOT_YET

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -54,7 +54,6 @@ HEAD = struct.Struct("<BBHI")  # the last: bytes of JSON
 Outcome = Result | FarmError
 Tasks = list[tuple[int, Call | InvalidRequest]]
 SomeTasks = Tasks | CallGroup
-T = TypeVar("T")
 
 
 class Kind(IntEnum):
@@ -115,7 +114,11 @@ def encode(
     head = HEAD.pack(VERSION, kind, 0, len(text)) + text
     if arrays:
         head += bytes(-len(head) % 8) + arrays
-    return [head, *(a.view(np.uint8).data for a in large)]
+    return [head, *map(_bytes_of, large)]
+
+
+def _bytes_of(array: Array) -> Buffer:
+    return array.view(np.uint8).data
 
 
 def decode(frames: Sequence[Buffer]) -> Message:
@@ -156,13 +159,6 @@ def _malformed(what: str, error: Exception) -> InvalidRequest:
     return InvalidRequest(f"malformed {what}: {text[:200]}")
 
 
-def _read(message: Message, pieces: Iterator[T]) -> Iterator[T]:
-    try:
-        yield from pieces
-    except _MALFORMED as error:
-        raise _malformed(f"{message.kind.name} message", error) from None
-
-
 # Calls
 
 
@@ -180,14 +176,15 @@ def encode_calls(
         if len(run) >= WORTH_A_GROUP:
             rows.append(call_group(writer, run))
         else:
-            rows.extend([_call_row(writer, task_id, call) for task_id, call in run])
+            for task_id, call in run:
+                rows.append(_call_row(writer, task_id, call))
     said = None if hints is None else hints_row(hints)
     return encode(kind, [said, rows], b"".join(writer.inline), writer.large)
 
 
 def _call_row(writer: ArrayWriter, task_id: int, call: Call) -> list[Any]:
     put = writer.put
-    row: list[Any] = [task_id, call.model, call.operation, [put(a) for a in call.inputs]]
+    row: list[Any] = [task_id, call.model, call.operation, list(map(put, call.inputs))]
     wrt, origin = call.derivative, call.origin
     if call.config is not EMPTY_CONFIG or call.rows is not None or wrt or origin or call.step:
         row += [call.config, call.rows]
@@ -215,27 +212,30 @@ def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[SomeTask
         hints = None if said is None else hints_of_row(said)
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
-    return hints, _read(message, _some_calls(message, rows))
+    return hints, _some_calls(message, rows)
 
 
 def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[SomeTasks]:
-    tasks: Tasks = []
-    for row in rows:
-        if type(row[0]) is list:
-            yield tasks
-            tasks = []
-            for piece in pieces_of(row, 3, (0,)):
-                yield _calls(message, piece)
-            continue
-        task_id = _id(row[0])
-        try:
-            tasks.append((task_id, _call(message, row)))
-        except _MALFORMED as error:
-            tasks.append((task_id, _malformed("call", error)))
-        if len(tasks) >= A_PIECE:
-            yield tasks
-            tasks = []
-    yield tasks
+    try:
+        tasks: Tasks = []
+        for row in rows:
+            if type(row[0]) is list:
+                yield tasks
+                tasks = []
+                for piece in pieces_of(row, 3, (0,)):
+                    yield _calls(message, piece)
+                continue
+            task_id = _id(row[0])
+            try:
+                tasks.append((task_id, _call(message, row)))
+            except _MALFORMED as error:
+                tasks.append((task_id, _malformed("call", error)))
+            if len(tasks) >= A_PIECE:
+                yield tasks
+                tasks = []
+        yield tasks
+    except _MALFORMED as error:
+        raise _malformed(f"{message.kind.name} message", error) from None
 
 
 def _calls(message: Message, group: list[Any]) -> SomeTasks:
@@ -369,37 +369,36 @@ def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
 
 def decode_some_answers(message: Message) -> Iterator[list[tuple[int, Outcome]]]:
     """Decode a few hundred answers at a time."""
-    return _read(message, _some_answers(message, message.data))
-
-
-def _some_answers(message: Message, data: Any) -> Iterator[list[tuple[int, Outcome]]]:
-    results, errors = data
-    answers: list[tuple[int, Outcome]] = []
-    if results:
-        frames = [bytearray(message.frames[0]), *message.frames[1:]]
-        message = Message(message.kind, message.data, frames, message.inline_at)
-    for row in results:
-        if type(row[0]) is list:
+    try:
+        results, errors = message.data
+        answers: list[tuple[int, Outcome]] = []
+        if results:
+            frames = [bytearray(message.frames[0]), *message.frames[1:]]
+            message = Message(message.kind, message.data, frames, message.inline_at)
+        for row in results:
+            if type(row[0]) is list:
+                yield answers
+                answers = []
+                for piece in pieces_of(row, 1, (0, 2, 3, 5)):
+                    yield list(_results(message, piece))
+                continue
+            task_id = _id(row[0])
+            try:
+                answers.append((task_id, _result(message, row)))
+            except _MALFORMED as error:
+                answers.append((task_id, InvalidOutput(_malformed("answer", error).message)))
+            if len(answers) >= A_PIECE:
+                yield answers
+                answers = []
+        for first in range(0, len(errors), A_PIECE):
             yield answers
-            answers = []
-            for piece in pieces_of(row, 1, (0, 2, 3, 5)):
-                yield list(_results(message, piece))
-            continue
-        task_id = _id(row[0])
-        try:
-            answers.append((task_id, _result(message, row)))
-        except _MALFORMED as error:
-            answers.append((task_id, InvalidOutput(_malformed("answer", error).message)))
-        if len(answers) >= A_PIECE:
-            yield answers
-            answers = []
-    for first in range(0, len(errors), A_PIECE):
+            answers = [
+                (_id(task_id), error_named(_text(name), _text(text), _text(detail)))
+                for task_id, name, text, detail in errors[first : first + A_PIECE]
+            ]
         yield answers
-        answers = [
-            (_id(task_id), error_named(_text(name), _text(text), _text(detail)))
-            for task_id, name, text, detail in errors[first : first + A_PIECE]
-        ]
-    yield answers
+    except _MALFORMED as error:
+        raise _malformed(f"{message.kind.name} message", error) from None
 
 
 def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]]:
@@ -408,9 +407,8 @@ def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]
     try:
         _, columns, run_times_s, idle_s, worker, queue_times_s, batch_rows = group
         rows = _rows(batch_rows)
-        _check_times(min(run_times_s), min(idle_s))
+        _check_times(min(run_times_s), min(idle_s), min(queue_times_s))
         _check_times(max(run_times_s), max(idle_s))
-        _check_times(min(queue_times_s), 0.0)
         name = _text(worker)
         outputs = zip(*_columns(message, columns, len(ids)), strict=True)
         results = [
@@ -425,16 +423,16 @@ def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]
         return [(task_id, unread) for task_id in ids]
 
 
-def _check_times(run_time_s: float, idle_s: float) -> None:
-    if not (0.0 <= run_time_s <= LONGEST_S and -1.0 <= idle_s <= LONGEST_S):
-        raise ValueError(f"a run of {run_time_s} s after {idle_s} s")
+def _check_times(run_time_s: float, idle_s: float, queue_time_s: float = 0.0) -> None:
+    fit = 0.0 <= run_time_s <= LONGEST_S and 0.0 <= queue_time_s <= LONGEST_S
+    if not (fit and -1.0 <= idle_s <= LONGEST_S):
+        raise ValueError(f"a run of {run_time_s} s after {idle_s} and {queue_time_s} s")
 
 
 def _result(message: Message, row: list[Any]) -> Result:
     outputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[1]])
     run_time_s, idle_s, queue_time_s = row[2:5]
-    _check_times(run_time_s, idle_s)
-    _check_times(queue_time_s, 0.0)
+    _check_times(run_time_s, idle_s, queue_time_s)
     if len(row) == 5:
         return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
     worker, info, batch_rows, more, failed, *marks = row[5:]

@@ -14,11 +14,11 @@ import pytest
 from tests.support.lone_caller import Caller, CountingFarm, FunctionCalls, counting_farm, profiled
 
 ALONE = {
-    "farm": (385, 199),
-    "kserve": (475, 252),
-    "grpc": (519, 267),
-    "graphpipe": (388, 203),
-    "mip": (445, 224),
+    "farm": (369, 182),
+    "kserve": (460, 236),
+    "grpc": (506, 252),
+    "graphpipe": (373, 187),
+    "mip": (432, 209),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 

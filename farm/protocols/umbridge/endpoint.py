@@ -65,13 +65,12 @@ class UmBridgeEndpoint:
         self._non_finite = non_finite
         self._readers = readers
 
-    def __call__(self, request: Request, answer: Answer) -> CancelCall | None:
-        """Answer a request, at once or when its call ends. Raises Refused."""
+    def __call__(
+        self, request: Request, answer: Answer, held: _Held | None = None
+    ) -> CancelCall | None:
+        """Answer a request, at once or when its call ends; held: it has waited. Raises Refused."""
         if request.method not in METHODS.get(request.path, ()):
             raise _refusal(request.path, request.method)
-        return self._ask(request, answer, None)
-
-    def _ask(self, request: Request, answer: Answer, held: _Held | None) -> CancelCall | None:
         models, body = self._models, request.body
         try:
             if not models and request.path != Endpoint.INFO:
@@ -96,7 +95,7 @@ class UmBridgeEndpoint:
             return None
         first, count = self._backend.first_worker, len(self._models)
         if first.expected.incomplete and (held is None or held.count < count):
-            held = _Held(count, partial(self._ask, request, answer))
+            held = _Held(count, partial(self, request, answer))
             return held.until(first, lambda: len(self._models) > count)
         _answer_error(first.unknown(error.message), request, answer)
         return None
