@@ -17,7 +17,6 @@ import click
 from farm.cli.call import await_model
 from farm.cli.options import TARGET, setting_options, workers_option
 from farm.client import Client, connect
-from farm.errors import FarmError
 from farm.machine.json_log import LOG_FORMAT
 from farm.machine.resources import allowed_cpus
 from farm.provision.local.supervisor import WorkersFailed
@@ -27,7 +26,6 @@ from farm.settings import Settings
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.signature import is_ours
-from farm.sweep.run.concurrency_limit import PER_WORKER, START
 from farm.worker.specs import located, needs_folder, source_of, version_of
 
 
@@ -151,12 +149,10 @@ def sources_of(target: Target, plan: Plan) -> tuple[str, str]:
 class OpenFarm:
     """A connection to the farm that evaluates a sweep's points.
 
-    start: number of points in flight at first, enough for the farm's workers.
     hurry: kills the running model processes of a farm that was started for the sweep.
     """
 
     client: Client
-    start: int
     reconnect: Callable[[], Client] | None
     hurry: Callable[[], None] = lambda: None
 
@@ -219,8 +215,7 @@ def open_farm(target: Target, out: Path, model: str | None = None) -> Iterator[O
         )
     if target.models:
         with _served(target, out) as own, connect(str(own.folder.for_clients)) as client:
-            start = max(_start(client), PER_WORKER * _workers(target))
-            yield OpenFarm(client, start, None, own.hurry)
+            yield OpenFarm(client, None, own.hurry)
         return
     current = connect(target.to)
 
@@ -234,7 +229,7 @@ def open_farm(target: Target, out: Path, model: str | None = None) -> Iterator[O
 
     try:
         await_model(current, model, patient=True)
-        yield OpenFarm(current, _start(current), reconnect)
+        yield OpenFarm(current, reconnect)
     finally:
         current.close()
 
@@ -286,15 +281,3 @@ def _workers(target: Target) -> int:
     if target.workers or target.dask:
         return target.workers or 0
     return max(1, allowed_cpus() // (target.mpi or 1))
-
-
-def _start(client: Client) -> int:
-    """Return the number of points to submit at first.
-
-    A farm reports how many calls it runs at once; for other servers it is START.
-    """
-    try:
-        slots: int = sum(worker["slots"] for worker in client.status()["workers"])
-    except (FarmError, KeyError):
-        return START
-    return max(START, PER_WORKER * slots)

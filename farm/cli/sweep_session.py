@@ -99,7 +99,7 @@ def run_session(
             session = Run(
                 store,
                 sent,
-                rules=_rules(rules, store, farm.start),
+                rules=_rules(rules, store),
                 stop=stop,
                 host=_Terminal(display, farm, stop),
             )
@@ -117,13 +117,12 @@ def run_session(
     return FAILURES if progress.unsuccessful else DONE
 
 
-def _rules(options: dict[str, Any], store: Store, start: int) -> Rules:
+def _rules(options: dict[str, Any], store: Store) -> Rules:
     plan, hours, limit = store.plan, options["max_hours"], options["max_failures"]
     return Rules(
         max_failures=None if limit is None else limit(plan.size),
         max_s=None if hours is None else 3600 * hours,
         in_flight=options["in_flight"],
-        start=start,
     )
 
 

@@ -26,7 +26,6 @@ from farm.settings import Settings, settings_of
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.signature import signed
-from farm.sweep.run.concurrency_limit import START
 from farm.transports.connection import Connection, write_connection
 from farm.worker.specs import version_of
 from tests.support.dask_cluster import dask_cluster
@@ -191,7 +190,6 @@ def test_models_are_served_while_the_block_lasts(folder: Path) -> None:
     with open_farm(Target((str(folder / "beam.py"),), workers=1), out) as farm:
         assert farm.client.models() == ["beam"]
         assert (folder / "s.h5.run" / "farm.json").exists()
-        assert farm.start == START
     assert sorted(os.listdir(folder)) == ["beam.py"] or "s.h5.run" not in os.listdir(folder)
 
 
@@ -243,7 +241,6 @@ def test_a_running_farm_gets_enough_for_its_workers(folder: Path) -> None:
         serving(folder, "beam.py", "--workers", "2") as served,
         open_farm(Target(to=str(served.folder)), folder / "s.h5") as farm,
     ):
-        assert farm.start == START
         assert farm.reconnect is not None
         again = farm.reconnect()
         assert again.models() == ["beam"]

@@ -6,16 +6,19 @@ follows the number of workers seen in the answers, so it adapts to a growing far
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 
 START = 256
-"""Points in flight at first; answers from more workers raise the limit."""
-LARGEST = 16_384
+"""Points in flight at least, until the farm refuses one."""
 PER_WORKER = 4
 SECONDS_AHEAD = 2.0
 """Time in seconds that the points in flight should last at the present rate of answers.
 
-For tiny models this allows many points per message."""
+For tiny models this allows many points per message, LARGEST at most."""
+LARGEST = 16_384
+FIRST_LOOK_S, LONGEST_LOOK_S = 5.0, 60.0
+"""Seconds until the farm is asked again how many workers it has; each time twice as long."""
 REMEMBERED = 8192
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
@@ -25,16 +28,16 @@ class ConcurrencyLimit:
     """The limit of points in flight, and the pause after the farm refused one.
 
     After a refusal the limit is halved, and each answer raises it by one (additive increase,
-    multiplicative decrease, as in TCP). fixed: the user's own limit; None: adapt it. start: the
-    limit at first.
+    multiplicative decrease, as in TCP). fixed: the user's own limit; None: adapt it.
     lost_since: time since which the farm cannot be reached; None while it answers.
     """
 
-    def __init__(self, fixed: int | None = None, *, start: int = START) -> None:
+    def __init__(self, fixed: int | None = None) -> None:
         self.lost_since: float | None = None
         self._fixed = fixed
-        self._least = start
-        self._ceiling = LARGEST
+        self._slots = 0
+        self._look_at, self._look_s = -math.inf, FIRST_LOOK_S
+        self._ceiling = math.inf
         self._recent: deque[tuple[float, str]] = deque()
         self._workers: Counter[str] = Counter()
         self._pause_s = 0.0
@@ -49,17 +52,28 @@ class ConcurrencyLimit:
         """Return how many points may be in flight now; 0 during a pause."""
         if now < self._held_until:
             return 0
-        if self._fixed is not None:
-            return min(self._fixed, self._ceiling)
-        wanted = max(self._least, PER_WORKER * self.workers, int(SECONDS_AHEAD * self._rate(now)))
-        return min(wanted, self._ceiling)
+        ahead = min(LARGEST, int(SECONDS_AHEAD * self._rate(now)))
+        wanted = self._fixed or max(START, PER_WORKER * max(self.workers, self._slots), ahead)
+        return int(min(wanted, self._ceiling))
+
+    def looks(self, now: float) -> bool:
+        """Whether to ask the farm now how many calls it runs at once; less and less often."""
+        if self._fixed is not None or self.lost_since is not None or now < self._look_at:
+            return False
+        self._look_at = now + self._look_s
+        self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
+        return True
+
+    def there_are(self, slots: int) -> None:
+        """Note how many calls the farm runs at once; 0: it did not say."""
+        self._slots = slots or self._slots
 
     def answered(self, worker: str, now: float) -> None:
         """Record an answer, which resets the length of pauses. worker: empty if unknown."""
         self.lost_since = None
         self._pause_s = 0.0
         # Additive increase after a refusal: by one for each answer.
-        self._ceiling = min(self._ceiling + 1, LARGEST)
+        self._ceiling += 1
         self._recent.append((now, worker))
         if worker:
             self._workers[worker] += 1

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,7 +39,7 @@ STATUS_OF: Mapping[type[BaseException], PointStatus] = {
 
 UNKNOWN = float("nan")
 ASK_S = 1.0
-"""Longest wait in seconds for the number of running calls."""
+"""Longest wait in seconds for what the farm runs."""
 
 
 class CallEvaluator(Protocol):
@@ -54,10 +54,10 @@ class CallEvaluator(Protocol):
 
 @runtime_checkable
 class StatusReporter(Protocol):
-    """An evaluator that reports how many calls run; `farm.client.Client` is one."""
+    """An evaluator that reports what runs; `farm.client.Client` is one."""
 
     def status(self) -> Mapping[str, Any]:
-        """Return a status with the rows of `farm status` in "queues". Raises FarmError."""
+        """Return the rows of `farm status` in "queues" and "workers". Raises FarmError."""
 
 
 @runtime_checkable
@@ -85,15 +85,23 @@ def report(evaluator: CallEvaluator, progress: Progress, client: str) -> None:
         )
 
 
-def running_calls(evaluator: CallEvaluator, model: str) -> int | None:
-    """Return how many calls of a model are at workers, from all clients; None if unknown."""
+class FarmUse(NamedTuple):
+    """A model's calls at workers, None if unknown; how many calls these run at once, or 0."""
+
+    running: int | None = None
+    slots: int = 0
+
+
+def use_of(evaluator: CallEvaluator, model: str) -> FarmUse:
+    """Return how much an evaluator runs, if it tells."""
     if not isinstance(evaluator, StatusReporter):
-        return None
+        return FarmUse()
     try:
-        queues = evaluator.status()["queues"]
-        return sum(int(row["in_flight"]) for row in queues if row["model"] == model)
+        status = evaluator.status()
+        running = [int(row["in_flight"]) for row in status["queues"] if row["model"] == model]
+        return FarmUse(sum(running), sum([row["slots"] for row in status.get("workers", ())]))
     except (FarmError, KeyError):
-        return None  # not a farm, or one that cannot be reached
+        return FarmUse()  # not a farm, or one that cannot be reached
 
 
 Answers = queue.SimpleQueue["tuple[PointInFlight, int]"]
@@ -157,7 +165,7 @@ class PointsInFlight:
         self.answers: Answers = queue.SimpleQueue()
         self._plan = plan
         self._asker: threading.Thread | None = None
-        self._calls: int | None = None
+        self._use = FarmUse()
 
     def submit(self, point: int) -> PointInFlight:
         """Submit a point to the farm. Raises FarmError if the farm does not accept its calls."""
@@ -188,20 +196,17 @@ class PointsInFlight:
             self.points.pop(point).cancel()
         return cancelled
 
-    def running(self) -> int | None:
-        """Return how many calls of the model run, whoever submitted them.
-
-        None if it is unknown, as while the farm does not answer.
-        """
+    def use(self) -> FarmUse:
+        """Return how much the farm runs, whoever submitted it; unknown while it does not answer."""
         if self._asker is None or not self._asker.is_alive():
-            self._calls = None
+            self._use = FarmUse()
             self._asker = threading.Thread(target=self._ask, name="asker", daemon=True)
             self._asker.start()
         self._asker.join(ASK_S)
-        return self._calls
+        return self._use
 
     def _ask(self) -> None:
-        self._calls = running_calls(self.evaluator, self._plan.info.name)
+        self._use = use_of(self.evaluator, self._plan.info.name)
 
 
 def row_of(

@@ -50,15 +50,13 @@ class Rules:
 
     max_failures: submit no more points once more than this have failed in this session; max_s:
     submit none after this many seconds; lost_s: give up if the farm cannot be reached for this
-    many seconds. in_flight: points in flight at once, None to adapt the number to the farm; start:
-    the number at first if it is adapted, None for the default.
+    many seconds. in_flight: points in flight at once, None to adapt the number to the farm.
     """
 
     max_failures: int | None = None
     max_s: float | None = None
     lost_s: float = 600.0
     in_flight: int | None = None
-    start: int | None = None
 
 
 def check_limits(
@@ -134,8 +132,7 @@ class Run:
         self._rules = rules
         self._stop = stop
         self._host = host or RunHost()
-        start = {} if rules.start is None else {"start": rules.start}
-        self._limit = ConcurrencyLimit(rules.in_flight, **start)
+        self._limit = ConcurrencyLimit(rules.in_flight)
         self._meter = Meter(store.known, store.plan, time.monotonic())
         self._todo = SubmissionOrder(store.plan, store.known)
         self._meter.expect(self._todo.expected_s, self._todo.basis)
@@ -196,7 +193,7 @@ class Run:
             self._ending = why
             # The oldest points without an answer are assumed to be running, one per worker if the
             # farm does not say how many are.
-            running = self._sent.running()
+            running = self._sent.use().running
             if running is None:
                 running = self._limit.workers or len(self._sent.points)
             self._cancel_calls(running)
@@ -209,6 +206,8 @@ class Run:
         now = time.monotonic()
         if self._ending or self._store.trouble or not self._todo:
             return
+        if self._limit.looks(now):
+            self._limit.there_are(self._sent.use().slots)
         room = self._limit.size(now) - len(self._sent.points)
         if room > 0 and self._limit.lost_since is not None and not self._found_again(now):
             return
@@ -318,7 +317,7 @@ class Run:
         # Points queued in the farm run in the order of their submission: submit them again. One
         # that has begun meanwhile runs twice, which some models do not allow.
         plan = self._store.plan
-        running = self._sent.running() if plan.info.repeatable else None
+        running = self._sent.use().running if plan.info.repeatable else None
         if running is not None:
             self._cancel_calls(recallable_after(running, varied_config=plan.varies_config))
         self._todo.sort()
@@ -331,7 +330,7 @@ class Run:
 
     def _tell_if_due(self) -> None:
         if time.monotonic() - self._told >= STATUS_S:
-            if self._ending and self._sent.running() == 0:
+            if self._ending and self._sent.use().running == 0:
                 self._cancel_calls(0)  # workers that have left returned them to the queue
             self._tell(RUNNING)
 

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
-from farm.sweep.run.concurrency_limit import LARGEST, LONGEST_PAUSE_S, START, ConcurrencyLimit
+from itertools import pairwise
+
+import pytest
+
+from farm.sweep.run.concurrency_limit import (
+    LARGEST,
+    LONGEST_LOOK_S,
+    LONGEST_PAUSE_S,
+    START,
+    ConcurrencyLimit,
+)
 
 
 def test_at_first_enough_for_many_workers() -> None:
     assert ConcurrencyLimit().size(0.0) == START
-    assert ConcurrencyLimit(start=2000).size(0.0) == 2000
 
 
-def test_the_user_s_number_stays() -> None:
-    limit = ConcurrencyLimit(3)
+@pytest.mark.parametrize("number", [3, 100_000])
+def test_the_user_s_number_stays(number: int) -> None:
+    limit = ConcurrencyLimit(number)
     for k in range(100):
         limit.answered(f"w{k}", 0.001 * k)
-    assert limit.size(1.0) == 3
+    assert limit.size(1.0) == number
+    assert not limit.looks(1.0)
+
+
+def test_a_farm_gets_enough_for_its_slots_however_many_before_it_answers() -> None:
+    limit = ConcurrencyLimit()
+    limit.there_are(10_000)
+    assert limit.size(0.0) == 40_000
+    limit.there_are(0)  # it did not say
+    assert limit.size(0.0) == 40_000
+
+
+def test_the_farm_is_asked_at_first_and_then_less_and_less_often() -> None:
+    limit = ConcurrencyLimit()
+    asked = [t for t in range(400) if limit.looks(float(t))]
+    assert asked[:5] == [0, 5, 15, 35, 75]
+    assert max(b - a for a, b in pairwise(asked)) == LONGEST_LOOK_S
+    limit.lost(400.0)
+    assert not limit.looks(1000.0)
+    limit.answered("w", 1000.0)
+    assert limit.looks(1000.0)
 
 
 def test_more_workers_get_more_points() -> None:

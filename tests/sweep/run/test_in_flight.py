@@ -26,12 +26,13 @@ from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.progress import Progress
 from farm.sweep.run.in_flight import (
     CallEvaluator,
+    FarmUse,
     PointInFlight,
     PointsInFlight,
     numbers_of,
     report,
     row_of,
-    running_calls,
+    use_of,
 )
 from tests.support.time_limits import scaled
 from tests.sweep.samples import BEAM, plan_of
@@ -205,16 +206,16 @@ class Reporting(Open):
         return self._status
 
 
-def test_running_calls_are_those_of_the_model() -> None:
+def test_the_use_of_a_farm_is_the_model_s_running_calls_and_all_slots() -> None:
     rows = [{"model": m, "in_flight": n} for m, n in (("beam", 3), ("beam", 1), ("plate", 9))]
-    assert running_calls(Reporting({"queues": rows}), "beam") == 4
-    assert running_calls(Reporting({"queues": []}), "beam") == 0
+    workers = [{"slots": 1}, {"slots": 16}]
+    assert use_of(Reporting({"queues": rows, "workers": workers}), "beam") == FarmUse(4, 17)
+    assert use_of(Reporting({"queues": []}), "beam") == FarmUse(0, 0)
 
 
-def test_running_calls_are_unknown_without_a_farm_s_status() -> None:
-    assert running_calls(Open(), "beam") is None
-    assert running_calls(Reporting({}), "beam") is None
-    assert running_calls(Reporting(Overloaded("x")), "beam") is None
+def test_the_use_is_unknown_without_a_farm_s_status() -> None:
+    for unknown in (Open(), Reporting({}), Reporting(Overloaded("x"))):
+        assert use_of(unknown, "beam") == FarmUse(None, 0)
 
 
 class Listening(Open):

@@ -41,7 +41,9 @@ from farm.sweep.file.progress import Progress, read_status, status_of
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.submission import ENOUGH
+from farm.sweep.run import concurrency_limit as limit_module
 from farm.sweep.run import run as run_module
+from farm.sweep.run.concurrency_limit import START
 from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
 from farm.sweep.run.run import (
     BULK,
@@ -199,6 +201,32 @@ def run(
     sent = PointsInFlight(evaluator, store.plan, hints)
     session = Run(store, sent, rules=Rules(**rules), stop=stop or Stop(), host=host)
     return session.go(retry_failed=retry_failed)
+
+
+class Large(Farm):
+    """A farm that answers nothing until it has `most` calls, and says how many it runs at once.
+
+    joining: the slots that there are once it has `START` calls.
+    """
+
+    def __init__(self, most: int, slots: int, joining: int) -> None:
+        super().__init__()
+        self._most, self._slots, self._joining = most, slots, joining
+        self._held: list[tuple[Future[Result], Future[Result]]] = []
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        answer: Future[Result] = Future()
+        self._held.append((answer, super().submit(call, hints)))
+        if len(self.calls) == START:
+            self._slots += self._joining
+        if len(self.calls) >= self._most:
+            for held, done in self._held:
+                held.set_result(done.result())
+            self._held = []
+        return answer
+
+    def status(self) -> dict[str, Any]:
+        return {"queues": [], "workers": [{"slots": self._slots}, {"slots": 1}]}
 
 
 def check(path: Path, plan: Plan, expected: Mapping[int, PointStatus] | None = None) -> None:
@@ -390,6 +418,16 @@ def test_points_in_flight_are_bounded(path: Path, farms: Callable[..., Farm]) ->
     evaluator = farms()
     run(Store.create(path, beam_plan("random:200")), evaluator, in_flight=7)
     assert evaluator.most_in_flight <= 7
+
+
+@pytest.mark.parametrize(("slots", "joining"), [(99, 0), (0, 99)])
+def test_a_farm_has_points_for_all_its_slots_before_it_answers(
+    path: Path, monkeypatch: pytest.MonkeyPatch, slots: int, joining: int
+) -> None:
+    monkeypatch.setattr(limit_module, "FIRST_LOOK_S", 0.01)
+    plan = beam_plan("random:450")
+    assert run(Store.create(path, plan), Large(400, slots, joining)).done == 450
+    check(path, plan)
 
 
 def test_too_many_failures_stop_it(path: Path, farms: Callable[..., Farm]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import farm
 from farm.call import Call, Operation
 from farm.errors import InvalidInput, ModelFailed, ModelNotFound
-from farm.sweep.run.in_flight import running_calls
+from farm.sweep.run.in_flight import FarmUse, use_of
 from farm.sweep.run.threads import Threads
 
 
@@ -75,8 +75,8 @@ def test_several_run_at_once() -> None:
 
 
 def test_it_reports_a_running_call_for_each_thread(threads: Threads) -> None:
-    assert running_calls(threads, "Square") == 3
-    assert running_calls(threads, "Cube") == 0
+    assert use_of(threads, "Square") == FarmUse(3)
+    assert use_of(threads, "Cube") == FarmUse(0)
 
 
 def test_a_model_s_cost(threads: Threads) -> None:
