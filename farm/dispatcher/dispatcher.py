@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any, Protocol, cast
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
@@ -32,9 +33,10 @@ from farm.sequences import SequenceId
 from farm.wire.usage import ENDS_RUNS
 from farm.wording import counted
 
+_ID_AND_CALL = attrgetter("id", "call")
+
 WORKERS_GRACE_S = 5.0
 """Time in seconds that idle workers get to leave when the dispatcher closes."""
-
 
 MOST_WAITING_BYTES = 256 << 20
 """Most bytes of results that the client has not read; beyond, the stream ends with an error."""
@@ -293,7 +295,7 @@ class Dispatcher(Listeners):
             elif isinstance(action, Send):
                 for task in action.tasks if self.beginning else ():
                     self.beginning.pop(task.id, int)()
-                carrier.send(action.worker, [(task.id, task.call) for task in action.tasks])
+                carrier.send(action.worker, list(map(_ID_AND_CALL, action.tasks)))
             elif isinstance(action, Recall):
                 carrier.recall(action.worker, action.tasks)
             elif isinstance(action, EndStream):

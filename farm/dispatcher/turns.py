@@ -53,9 +53,7 @@ class LoopTurns:
     def later(self) -> None:
         """Act on what a `Late` has put off, in a further turn if they are at work now."""
         self._late_again = True
-        if not self._acts_soon:
-            self._acts_soon = True
-            asyncio.get_running_loop().call_soon(self._act_in_turn)
+        self.soon()
 
     def soon(self) -> None:
         """Act in the next turn, or at the end of this one."""

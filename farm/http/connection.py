@@ -304,14 +304,11 @@ class HttpConnection(Portions):
                 if not self._read_part(exchange):
                     return True
             elif exchange.answered:
-                self._take_next()
+                self._exchange = None
+                self._requests += 1
             else:
                 return False
         return False
-
-    def _take_next(self) -> None:
-        self._exchange = None
-        self._requests += 1
 
     def _read_part(self, exchange: Exchange) -> bool:
         """Read the next part of the body. False: that needs more bytes."""
@@ -380,7 +377,8 @@ class HttpConnection(Portions):
             if has_more or self._advancing or self.paused or self.phase != OPEN:
                 self.advance()
             else:  # as it would, in the usual case
-                self._take_next()
+                self._exchange = None
+                self._requests += 1
                 self._wants_input = True
         elif not has_more:
             self._close()

@@ -14,11 +14,11 @@ import pytest
 from tests.support.lone_caller import Caller, CountingFarm, FunctionCalls, counting_farm, profiled
 
 ALONE = {
-    "farm": (369, 182),
-    "kserve": (460, 236),
-    "grpc": (506, 252),
-    "graphpipe": (373, 187),
-    "mip": (432, 209),
+    "farm": (366, 178),
+    "kserve": (457, 233),
+    "grpc": (504, 250),
+    "graphpipe": (368, 183),
+    "mip": (430, 207),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 

@@ -154,7 +154,7 @@ def _inputs(message: dict[str, Any], info: ModelInfo, config: str) -> tuple[Arra
         )
     if len(inputs) != len(info.inputs):
         return inputs
-    return tuple([as_declared(x, t) for x, t in zip(inputs, info.inputs, strict=True)])
+    return tuple(map(as_declared, inputs, info.inputs))
 
 
 def encode_info(models: Mapping[str, ModelInfo]) -> bytes:

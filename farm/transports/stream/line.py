@@ -86,7 +86,7 @@ class StreamLine:
 
         Small frames are bytes; large ones are memory that the receiver may modify.
         """
-        while not self._parsed():
+        while (self._begin == self._end and not self._frames) or not self._parsed():
             if not self._read():
                 return None
         frames, self._frames = self._frames, []
