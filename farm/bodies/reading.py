@@ -92,6 +92,9 @@ def is_long(result: Result) -> bool:
 
 def is_long_raw(result: Result) -> bool:
     """Whether encoding takes long in a form that only copies numbers."""
-    if any(array.dtype.hasobject for array in result.outputs):
-        return is_long(result)
-    return sum(array.nbytes for array in result.outputs) > RAW_BYTES
+    size = 0
+    for array in result.outputs:
+        if array.dtype.hasobject:
+            return is_long(result)
+        size += array.nbytes
+    return size > RAW_BYTES

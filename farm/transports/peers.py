@@ -42,10 +42,7 @@ That of Open MPI takes more than a second.
 """
 
 KILLED_KNOWN = 1000
-"""Workers whose supervisors told their deaths last: none of them joins again.
-
-Each has a name of its own, and is killed within moments.
-"""
+"""Killed workers, each with a name of its own, that are remembered so that none joins again."""
 
 PROBES_AT_ONCE = 400
 """Maximum number of workers probed in one step, so that thousands hold up nothing else."""

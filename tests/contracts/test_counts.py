@@ -15,9 +15,9 @@ from tests.support.lone_caller import Caller, CountingFarm, FunctionCalls, count
 
 ALONE = {
     "farm": (366, 178),
-    "kserve": (457, 233),
-    "grpc": (504, 250),
-    "graphpipe": (368, 183),
+    "kserve": (439, 224),
+    "grpc": (480, 237),
+    "graphpipe": (364, 179),
     "mip": (430, 207),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""

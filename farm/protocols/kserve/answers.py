@@ -21,7 +21,7 @@ def presented(array: Array, output: WishedOutput) -> Array:
 
 def takes_long(wish: Wish, result: Result, *, raw: bool) -> bool:
     """Whether encoding an answer takes long. raw: every output is sent as raw bytes."""
-    if all(output.form is None for output in wish.outputs):
+    if not [output for output in wish.outputs if output.form is not None]:
         return is_long_raw(result) if raw else is_long(result)
     return is_long(result) or _classes(wish, result) > MANY_TEXTS
 

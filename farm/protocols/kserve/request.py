@@ -163,16 +163,22 @@ def call_of(
     info: the description for the config of `config_of`; streaming: several answers can be sent, so
     a model with a stream is asked for its stream. Raises InvalidInput, UnsupportedFeature.
     """
-    step = _step(request.parameters, info)
+    given, step, content_type, config = request.parameters, None, "", EMPTY_CONFIG
+    if given or info.sequences is not None:
+        step = _step(given, info)
+        content_type = content_type_of(given, "the request", OF_REQUESTS)
+        config = config_of(given)
     operation = _operation(info, streaming)
-    content_type = content_type_of(request.parameters, "the request", OF_REQUESTS)
-    arrays, rows = _arrays(_contents(request.inputs, content_type, info), info)
+    inputs = request.inputs
+    if content_type or [tensor for tensor in inputs if "content_type" in tensor.parameters]:
+        inputs = _contents(inputs, content_type, info)
+    arrays, rows = _arrays(inputs, info)
     if step is not None and rows is not None and rows > 1:
         raise InvalidInput(
             f"inference request to model {info.name!r} must specify batch-size 1 due to "
             f"requirements of sequence batcher; it has {rows} rows"
         )
-    call = Call(info.name, operation, arrays, config_of(request.parameters), rows=rows, step=step)
+    call = Call(info.name, operation, arrays, config, rows=rows, step=step)
     name, version, _ = as_asked(request.model, info.name)
     return call, Wish(name, request.id, _outputs(request, info), content_type, version)
 
@@ -181,8 +187,6 @@ def _contents(
     given: Sequence[InferInput], content_type: str, info: ModelInfo
 ) -> Sequence[InferInput]:
     """Return the inputs as the content types of the request and of each mean them."""
-    if not content_type and not any("content_type" in tensor.parameters for tensor in given):
-        return given
     names = names_by_type([tensor.name for tensor in given], content_type, info)
     tensors = {tensor.name: tensor for tensor in info.inputs}
     inputs = []
@@ -265,7 +269,7 @@ def _wrong_inputs(given: Sequence[InferInput], info: ModelInfo) -> InvalidInput:
 
 
 def _outputs(request: InferRequest, info: ModelInfo) -> Sequence[WishedOutput]:
-    binary = _flag(request.parameters, "binary_data_output", False)
+    binary = bool(request.parameters) and _flag(request.parameters, "binary_data_output", False)
     if not request.outputs:
         return [
             WishedOutput(i, tensor.name, datatype_of(tensor.dtype), binary)
@@ -347,7 +351,7 @@ def uses_regions(request: InferRequest) -> bool:
     for tensor in request.inputs:
         if tensor.parameters and REGION in tensor.parameters:
             return True
-    return any(REGION in output.parameters for output in request.outputs)
+    return bool(request.outputs) and any(REGION in each.parameters for each in request.outputs)
 
 
 def _flag(parameters: Parameters, name: str, default: bool) -> bool:

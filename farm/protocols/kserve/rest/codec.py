@@ -183,7 +183,8 @@ def _text(value: str, where: str) -> str:
     return value
 
 
-def _parameters(holder: dict[str, Any], where: str) -> Parameters:
+def parameters_in(holder: dict[str, Any], where: str = "the request") -> Parameters:
+    """Return the parameters of a JSON object of a request. Raises InvalidInput."""
     value = holder.get("parameters")
     if value is None:
         return NO_PARAMETERS
@@ -211,7 +212,7 @@ def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
     if type(datatype) is not str:
         what = kind_of(datatype) if "datatype" in item else "missing"
         raise InvalidInput(f"datatype of {where} is {what}; expected a string, such as FP64")
-    parameters, size = _parameters(item, where), None
+    parameters, size = parameters_in(item, where), None
     if parameters:
         size = parameters.get("binary_data_size")
     if parameters and REGION in parameters:
@@ -233,7 +234,7 @@ def _input(item: dict[str, Any], index: int, tail: _Tail) -> InferInput:
 
 def _output(item: dict[str, Any], index: int) -> RequestedOutput:
     name = _name(item, f"outputs[{index}]")
-    return RequestedOutput(name, _parameters(item, f"output {shown(name)}"))
+    return RequestedOutput(name, parameters_in(item, f"output {shown(name)}"))
 
 
 def has_short_json(body: memoryview, header_length: bytes | None, most: int) -> bool:
@@ -313,11 +314,6 @@ def encode_error(error: FarmError) -> tuple[int, bytes]:
 def error_body(message: str) -> bytes:
     """Return the body of an error, the same form for all of them."""
     return orjson.dumps({"error": valid_text(message)})
-
-
-def parameters_in(message: dict[str, Any]) -> Parameters:
-    """Return the parameters of a request's JSON object. Raises InvalidInput."""
-    return _parameters(message, "the request")
 
 
 def decode_parameters(body: bytes) -> Parameters:
