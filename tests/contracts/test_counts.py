@@ -11,7 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.lone_caller import Caller, CountingFarm, FunctionCalls, counting_farm, profiled
+import farm
+from tests.support.lone_caller import (
+    Caller,
+    CountingFarm,
+    FunctionCalls,
+    NativeCaller,
+    counting_farm,
+    profiled,
+)
 
 ALONE = {
     "farm": (366, 178),
@@ -22,6 +30,9 @@ ALONE = {
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 
+NATIVE, NATIVE_CLIENT = (388, 180), (162, 71)
+"""The same of `model(x)` of farm's own client: of the front door, and of the calling thread."""
+
 MORE = 3
 """A number may rise by so many, as when a timer rings."""
 
@@ -29,19 +40,36 @@ ROUNDS, REQUESTS = 3, 160
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountingFarm]:
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountingFarm]:
     with counting_farm(tmp_path_factory.mktemp("counted")) as it:
         yield it
 
 
 @pytest.mark.parametrize("protocol", ALONE)
-def test_a_lone_call_costs_no_more_function_calls(farm: CountingFarm, protocol: str) -> None:
-    with contextlib.closing(Caller(protocol, farm.addresses[protocol])) as caller:
+def test_a_lone_call_costs_no_more_function_calls(counting: CountingFarm, protocol: str) -> None:
+    with contextlib.closing(Caller(protocol, counting.addresses[protocol])) as caller:
         caller.call(REQUESTS)  # what is imported or learned at first
         counts = [
-            FunctionCalls.of(profiled(farm.pid, caller, farm.profile, REQUESTS), REQUESTS)
+            FunctionCalls.of(profiled(counting.pid, caller, counting.profile, REQUESTS), REQUESTS)
             for _ in range(ROUNDS)
         ]
-    every, own = ALONE[protocol]
-    assert min(count.all for count in counts) <= every + MORE
-    assert min(count.own for count in counts) <= own + MORE
+    check(counts, ALONE[protocol])
+
+
+def test_a_lone_call_of_the_native_client_costs_no_more(counting: CountingFarm) -> None:
+    with farm.connect(counting.run) as client:
+        caller = NativeCaller(client)
+        caller.call(REQUESTS)
+        here = [FunctionCalls.of(caller.profiled(REQUESTS), REQUESTS) for _ in range(ROUNDS)]
+        there = [
+            FunctionCalls.of(profiled(counting.pid, caller, counting.profile, REQUESTS), REQUESTS)
+            for _ in range(ROUNDS)
+        ]
+    check(here, NATIVE_CLIENT)
+    check(there, NATIVE)
+
+
+def check(counts: list[FunctionCalls], most: tuple[int, int]) -> None:
+    """Check the least of some rounds."""
+    assert min(count.all for count in counts) <= most[0] + MORE
+    assert min(count.own for count in counts) <= most[1] + MORE

@@ -212,7 +212,31 @@ def of_stream(frames: bytes, stream: int) -> bytes:
     return frames[:5] + number + frames[9 : second + 5] + number + frames[second + 9 :]
 
 
-def profiled(pid: int, caller: Caller, path: Path, requests: int = COUNTED) -> pstats.Stats:
+class NativeCaller:
+    """One caller of farm's own client, which waits for each answer."""
+
+    def __init__(self, client: farm.Client) -> None:
+        self._model = client.model("forward")
+
+    def call(self, count: int) -> None:
+        """Make so many calls."""
+        for _ in range(count):
+            self._model([1.0, 2.0, 3.0, 4.0])
+
+    def profiled(self, requests: int) -> pstats.Stats:
+        """Return the profile of this thread while it makes these calls."""
+        profile = cProfile.Profile()
+        gc.disable()
+        profile.enable()
+        self.call(requests)
+        profile.disable()
+        gc.enable()
+        return pstats.Stats(profile)
+
+
+def profiled(
+    pid: int, caller: Caller | NativeCaller, path: Path, requests: int = COUNTED
+) -> pstats.Stats:
     """Return the profile of a `Counting` server while it answers these requests."""
     done = path.with_name(f"{path.name}.done")
     os.kill(pid, signal.SIGURG)
@@ -229,8 +253,9 @@ def profiled(pid: int, caller: Caller, path: Path, requests: int = COUNTED) -> p
 
 
 class CountingFarm(NamedTuple):
-    """A farm with one worker: its process, and its address for each protocol."""
+    """A farm with one worker: its run folder and process, and its address for each protocol."""
 
+    run: Path
     pid: int
     addresses: dict[str, tuple[str, int]]
     profile: Path
@@ -248,7 +273,8 @@ def counting_farm(folder: Path) -> Iterator[CountingFarm]:
         command, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=root
     ) as process:
         try:
-            yield CountingFarm(process.pid, _addresses(process, folder / "run"), profile)
+            run = folder / "run"
+            yield CountingFarm(run, process.pid, _addresses(process, run), profile)
         finally:
             process.terminate()
 
