@@ -112,7 +112,8 @@ class Membership:
         self._held: dict[TaskId, _Flight] = {}
         self._suspects: set[TaskId] = set()  # went missing once: each now gets its own task
         self._jobs: set[asyncio.Task[None]] = set()
-        self._draining = False
+        # While it drains; set: the dispatcher knows of zero slots, so no more calls arrive.
+        self._draining: asyncio.Event | None = None
         self._drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """False: the connection to Dask's scheduler was lost before."""
 
@@ -226,7 +227,7 @@ class Membership:
         """Report the number of slots, if it has changed."""
         (self._there_are.set if self.processes.slots else self._there_are.clear)()
         slots = self.processes.offered
-        if self._infos and not self._draining and slots != before:
+        if self._infos and self._draining is None and slots != before:
             self._tell(lambda d: d.worker_resized(self.name, slots))
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
@@ -251,10 +252,10 @@ class Membership:
 
     async def drain(self) -> None:
         """Recall calls that have not begun, and leave when the others are finished."""
-        self._draining = True
-        # First: a recalled call would be sent here again.
-        self._tell(lambda d: d.worker_resized(self.name, 0))
+        self._draining = self._draining or asyncio.Event()
         await self.recall(list(self._held))
+        self._tell(lambda d: d.worker_resized(self.name, 0))
+        self._draining.set()
         if not self._held:
             self._ends(drained=True)
 
@@ -277,14 +278,17 @@ class Membership:
 
     def take(self, tasks: Tasks, sent_at: float) -> None:
         """Submit these calls. sent_at: when they were sent, by the performance counter."""
-        if self._draining:
-            ids = [task_id for task_id, _ in tasks]
-            return self._tell(lambda d: d.recalled(self.name, ids))
+        if self._draining is not None:
+            return self.spawn(self._refuse(self._draining, [task_id for task_id, _ in tasks]))
         questions = [task for task in tasks if needs_no_slot(task[1].operation)]
         if questions:
             self.spawn(self._describe(questions))
         for batch in self._batches([t for t in tasks if not needs_no_slot(t[1].operation)]):
             self._submit(batch, sent_at)
+
+    async def _refuse(self, resized: asyncio.Event, ids: Sequence[TaskId]) -> None:
+        await resized.wait()
+        self._tell(lambda d: d.recalled(self.name, ids))
 
     def _batches(self, tasks: Tasks) -> Iterator[Tasks]:
         """Yield groups of tasks that share a Dask task; calls that cannot share get one each."""
@@ -365,7 +369,7 @@ class Membership:
         ids = self._let_go(flight)
         if ids:
             self._ended(flight, ids, said)
-        if self._draining and not self._held:
+        if self._draining is not None and not self._held:
             self._ends(drained=True)
 
     async def _withdraw(self, flight: _Flight) -> bool:
