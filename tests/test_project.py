@@ -39,7 +39,7 @@ LONGEST_FILE = 600
 
 SHAPE = {
     "modules": 521,
-    "lines": 93077,
+    "lines": 93075,
     "fields": 12,
     "arguments": 5,
     "callbacks": 37,

@@ -107,18 +107,14 @@ class Loss(NamedTuple):
 
 
 def encode(
-    kind: Kind, data: Any = None, arrays: bytes = b"", large: Iterable[Array] = ()
+    kind: Kind, data: Any = None, arrays: bytes = b"", large: Sequence[Array] = ()
 ) -> list[Buffer]:
     """Return the frames of a message. Raises TypeError if `data` is not JSON data."""
     text = orjson.dumps(data)
     head = HEAD.pack(VERSION, kind, 0, len(text)) + text
     if arrays:
         head += bytes(-len(head) % 8) + arrays
-    return [head, *map(_bytes_of, large)]
-
-
-def _bytes_of(array: Array) -> Buffer:
-    return array.view(np.uint8).data
+    return [head, *(a.view(np.uint8).data for a in large)] if large else [head]
 
 
 def decode(frames: Sequence[Buffer]) -> Message:
