@@ -21,7 +21,7 @@ from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.order.submission import SubmissionOrder
-from farm.sweep.run.concurrency_limit import PER_WORKER, START, ConcurrencyLimit
+from farm.sweep.run.concurrency_limit import ConcurrencyLimit
 from farm.sweep.run.run import recallable_after
 from farm.sweep.space.parameters import Uniform
 
@@ -36,7 +36,8 @@ def makespan_ratio(plan: Plan, run_s: Array, workers: int) -> float:
     known = PointColumns.nothing(plan.size)
     order = SubmissionOrder(plan, known)
     order.fill(plan.mixed().tolist())
-    limit = ConcurrencyLimit(start=max(START, PER_WORKER * workers))
+    limit = ConcurrencyLimit()
+    limit.there_are(workers)
     queued: deque[int] = deque()
     running: list[tuple[float, int]] = []
     while True:
