@@ -34,7 +34,6 @@ from farm.wire.usage import ENDS_RUNS
 from farm.wording import counted
 
 _ID_AND_CALL = attrgetter("id", "call")
-
 WORKERS_GRACE_S = 5.0
 """Time in seconds that idle workers get to leave when the dispatcher closes."""
 

@@ -156,8 +156,7 @@ class LoneCaller:
     ) -> None:
         self._calls_open = calls_open
         self._clock = clock
-        # Whether the next wait is likely to be short: for a request, without an open call, and for
-        # the answer to the only open one.
+        # Whether a wait is likely to be short: for a request, and for the answer to the only call.
         self._likely = [False, False]
         self._count = 2  # the open calls; with 2 or more there is no such wait
         self._since = 0.0

@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 
 HEADER_LINE = b"%b: %b\r\n"
-
 COPIED_BYTES = 64 * 1024
 """A body up to this size is cheaper to copy behind its head than to send separately."""
 
@@ -160,6 +159,7 @@ class Exchange:
         tracing = connection.served.naming.tracing
         if tracing is not None and is_traced(head):
             self._span = HttpSpan(tracing, head, self._path, connection.peer.host)
+            self.head = head = self._span.head
         try:
             self._user = access.user(connection.peer, head.headers)
             admitted = True

@@ -17,7 +17,7 @@ NOT_FOUND = (404, 405)
 class HttpSpan:
     """Begins with the request's head. Calls of the request become its children."""
 
-    __slots__ = ("_method", "_path", "_span")
+    __slots__ = ("_method", "_path", "_span", "head")
 
     def __init__(self, tracing: Tracing, head: RequestHead, path: str, client: str) -> None:
         """path: as the handler knows it; client: the peer's host, or ""."""
@@ -35,7 +35,8 @@ class HttpSpan:
         if agent := headers.get(b"user-agent"):
             attributes["user_agent.original"] = agent[:LONGEST_AGENT].decode("latin-1")
         self._span = tracing.request(head.method, headers, attributes)
-        headers[TRACE_PARENT] = self._span.parent
+        # Another head: this one may be that of other requests, too.
+        self.head = head._replace(headers={**headers, TRACE_PARENT: self._span.parent})
 
     def end(self, status: int, call_id: str) -> None:
         """End the span.

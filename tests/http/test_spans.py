@@ -72,6 +72,16 @@ def test_it_has_what_the_conventions_ask_for(
     }
 
 
+def test_requests_with_one_head_are_traces_of_their_own(
+    door: Door, gate: Gate, collector: SpanCollector
+) -> None:
+    gate.opened.set()
+    for _ in range(3):
+        assert door.ask("POST", "/Evaluate", QUESTION).status == 200
+    requests = collector.wait(3, lambda span: span.kind == "SERVER")
+    assert len({span.trace for span in requests}) == 3
+
+
 @pytest.mark.parametrize(
     ("body", "status", "mark", "kind"),
     [

@@ -99,8 +99,9 @@ def use_of(evaluator: CallEvaluator, model: str) -> FarmUse:
     try:
         status = evaluator.status()
         running = [int(row["in_flight"]) for row in status["queues"] if row["model"] == model]
-        return FarmUse(sum(running), sum([row["slots"] for row in status.get("workers", ())]))
-    except (FarmError, KeyError):
+        slots = [int(row.get("slots", 0)) for row in status.get("workers", ())]
+        return FarmUse(sum(running), max(0, sum(slots)))
+    except (FarmError, KeyError, TypeError, ValueError, OverflowError):
         return FarmUse()  # not a farm, or one that cannot be reached
 
 
@@ -199,7 +200,7 @@ class PointsInFlight:
     def use(self) -> FarmUse:
         """Return how much the farm runs, whoever submitted it; unknown while it does not answer."""
         if self._asker is None or not self._asker.is_alive():
-            self._use = FarmUse()
+            self._use = self._use._replace(running=None)
             self._asker = threading.Thread(target=self._ask, name="asker", daemon=True)
             self._asker.start()
         self._asker.join(ASK_S)

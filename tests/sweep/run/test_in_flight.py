@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ from farm.errors import (
 from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.progress import Progress
+from farm.sweep.run import in_flight as module
 from farm.sweep.run.in_flight import (
     CallEvaluator,
     FarmUse,
@@ -216,6 +218,35 @@ def test_the_use_of_a_farm_is_the_model_s_running_calls_and_all_slots() -> None:
 def test_the_use_is_unknown_without_a_farm_s_status() -> None:
     for unknown in (Open(), Reporting({}), Reporting(Overloaded("x"))):
         assert use_of(unknown, "beam") == FarmUse(None, 0)
+    for odd in ("many", None, math.inf, math.nan):
+        status = {"queues": [], "workers": [{"slots": odd}]}
+        assert use_of(Reporting(status), "beam") == FarmUse(None, 0)
+    assert use_of(Reporting({"queues": [], "workers": [{}]}), "beam") == FarmUse(0, 0)
+
+
+def test_the_slots_of_a_farm_that_answers_late_are_known_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ASK_S", 0.0)
+    asked, answer = threading.Event(), threading.Event()
+
+    class Late(Reporting):
+        def status(self) -> dict[str, Any]:
+            asked.set()
+            assert answer.wait(20.0)
+            return super().status()
+
+    sent = PointsInFlight(
+        Late({"queues": [], "workers": [{"slots": 40}]}), plan_of(gradients=["u[1]"]), NO_HINTS
+    )
+    assert sent.use() == FarmUse(None, 0)
+    assert asked.wait(20.0)
+    answer.set()
+    assert sent._asker is not None
+    sent._asker.join(20.0)
+    answer.clear()
+    assert sent.use() == FarmUse(None, 40)
+    answer.set()
 
 
 class Listening(Open):
