@@ -45,7 +45,7 @@ class Listeners:
     monotonic time, before the caller gets that outcome; on_used: with a worker and what it uses;
     on_shown: with the rows of a snapshot's workers, to which it adds keys, and the monotonic time.
     beginning: by task, called just before the task is sent to a worker. ended: the stream of ended
-    calls, for what counts them. events: the last `EVENTS_KEPT`, as JSON data.
+    calls, for the windows that count them. events: the last `EVENTS_KEPT`, as JSON data.
     """
 
     def __init__(self) -> None:

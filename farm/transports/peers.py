@@ -359,7 +359,7 @@ class Peers:
         known = self._workers.get(worker)
         if known is not None and known.line.name != line.name:
             raise InvalidRequest(f"worker {worker!r} is here already, by another connection")
-        if worker in self._killed:  # its supervisor tells us so before it does it
+        if worker in self._killed:  # its supervisor reports that before it kills it
             return
         line.send(wire.encode(Kind.WELCOME, life))
         if known is None or known.life != life:  # otherwise our WELCOME was late, or lost

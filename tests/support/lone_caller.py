@@ -71,6 +71,9 @@ GREETING = (
 COUNTED = 500
 """Calls whose function calls are counted."""
 
+OWN = os.path.join(os.path.dirname(farm.__file__), "")
+"""The folder of farm's own functions."""
+
 VARIABLE = "COUNTED"
 """The environment variable with the file that a counting program writes its profile to."""
 
@@ -107,11 +110,11 @@ class FunctionCalls(NamedTuple):
     def of(cls, profile: pstats.Stats, requests: int) -> FunctionCalls:
         """Return those of a profile, without turns of the loop that only wait for what comes."""
         every = own = 0
-        for (file, _, name), (_, count, _, _, callers) in profile.stats.items():  # type: ignore[attr-defined]
+        for (file, _, name), (_, count, _, _, callers) in profile.stats.items():  # type: ignore[attr-defined]  # not in the stubs
             waits = sum(n for (_, _, by), (_, n, _, _) in callers.items() if by == "_spin")
             count -= count if name == "_spin" else waits
             every += count
-            own += count if f"{os.sep}farm{os.sep}" in file else 0
+            own += count if file.startswith(OWN) else 0
         return cls(every / requests, own / requests)
 
 

@@ -39,7 +39,7 @@ STATUS_OF: Mapping[type[BaseException], PointStatus] = {
 
 UNKNOWN = float("nan")
 ASK_S = 1.0
-"""Longest wait in seconds for what the farm runs."""
+"""Longest wait in seconds for the status of the farm."""
 
 
 class CallEvaluator(Protocol):
@@ -54,7 +54,7 @@ class CallEvaluator(Protocol):
 
 @runtime_checkable
 class StatusReporter(Protocol):
-    """An evaluator that reports what runs; `farm.client.Client` is one."""
+    """An evaluator that reports its use; `farm.client.Client` is one."""
 
     def status(self) -> Mapping[str, Any]:
         """Return the rows of `farm status` in "queues" and "workers". Raises FarmError."""
@@ -93,7 +93,7 @@ class FarmUse(NamedTuple):
 
 
 def use_of(evaluator: CallEvaluator, model: str) -> FarmUse:
-    """Return how much an evaluator runs, if it tells."""
+    """Return how much an evaluator runs, as far as it reports that."""
     if not isinstance(evaluator, StatusReporter):
         return FarmUse()
     try:
