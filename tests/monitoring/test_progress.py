@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ class Board:
     """A board with a clock that is set by hand."""
 
     def __init__(self) -> None:
-        self.now = time.monotonic()  # as for the dispatcher
+        self.now = float(math.ceil(time.monotonic()))  # as for the dispatcher, and sums are exact
         self.dispatcher, self.worker = up()
         self.board = ProgressBoard(self.dispatcher)
 
