@@ -234,8 +234,9 @@ def check_call(call: Call, info: ModelInfo) -> None:
     if call.rows == 0 and (call.operation is not Operation.EVALUATE or call.step is not None):
         raise InvalidInput(f"the call has no rows; model {name!r} expects one or more")
     for i, (array, tensor) in enumerate(zip(call.inputs, info.inputs, strict=True)):
-        if call.rows is None and _is_as_declared(array, tensor.shape, tensor.dtype):
-            continue  # the usual case
+        usual = array.dtype is _FLOAT64 and array.shape == tensor.shape
+        if usual and tensor.dtype == "float64" and call.rows is None:
+            continue
         if not _shape_fits(array, tensor, call.rows):
             if array.ndim <= 1 and call.rows is None and not tensor.varies:
                 raise InvalidInput(

@@ -71,7 +71,7 @@ class FirstWorker:
         self._open_calls = open_calls
         self._fail_call = fail
         self._ended = ended
-        self._workers: Counter[str] = Counter()  # by model
+        self.workers: Counter[str] = Counter()  # by model
         self._requests: dict[_Waiting, None] = {}  # in the order in which they came
         self._going: deque[_Waiting] = deque()
         self._news = (0, True)  # the number of models at the last look, and whether more may come
@@ -85,16 +85,16 @@ class FirstWorker:
         """Report that a worker joined; `before` is its earlier start, if that has not left."""
         if before is not None:
             self.left(before)
-        self._workers.update(model.name for model in info.models)
+        self.workers.update(model.name for model in info.models)
         self.models_known()
 
     def left(self, info: WorkerInfo, departure: Departure | None = None) -> None:
         """Report that a worker left."""
-        self._workers.subtract(model.name for model in info.models)
+        self.workers.subtract(model.name for model in info.models)
 
     def may_have(self, model: str) -> bool:
         """Whether a worker has the model, or workers that have it may join."""
-        return self._workers[model] > 0 or self.expected.may_come
+        return self.workers[model] > 0 or self.expected.may_come
 
     # Requests
 
@@ -206,11 +206,11 @@ class FirstWorker:
     # Calls
 
     def call_begins(self, task_id: TaskId, model: str, hints: Hints, now: float) -> None:
-        """Limit the wait of a call, submitted at `now`, if no worker has its model.
+        """Limit the wait of a call, submitted at `now`, whose model no worker has.
 
         Native clients and experiments have no such limit: they end a wait when they want to.
         """
-        if self.limit_s == math.inf or self._workers[model] > 0 or hints.patient:
+        if self.limit_s == math.inf or hints.patient:
             return
         calls = self._calls.setdefault(model, [])
         heapq.heappush(calls, (now + self.limit_s, task_id))
@@ -237,7 +237,7 @@ class FirstWorker:
             later = next((each.limit for each in self._requests if each.limit > limit), math.inf)
             self._check_soon(later, now)
         for model, calls in list(self._calls.items()):
-            has_worker = self._workers[model] > 0
+            has_worker = self.workers[model] > 0
             expected_s = 0.0 if has_worker else self.expected.starts_in(model) or 0.0
             while calls and calls[0][0] <= now + expected_s:
                 limit, task_id = heapq.heappop(calls)

@@ -57,17 +57,17 @@ class Stages:
         self.feeder = Feeder(context)
         if memory is not None and memory.reuses:
             self._waiting: Tasks | Reusing = Reusing(context, memory, self.feeder, self.tasks)
-            self._parts = Pairs(context, self._waiting)
-            self._inner: CallStage = self._parts
-            self._open: tuple[Sized, ...] = (self.tasks.open,)
+            self._pairs = Pairs(context, self._waiting)
+            self._inner: CallStage = self._waiting
+            self._gathered: Sized = ()
             self._found: Sized = self._waiting.put_off  # calls that are answered next
             self._ends: tuple[Gathered | Feeder | Tasks, ...] = self.feeder, self.tasks
             context.turns.each_turn(self.feeder, self._waiting)
         else:
             self._waiting = self.tasks
-            self._parts = Pairs(context, self.tasks)
-            self._inner = gathered = Gathered(context, self.feeder, self.tasks.open, self._parts)
-            self._open = self.tasks.open, gathered.open
+            self._pairs = Pairs(context, self.tasks)
+            self._inner = gathered = Gathered(context, self.feeder, self.tasks.open, self.tasks)
+            self._gathered = gathered.open
             self._found = ()
             self._ends = gathered, self.feeder, self.tasks
             context.turns.each_turn(gathered, self.feeder)
@@ -81,7 +81,8 @@ class Stages:
         model, full queue, or an input that does not fit a known description.
         """
         try:
-            served = self._served(call.model)
+            if self.closed or (served := self._descriptions.models.get(call.model)) is None:
+                raise self._refusal(call.model)
             most = served.max_batch
             if call.operation is not Operation.DESCRIBE:
                 usual, find = call.config == EMPTY_CONFIG, self._descriptions.find
@@ -94,8 +95,10 @@ class Stages:
                 raise InvalidInput("the deadline is not a number of seconds")
             now, rows = time.monotonic(), call.rows
             is_long = rows is not None and (rows > most or not rows)
+            if call.operation is Operation.VALUE_AND_GRADIENT:
+                return self._pairs.start(call, hints, on_done, now)
             if is_long and call.operation is Operation.EVALUATE:
-                return self.feeder.begin_call(call, hints, on_done, now, self._parts)
+                return self.feeder.begin_call(call, hints, on_done, now, self._waiting)
             return self._inner.start(call, hints, on_done, now)
         except (Overloaded, Unavailable) as error:
             if not self.closed:
@@ -107,20 +110,20 @@ class Stages:
 
         Raises FarmError at once if the first row cannot be accepted.
         """
-        queued_as = runs_as(operation, self._served(model))[-1]
-        return self.feeder.begin(rows, model, queued_as, hints, time.monotonic(), self._parts)
+        if self.closed or (served := self._descriptions.models.get(model)) is None:
+            raise self._refusal(model)
+        queued_as = runs_as(operation, served)[-1]
+        return self.feeder.begin(rows, model, queued_as, hints, time.monotonic(), self._pairs)
 
-    def _served(self, model: str) -> ModelInfo:
-        """Return the description of a model for the empty config. Raises FarmError."""
+    def _refusal(self, model: str) -> FarmError:
         if self.closed:
-            raise Unavailable("the farm is shutting down")
-        if (info := self._descriptions.models.get(model)) is None:
-            raise self.tasks.first_worker.not_served(model)
-        return info
+            return Unavailable("the farm is shutting down")
+        return self.tasks.first_worker.not_served(model)
 
     def cancel(self, task_id: TaskId) -> bool:
         """Cancel a call, and its parts: its outcome is not reported. False if it is not open."""
-        return self._inner.cancel(task_id) or self.feeder.cancel(task_id)
+        stages = self._inner, self.feeder, self._pairs
+        return any(stage.cancel(task_id) for stage in stages)
 
     async def cancel_waiting(self, arguments: Mapping[str, str]) -> dict[str, Any]:
         """Cancel the waiting calls of the argument `client`, and `chain` if given: their number.
@@ -146,7 +149,8 @@ class Stages:
 
     def calls_open(self) -> int:
         """Return how many calls, or tasks, have no outcome: many of one may be one of the other."""
-        return max(map(len, self._open))
+        tasks = len(self.tasks.open)
+        return max(tasks, len(self._gathered)) if self._gathered else tasks
 
     def close(self) -> None:
         """Refuse all calls from now on; those that are open go on."""
@@ -283,7 +287,8 @@ class Tasks:
         self.open[task_id] = done
         if hints.shown_as is not None:
             self._chains.opened(task_id, call, hints.shown_as, now)
-        self.first_worker.call_begins(task_id, call.model, hints, now)
+        if self.first_worker.workers[call.model] <= 0:
+            self.first_worker.call_begins(task_id, call.model, hints, now)
         self._turns.soon()
         return task_id
 

@@ -37,6 +37,7 @@ class LoopTurns:
         self._scheduler = scheduler
         self._dispatcher = dispatcher
         self._late: tuple[Late, ...] = ()
+        self._last: list[Late] = []
         self._after: list[Callable[[], None]] = []
         self._timer = Timer(self.act)
         self._acts_soon = False
@@ -45,6 +46,10 @@ class LoopTurns:
     def each_turn(self, *late: Late) -> None:
         """Let these do what they have put off, in this order, before every action."""
         self._late = late
+
+    def at_the_end(self, late: Late) -> None:
+        """Let this do what it has put off after every action."""
+        self._last.append(late)
 
     def after_acting(self, callback: Callable[[], None]) -> None:
         """Call `callback` each time after actions, which may include outcomes, are carried out."""
@@ -89,6 +94,9 @@ class LoopTurns:
             self._dispatcher.carry_out(actions, now)
             if not self._acts_soon:  # no fact was reported meanwhile
                 break
+        for late in self._last:
+            if late.put_off:
+                late.turn()
         for callback in self._after:
             callback()
         if self._late_again:

@@ -31,42 +31,49 @@ class Agenda:
     """Pending work for many peers, in order of arrival for each.
 
     The work happens within `act_on` of the turns, which then follow up on all of it.
+
+    waiting: the unfinished work of each peer. left: how much may be done in this iteration.
     """
 
     def __init__(self, turns: LoopTurns) -> None:
         self._turns = turns
-        self._waiting: OrderedDict[Hashable, deque[Steps]] = OrderedDict()
-        self._left = STEPS_A_TURN
+        self.waiting: OrderedDict[Hashable, deque[Steps]] = OrderedDict()
+        self.left = STEPS_A_TURN
         self._is_due = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
-
-    def waits(self, peer: Hashable) -> bool:
-        """Whether the peer has unfinished work."""
-        return peer in self._waiting
+        return len(self.waiting)
 
     def add(self, peer: Hashable, steps: Steps) -> None:
         """Process this now if time is left and the peer has nothing pending; else queue it."""
-        waiting = self._waiting.get(peer)
+        waiting = self.waiting.get(peer)
         if waiting is not None:
             waiting.append(steps)
             return
-        if not self._has_ended(steps, self._left):
-            self._waiting[peer] = deque([steps])
-        if not self._is_due and (self._waiting or self._left <= STEPS_A_TURN - SPARE_STEPS):
+        if not self._has_ended(steps, self.left):
+            self.waiting[peer] = deque([steps])
+        self._renew()
+
+    def did(self, work: int) -> None:
+        """Count work that was done without being added, for a peer with nothing pending."""
+        self.left -= work
+        if self.left <= STEPS_A_TURN - SPARE_STEPS:
+            self._renew()
+
+    def _renew(self) -> None:
+        if not self._is_due and (self.waiting or self.left <= STEPS_A_TURN - SPARE_STEPS):
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def finish(self, peer: Hashable) -> None:
         """Finish the peer's pending work at once, because the peer is about to be removed."""
-        for steps in self._waiting.pop(peer, ()):
+        for steps in self.waiting.pop(peer, ()):
             for _ in steps:
                 pass
 
     def drop(self, peer: Hashable) -> None:
         """Discard the peer's pending work."""
-        self._waiting.pop(peer, None)
+        self.waiting.pop(peer, None)
 
     def _has_ended(self, steps: Steps, most: int) -> bool:
         """Do up to `most` units of the work; return whether it is finished."""
@@ -75,27 +82,27 @@ class Agenda:
             if count is None:
                 return True
             most -= count
-            self._left -= count
+            self.left -= count
         return False
 
     def _turn(self) -> None:
         self._is_due = False
-        self._left = STEPS_A_TURN
-        if self._waiting:
+        self.left = STEPS_A_TURN
+        if self.waiting:
             self._turns.act_on(self._work)
-        if self._waiting and not self._is_due:
+        if self.waiting and not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _work(self) -> None:
-        while self._waiting and self._left > 0:
-            peer, waiting = next(iter(self._waiting.items()))
-            ended = self._has_ended(waiting[0], min(self._left, STEPS_IN_A_ROW))
-            if self._waiting.get(peer) is not waiting:
+        while self.waiting and self.left > 0:
+            peer, waiting = next(iter(self.waiting.items()))
+            ended = self._has_ended(waiting[0], min(self.left, STEPS_IN_A_ROW))
+            if self.waiting.get(peer) is not waiting:
                 continue  # the step dropped the peer's remaining work
             if ended:
                 waiting.popleft()
             if waiting:
-                self._waiting.move_to_end(peer)
+                self.waiting.move_to_end(peer)
             else:
-                del self._waiting[peer]
+                del self.waiting[peer]

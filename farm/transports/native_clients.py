@@ -236,18 +236,18 @@ class NativeClients:
         self._traffic = traffic
         self._agenda = agenda
         self._clients: dict[bytes, _NativeClient] = {}
-        self._answered: list[_NativeClient] = []
+        self.put_off: list[_NativeClient] = []
         self._questions: set[asyncio.Task[None]] = set()
         self._begun = Begun()
-        dispatcher.turns.after_acting(self.flush)
+        dispatcher.turns.at_the_end(self)
 
-    def received(self, line: PeerLine, message: Message) -> Steps:
-        """Process a client's message, step by step. Raises InvalidRequest."""
+    def received(self, line: PeerLine, message: Message) -> Steps | None:
+        """Process a client's message; return what is left to do. Raises InvalidRequest."""
         client = self._clients.get(line.name)
         if client is None:
             # No number twice, not even after a restart: clients resend calls of the previous farm.
             number = secrets.randbits(48)
-            client = _NativeClient(line, number, self._begun, self._answered)
+            client = _NativeClient(line, number, self._begun, self.put_off)
             self._clients[line.name] = client
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         if client.line is not line:
@@ -266,7 +266,7 @@ class NativeClients:
         if message.data == client.acquaintance:
             self._begun.are_all(client.key)
         line.send(wire.encode(Kind.WELCOME, client.acquaintance))
-        return iter(())
+        return None
 
     def _calls(self, client: _NativeClient, message: Message) -> Steps:
         said, calls = wire.decode_some_calls(message)
@@ -409,12 +409,10 @@ class NativeClients:
             else:
                 task.cancelled(self._dispatcher)
 
-    def flush(self) -> None:
+    def turn(self) -> None:
         """Send the collected answers."""
-        if not self._answered:
-            return
-        clients = self._answered.copy()
-        self._answered.clear()
+        clients = self.put_off.copy()
+        self.put_off.clear()
         for client in clients:
             self._send_answers(client)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from farm.call import Buffer, Call, WorkerInfo
@@ -159,7 +159,10 @@ class Peers:
     """The transport for all peers that use farm's own messages, over one or more listeners.
 
     is_own: whether the farm itself started a worker; the joining of any other worker is logged.
+    behind: the names of lines with messages that still wait: read no more from these.
     """
+
+    behind: Container[Hashable]
 
     def __init__(
         self, *listeners: Listener, is_own: Callable[[WorkerInfo], bool] = lambda info: True
@@ -185,6 +188,7 @@ class Peers:
         dispatcher.add_part("messages", self._traffic.shown)
         self._loop = asyncio.get_running_loop()
         self._agenda = Agenda(dispatcher.turns)
+        self.behind = self._agenda.waiting
         self._clients = NativeClients(dispatcher, self._agenda, self._traffic)
         for listener in self._listeners:
             listener.start(dispatcher, self)
@@ -261,19 +265,45 @@ class Peers:
         Call it within `LoopTurns.act_on`.
         """
         self._traffic.receives_message(frames)
-        self._agenda.add(line.name, self._steps(line, frames))
+        agenda = self._agenda
+        if line.name in self.behind or agenda.left <= 0:
+            agenda.add(line.name, self._later(line, frames))
+            return
+        rest = self._begin(line, frames)
+        if rest is None:
+            agenda.did(1)
+        else:
+            agenda.add(line.name, self._go_on(line, rest))
 
-    def _steps(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:
+    def _later(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:
+        rest = self._begin(line, frames)
+        if rest is not None:
+            yield from self._go_on(line, rest)
+
+    def _begin(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps | None:
+        """Process a message; return what is left of a long one."""
         try:
             if line.is_client and frames:
                 wire_bounds.check(frames[0])
-            yield from self._received(line, wire.decode(frames))
-        except InvalidRequest as error:
+            return self._received(line, wire.decode(frames))
+        except Exception as error:
+            self._failed(line, error)
+            return None
+
+    def _go_on(self, line: PeerLine, rest: Steps) -> Steps:
+        try:
+            yield from rest
+        except Exception as error:
+            self._failed(line, error)
+
+    def _failed(self, line: PeerLine, error: Exception) -> None:
+        """Refuse a message. Its errors must not stop the processing of others."""
+        if isinstance(error, InvalidRequest):
             self._warn(line, error.message)
             line.send(wire.encode(Kind.REFUSED, error.message))
-        except Exception:
-            # An unexpected error on one message must not stop the processing of others.
-            log.exception("peer %s: a message that cannot be acted on", name_in(line.name))
+        else:
+            text = "peer %s: a message that cannot be acted on"
+            log.error(text, name_in(line.name), exc_info=error)
 
     def _warn(self, line: PeerLine, text: str) -> None:
         """Log an error of a peer, rate-limited so that no peer can fill the log."""
@@ -286,7 +316,7 @@ class Peers:
         elif self._warned == WARNINGS + 1:
             log.warning("more messages are refused; for a minute they are not logged")
 
-    def _received(self, line: PeerLine, message: Message) -> Steps:
+    def _received(self, line: PeerLine, message: Message) -> Steps | None:
         if line.is_client:
             return self._clients.received(line, message)
         kind = message.kind
@@ -305,20 +335,35 @@ class Peers:
             worker = WorkerId(name_in(line.name))
             if kind is Kind.ANSWERS and worker not in self._workers:
                 return self._answered(worker, None, message)
-        return iter(())
+        return None
 
-    def _answered(self, worker: WorkerId, peer: _JoinedWorker | None, message: Message) -> Steps:
-        for some in wire.decode_some_answers(message):
-            answers = cast(list[tuple[TaskId, wire.Outcome]], some)
-            if peer is not None:
-                out = peer.out
-                for task_id, outcome in answers:
-                    if isinstance(outcome, FarmError) or not outcome.more:
-                        out.pop(task_id, None)
-            self._dispatcher.finished(worker, answers)
+    def _answered(
+        self, worker: WorkerId, peer: _JoinedWorker | None, message: Message
+    ) -> Steps | None:
+        pieces = wire.decode_some_answers(message)
+        if not isinstance(pieces, list):
+            return self._finished_some(worker, peer, pieces)
+        self._finished(worker, peer, pieces[0])
+        if peer is not None:
+            peer.heard += 1
+        return None
+
+    def _finished_some(
+        self, worker: WorkerId, peer: _JoinedWorker | None, pieces: Iterable[wire.Answers]
+    ) -> Steps:
+        for answers in pieces:
+            self._finished(worker, peer, answers)
             yield len(answers)
         if peer is not None:
             peer.heard += 1
+
+    def _finished(self, worker: WorkerId, peer: _JoinedWorker | None, some: wire.Answers) -> None:
+        answers = cast(list[tuple[TaskId, wire.Outcome]], some)
+        if peer is not None:
+            for task_id, outcome in answers:
+                if isinstance(outcome, FarmError) or not outcome.more:
+                    peer.out.pop(task_id, None)
+        self._dispatcher.finished(worker, answers)
 
     def _said(self, peer: _JoinedWorker, message: Message) -> None:
         """Process a message from a worker that has joined."""
@@ -407,10 +452,6 @@ class Peers:
         )
 
     # Lines
-
-    def is_behind(self, line: PeerLine) -> bool:
-        """Whether messages of this line still wait to be processed; if so, read no more from it."""
-        return self._agenda.waits(line.name)
 
     def ended(self, line: PeerLine) -> None:
         """Remove a peer whose line is gone, after all its messages were received."""

@@ -54,6 +54,7 @@ HEAD = struct.Struct("<BBHI")  # the last: bytes of JSON
 Outcome = Result | FarmError
 Tasks = list[tuple[int, Call | InvalidRequest]]
 SomeTasks = Tasks | CallGroup
+Answers = list[tuple[int, Outcome]]
 
 
 class Kind(IntEnum):
@@ -363,14 +364,23 @@ def decode_answers(message: Message) -> list[tuple[int, Outcome]]:
     return list(chain.from_iterable(decode_some_answers(message)))
 
 
-def decode_some_answers(message: Message) -> Iterator[list[tuple[int, Outcome]]]:
-    """Decode a few hundred answers at a time."""
+def decode_some_answers(message: Message) -> Iterable[Answers]:
+    """Decode a few hundred answers at a time; a single one is decoded at once, to a list."""
     try:
         results, errors = message.data
-        answers: list[tuple[int, Outcome]] = []
         if results:
             frames = [bytearray(message.frames[0]), *message.frames[1:]]
             message = Message(message.kind, message.data, frames, message.inline_at)
+            if not errors and len(results) == 1 and type(results[0][0]) is int:
+                return [[_answer(message, results[0])]]
+    except _MALFORMED as error:
+        raise _malformed(f"{message.kind.name} message", error) from None
+    return _some_answers(message, results, errors)
+
+
+def _some_answers(message: Message, results: Any, errors: Any) -> Iterator[Answers]:
+    try:
+        answers: Answers = []
         for row in results:
             if type(row[0]) is list:
                 yield answers
@@ -378,11 +388,7 @@ def decode_some_answers(message: Message) -> Iterator[list[tuple[int, Outcome]]]
                 for piece in pieces_of(row, 1, (0, 2, 3, 5)):
                     yield list(_results(message, piece))
                 continue
-            task_id = _id(row[0])
-            try:
-                answers.append((task_id, _result(message, row)))
-            except _MALFORMED as error:
-                answers.append((task_id, InvalidOutput(_malformed("answer", error).message)))
+            answers.append(_answer(message, row))
             if len(answers) >= A_PIECE:
                 yield answers
                 answers = []
@@ -395,6 +401,14 @@ def decode_some_answers(message: Message) -> Iterator[list[tuple[int, Outcome]]]
         yield answers
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
+
+
+def _answer(message: Message, row: list[Any]) -> tuple[int, Outcome]:
+    task_id = _id(row[0])
+    try:
+        return task_id, _result(message, row)
+    except _MALFORMED as error:
+        return task_id, InvalidOutput(_malformed("answer", error).message)
 
 
 def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]]:

@@ -51,7 +51,8 @@ class StreamLine:
     """A line to one peer. For one thread at a time; it never waits, except in `flush`.
 
     Bytes written survive the death of this process. `queued` holds bytes for which the peer's
-    socket had no room; `flush` or `write_some` writes them later.
+    socket had no room; `flush` or `write_some` writes them later. `drained`: the last message was
+    all that had arrived.
     """
 
     may_come_back = False
@@ -68,7 +69,7 @@ class StreamLine:
         self._rest = _NO_BUFFER  # of the last frame, if it is large: the part that has not come
         self._more = False  # another frame follows the last one
         self._may_read = _UNLIMITED
-        self._is_empty = False
+        self._is_empty = self.drained = False
         self._over = False
         # Writing
         self._queue: deque[memoryview] = deque()
@@ -90,11 +91,15 @@ class StreamLine:
             if not self._read():
                 return None
         frames, self._frames = self._frames, []
+        self.drained = self._is_empty and self._begin == self._end
+        if self.drained:
+            self._share_buffer()
         return frames
 
     def allow(self, count: int) -> None:
         """Let `receive` read `count` more bytes; unread data keeps `fileno` readable."""
         self._may_read = count
+        self._is_empty = False
 
     def _parsed(self) -> bool:
         """Parse the message as far as its bytes have arrived; return whether it is complete."""

@@ -184,7 +184,7 @@ class UnixListener:
             self._reads = self._reads + 1 if turn == self._turn else 1
             self._turn = turn
             if self._reads <= PEERS_PER_TURN:
-                self._read((peer,))
+                self._dispatcher.turns.act_on(partial(self._read_some, (peer,)))
                 return
         # Read what arrives in this turn together.
         self._later(peer)
@@ -211,9 +211,6 @@ class UnixListener:
             del self._ready[peer]
         if self._ready:
             self._loop.call_soon(self._look)
-        self._read(peers)
-
-    def _read(self, peers: Sequence[_StreamPeer]) -> None:
         self._dispatcher.turns.act_on(partial(self._read_some, peers))
 
     def _read_some(self, peers: Sequence[_StreamPeer]) -> None:
@@ -222,25 +219,26 @@ class UnixListener:
                 continue  # dropped since it was ready
             if peer.watched == (peer.full and peer.is_client):
                 self._watch(peer, not peer.watched)
-            if self._peers.is_behind(peer):
+            if peer.name in self._peers.behind:
                 self._later(peer)
                 continue
             peer.allow(BYTES_PER_TURN)
             for _ in range(MESSAGES_PER_TURN):
                 frames = peer.receive()
                 if frames is None:
+                    if peer.ended():
+                        self.drop(peer)
                     break
                 if peer.name:
                     self._peers.received(peer, frames)
                 else:
                     peer.introduce(frames)
                     self._nameless.pop(peer, None)
+                if peer.drained:
+                    break
             else:
                 # Data that was read but not processed does not make the descriptor readable.
                 self._later(peer)
-                continue
-            if peer.ended():
-                self.drop(peer)
 
     # Writing
 

@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ async def test_an_answer_on_its_way_is_not_overtaken_by_the_loss() -> None:
         supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id])))
         worker.answer((task_id, result()))
         worker.close()
-        unix(farm)._read((first, second))
+        farm.dispatcher.turns.act_on(partial(unix(farm)._read_some, (first, second)))
         assert value(await waiting) == 8.0
         assert farm.workers() == []
         assert farm.events() == ["signal SIGKILL"]
@@ -132,13 +133,13 @@ async def test_one_talkative_peer_does_not_hold_up_the_loop(
             before(line, frames)
 
         farm.transport.received = received  # type: ignore[method-assign]  # counts
-        read = unix(farm)._read
+        read = unix(farm)._read_some
 
         def counted(peers: Any) -> None:
             turns.append(0)
             read(peers)
 
-        unix(farm)._read = counted  # type: ignore[method-assign]  # counts
+        unix(farm)._read_some = counted  # type: ignore[method-assign]  # counts
         for _ in range(100):
             client.say(Kind.PROBE)
         for _ in range(101):
