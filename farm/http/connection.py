@@ -159,6 +159,15 @@ class HttpConnection(Portions):
             else:
                 self._pause(self._rests)
             return
+        alike = self._before
+        if alike is not None and self._exchange is None and not (self._rests or self._queued):
+            body = self._reader.alike(data) if self.phase == OPEN and self._unsent is None else None
+            if body is not None:
+                self._tiny_parts = 0
+                self._wants_input = False
+                self._exchange = self._before = alike.again(body)
+                self._exchange.complete()
+                return
         self._reader.feed(data)
         if len(data) < TINY_BYTES:
             self._tiny_parts += 1
@@ -323,10 +332,6 @@ class HttpConnection(Portions):
 
     def _open(self, head: RequestHead) -> None:
         self._tiny_parts = 0
-        before = self._before
-        if before is not None and before.head is head:
-            self._exchange = self._before = before.again()
-            return
         path, handler = self._route(head.target)
         front = self.served.front
         self._exchange = exchange = Exchange(self, handler, head, path, front.max_body_bytes)
@@ -363,10 +368,12 @@ class HttpConnection(Portions):
             data = data[len(AHEAD_OF_ANSWER) :]
         self.transport.write(data)
 
-    def ends_after(self, exchange: Exchange) -> bool:
-        """Whether the connection closes after this request's answer for reasons of its own."""
+    def ends_after(self) -> bool:
+        """Whether the connection closes after the open request's answer for reasons of its own."""
+        if self.phase in TAKE_NO_MORE:
+            return True
         left = 0 if self._reader.whole else self._reader.left
-        return self.phase in TAKE_NO_MORE or (left is not None and left > PASSED_OVER_BYTES)
+        return left is not None and left > PASSED_OVER_BYTES
 
     def answered(self) -> None:
         """The answer to the current request has been sent."""

@@ -32,6 +32,9 @@ COPIED_BYTES = 64 * 1024
 """A body up to this size is cheaper to copy behind its head than to send separately."""
 
 
+_UNLIKE = frozenset({b"expect", b"content-encoding"})
+
+
 class Routes(Protocol):
     """The access rules, and the endpoint for each path."""
 
@@ -92,22 +95,23 @@ class Exchange:
         path: str,
         limit: int,
         user: str = "",
+        body: bytes = b"",
     ) -> None:
         """path: as the handler knows it; limit: largest size of the body, in bytes.
 
-        user: its Basic name, once that is checked.
+        user: its Basic name, once that is checked. body: all of it, or nothing yet.
         """
         self.head = head
         self.keep_alive = head.keep_alive
         self.status = 0
         self.answered = False
-        self.size = 0
+        self.size = len(body)
         self.passed_over = 0
         self._connection = connection
         self._handler = handler
         self._path = path
         self._limit = limit
-        self._body: bytes | Gathering = b""  # bytes: the whole of it
+        self._body: bytes | Gathering = body  # bytes: the whole of it
         self._chunked = False
         self._share: Share | None = None
         self._user = user
@@ -142,13 +146,12 @@ class Exchange:
     def may_be_alike(self) -> bool:
         """Whether the client's next request, if it has the same head, may begin as this one did."""
         head, plain = self.head, self._span is None and self._share is None and not self.status
-        return plain and bool(head.length) and b"expect" not in head.headers
+        return plain and bool(head.length) and _UNLIKE.isdisjoint(head.headers)
 
-    def again(self) -> Exchange:
+    def again(self, body: bytes) -> Exchange:
         """Return the client's next request, which has the same head and begins as this one did."""
-        return Exchange(
-            self._connection, self._handler, self.head, self._path, self._limit, self._user
-        )
+        about = self._connection, self._handler, self.head, self._path, self._limit
+        return Exchange(*about, self._user, body)
 
     def begin(self, access: Access) -> bool:
         """Check the head, and refuse the request or prepare for its body.
@@ -292,7 +295,10 @@ class Exchange:
         more = b"".join(map(HEADER_LINE.__mod__, headers))
         if self._call_id:
             more += HEADER_LINE % (REQUEST_ID, self._call_id.encode())
-        if not self._lasts():
+        connection = self._connection
+        if self.keep_alive and connection.ends_after():
+            self.keep_alive = False
+        if not self.keep_alive:
             more += b"connection: close\r\n"
         start = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
             STATUS_LINES[status],
@@ -300,7 +306,6 @@ class Exchange:
             len(body),
             more,
         )
-        connection = self._connection
         if self.head.method == "HEAD":
             connection.write_start(start)
         elif len(body) > COPIED_BYTES:
@@ -308,7 +313,7 @@ class Exchange:
             connection.transport.write(body)
             connection.served.traffic.sends(len(body))
         else:
-            connection.write_start(b"".join((start, body)))
+            connection.write_start(start + body)
         self._end()
 
     def begin_answer(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -325,7 +330,9 @@ class Exchange:
         self._chunked = not has_length and not bodiless and self.head.version != "1.0"
         if self._chunked:
             start.append(b"transfer-encoding: chunked\r\n")
-        if not self._lasts():
+        if self.keep_alive and self._connection.ends_after():
+            self.keep_alive = False
+        if not self.keep_alive:
             start.append(b"connection: close\r\n")
         start.append(b"\r\n")
         self._connection.write_start(b"".join(start))
@@ -354,12 +361,6 @@ class Exchange:
         """Break off in the middle of the answer, so that the client notices."""
         if not self.answered:
             self._connection.abort()
-
-    def _lasts(self) -> bool:
-        """Whether the connection stays open after this answer; if not, the answer says so."""
-        if self.keep_alive and self._connection.ends_after(self):
-            self.keep_alive = False
-        return self.keep_alive
 
     def _end(self) -> None:
         self.answered = True

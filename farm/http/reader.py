@@ -97,6 +97,8 @@ class Reader:
         self._at = 0
         self._searched = 0
         self._blank_lines = 0
+        self._last = b""  # the last head, and how long a request is that has it
+        self._last_size = 0
         # The body that is being read.
         self._left = 0  # bytes left of the body, or of its chunk
         self._chunks: _Chunks | None = None
@@ -132,6 +134,15 @@ class Reader:
         self._searched = max(0, self._searched - self._at)
         self._at = 0
 
+    def alike(self, data: bytes) -> bytes | None:
+        """Return the body if these bytes are a whole request with the head of the last one.
+
+        Then they count as fed and read. Otherwise, or while other bytes wait, return None.
+        """
+        if len(data) != self._last_size or not data.startswith(self._last):
+            return None
+        return data[len(self._last) :] if self.whole and self._at == len(self._data) else None
+
     def close(self) -> None:
         """Free all buffers; read nothing more."""
         self._data, self._at = b"", 0
@@ -155,7 +166,12 @@ class Reader:
             self._searched = max(self._at, len(data) - 3)
             return None
         raw = data if end - self._at == len(data) else data[self._at : end]
-        head = _known_head(raw) if len(raw) <= LONGEST_KNOWN else _head_of(raw)
+        if len(raw) <= LONGEST_KNOWN:
+            head = _known_head(raw)
+            self._last, self._last_size = raw, len(raw) + (head.length or 0)
+        else:
+            head = _head_of(raw)
+            self._last_size = -1
         self.whole = head.length == 0
         self._left = head.length or 0
         self._chunks = None if head.length is not None else _Chunks()

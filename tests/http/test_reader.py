@@ -33,13 +33,19 @@ class Found(NamedTuple):
     body: bytes
 
 
-def requests_in(*parts: bytes) -> list[Found | tuple[int, str]]:
-    """Return what a reader finds in these parts of a stream: requests, and possibly a fault."""
+def requests_in(*parts: bytes, alike: bool = True) -> list[Found | tuple[int, str]]:
+    """Return what a reader finds in these parts of a stream: requests, and possibly a fault.
+
+    alike: it is asked first whether a part is a request like the last one.
+    """
     reader, found = Reader(), list[Any]()
     head: RequestHead | None = None
     body = b""
     try:
         for part in parts:
+            if alike and found and head is None and (whole := reader.alike(part)) is not None:
+                found.append(Found(found[-1].head, whole))
+                continue
             reader.feed(part)
             while True:
                 if reader.whole:
@@ -460,6 +466,28 @@ PIECES = st.sampled_from(
         *(b"Transfer-Encoding: chunked\r\n", b"1;x\r\n"),
     ]
 )
+
+
+LIKE = [POST, POST.replace(b"hello", b"world"), POST + b"\r\n", POST[:-5], b"hello", POST[:9]]
+
+
+@given(st.lists(st.sampled_from([*LIKE, POST.replace(b"5", b"4"), CHUNKED, b"\r\n"]), max_size=9))
+def test_a_request_like_the_last_is_read_as_any_other(parts: list[bytes]) -> None:
+    assert requests_in(*parts) == requests_in(*parts, alike=False)
+
+
+def test_a_request_like_the_last_is_recognised_if_it_is_whole_and_nothing_waits() -> None:
+    reader = Reader()
+    assert reader.alike(POST) is None
+    reader.feed(POST)
+    head = reader.head()
+    assert reader.alike(POST) is None
+    assert (reader.body(), reader.alike(POST[:-1])) == (b"hello", None)
+    assert reader.alike(LIKE[1]) == b"world"
+    reader.feed(POST[:9])
+    assert (reader.head(), reader.alike(POST)) == (None, None)
+    reader.feed(POST[9:])
+    assert reader.head() == head
 
 
 @settings(max_examples=300, deadline=None)

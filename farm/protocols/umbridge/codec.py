@@ -139,22 +139,22 @@ def _inputs(message: dict[str, Any], info: ModelInfo, config: str) -> tuple[Arra
     if type(value) is not list:
         what = kind_of(value) if "input" in message else "missing"
         raise InvalidInput(f"input is {what}; expected a list of vectors, such as [[1.0, 2.0]]")
-    if len(value) > max(MOST_VECTORS, len(info.inputs)):
+    count, expected = len(value), len(info.inputs)
+    if count > MOST_VECTORS and count > expected:
         raise InvalidInput(
-            f"input has {len(value)} entries; expected a list of at most {MOST_VECTORS} vectors, "
+            f"input has {count} entries; expected a list of at most {MOST_VECTORS} vectors, "
             "such as [[1.0, 2.0]]"
         )
     inputs = tuple([vector(v, f"input[{i}]") for i, v in enumerate(value)])
     # Sizes are checked where those of this config are known; this only explains a frequent mistake.
-    wrong_count = config == EMPTY_CONFIG and len(inputs) != len(info.inputs)
-    if wrong_count and inputs and list not in map(type, value):
+    if count == expected:
+        return tuple(map(as_declared, inputs, info.inputs))
+    if config == EMPTY_CONFIG and inputs and list not in map(type, value):
         raise InvalidInput(
-            f"input is a flat list of {len(value)} numbers; model {info.name!r} expects a list of "
-            f"{len(info.inputs)} vectors, such as [[1.0, 2.0]]"
+            f"input is a flat list of {count} numbers; model {info.name!r} expects a list of "
+            f"{expected} vectors, such as [[1.0, 2.0]]"
         )
-    if len(inputs) != len(info.inputs):
-        return inputs
-    return tuple(map(as_declared, inputs, info.inputs))
+    return inputs
 
 
 def encode_info(models: Mapping[str, ModelInfo]) -> bytes:
