@@ -26,7 +26,7 @@ from farm.dispatcher.stages import Stages
 from farm.dispatcher.statistics import Chains, Measures, ModelStatistics, Statistics
 from farm.dispatcher.turns import Changes, LoopTurns
 from farm.errors import FarmError, LossCause, Overloaded, Unavailable
-from farm.scheduler.actions import Action, EndStream, Outcome, Recall, Reply, Send
+from farm.scheduler.actions import Action, EndSequence, EndStream, Outcome, Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from farm.sequences import SequenceId
@@ -258,7 +258,8 @@ class Dispatcher(Listeners):
         now = time.monotonic()
         for task_id, outcome in answers:
             self._scheduler.finished(worker, task_id, outcome, now=now)
-        self.turns.soon()
+        if not self.turns.acts_soon:
+            self.turns.soon()
 
     def recalled(self, worker: WorkerId, tasks: Iterable[TaskId]) -> None:
         """Report that a worker returned tasks that it has not started."""
@@ -287,20 +288,23 @@ class Dispatcher(Listeners):
         """Send calls to workers, and answers to callers."""
         replies: list[Reply] = []  # last, so that no worker is idle while answers are written
         for action in actions:
-            if isinstance(action, Reply):
-                replies.append(action)
-            elif (carrier := self._carrier.get(action.worker)) is None:
+            match action:
+                case Reply():
+                    replies.append(action)
+                    continue
+            if (carrier := self._carrier.get(action.worker)) is None:
                 continue  # the worker was lost meanwhile; its tasks are requeued
-            elif isinstance(action, Send):
-                for task in action.tasks if self.beginning else ():
-                    self.beginning.pop(task.id, int)()
-                carrier.send(action.worker, list(map(_ID_AND_CALL, action.tasks)))
-            elif isinstance(action, Recall):
-                carrier.recall(action.worker, action.tasks)
-            elif isinstance(action, EndStream):
-                carrier.end_stream(action.worker, action.task)
-            else:
-                carrier.end_sequence(action.worker, action.model, action.id)
+            match action:
+                case Send(worker, tasks):
+                    for task in tasks if self.beginning else ():
+                        self.beginning.pop(task.id, int)()
+                    carrier.send(worker, list(map(_ID_AND_CALL, tasks)))
+                case Recall():
+                    carrier.recall(action.worker, action.tasks)
+                case EndStream():
+                    carrier.end_stream(action.worker, action.task)
+                case EndSequence():
+                    carrier.end_sequence(action.worker, action.model, action.id)
         if replies and self._memory is not None:
             self._memory.keep(replies)
         for reply in replies:

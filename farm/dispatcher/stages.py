@@ -33,8 +33,8 @@ class Stages:
     models with batches it converts inputs to the declared dtypes, so that calls form batches. It
     starts a call of more rows than a batch, or of no row at all, in parts.
 
-    context: what the stages share. tasks: the innermost stage; feeder: the calls in parts. closed:
-    whether all calls are refused.
+    context: what the stages share. tasks: the innermost stage; feeder: the calls in parts.
+    gathered: those that were joined and have no outcome. closed: whether all calls are refused.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Stages:
             self._waiting: Tasks | Reusing = Reusing(context, memory, self.feeder, self.tasks)
             self._pairs = Pairs(context, self._waiting)
             self._inner: CallStage = self._waiting
-            self._gathered: Sized = ()
+            self.gathered: Sized = ()
             self._found: Sized = self._waiting.put_off  # calls that are answered next
             self._ends: tuple[Gathered | Feeder | Tasks, ...] = self.feeder, self.tasks
             context.turns.each_turn(self.feeder, self._waiting)
@@ -67,7 +67,7 @@ class Stages:
             self._waiting = self.tasks
             self._pairs = Pairs(context, self.tasks)
             self._inner = gathered = Gathered(context, self.feeder, self.tasks.open, self.tasks)
-            self._gathered = gathered.open
+            self.gathered = gathered.open
             self._found = ()
             self._ends = gathered, self.feeder, self.tasks
             context.turns.each_turn(gathered, self.feeder)
@@ -150,7 +150,7 @@ class Stages:
     def calls_open(self) -> int:
         """Return how many calls, or tasks, have no outcome: many of one may be one of the other."""
         tasks = len(self.tasks.open)
-        return max(tasks, len(self._gathered)) if self._gathered else tasks
+        return max(tasks, len(self.gathered)) if self.gathered else tasks
 
     def close(self) -> None:
         """Refuse all calls from now on; those that are open go on."""

@@ -31,7 +31,10 @@ class Late(Protocol):
 
 
 class LoopTurns:
-    """Acts once at the end of each turn in which there is something to act on."""
+    """Acts once at the end of each turn in which there is something to act on.
+
+    acts_soon: whether it will, so that nobody has to ask for it.
+    """
 
     def __init__(self, scheduler: Scheduler, dispatcher: Dispatcher) -> None:
         self._scheduler = scheduler
@@ -40,7 +43,7 @@ class LoopTurns:
         self._last: list[Late] = []
         self._after: list[Callable[[], None]] = []
         self._timer = Timer(self.act)
-        self._acts_soon = False
+        self.acts_soon = False
         self._late_again = False
 
     def each_turn(self, *late: Late) -> None:
@@ -63,8 +66,8 @@ class LoopTurns:
     def soon(self) -> None:
         """Act in the next turn, or at the end of this one."""
         # Calls that arrive in one iteration of the event loop are sent together in one message.
-        if not self._acts_soon:
-            self._acts_soon = True
+        if not self.acts_soon:
+            self.acts_soon = True
             asyncio.get_running_loop().call_soon(self._act_in_turn)
 
     def act_on(self, tell: Callable[[], None]) -> None:
@@ -72,27 +75,27 @@ class LoopTurns:
 
         Facts reported outside `act_on` are acted on in the next iteration of the event loop.
         """
-        self._acts_soon = True
+        self.acts_soon = True
         try:
             tell()
         finally:
             self.act()
 
     def _act_in_turn(self) -> None:
-        if self._acts_soon:  # else another call of `act` has done it
+        if self.acts_soon:  # else another call of `act` has done it
             self.act()
 
     def act(self) -> None:
         """Have everything carried out that the scheduler requests now."""
-        self._acts_soon = True  # no new callback: the calls that start here are acted on below
+        self.acts_soon = True  # no new callback: the calls that start here are acted on below
         self._late_again = False
         for late in self._late:
             if late.put_off:
                 late.turn()
-        self._acts_soon = False
+        self.acts_soon = False
         while actions := self._scheduler.actions(now := time.monotonic()):
             self._dispatcher.carry_out(actions, now)
-            if not self._acts_soon:  # no fact was reported meanwhile
+            if not self.acts_soon:  # no fact was reported meanwhile
                 break
         for late in self._last:
             if late.put_off:
@@ -156,13 +159,14 @@ class Changes:
 class LoneCaller:
     """Spins after steps of a lone caller, for at most SPIN_S; other events are served at once.
 
-    calls_open: gives the number of calls without an outcome.
+    tasks, gathered: the tasks, and the gathered calls, without an outcome.
     """
 
     def __init__(
-        self, calls_open: Callable[[], int], clock: Callable[[], float] = time.perf_counter
+        self, tasks: Sized, gathered: Sized, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._calls_open = calls_open
+        self._tasks = tasks
+        self._gathered = gathered
         self._clock = clock
         # Whether a wait is likely to be short: for a request, and for the answer to the only call.
         self._likely = [False, False]
@@ -175,7 +179,7 @@ class LoneCaller:
         now = self._clock()
         if self._count < 2:
             self._likely[self._count] = now - self._since < SPIN_S
-        self._count = count = self._calls_open()
+        self._count = count = 2 if self._gathered else len(self._tasks)
         self._since = now
         if count < 2 and self._likely[count] and not self._spins:
             self._spins = True

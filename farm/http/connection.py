@@ -148,12 +148,12 @@ class HttpConnection(Portions):
 
     def received(self, data: bytes) -> None:
         """Handle bytes from the client."""
-        self.served.traffic.receives(len(data))
-        if len(data) >= PORTION_BYTES and not self._rests:
+        self.served.traffic.receives(size := len(data))
+        if size >= PORTION_BYTES and not self._rests:
             self._rests = True
             self.served.turns.later(self._rested)
         if self.phase >= LINGERING:
-            self._lingered += len(data)
+            self._lingered += size
             if self._lingered > LINGER_BYTES:
                 self.transport.abort()
             else:
@@ -169,7 +169,7 @@ class HttpConnection(Portions):
                 self._exchange.complete()
                 return
         self._reader.feed(data)
-        if len(data) < TINY_BYTES:
+        if size < TINY_BYTES:
             self._tiny_parts += 1
             if self._tiny_parts > MOST_TINY_PARTS and not self._rests:
                 self._rests = True
@@ -379,7 +379,7 @@ class HttpConnection(Portions):
         """The answer to the current request has been sent."""
         exchange = self._exchange
         assert exchange is not None, "it has been answered"
-        has_more = self._reader.waiting or not self._reader.whole
+        has_more = not self._reader.idle
         if exchange.keep_alive:
             if has_more or self._advancing or self.paused or self.phase != OPEN:
                 self.advance()

@@ -292,7 +292,7 @@ class Exchange:
         if self.answered:
             return
         self.status = status
-        more = b"".join(map(HEADER_LINE.__mod__, headers))
+        more, size = b"".join(map(HEADER_LINE.__mod__, headers)), len(body)
         if self._call_id:
             more += HEADER_LINE % (REQUEST_ID, self._call_id.encode())
         connection = self._connection
@@ -303,15 +303,15 @@ class Exchange:
         start = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
             STATUS_LINES[status],
             content_type,
-            len(body),
+            size,
             more,
         )
         if self.head.method == "HEAD":
             connection.write_start(start)
-        elif len(body) > COPIED_BYTES:
+        elif size > COPIED_BYTES:
             connection.write_start(start)
             connection.transport.write(body)
-            connection.served.traffic.sends(len(body))
+            connection.served.traffic.sends(size)
         else:
             connection.write_start(start + body)
         self._end()

@@ -85,12 +85,12 @@ class RequestHead(NamedTuple):
 class Reader:
     """Parses the requests of one connection, in order.
 
-    whole: whether the body of the last head has been read completely. After a Fault the reader
-    cannot be used any more.
+    whole: whether the body of the last head has been read completely; idle: and nothing else waits.
+    After a Fault the reader cannot be used any more.
     """
 
     def __init__(self) -> None:
-        self.whole = True
+        self.whole = self.idle = True
         # Bytes fed, up to where they have been read, and up to where the end of a head was searched
         # for.
         self._data = b""
@@ -133,15 +133,16 @@ class Reader:
             self._data = self._data[self._at :] + data
         self._searched = max(0, self._searched - self._at)
         self._at = 0
+        self.idle = False
 
     def alike(self, data: bytes) -> bytes | None:
         """Return the body if these bytes are a whole request with the head of the last one.
 
         Then they count as fed and read. Otherwise, or while other bytes wait, return None.
         """
-        if len(data) != self._last_size or not data.startswith(self._last):
-            return None
-        return data[len(self._last) :] if self.whole and self._at == len(self._data) else None
+        last = self._last
+        alike = self.idle and len(data) == self._last_size and data.startswith(last)
+        return data[len(last) :] if alike else None
 
     def close(self) -> None:
         """Free all buffers; read nothing more."""
@@ -159,6 +160,7 @@ class Reader:
             if self._blank_lines > MOST_BLANK_LINES:
                 raise _bad("empty lines where a request should begin")
         if self._at == len(data):
+            self.idle = True
             return None
         end = data.find(b"\r\n\r\n", max(self._at, self._searched)) + 4
         if end < 4:
@@ -176,6 +178,7 @@ class Reader:
         self._left = head.length or 0
         self._chunks = None if head.length is not None else _Chunks()
         self._at, self._searched, self._blank_lines = end, 0, 0
+        self.idle = self.whole and end == len(data)
         return head
 
     def _check_beginning(self) -> None:
@@ -206,6 +209,7 @@ class Reader:
         self._left -= size
         if self._chunks is None:
             self.whole = not self._left
+            self.idle = self.whole and self._at == len(data)
         elif not self._left:
             self._between = True
         return part
@@ -223,6 +227,7 @@ class Reader:
             if chunks.last:
                 if line == b"\r\n":
                     self.whole = True
+                    self.idle = self._at == len(self._data)
                     return False
                 chunks.trailer(line)
                 continue

@@ -16,14 +16,14 @@ class Traffic:
     sent: int = 0
 
     def receives_message(self, frames: Iterable[Bytes]) -> None:
-        """Count a message that has arrived."""
+        """Count a message that has arrived. Its frames are flat."""
         for frame in frames:
-            self.received += frame.nbytes if isinstance(frame, memoryview) else len(frame)
+            self.received += len(frame)
 
     def sends_message(self, frames: Iterable[Bytes]) -> None:
         """Count a message that was sent."""
         for frame in frames:
-            self.sent += frame.nbytes if isinstance(frame, memoryview) else len(frame)
+            self.sent += len(frame)
 
     def receives(self, count: int) -> None:
         """Count bytes that were received."""

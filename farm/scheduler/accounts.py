@@ -85,7 +85,7 @@ class Usage:
             self.single += count
         else:
             self.chains[chain] = 1
-        weight = self.single + len(self.chains)
+        weight = self.single + len(self.chains) if self.chains else self.single
         if weight > MOST_CALLERS:
             weight = MOST_CALLERS
         if weight > self.weight:
@@ -100,7 +100,7 @@ class Usage:
             self.single -= count
         else:
             del self.chains[chain]
-        weight = self.single + len(self.chains) or 1
+        weight = self.single + (len(self.chains) if self.chains else 0) or 1
         self.weight = weight if weight < MOST_CALLERS else MOST_CALLERS
         self.fair_slots = SLOT * self.weight
 

@@ -240,10 +240,10 @@ class OpenTasks:
         done = (not failed) if task.rows == 1 else task.ended(outcome)
         self.answer(Reply(task, outcome, waited_s, worker), done, failed)
 
-    def answer(self, reply: Reply, done: int, failed: bool) -> None:
-        """Answer a caller. done: how many evaluations have succeeded."""
+    def answer(self, reply: Reply, done: int, failed: bool, left: int = 0) -> None:
+        """Answer a caller. done: how many evaluations have succeeded; left: as for `CallCounts`."""
         self._replies.append(reply)
-        reply.task.queue.counts.reply(done, failed)
+        reply.task.queue.counts.reply(done, failed, left)
 
     def reply_more(self, task: Task, outcome: Outcome, attempt: Attempt) -> None:
         """Pass on an answer that another one follows."""

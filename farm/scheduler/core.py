@@ -295,7 +295,9 @@ class Scheduler:
         open_, lot = self._open, attempt.lot
         if is_wanted:
             waited_s = attempt.sent_at - task.submitted_at
-            open_.answer(Reply(task, outcome, waited_s, worker_id), done, failed)
+            open_.answer(Reply(task, outcome, waited_s, worker_id), done, failed, task.calls)
+        else:
+            task.queue.counts.leave(task.calls)
         if lot is not None and lot.size > 1 and lot.remaining == 1:
             linger_after(lot, task, now)
         if worker.release(task, attempt):
@@ -417,8 +419,10 @@ class Scheduler:
 
     def wakeup(self) -> float | None:
         """Return when to call `actions` next if no fact comes before; None: never."""
-        dues = self._pools.recheck_at, self._copies.look_at, self._open.idle_until
-        at = min(*dues, self._deadlines.first_at)
+        at = self._deadlines.first_at
+        for due in (self._pools.recheck_at, self._copies.look_at, self._open.idle_until):
+            if due < at:
+                at = due
         return None if at == NO_END else at
 
     def end_sequences(self) -> None:

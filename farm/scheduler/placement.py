@@ -193,7 +193,7 @@ class Pool:
         elif worker.exclusive_lots or worker.phase is WorkerPhase.FULL:
             level = FULL
         else:
-            level = min(lots // slots, FULL)
+            level = lots // slots if lots < FULL * slots else FULL
         old = worker.level
         if level != old:  # `_take` and `_put`, in one, as this is the path of each call
             end = worker.ends_at
@@ -204,9 +204,7 @@ class Pool:
                 self.occupied ^= 1 << old
             worker.level = level
             shelf = self._shelves[level]
-            alike = shelf.by_end.get(end)
-            if alike is None:
-                alike = shelf.add_end(end)
+            alike = shelf.by_end[end] if end in shelf.by_end else shelf.add_end(end)
             alike[worker.id] = worker
             if not shelf.size:
                 self.occupied |= 1 << level

@@ -170,9 +170,10 @@ class Level:
         if line is None or line.account is not task.account:
             line = ClientTasks(task.account, self)
         self._closed = None
+        has_rivals = bool(self.lines)
         self.lines[task.account] = line
         line.open(task)
-        if len(self.lines) > 1:
+        if has_rivals:
             self._add_rival(line)
 
     def _add_rival(self, line: ClientTasks) -> None:
@@ -214,8 +215,11 @@ class Level:
     def head(self) -> Task:
         """Return the task whose turn it is."""
         if len(self.lines) == 1:
-            (line,) = self.lines.values()
-            return line.first() if line.back else next(iter(line.tasks.values()))
+            for line in self.lines.values():
+                if line.back:
+                    return line.first()
+                for task in line.tasks.values():
+                    return task
         heap = self._heap
         while True:
             entry = heap[0]
@@ -280,8 +284,9 @@ class CallCounts:
         self.extra -= gone if copied else 0
         self.done += done
 
-    def reply(self, done: int, failed: bool) -> None:
-        """Count the outcome of a task."""
+    def reply(self, done: int, failed: bool, left: int = 0) -> None:
+        """Count the outcome of a task. left: its calls, if a worker has them no more."""
+        self.in_flight -= left
         self.done += done
         self.failed += failed
 
@@ -318,17 +323,16 @@ class Queue:
     def add(self, task: Task) -> None:
         """Add a waiting `task`; a lost one goes before others of its priority."""
         rank = 2 * task.priority + (1 if task.past.lost_on else 0)
-        level = self._levels.get(rank)
-        if level is None:
-            level = self._levels[rank] = Level(rank)
+        if rank not in self._levels:
+            self._levels[rank] = Level(rank)
+        level = self._levels[rank]
         if not self._ranks:
             self._ranks = [rank]
         elif not level.lines:
             insort(self._ranks, rank)
-        line = level.lines.get(task.account)
-        if line is None:
+        if task.account not in level.lines:
             level.open(task)
-        elif line.add(task):
+        elif (line := level.lines[task.account]).add(task):
             level.earlier(line)
         if task.batch_key is not None:
             self._by_batch_key[task.batch_key][task.id] = task

@@ -60,6 +60,7 @@ def released(worker: Worker, task_ids: Iterable[TaskId]) -> Iterator[tuple[Task,
         if task is not None:
             attempt = task.ends_at(worker)
             worker.release(task, attempt)
+            task.queue.counts.leave(task.calls)
             yield task, attempt
 
 

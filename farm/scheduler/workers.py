@@ -137,7 +137,6 @@ class Worker:
         del held[task.id]
         if not held:
             self.busy_since = None
-        task.queue.counts.leave(task.calls)
         task.account.gave_back(attempt.held, -attempt.charged_s)
         if lot is None:
             return False

@@ -218,7 +218,8 @@ class Farm:
             expected=expected,
             first_worker_s=limit_s if self._protocols else math.inf,
         )
-        dispatcher.turns.after_acting(LoneCaller(dispatcher.calls_open).acted)
+        open_ = dispatcher.stages.tasks.open, dispatcher.stages.gathered
+        dispatcher.turns.after_acting(LoneCaller(*open_).acted)
         dispatcher.add_part("descriptions", lambda: served_models(dispatcher.models()))
         if recorder is not None:
             recorder.start(dispatcher.description, dispatcher.note)

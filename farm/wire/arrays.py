@@ -102,10 +102,11 @@ def array_at(frames: Sequence[Buffer], inline_at: int, where: Any) -> Array:
         if text not in (BYTES, BFLOAT16) or any(part[0] not in _DTYPES for part in at):
             raise LookupError(f"an array of {text!r}")
         return _special(text, shape, *[array_at(frames, inline_at, part) for part in at])
-    if len(shape) == 1:
+    dimensions = len(shape)
+    if dimensions == 1:
         count = shape[0]
-    elif len(shape) > MOST_DIMENSIONS:
-        raise ValueError(f"an array of {len(shape)} dimensions; expected at most {MOST_DIMENSIONS}")
+    elif dimensions > MOST_DIMENSIONS:
+        raise ValueError(f"an array of {dimensions} dimensions; expected at most {MOST_DIMENSIONS}")
     else:
         count = math.prod(shape)
     if count <= 0:
@@ -115,7 +116,7 @@ def array_at(frames: Sequence[Buffer], inline_at: int, where: Any) -> Array:
     if at < 0:
         return np.frombuffer(frames[-at], dtype).reshape(shape)
     array = np.frombuffer(frames[0], dtype, count, inline_at + at)
-    return array if len(shape) == 1 else array.reshape(shape)
+    return array if dimensions == 1 else array.reshape(shape)
 
 
 def _special(text: str, shape: Any, first: Array, second: Array | None = None) -> Array:

@@ -121,8 +121,8 @@ def encode(
 def decode(frames: Sequence[Buffer]) -> Message:
     """Return the message in these frames. Raises InvalidRequest for other bytes or versions."""
     first = frames[0] if frames else b""
-    if len(first) < HEAD.size:
-        raise InvalidRequest(f"message of {len(first)} bytes; the head alone has {HEAD.size}")
+    if (size := len(first)) < HEAD.size:
+        raise InvalidRequest(f"message of {size} bytes; the head alone has {HEAD.size}")
     version, kind, _, length = HEAD.unpack_from(first)
     if version != VERSION:
         raise InvalidRequest(
@@ -130,8 +130,8 @@ def decode(frames: Sequence[Buffer]) -> Message:
             "install the same modelfarm on both sides"
         )
     end = HEAD.size + length
-    if end > len(first):
-        raise InvalidRequest(f"message announces {length} bytes of JSON, has {len(first) - 8}")
+    if end > size:
+        raise InvalidRequest(f"message announces {length} bytes of JSON, has {size - 8}")
     try:
         data = orjson.loads(memoryview(first)[HEAD.size : end])
         known = _KINDS[kind]
@@ -169,12 +169,12 @@ def encode_calls(
     writer = ArrayWriter()
     rows: list[Any] = []
     tasks = list(tasks)
-    for run in runs_of_calls(tasks) if len(tasks) >= WORTH_A_GROUP else [tasks]:
-        if len(run) >= WORTH_A_GROUP:
+    many = len(tasks) >= WORTH_A_GROUP
+    for run in runs_of_calls(tasks) if many else [tasks]:
+        if many and len(run) >= WORTH_A_GROUP:
             rows.append(call_group(writer, run))
         else:
-            for task_id, call in run:
-                rows.append(_call_row(writer, task_id, call))
+            rows += [_call_row(writer, task_id, call) for task_id, call in run]
     said = None if hints is None else hints_row(hints)
     return encode(kind, [said, rows], b"".join(writer.inline), writer.large)
 
@@ -368,18 +368,17 @@ def decode_some_answers(message: Message) -> Iterable[Answers]:
     """Decode a few hundred answers at a time; a single one is decoded at once, to a list."""
     try:
         results, errors = message.data
-        if results:
-            frames = [bytearray(message.frames[0]), *message.frames[1:]]
-            message = Message(message.kind, message.data, frames, message.inline_at)
-            if not errors and len(results) == 1 and type(results[0][0]) is int:
-                return [[_answer(message, results[0])]]
+        frames = [bytearray(message.frames[0]), *message.frames[1:]] if results else ()
+        if not errors and len(results) == 1 and type(results[0][0]) is int:
+            return [[_answer(frames, message.inline_at, results[0])]]
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
-    return _some_answers(message, results, errors)
+    return _some_answers(message._replace(frames=frames))
 
 
-def _some_answers(message: Message, results: Any, errors: Any) -> Iterator[Answers]:
+def _some_answers(message: Message) -> Iterator[Answers]:
     try:
+        results, errors = message.data
         answers: Answers = []
         for row in results:
             if type(row[0]) is list:
@@ -388,7 +387,7 @@ def _some_answers(message: Message, results: Any, errors: Any) -> Iterator[Answe
                 for piece in pieces_of(row, 1, (0, 2, 3, 5)):
                     yield list(_results(message, piece))
                 continue
-            answers.append(_answer(message, row))
+            answers.append(_answer(message.frames, message.inline_at, row))
             if len(answers) >= A_PIECE:
                 yield answers
                 answers = []
@@ -403,10 +402,12 @@ def _some_answers(message: Message, results: Any, errors: Any) -> Iterator[Answe
         raise _malformed(f"{message.kind.name} message", error) from None
 
 
-def _answer(message: Message, row: list[Any]) -> tuple[int, Outcome]:
-    task_id = _id(row[0])
+def _answer(frames: Sequence[Buffer], inline_at: int, row: list[Any]) -> tuple[int, Outcome]:
+    task_id = row[0]
+    if type(task_id) is not int:
+        raise TypeError(f"expected a whole number, got {task_id!r}")
     try:
-        return task_id, _result(message, row)
+        return task_id, _result(frames, inline_at, row)
     except _MALFORMED as error:
         return task_id, InvalidOutput(_malformed("answer", error).message)
 
@@ -439,8 +440,8 @@ def _check_times(run_time_s: float, idle_s: float, queue_time_s: float = 0.0) ->
         raise ValueError(f"a run of {run_time_s} s after {idle_s} and {queue_time_s} s")
 
 
-def _result(message: Message, row: list[Any]) -> Result:
-    outputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[1]])
+def _result(frames: Sequence[Buffer], inline_at: int, row: list[Any]) -> Result:
+    outputs = tuple([array_at(frames, inline_at, where) for where in row[1]])
     run_time_s, idle_s, queue_time_s = row[2:5]
     _check_times(run_time_s, idle_s, queue_time_s)
     if len(row) == 5:

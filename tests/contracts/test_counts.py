@@ -22,15 +22,15 @@ from tests.support.lone_caller import (
 )
 
 ALONE = {
-    "farm": (366, 178),
-    "kserve": (439, 224),
-    "grpc": (480, 237),
-    "graphpipe": (364, 179),
-    "mip": (430, 207),
+    "farm": (283, 144),
+    "kserve": (364, 191),
+    "grpc": (434, 218),
+    "graphpipe": (290, 148),
+    "mip": (383, 188),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 
-NATIVE, NATIVE_CLIENT = (388, 180), (162, 71)
+NATIVE, NATIVE_CLIENT = (332, 157), (156, 72)
 """The same of `model(x)` of farm's own client: of the front door, and of the calling thread."""
 
 MORE = 3

@@ -17,9 +17,9 @@ class Farm:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.open = 0
+        self.open = list[None]()
         self.looks = 0
-        self.caller = LoneCaller(lambda: self.open, self._clock)
+        self.caller = LoneCaller(self.open, (), self._clock)
 
     def _clock(self) -> float:
         self.looks += 1
@@ -31,7 +31,7 @@ class Farm:
 
     async def _step(self, after_s: float, calls_open: int) -> int:
         self.now += after_s
-        self.open = calls_open
+        self.open[:] = [None] * calls_open
         self.caller.acted()
         spins = await self.spins()
         self.now += 2 * SPIN_S

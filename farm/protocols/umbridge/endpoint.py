@@ -9,7 +9,7 @@ from functools import partial
 
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long
-from farm.bodies.unpacking import Extra, Refused, wrong_method
+from farm.bodies.unpacking import Refused, wrong_method
 from farm.call import Call, CancelCall, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.first_worker import FirstWorker
@@ -38,8 +38,6 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 
 PATHS = frozenset({*METHODS, *SHARED_MEMORY})
 """The paths that this handler answers, at the server's root."""
-
-Encode = Callable[[Result], tuple[bytes, Extra]]
 
 
 def serve(site: Site) -> Endpoints:
@@ -102,40 +100,33 @@ class UmBridgeEndpoint:
 
     def _go(self, asked: Question | Call, request: Request, answer: Answer) -> CancelCall | None:
         if isinstance(asked, Call):
-            return self._start(asked, request, answer, partial(self._encode_result, asked))
-        if asked.endpoint is Endpoint.INFO:
+            call, sizes_of = asked, None
+        elif asked.endpoint is Endpoint.INFO:
             answer(200, encode_info(self._models))
+            return None
         elif asked.endpoint is Endpoint.MODEL_INFO:
             answer(200, encode_model_info(self._models[asked.model]))
-        else:
-            return self._answer_sizes(asked, request, answer)
-        return None
-
-    def _answer_sizes(self, asked: Question, request: Request, answer: Answer) -> CancelCall | None:
-        info = self._backend.description(asked.model, asked.config)
-        if info is not None:
+            return None
+        elif (info := self._backend.description(asked.model, asked.config)) is not None:
             answer(200, encode_sizes(asked.endpoint, info))
             return None
-
-        def encode(result: Result) -> tuple[bytes, Extra]:
-            assert result.info is not None, "a worker answers describe with an info"
-            return encode_sizes(asked.endpoint, result.info), ()
-
-        call = Call(asked.model, Operation.DESCRIBE, config=asked.config)
-        return self._start(call, request, answer, encode)
-
-    def _start(self, call: Call, request: Request, answer: Answer, encode: Encode) -> CancelCall:
+        else:
+            call = Call(asked.model, Operation.DESCRIBE, config=asked.config)
+            sizes_of = asked.endpoint
         hints = request.hints()
 
         def done(outcome: Result | FarmError) -> None:
             try:
                 if isinstance(outcome, FarmError):
                     _answer_error(outcome, request, answer)
+                elif sizes_of is not None:
+                    assert outcome.info is not None, "a worker answers describe with an info"
+                    answer(200, encode_sizes(sizes_of, outcome.info))
                 elif is_long(outcome):
                     write(outcome)
                 else:
-                    body, extra = encode(outcome)
-                    answer(200, body, extra)
+                    body = encode_result(call, outcome, self._non_finite)
+                    answer(200, body, result_headers(outcome))
             except Exception as error:
                 _answer_failure(error, request, answer)
 
@@ -150,9 +141,6 @@ class UmBridgeEndpoint:
 
         task_id = self._backend.start_call(call, hints, done)
         return partial(self._backend.cancel, task_id)
-
-    def _encode_result(self, call: Call, result: Result) -> tuple[bytes, Extra]:
-        return encode_result(call, result, self._non_finite), result_headers(result)
 
 
 class _Held:

@@ -165,8 +165,10 @@ class StreamLine:
                 self._view[:rest] = self._view[self._begin : self._end]
                 self._begin, self._end = 0, rest
             into = self._view[rest:]
-        if len(into) > self._may_read:
-            into = into[: self._may_read]
+        room = len(into)
+        if room > self._may_read:
+            room = self._may_read
+            into = into[:room]
         try:
             count = self._socket.recv_into(into)
         except BlockingIOError:
@@ -177,7 +179,7 @@ class StreamLine:
         if not count:
             self._over = True
             return False
-        self._is_empty = count < len(into)
+        self._is_empty = count < room
         self._may_read -= count
         if self._rest:
             self._rest = self._rest[count:] or _NO_BUFFER

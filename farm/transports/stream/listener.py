@@ -75,12 +75,9 @@ class _StreamPeer(StreamLine):
         self.writes = False  # waiting for room in the socket
         self.full = False
 
-    def send(self, frames: Sequence[Buffer]) -> bool:
-        """Send a message without waiting; return False if the peer is gone."""
-        sent = super().send(frames)
-        if self.queued:
-            self._listener.has_queued(self)
-        return sent
+    def _leave(self, parts: Sequence[Buffer], size: int, sent: int) -> None:
+        super()._leave(parts, size, sent)
+        self._listener.has_queued(self)
 
     def rest(self) -> Iterator[list[Buffer]]:
         """Return the messages that have arrived but were not read, within bounds."""
