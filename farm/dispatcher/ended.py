@@ -18,7 +18,7 @@ from farm.errors import FarmError, Unavailable
 from farm.scheduler.actions import Outcome, Reply
 from farm.scheduler.state import TaskId
 
-BATCH = 16
+BATCH = 32
 """Records that are folded in the next turn of the event loop; fewer wait for others."""
 
 FULL = 1024
@@ -65,15 +65,16 @@ class Failure:
 class EndedCall:
     """The record of one ended call: its client, its worker, its times and its outcome.
 
-    began, at: when it was taken and when it ended, monotonic times. calls: how many calls it counts
-    as; 0: its call is counted later. rows: how many it has; done: how many of them have results.
-    is_run: these ran one after another. error: of the task, or of its row after those done;
-    failure: the calls that failed for good with it. chain: the name that status shows, unless the
-    task has it. worker: the process that ran it; seat: the worker that the scheduler knows.
-    ran: whether a result came. Then there are run_s, the run time; row_s, that of each row of a
-    run; queue_s and idle_s, the waits before it, of the call and of the worker; and batch_rows, the
-    rows of all calls in it. waited: no worker was idle when the task came. copied: it had a copy.
-    more: other rows of the task have no answer yet. losses: how many workers were lost with it.
+    began, at: when it was taken and when it ended, monotonic times. calls_done, calls_failed: how
+    many calls it counts as; both 0: its call is counted later. rows: how many it has; done: how
+    many of them have results. is_run: these ran one after another. error: of the task, or of its
+    row after those done; failure: the calls that failed for good with it. chain: the name that
+    status shows, unless the task has it. worker: the process that ran it; seat: the worker that the
+    scheduler knows. ran: whether a result came. Then there are run_s, the run time; row_s, that of
+    each row of a run; worker_s, its share of the run time, by rows; queue_s and idle_s, the waits
+    before it, of the call and of the worker; and batch_rows, the rows of all calls that ran
+    together. waited: no worker was idle when the task came. copied: it had a copy. more: other rows
+    of the task have no answer yet. losses: how many workers were lost with it.
     """
 
     ending: Ending
@@ -82,19 +83,20 @@ class EndedCall:
     client: str
     began: float
     at: float
-    calls: int = 1
+    calls_done: int = 1
+    calls_failed: int = 0
     rows: int = 0
     done: int = 0
     is_run: bool = False
     error: FarmError | None = None
     failure: Failure | None = None
     task: TaskId = NO_TASK
-    chain: CallerName | None = None
     worker: str = ""
     seat: str = ""
     ran: bool = False
     run_s: float = 0.0
     row_s: float = 0.0
+    worker_s: float = 0.0
     queue_s: float = 0.0
     idle_s: float = -1.0
     batch_rows: int = 1
@@ -102,16 +104,7 @@ class EndedCall:
     copied: bool = False
     more: bool = False
     losses: int = 0
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """How many of its calls were done, and how many failed."""
-        each_row = self.calls == self.rows
-        if self.error is None:
-            return self.done if each_row else self.calls, 0
-        if not self.ran:
-            return 0, self.calls
-        return self.done if each_row else 0, min(1, self.calls)
+    chain: CallerName | None = None
 
 
 def to_unix() -> float:
@@ -141,9 +134,10 @@ class EndedCalls:
     def add(self, ended: EndedCall) -> None:
         """Append a record."""
         self._new.append(ended)
-        if len(self._new) < BATCH and ended.failure is None:
+        count = len(self._new)
+        if count < BATCH and ended.failure is None:
             return
-        if len(self._new) >= FULL:
+        if count >= FULL:
             self.fold()
         elif not self._folds_soon:
             self._folds_soon = True
@@ -159,59 +153,65 @@ class EndedCalls:
     def answered(self, reply: Reply, outcome: Outcome, calls: int, fails: int, now: float) -> None:
         """Record an answer to a task, which counts as `calls` calls, of which `fails` fail."""
         task = reply.task
-        call, rows = task.call, task.rows
+        call, rows, is_run = task.call, task.rows, task.is_run
         client, seat = task.account.client.name, reply.worker or ""
-        run, ran, done = NO_RUN, False, 0
-        failure, error = None, outcome.failed if isinstance(outcome, Result) else outcome
         if isinstance(outcome, Result):
-            run, ran = outcome, True
+            run, ran, error = outcome, True, outcome.failed
             done = 1 if rows == 1 and error is None else run.rows_done(rows)
+        else:
+            run, ran, error, done = NO_RUN, False, outcome, 0
+        failure = None
         if fails and error is not None:
             row = done if ran else error.row
             failure = Failure(error, fails, call, row, run.worker or seat, client)
+        run_s, batch_rows = run.run_time_s, run.batch_rows
+        if batch_rows < rows or is_run:
+            batch_rows = 1 if is_run else rows
         self.add(
-            EndedCall(
+            EndedCall(  # by position: with names it takes twice the time
                 ANSWERED,
                 call.model,
                 call.operation,
                 client,
-                began=task.submitted_at,
-                at=now,
-                calls=calls,
-                rows=rows,
-                done=done,
-                is_run=task.is_run,
-                error=error,
-                failure=failure,
-                task=task.id,
-                worker=run.worker,
-                seat=seat,
-                ran=ran,
-                run_s=run.run_time_s,
-                row_s=run.run_time_s / done if task.is_run and done else run.run_time_s,
-                queue_s=run.queue_time_s,
-                idle_s=run.idle_s,
-                batch_rows=run.batch_rows,
-                waited=ran and (task.attempt.refill or not task.attempt.alone),
-                copied=run.copied,
-                more=run.more,
-                losses=len(task.past.lost_on) if task.past.lost_on else 0,
+                task.submitted_at,
+                now,
+                done if calls == rows else calls if error is None else 0,
+                0 if error is None else min(1, calls) if ran else calls,
+                rows,
+                done,
+                is_run,
+                error,
+                failure,
+                task.id,
+                run.worker,
+                seat,
+                ran,
+                run_s,
+                run_s / done if is_run and done else run_s,
+                run_s if is_run else run_s * rows / batch_rows,
+                run.queue_time_s,
+                run.idle_s,
+                batch_rows,
+                ran and (task.attempt.refill or not task.attempt.alone),
+                run.copied,
+                run.more,
+                len(task.past.lost_on) if task.past.lost_on else 0,
             )
         )
 
     def whole(self, call: Call, outcome: Outcome, hints: Hints, began: float) -> None:
         """Record the outcome of a call whose tasks counted as none."""
         if isinstance(outcome, Result):
-            self._add(WHOLE, call, hints, began=began, queue_s=outcome.queue_time_s)
+            self._add(WHOLE, call, hints, 1, 0, began=began, queue_s=outcome.queue_time_s)
         else:
-            self._add(WHOLE, call, hints, began=began, error=outcome)
+            self._add(WHOLE, call, hints, 0, 1, began=began, error=outcome)
 
     def reused(self, call: Call, hints: Hints, *, calls: int, rows: int, missed: int = 0) -> None:
         """Record calls, or rows of one, that were answered without a run of their own.
 
         call: one of them. missed: how many rows run because no evaluation of them is known.
         """
-        self._add(REUSED, call, hints, calls=calls, rows=rows + missed, done=rows)
+        self._add(REUSED, call, hints, calls, 0, rows=rows + missed, done=rows)
 
     def refused(self, call: Call, hints: Hints, error: FarmError, calls: int = 1) -> None:
         """Record calls that the farm did not accept, unless they are questions about a model.
@@ -221,19 +221,14 @@ class EndedCalls:
         if call.operation in QUESTIONS or (hints.patient and isinstance(error, Unavailable)):
             return
         failure = Failure(error, calls, call, None, "", hints.client)
-        self._add(REFUSED, call, hints, calls=calls, error=error, failure=failure)
+        self._add(REFUSED, call, hints, 0, calls, error=error, failure=failure)
 
     def _add(
-        self, ending: Ending, call: Call, hints: Hints, *, began: float | None = None, **more: Any
+        self, ending: Ending, call: Call, hints: Hints, done: int, failed: int, /, **more: Any
     ) -> None:
         now = time.monotonic()
-        began = now if began is None else began
-        chain = hints.shown_as
-        self.add(
-            EndedCall(
-                ending, call.model, call.operation, hints.client, began, now, chain=chain, **more
-            )
-        )
+        about = ending, call.model, call.operation, hints.client, more.pop("began", now), now
+        self.add(EndedCall(*about, done, failed, chain=hints.shown_as, **more))
 
 
 NO_RUN = Result(())

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ class Duration:
     count: float = 0
     seconds: float = 0.0
 
-    def add(self, seconds: float, count: float = 1) -> None:
+    def add(self, seconds: float, count: float) -> None:
         """Record `count` events that took `seconds` in total."""
         self.count += count
         self.seconds += seconds
@@ -58,41 +60,39 @@ class ModelStatistics:
     reused: int = 0
     missed: int = 0
 
-    def add(self, ended: EndedCall, done: int, failed: int, today: float) -> float:
-        """Record what ended and return the worker-seconds of its run.
-
-        done, failed: how many calls were done and failed. today: the end, as Unix time.
-        """
-        if ended.ending is REUSED:
-            self.success.add(0.0, ended.calls)
-            self.reused += ended.done
-            self.missed += ended.rows - ended.done
-            return 0.0
-        worker_s = 0.0
-        if ended.ran:
-            rows, worker_s = ended.rows, ended.run_s
-            if ended.is_run:
-                rows = ended.done
-                batch_rows, share = 1, float(rows)
-            else:  # every task of a run reports the whole run: count its share
-                batch_rows = rows if rows > ended.batch_rows else ended.batch_rows
-                share = rows / batch_rows
-                worker_s *= share
-            self.rows += rows
-            self.executions += share
-            of_size = self.by_batch.get(batch_rows)
-            if of_size is None:
-                of_size = self.by_batch[batch_rows] = Duration()
-            of_size.add(worker_s, share)
-        self.compute.add(worker_s, done)
-        took_s = ended.at - ended.began
-        if failed:
-            self.fail.add(failed * took_s, failed)
-        if done:
-            self.success.add(done * took_s, done)
-            self.queue.add(done * ended.queue_s, done)
-            self.last = today
-        return worker_s
+    def fold(self, records: Iterable[EndedCall], unix: float) -> None:
+        """Record what ended. unix: makes a Unix time of a monotonic one, by addition."""
+        done = reused = failed = 0
+        done_s = failed_s = queue_s = 0.0
+        rows, runs_s = defaultdict[int, int](int), defaultdict[int, float](float)
+        for ended in records:
+            calls, size = ended.calls_done, ended.batch_rows
+            done += calls
+            if ended.ending is REUSED:
+                reused += calls
+                self.reused += ended.done
+                self.missed += ended.rows - ended.done
+                continue
+            if calls:
+                self.last = unix + ended.at
+                done_s += calls * (ended.at - ended.began)
+                queue_s += calls * ended.queue_s
+            if ended.calls_failed:
+                failed += ended.calls_failed
+                failed_s += ended.calls_failed * (ended.at - ended.began)
+            if ended.ran:
+                rows[size] += ended.done if ended.is_run else ended.rows
+                runs_s[size] += ended.worker_s
+        for size, count in rows.items():  # each task of a batch has its share of the one run
+            self.rows += count
+            self.executions += count / size
+            if size not in self.by_batch:
+                self.by_batch[size] = Duration()
+            self.by_batch[size].add(runs_s[size], count / size)
+        self.success.add(done_s, done)
+        self.fail.add(failed_s, failed)
+        self.queue.add(queue_s, done - reused)
+        self.compute.add(sum(runs_s.values()), done - reused)
 
 
 BUCKETS = 12
@@ -121,20 +121,21 @@ class Tally:
     _until: float = -math.inf  # end of the last step
     since_s: float = 0.0
 
-    def answered(self, done: int, failed: int, now: float, worker_s: float = 0.0) -> None:
-        """Count answers that came now. Of a run, its last part counts to the recent seconds."""
-        self.done += done
-        self.failed += failed
-        self.last_at = now
-        if now >= self._until:
-            step = int(now // self.bucket_s)
-            self.recent.append([step, 0, 0.0])
-            self._until = (step + 1) * self.bucket_s
-        last = self.recent[-1]
-        last[1] += done + failed
-        if worker_s:
+    def fold(self, answers: Iterable[EndedCall]) -> None:
+        """Count answers. Of a run, its last part counts to the recent seconds."""
+        most_s = BUCKETS * self.bucket_s
+        for ended in answers:
+            now, worker_s = ended.at, ended.worker_s
+            self.done += ended.calls_done
+            self.failed += ended.calls_failed
+            self.last_at = now
+            if now >= self._until:
+                step = int(now // self.bucket_s)
+                self.recent.append([step, 0, 0.0])
+                self._until = (step + 1) * self.bucket_s
+            last = self.recent[-1]
+            last[1] += ended.calls_done + ended.calls_failed
             self.worker_s += worker_s
-            most_s = BUCKETS * self.bucket_s
             last[2] += worker_s if worker_s < most_s else most_s
 
     def lately(self, now: float) -> tuple[float, float]:
@@ -189,17 +190,19 @@ class Clients:
         self._others = Tally(math.inf, BUCKET_S)
         self._forgotten = 0
 
-    def answered(self, name: str, done: int, failed: int, worker_s: float, now: float) -> None:
-        """Count answers to a client. worker_s: the worker-seconds that these took."""
-        tally = self._by_name.get(name)
-        if tally is None:
-            tally = self._by_name[name] = Tally(now, BUCKET_S)
-            if len(self._by_name) > KEPT:
-                self._others.add(self._by_name.popitem(last=False)[1])
-                self._forgotten += 1
-        else:
-            self._by_name.move_to_end(name)
-        tally.answered(done, failed, now, worker_s)
+    def fold(self, answers: Iterable[EndedCall]) -> None:
+        """Count answers to clients."""
+        for name, some in groupby(answers, attrgetter("client")):
+            of_client = list(some)
+            tally = self._by_name.get(name)
+            if tally is None:
+                tally = self._by_name[name] = Tally(of_client[0].at, BUCKET_S)
+                if len(self._by_name) > KEPT:
+                    self._others.add(self._by_name.popitem(last=False)[1])
+                    self._forgotten += 1
+            else:
+                self._by_name.move_to_end(name)
+            tally.fold(of_client)
 
     def snapshot(self, open_calls: Mapping[str, ClientCalls], now: float) -> list[dict[str, Any]]:
         """Return a row for each client, those with the largest share of the workers first.
@@ -281,15 +284,18 @@ class Chains:
             self._by_name.move_to_end(name)
         return chain
 
-    def answered(self, ended: EndedCall, done: int, failed: int, worker_s: float) -> None:
-        """Record what ended and took so many worker-seconds, if it is of a chain."""
-        self._of_all_s += worker_s
-        look = self._open.get if ended.more else self._open.pop
-        chain = look(ended.task, None)
-        if chain is None and ended.chain is not None:
-            chain = self._chain(ended.chain, ended.at)
-        if chain is not None:
-            chain.answered(done, failed, ended.at, worker_s)
+    def fold(self, answers: Iterable[EndedCall]) -> None:
+        """Count the answers that are of a chain."""
+        for ended in answers:
+            self._of_all_s += ended.worker_s
+            chain = None
+            if self._open:
+                look = self._open.get if ended.more else self._open.pop
+                chain = look(ended.task, None)
+            if chain is None and ended.chain is not None:
+                chain = self._chain(ended.chain, ended.at)
+            if chain is not None:
+                chain.fold((ended,))
 
     def cancelled(self, task_id: TaskId) -> None:
         """Record that a task, if it is an open one of a chain, gets no answer."""
@@ -340,26 +346,23 @@ class Statistics:
     """Statistics of models, chains and clients of one dispatcher, without questions."""
 
     def __init__(self, stream: EndedCalls) -> None:
-        self.models: dict[str, ModelStatistics] = {}
+        self.models = defaultdict[str, ModelStatistics](ModelStatistics)
         self.chains = Chains(stream)
         self.clients = Clients()
         stream.add_window(self)
 
     def fold(self, records: Sequence[EndedCall]) -> None:
         """Take the records since the last time."""
+        counted = [e for e in records if e.ending is not REFUSED and e.operation not in QUESTIONS]
+        of_models = defaultdict(list)
+        for ended in counted:
+            of_models[ended.model].append(ended)
         unix = to_unix()
-        models, chains, clients = self.models, self.chains, self.clients
-        for ended in records:
-            if ended.ending is REFUSED or ended.operation in QUESTIONS:
-                continue
-            of_model = models.get(ended.model)
-            if of_model is None:
-                of_model = models[ended.model] = ModelStatistics()
-            done, failed = ended.ends
-            worker_s = of_model.add(ended, done, failed, unix + ended.at)
-            if ended.calls or ended.ending is ANSWERED:
-                clients.answered(ended.client, done, failed, worker_s, ended.at)
-                chains.answered(ended, done, failed, worker_s)
+        for name, some in of_models.items():
+            self.models[name].fold(some, unix)
+        answers = [e for e in counted if e.calls_done or e.calls_failed or e.ending is ANSWERED]
+        self.clients.fold(answers)
+        self.chains.fold(answers)
 
 
 SAMPLES = 2000

@@ -6,6 +6,7 @@ between. `dispatcher/statistics.py` has those of the last moments.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -40,10 +41,14 @@ class Histogram:
     def __post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
 
-    def add(self, times: Iterable[tuple[float, int]]) -> None:
-        """Record events: how many seconds each of them took, and how many took that long."""
-        for seconds, count in times:
-            self.counts[bisect_left(self.bounds, seconds)] += count
+    def add(self, times: Iterable[float], count: int = 1) -> None:
+        """Record events by the seconds that each took. count: how many took each of them."""
+        bounds, counts, at, until_s = self.bounds, self.counts, 0, -math.inf
+        for seconds in sorted(times):
+            if seconds > until_s:
+                at = bisect_left(bounds, seconds)
+                until_s = bounds[at] if at < len(bounds) else math.inf
+            counts[at] += count
             self.sum += seconds * count
 
 
@@ -63,7 +68,6 @@ class _OfQueue:
 
     def add(self, records: Sequence[EndedCall]) -> None:
         """Count answers to tasks."""
-        runs_s, waits_s, overheads_s = [], [], []
         for ended in records:
             error = ended.error
             if ended.losses:
@@ -75,15 +79,15 @@ class _OfQueue:
             if not ended.ran:
                 continue
             self.ends[DONE] += ended.done if ended.is_run else error is None
-            runs = ended.done if ended.is_run else 1
-            if runs:
-                runs_s.append((ended.row_s, runs))
-            waits_s.append((ended.queue_s, runs or 1))
-            if not (ended.waited or ended.copied):
-                overheads_s.append((max(0.0, ended.at - ended.began - ended.run_s), 1))
-        self.run_times_s.add(runs_s)
-        self.waits_s.add(waits_s)
-        self.overheads_s.add(overheads_s)
+            if ended.is_run:
+                self.run_times_s.add([ended.row_s], ended.done)
+                self.waits_s.add([ended.queue_s], ended.done or 1)
+        single = [ended for ended in records if ended.ran and not ended.is_run]
+        self.run_times_s.add([ended.row_s for ended in single])
+        self.waits_s.add([ended.queue_s for ended in single])
+        alone = [e for e in records if e.ran and not (e.waited or e.copied)]
+        overheads_s = [e.at - e.began - e.run_s for e in alone]
+        self.overheads_s.add([each if each > 0.0 else 0.0 for each in overheads_s])
 
 
 class Counters:

@@ -122,10 +122,9 @@ class Failures:
 
     def fold(self, records: Sequence[EndedCall]) -> None:
         """Take the records since the last time."""
-        unix = to_unix()
         for ended in records:
             if ended.failure is not None:
-                self.failed(ended.failure, unix + ended.at)
+                self.failed(ended.failure, to_unix() + ended.at)
 
     def failed(self, failure: Failure, now: float) -> None:
         """Count calls that failed now, a Unix time."""

@@ -111,9 +111,7 @@ class History:
 
     def fold(self, records: Sequence[EndedCall]) -> None:
         """Note the run times of calls."""
-        for ended in records:
-            if ended.ran and ended.operation not in QUESTIONS:
-                self._runs.append(ended.row_s)
+        self._runs += [e.row_s for e in records if e.ran and e.operation not in QUESTIONS]
 
     def _ring(self) -> None:
         self.sample()

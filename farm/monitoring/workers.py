@@ -11,7 +11,7 @@ import math
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import log2
@@ -142,14 +142,15 @@ class RunTimeSketch:
     _counts: Counter[int] = field(default_factory=Counter)
     _before: Counter[int] = field(default_factory=Counter)
 
-    def add(self, seconds: float) -> None:
-        """Record one run."""
-        # Above the lowest bucket the number is positive, where int() rounds down.
-        bucket = int(STEPS * log2(seconds) - _LOWEST) if seconds > SHORTEST_S else 0
-        self._counts[bucket] += 1
-        self.count += 1
-        if not self.count % WINDOW:
-            self._before, self._counts = self._counts, Counter()
+    def add(self, times: Iterable[float]) -> None:
+        """Record runs, by their seconds."""
+        for seconds in times:
+            # Above the lowest bucket the number is positive, where int() rounds down.
+            bucket = int(STEPS * log2(seconds) - _LOWEST) if seconds > SHORTEST_S else 0
+            self._counts[bucket] += 1
+            self.count += 1
+            if not self.count % WINDOW:
+                self._before, self._counts = self._counts, Counter()
 
     def above(self, seconds: float) -> tuple[int, int]:
         """Return how many of the latest runs took longer, by a bucket or more, and of how many."""
@@ -222,14 +223,14 @@ class WorkerFacts:
 
     def fold(self, records: Sequence[EndedCall]) -> None:
         """Note the times of runs; for a run of rows, that of one row."""
-        known = self._facts
+        known, times = self._facts, defaultdict(list)
         for ended in records:
-            if not ended.ran or ended.operation is Operation.DESCRIBE:
-                continue
             # The worker may name a process of its own, as in a Dask cluster.
-            facts = known.get(ended.worker) or known.get(ended.seat)
-            if facts is not None:
-                facts.run_times.add(ended.row_s)
+            name = ended.worker if ended.worker in known else ended.seat
+            if ended.ran and name in known and ended.operation is not Operation.DESCRIBE:
+                times[name].append(ended.row_s)
+        for name, some in times.items():
+            known[name].run_times.add(some)
 
     def reported(self, worker: WorkerId, used: Used) -> None:
         """Note what a worker uses."""

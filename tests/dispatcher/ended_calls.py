@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from farm.call import Operation
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.dispatcher.ended import EndedCall, EndedCalls, Failure
+from farm.dispatcher.ended import ANSWERED, EndedCall, EndedCalls, Failure
 from farm.scheduler.actions import Outcome, Reply
 from farm.scheduler.state import Task
+
+
+def answer(
+    done: int, failed: int, at: float, worker_s: float = 0.0, /, *, client: str = "me", **more: Any
+) -> EndedCall:
+    """Return the record of an answer that counts as some calls."""
+    return EndedCall(
+        *(ANSWERED, "m", Operation.EVALUATE, client, 0.0, at, done, failed),
+        worker_s=worker_s,
+        **more,
+    )
 
 
 class AtOnce(EndedCalls):

@@ -108,6 +108,10 @@ def call_of(ended: EndedCall) -> Call:
     return ended.failure.call
 
 
+def counted(ended: EndedCall) -> tuple[int, int]:
+    return ended.calls_done, ended.calls_failed
+
+
 def answered(rows: int | None = None) -> Reply:
     farm = Recorder()
     farm.join("w")
@@ -130,7 +134,8 @@ def test_a_record_says_what_whose_where_how_long_and_how_it_ended(
     assert (ended.began, ended.at) == (reply.task.submitted_at, 12.0)
     assert (ended.run_s, ended.row_s, ended.queue_s, ended.idle_s) == (2.0, 2.0, 0.5, 0.1)
     assert (ended.batch_rows, ended.rows, ended.done) == (3, 1, 1)
-    assert (ended.error, ended.failure, ended.ends) == (None, None, (1, 0))
+    assert (ended.error, ended.failure, counted(ended)) == (None, None, (1, 0))
+    assert ended.worker_s == pytest.approx(2.0 / 3.0)
 
 
 def test_of_a_run_of_rows_those_done_and_the_row_that_failed_are_told(
@@ -140,13 +145,14 @@ def test_of_a_run_of_rows_those_done_and_the_row_that_failed_are_told(
     assert reply.task.is_run
     result = Result((np.zeros((4, 1)),), 2.0, worker="p", failed=BAD)
     ended = ends(stream, seen, reply, result, calls=6)
-    assert (ended.done, ended.row_s, ended.ends) == (4, 0.5, (4, 1))
+    assert (ended.done, ended.row_s, counted(ended)) == (4, 0.5, (4, 1))
+    assert (ended.worker_s, ended.batch_rows) == (2.0, 1)
     whole = ends(stream, seen, reply, result, calls=1)
-    assert whole.ends == (0, 1)
+    assert counted(whole) == (0, 1)
     part = ends(stream, seen, reply, result, calls=0)
-    assert part.ends == (0, 0)
+    assert counted(part) == (0, 0)
     lost = ends(stream, seen, reply, BAD, calls=6)
-    assert (lost.ran, lost.done, lost.ends) == (False, 0, (0, 6))
+    assert (lost.ran, lost.done, counted(lost)) == (False, 0, (0, 6))
 
 
 def ends(
@@ -182,7 +188,7 @@ async def test_other_ends_have_records_of_their_own(stream: EndedCalls, seen: Se
     ((whole, failed, reused),) = seen.batches
     assert (whole.ending, failed.ending, reused.ending) == (WHOLE, WHOLE, REUSED)
     assert {each.chain for each in (whole, failed, reused)} == {("me", "a")}
-    assert (whole.began, whole.queue_s, whole.ends) == (3.0, 0.5, (1, 0))
-    assert (failed.ends, failed.failure) == ((0, 1), None), "its task told the failure"
-    assert (reused.ends, reused.rows) == ((2, 0), 5)
+    assert (whole.began, whole.queue_s, counted(whole)) == (3.0, 0.5, (1, 0))
+    assert (counted(failed), failed.failure) == ((0, 1), None), "its task told the failure"
+    assert (counted(reused), reused.rows) == ((2, 0), 5)
     assert reused.task == TaskId(-1)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from farm.call import Hints, Operation, Result
-from farm.dispatcher.ended import ANSWERED, EndedCall, EndedCalls
+from farm.dispatcher.ended import EndedCall, EndedCalls
 from farm.dispatcher.statistics import SAMPLES, Measures, Statistics
 from farm.errors import ModelFailed, Overloaded
 from farm.scheduler.accounts import BULK, Account, Clients, ClientUsage, Usage
 from farm.scheduler.actions import Reply
 from farm.scheduler.queues import ModelQueues
 from farm.scheduler.state import Attempt, Task, TaskId
-from tests.dispatcher.ended_calls import AtOnce
+from tests.dispatcher.ended_calls import AtOnce, answer
 from tests.scheduler.recorder import Recorder, call
 
 
@@ -131,8 +131,7 @@ def test_each_client_is_counted_by_its_calls_however_they_ran() -> None:
 
 
 def of_chain(*, more: bool = False) -> EndedCall:
-    about = ANSWERED, "m", Operation.EVALUATE, "me", 1000.0, 1001.0
-    return EndedCall(*about, rows=1, done=1, task=TaskId(2), ran=True, run_s=1.0, more=more)
+    return answer(1, 0, 1001.0, 1.0, rows=1, done=1, task=TaskId(2), ran=True, more=more)
 
 
 def test_a_chain_begins_after_the_calls_that_have_ended() -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from farm.call import Call, CallerName, Operation
-from farm.dispatcher.ended import ANSWERED, NO_TASK, EndedCall, EndedCalls
+from farm.dispatcher.ended import NO_TASK, EndedCalls
 from farm.dispatcher.statistics import BUCKETS, CHAIN_BUCKET_S, CHAINS_KEPT, Chains
 from farm.scheduler.state import TaskId
+from tests.dispatcher.ended_calls import answer
 
 CALL = Call("m", Operation.EVALUATE, (np.zeros(1),))
 A = ("me", "a")
@@ -40,13 +41,8 @@ class Farm:
         worker_s: float = 0.0,
         more: bool = False,
     ) -> None:
-        ended = EndedCall(
-            *(ANSWERED, "m", Operation.EVALUATE, "me", 0.0, self.now),
-            task=task,
-            chain=chain,
-            more=more,
-        )
-        self.chains.answered(ended, done, failed, worker_s)
+        ended = answer(done, failed, self.now, worker_s, task=task, chain=chain, more=more)
+        self.chains.fold([ended])
 
     def rows(self, sent: Iterable[TaskId] = ()) -> list[dict[str, Any]]:
         return self.chains.snapshot(sent, self.now)

@@ -6,12 +6,12 @@ import pytest
 
 from farm.dispatcher.statistics import BUCKETS, KEPT, OTHERS, SHARE_OVER_S, Clients, Tally
 from farm.scheduler.view import ClientCalls
+from tests.dispatcher.ended_calls import answer
 
 
 def test_the_row_of_a_client_joins_what_is_open_and_what_was_answered() -> None:
     clients = Clients()
-    clients.answered("a", 1, 0, 2.0, 1000.0)
-    clients.answered("a", 2, 1, 1.0, 1001.0)
+    clients.fold([answer(1, 0, 1000.0, 2.0, client="a"), answer(2, 1, 1001.0, 1.0, client="a")])
     opened = ClientCalls(callers=2, queued=5, running=1, busy_s=3.0)
     (row,) = clients.snapshot({"a": opened}, 1003.0)
     assert row == {
@@ -31,9 +31,9 @@ def test_the_row_of_a_client_joins_what_is_open_and_what_was_answered() -> None:
 
 def test_shares_are_of_the_last_minutes_and_count_what_runs() -> None:
     clients = Clients()
-    clients.answered("early", 1, 0, 500.0, 1000.0)
+    clients.fold([answer(1, 0, 1000.0, 500.0, client="early")])
     now = 1000.0 + 2 * SHARE_OVER_S
-    clients.answered("short", 1, 0, 60.0, now)
+    clients.fold([answer(1, 0, now, 60.0, client="short")])
     long = ClientCalls(callers=1, running=1, busy_s=3600.0)  # of which the last minutes count
     new = ClientCalls(callers=1, queued=1)
     rows = clients.snapshot({"long": long, "new": new}, now)
@@ -46,8 +46,8 @@ def test_shares_are_of_the_last_minutes_and_count_what_runs() -> None:
 def test_many_clients_share_one_row() -> None:
     clients = Clients()
     for number in range(KEPT + 3):
-        clients.answered(f"c{number}", 1, 0, 1.0, 1000.0)
-        clients.answered("c0", 0, 1, 0.0, 1000.0)  # the one that calls all the time stays
+        clients.fold([answer(1, 0, 1000.0, 1.0, client=f"c{number}")])
+        clients.fold([answer(0, 1, 1000.0, client="c0")])  # the one that calls all the time stays
     open_calls = {f"new{number}": ClientCalls(1, 1) for number in range(5)}
     rows = clients.snapshot(open_calls, 1000.0)
     assert len(rows) == KEPT + 1
@@ -64,9 +64,7 @@ def test_no_clients() -> None:
 
 def test_seconds_of_old_steps_no_longer_count() -> None:
     tally = Tally(1000.0, 10.0)
-    tally.answered(1, 0, 1000.0, 4.0)
-    tally.answered(0, 2, 1009.0, 1.0)
-    tally.answered(1, 0, 1010.0, 2.0)
+    tally.fold([answer(1, 0, 1000.0, 4.0), answer(0, 2, 1009.0, 1.0), answer(1, 0, 1010.0, 2.0)])
     assert (tally.done, tally.failed, tally.worker_s, tally.last_at) == (2, 2, 7.0, 1010.0)
     assert tally.lately(1010.0)[1] == 7.0
     assert tally.lately(1000.0 + 10.0 * BUCKETS)[1] == 2.0
@@ -76,20 +74,18 @@ def test_seconds_of_old_steps_no_longer_count() -> None:
 
 def test_a_run_that_is_longer_than_all_steps_counts_with_their_length() -> None:
     tally = Tally(0.0, 10.0)
-    tally.answered(1, 0, 5000.0, 3600.0)
+    tally.fold([answer(1, 0, 5000.0, 3600.0)])
     assert tally.worker_s == 3600.0
     assert tally.lately(5000.0)[1] == 10.0 * BUCKETS
 
 
 def test_the_sum_of_two_tallies() -> None:
     one, two = Tally(0.0, 10.0), Tally(0.0, 10.0)
-    one.answered(1, 0, 100.0, 1.0)
-    one.answered(1, 0, 120.0, 2.0)
-    two.answered(0, 1, 110.0, 4.0)
-    two.answered(0, 1, 121.0, 8.0)
+    one.fold([answer(1, 0, 100.0, 1.0), answer(1, 0, 120.0, 2.0)])
+    two.fold([answer(0, 1, 110.0, 4.0), answer(0, 1, 121.0, 8.0)])
     one.add(two)
     one.add(Tally(0.0, 10.0))
     assert (one.done, one.failed, one.worker_s, one.last_at) == (2, 2, 15.0, 121.0)
     assert list(one.recent) == [[10, 1, 1.0], [11, 1, 4.0], [12, 2, 10.0]]
-    one.answered(1, 0, 129.0)
+    one.fold([answer(1, 0, 129.0)])
     assert one.recent[-1] == [12, 3, 10.0]

@@ -225,8 +225,7 @@ LEVELS = (0.5, 0.9, 0.99)
 
 def sketch_of(seconds: list[float]) -> RunTimeSketch:
     sketch = RunTimeSketch()
-    for each in seconds:
-        sketch.add(each)
+    sketch.add(seconds)
     return sketch
 
 
@@ -364,7 +363,7 @@ class Simulated:
             self.failed += 1
         else:
             self.done += 1
-            self.sketch.add(self.slower * chance.lognormvariate(0.0, 1.5))
+            self.sketch.add([self.slower * chance.lognormvariate(0.0, 1.5)])
 
     def row(self) -> tuple[dict[str, Any], RunTimeSketch]:
         told, _ = row(done=self.done, failed=self.failed)
