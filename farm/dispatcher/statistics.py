@@ -86,9 +86,7 @@ class ModelStatistics:
         for size, count in rows.items():  # each task of a batch has its share of the one run
             self.rows += count
             self.executions += count / size
-            if size not in self.by_batch:
-                self.by_batch[size] = Duration()
-            self.by_batch[size].add(runs_s[size], count / size)
+            self.by_batch.setdefault(size, Duration()).add(runs_s[size], count / size)
         self.success.add(done_s, done)
         self.fail.add(failed_s, failed)
         self.queue.add(queue_s, done - reused)
@@ -274,9 +272,10 @@ class Chains:
 
     def _chain(self, name: CallerName, now: float) -> Tally:
         """Return a chain, as the one that called last."""
+        if name not in self._by_name:
+            self._stream.fold()  # it begins after all calls that have ended
         chain = self._by_name.get(name)
         if chain is None:
-            self._stream.fold()  # it begins after all calls that have ended
             if len(self._by_name) >= CHAINS_KEPT:
                 self._by_name.popitem(last=False)
             chain = self._by_name[name] = Tally(now, CHAIN_BUCKET_S, since_s=self._of_all_s)

@@ -144,6 +144,15 @@ def test_a_chain_begins_after_the_calls_that_have_ended() -> None:
     assert (row["done"], row["queued"], row["share"]) == (1, 0, 1.0)
 
 
+def test_a_chain_that_began_with_an_answer_from_a_record_keeps_it() -> None:
+    stream = EndedCalls()
+    statistics = Statistics(stream)
+    stream.reused(call(), Hints("me", shown_as=("me", "a")), calls=1, rows=1)
+    statistics.chains.opened(TaskId(2), call(), ("me", "a"), 1000.0)
+    (row,) = statistics.chains.snapshot((), 1001.0)
+    assert (row["done"], row["queued"]) == (1, 1)
+
+
 def test_of_a_cancelled_task_the_rows_that_were_answered_count() -> None:
     stream = EndedCalls()
     statistics = Statistics(stream)
