@@ -134,8 +134,7 @@ class EndedCalls:
     def add(self, ended: EndedCall) -> None:
         """Append a record."""
         self._new.append(ended)
-        count = len(self._new)
-        if count < BATCH and ended.failure is None:
+        if (count := len(self._new)) < BATCH and ended.failure is None:
             return
         if count >= FULL:
             self.fold()
