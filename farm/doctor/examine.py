@@ -22,6 +22,7 @@ def checks(named: str | None, cluster: Path | None) -> dict[str, Check]:
     where = target.folder_of(named)
     return {
         "Python": packages.python_is_new_enough,
+        "interpreter": packages.interpreter,
         "packages": packages.versions,
         "program farm": packages.program_is_this_one,
         "environment": packages.environment,

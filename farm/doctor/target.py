@@ -29,8 +29,7 @@ def answers(target: str | None) -> list[Finding]:
     try:
         where = default_target() if target is None else target
     except Unavailable:
-        text = "none is named, and there is none in ./farm-run"
-        return [ok("farm", text)]
+        return [ok("farm", "none is named, and there is none in ./farm-run")]
     try:
         with connect(where) as client:
             state = client.status()

@@ -37,7 +37,15 @@ def test_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("FARM_CONNECTION", raising=False)
     monkeypatch.delenv("FARM_URL", raising=False)
     found = list(examine(checks(None, None)))
-    assert {f.subject for f in found} >= {"Python", "packages", "disk", "keys", "port", "farm"}
+    assert {f.subject for f in found} >= {
+        "Python",
+        "interpreter",
+        "packages",
+        "disk",
+        "keys",
+        "port",
+        "farm",
+    }
     assert list(tmp_path.iterdir()) == []
 
 
