@@ -1,4 +1,4 @@
-"""The header that every benchmark prints above its table: the machine and the versions."""
+"""The header that every benchmark prints: the machine, how Python is built, and the versions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+
+from farm.doctor.packages import build
 
 
 def versions(*packages: str) -> str:
@@ -18,5 +20,5 @@ def versions(*packages: str) -> str:
             found.append(f"{package} (not installed)")
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {sys.version.split()[0]}\n{', '.join(found)}"
+        f"Python {sys.version.split()[0]} ({build()})\n{', '.join(found)}"
     )
