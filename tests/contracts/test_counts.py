@@ -14,6 +14,7 @@ import pytest
 import farm
 from tests.support.lone_caller import (
     Caller,
+    Callers,
     CountingFarm,
     FunctionCalls,
     NativeCaller,
@@ -32,6 +33,16 @@ ALONE = {
 
 NATIVE, NATIVE_CLIENT = (332, 157), (156, 72)
 """The same of `model(x)` of farm's own client: of the front door, and of the calling thread."""
+
+CALLERS = 64
+AMONG_MANY = {
+    "farm": (134, 64),
+    "kserve": (209, 109),
+    "grpc": (251, 123),
+    "graphpipe": (133, 66),
+    "mip": (284, 134),
+}
+"""The same of each of so many callers, who call at the same time."""
 
 MORE = 3
 """A number may rise by so many, as when a timer rings."""
@@ -54,6 +65,18 @@ def test_a_lone_call_costs_no_more_function_calls(counting: CountingFarm, protoc
             for _ in range(ROUNDS)
         ]
     check(counts, ALONE[protocol])
+
+
+@pytest.mark.parametrize("protocol", AMONG_MANY)
+def test_a_call_among_many_costs_no_more(counting: CountingFarm, protocol: str) -> None:
+    requests = 10 * CALLERS
+    with contextlib.closing(Callers(protocol, counting, CALLERS)) as callers:
+        callers.call(requests)
+        counts = [
+            FunctionCalls.of(profiled(counting.pid, callers, counting.profile, requests), requests)
+            for _ in range(ROUNDS)
+        ]
+    check(counts, AMONG_MANY[protocol])
 
 
 def test_a_lone_call_of_the_native_client_costs_no_more(counting: CountingFarm) -> None:

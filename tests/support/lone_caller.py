@@ -144,26 +144,62 @@ class Caller:
         took: list[float] = []
         for _ in range(count):
             start = time.perf_counter()
-            connection = self._connect() if self._fresh else self._socket
-            request = self._request
-            if self._stream:
-                self._stream += 2
-                request = of_stream(request, self._stream)
-            connection.sendall(request)
-            answer = connection.recv(65536)
-            while self._expected not in answer:  # some servers send head and body apart
-                part = connection.recv(65536)
-                if not part or len(answer) > 10_000:
-                    raise RuntimeError(f"a wrong answer: {answer!r}")
-                answer += part
+            self.send()
+            self.receive()
             took.append(time.perf_counter() - start)
-            if self._fresh:
-                connection.close()
         return took
+
+    def send(self) -> None:
+        """Send a request."""
+        if self._fresh:
+            self._socket.close()
+            self._socket = self._connect()
+        request = self._request
+        if self._stream:
+            self._stream += 2
+            request = of_stream(request, self._stream)
+        self._socket.sendall(request)
+
+    def receive(self) -> None:
+        """Wait for the answer. Raises RuntimeError."""
+        answer = self._socket.recv(65536)
+        while self._expected not in answer:  # some servers send head and body apart
+            part = self._socket.recv(65536)
+            if not part or len(answer) > 10_000:
+                raise RuntimeError(f"a wrong answer: {answer!r}")
+            answer += part
+        if self._fresh:
+            self._socket.close()
 
     def close(self) -> None:
         """Close its connection."""
         self._socket.close()
+
+
+class Callers:
+    """Many callers on connections of their own; all send at once, then all wait for their answers.
+
+    The front door is stopped while they send, so that it finds the same work in each round.
+    """
+
+    def __init__(self, protocol: str, counting: CountingFarm, number: int) -> None:
+        self._pid = counting.pid
+        self._callers = [Caller(protocol, counting.addresses[protocol]) for _ in range(number)]
+
+    def call(self, count: int) -> None:
+        """Make `count` calls in all, a multiple of the number of callers."""
+        for _ in range(count // len(self._callers)):
+            os.kill(self._pid, signal.SIGSTOP)
+            for caller in self._callers:
+                caller.send()
+            os.kill(self._pid, signal.SIGCONT)
+            for caller in self._callers:
+                caller.receive()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for caller in self._callers:
+            caller.close()
 
 
 def request_to(protocol: str, address: tuple[str, int]) -> tuple[bytes, bytes]:
@@ -238,7 +274,7 @@ class NativeCaller:
 
 
 def profiled(
-    pid: int, caller: Caller | NativeCaller, path: Path, requests: int = COUNTED
+    pid: int, caller: Caller | Callers | NativeCaller, path: Path, requests: int = COUNTED
 ) -> pstats.Stats:
     """Return the profile of a `Counting` server while it answers these requests."""
     done = path.with_name(f"{path.name}.done")
