@@ -13,13 +13,16 @@ from farm.bodies.held import FREE_BYTES, Share
 from farm.bodies.unpacking import Headers
 from farm.call import CancelCall
 from farm.errors import INTERNAL_ERROR, FarmError
-from farm.grpc.frames import literal
+from farm.grpc.frames import LONG, PREFIX, literal
 from farm.grpc.messages import (
+    AFTER,
+    BEFORE,
     ERRORS,
     HEADERS,
     OK,
     GrpcFailure,
     Messages,
+    check_encoding,
     framed,
     timeout_s,
     trailers,
@@ -53,6 +56,8 @@ class Caller(NamedTuple):
     is_owner_here: Callable[[], bool] = lambda: False
     end: str = ""
 
+
+NO_CALLER = Caller("", "", {}, None)
 
 Write = Callable[[bytes | memoryview], Awaitable[None]]
 
@@ -103,7 +108,10 @@ class Service(Protocol):
 class GrpcCall:
     """An open call; its connection passes it the events of its stream."""
 
-    def __init__(self, line: GrpcConnection, stream: int) -> None:
+    def __init__(
+        self, line: GrpcConnection, stream: int, path: str = "", caller: Caller = NO_CALLER
+    ) -> None:
+        """path, caller: of an earlier call with the same headers, for which `begin` returned it."""
         self._line = line
         self._stream = stream
         self._call_id = b""  # as the answer's metadata has it
@@ -111,41 +119,45 @@ class GrpcCall:
         self._headers_sent = False
         self._undo: Callable[[], object] | None = None  # while the method runs
         self._timer: asyncio.TimerHandle | None = None
-        self._path: str
-        self._messages: Messages
-        self._caller: Caller
+        self._path = path
+        self._caller = caller
+        self._messages: Messages | None = None  # while they come in parts
         self._progress = math.inf  # bytes since the last look; infinite if it missed none
         self._ended = False
         self._room: _Room | None = None  # for a long message
         self._requests: _Requests | None = None  # of a method that takes several messages
         # Writing
-        self._clear = asyncio.Event()
+        self._clear: asyncio.Event | None = None
         self._written = 0  # bytes since the last pause
 
-    def begin(self, path: str, caller: Caller) -> None:
-        """Start the call, whose headers have arrived. Raises Failed."""
+    def begin(self, path: str, caller: Caller) -> Caller | None:
+        """Start the call, whose headers have arrived. Raises Failed.
+
+        Return the caller if further calls with the same headers need nothing but it and the path.
+        """
         served = self._line.served
-        caller = self._named(path, caller, served.naming)
+        first, caller = caller, self._named(path, caller, served.naming)
         headers = caller.headers
         encoding = headers.get(b"grpc-encoding", b"identity")
-        self._messages = Messages(encoding, served.limit)
+        check_encoding(encoding)
         timeout = headers.get(b"grpc-timeout")
-        loop = asyncio.get_running_loop()
         if timeout is not None:
             remaining_s = timeout_s(timeout)
             caller = caller._replace(remaining_s=remaining_s)
+            loop = asyncio.get_running_loop()
             self._timer = loop.call_later(remaining_s, self._line.overdue, self)
         self._caller = caller
         self._path = path
         service = served.service
         if path in service.unary or path in service.server_streams:
-            return
-        if (both_ways := service.bidirectional.get(path)) is not None:
-            self._room = room = _Room(self._line, self._stream)
-            self._requests = requests = _Requests(self._line, self._messages, room)
-            self._start(lambda: both_ways(requests, self._write, caller))
-        else:
+            return caller if caller is first else None
+        if (both_ways := service.bidirectional.get(path)) is None:
             raise GrpcFailure("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
+        self._room = room = _Room(self._line, self._stream)
+        self._messages = messages = Messages(encoding, served.limit)
+        self._requests = requests = _Requests(self._line, messages, room)
+        self._start(lambda: both_ways(requests, self._write, caller))
+        return None
 
     def _named(self, path: str, caller: Caller, naming: Naming) -> Caller:
         """Begin the span of the call, and find its id; return the caller with both in the headers.
@@ -169,44 +181,50 @@ class GrpcCall:
         """Return the metadata of the answer that names the call; empty if it has no id."""
         return literal(REQUEST_ID, self._call_id) if self._call_id else b""
 
-    def received(self, part: bytes) -> None:
-        """Handle a part of the request's body. Raises Failed."""
-        whole = self._messages.add(part)
-        self._progress += len(part)
+    def received(self, part: bytes, *, ended: bool = False) -> None:
+        """Handle a part of the request's body; ended: the last one. Raises Failed."""
+        messages, size = self._messages, len(part)
+        if messages is None:
+            served = self._line.served
+            is_plain = ended and PREFIX <= size <= served.limit and part[0] == 0
+            if is_plain and LONG.unpack_from(part, 1)[0] == size - PREFIX:
+                self._run(part[PREFIX:])  # the usual case
+                return
+            encoding = self._caller.headers.get(b"grpc-encoding", b"identity")
+            self._messages = messages = Messages(encoding, served.limit)
+        whole = messages.add(part)
+        self._progress += size
         if self._requests is not None:
-            self._requests.received(len(part), whole)
+            if size:
+                self._requests.received(size, whole)
+            if ended:
+                self._requests.end()
             return
-        if self._messages.has_rest:
+        if messages.has_rest:
             raise GrpcFailure("INTERNAL", "more than one message for a method that takes one")
-        if self._room is None and not whole and self._messages.size > FREE_BYTES:
+        if self._room is None and not whole and messages.size > FREE_BYTES:
             self._room = _Room(self._line, self._stream)
-            self._room.ask(self._messages.size)
+            self._room.ask(messages.size)
         if self._room is None:
-            self._line.http2.acknowledge(self._stream, len(part))
+            self._line.http2.acknowledge(self._stream, size)
         else:
-            self._room.acknowledge(len(part))
-
-    def half_closed(self) -> None:
-        """Handle the end of the request. Raises Failed."""
-        if self._requests is not None:
-            self._requests.end()
+            self._room.acknowledge(size)
+        if not ended:
             return
-        body = self._messages.next()
+        body = messages.next()
         if body is None:
-            self._messages.end()
+            messages.end()
             raise GrpcFailure("INTERNAL", "no message for a method that takes one")
         if self._room is not None:
             self._room.settle()
-        service, path = self._line.served.service, self._path
-        if (unary := service.unary.get(path)) is None:
-            server_stream = service.server_streams[path]
-            self._start(lambda: self._stream_answers(server_stream, body))
-        elif not (type(body) is bytes and self._starts_directly(body)):
-            self._start(lambda: self._answer(unary, body))
+        self._run(body)
 
     def look(self, progress: int) -> None:
         """Raise Failed if bytes are missing and few have come since the last look."""
-        waits = self._undo is None if self._requests is None else self._messages.is_partial
+        if self._requests is None:
+            waits = self._undo is None
+        else:
+            waits = self._messages is not None and self._messages.is_partial
         if not waits or (self._room is not None and self._room.is_waiting):
             self._progress = math.inf
         elif self._progress >= progress:
@@ -216,7 +234,8 @@ class GrpcCall:
 
     def drained(self) -> None:
         """The written messages have been sent."""
-        self._clear.set()
+        if self._clear is not None:
+            self._clear.set()
 
     def cancel(self) -> None:
         """Cancel the call: its client has left."""
@@ -235,18 +254,23 @@ class GrpcCall:
 
     # The method
 
-    def _starts_directly(self, message: bytes) -> bool:
-        """Start the method without a task; False: it has to be started with one."""
-        direct = self._line.served.service.direct.get(self._path)
-        if direct is None:
-            return False
-        try:
-            undo = direct(message, self._caller, self._answered)
-        except Exception as error:
-            self._fail_by(error)
-            return True
-        self._undo = None if self._ended else undo
-        return self._ended or undo is not None
+    def _run(self, body: Message) -> None:
+        """Start the method with its message, without a task if possible."""
+        service, path = self._line.served.service, self._path
+        if type(body) is bytes and path in service.direct:
+            try:
+                undo = service.direct[path](body, self._caller, self._answered)
+            except Exception as error:
+                self._fail_by(error)
+                return
+            self._undo = None if self._ended else undo
+            if self._ended or undo is not None:
+                return
+        if (unary := service.unary.get(path)) is None:
+            server_stream = service.server_streams[path]
+            self._start(lambda: self._stream_answers(server_stream, body))
+        else:
+            self._start(lambda: self._answer(unary, body))
 
     def _answered(self, answer: Answer | Exception) -> None:
         """Send the answer of a method that runs without a task."""
@@ -255,14 +279,20 @@ class GrpcCall:
         self._undo = None
         if isinstance(answer, Exception):
             self._fail_by(answer)
+        elif (
+            type(answer) is bytes
+            and not self._call_id
+            and self._line.http2.answer(self._stream, BEFORE, answer, AFTER)
+        ):
+            self._over("OK")  # the usual case
         else:
             self._send(answer)
             self._end(OK, "OK")
 
     def _start(self, method: Callable[[], Awaitable[None]]) -> None:
-        self._undo = asyncio.get_running_loop().create_task(self._run(method)).cancel
+        self._undo = asyncio.get_running_loop().create_task(self._run_task(method)).cancel
 
-    async def _run(self, method: Callable[[], Awaitable[None]]) -> None:
+    async def _run_task(self, method: Callable[[], Awaitable[None]]) -> None:
         try:
             await method()
             if not self._headers_sent:
@@ -310,6 +340,8 @@ class GrpcCall:
         if not self._headers_sent:
             http2.send_headers(self._stream, HEADERS + self._id())
             self._headers_sent = True
+        if self._clear is None:
+            self._clear = asyncio.Event()
         self._clear.clear()
         gone = True
         for part in framed(message):

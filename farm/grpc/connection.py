@@ -11,12 +11,12 @@ from typing import cast
 
 from farm.bodies.held import HeldBytes
 from farm.bodies.unpacking import Refused
-from farm.grpc.call import Caller, GrpcCall, Service
+from farm.grpc.call import NO_CALLER, Caller, GrpcCall, Service
 from farm.grpc.frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
-from farm.grpc.headers import LARGEST_LIST
+from farm.grpc.headers import LARGEST_LIST, Headers
 from farm.grpc.http2 import Event, Http2Connection, Opened
 from farm.grpc.messages import HEADERS_TOO_LARGE, NOT_GRPC, NOT_GRPC_TEXT, GrpcFailure
-from farm.grpc.sending import Drained, HalfClosed, Received, Reset
+from farm.grpc.sending import Drained, Received, Reset
 from farm.http.access import Access
 from farm.http.call_ids import NOTHING_NAMED, Naming
 from farm.http.connections import Connections
@@ -88,6 +88,8 @@ class GrpcConnection(Portions):
         self.http2 = Http2Connection()
         self.served = served
         self._calls: dict[int, GrpcCall] = {}
+        self._known: tuple[Headers, str, Caller] = {}, "", NO_CALLER
+        """The headers of a call as `HeaderReader` keeps them, and what they mean."""
         self._overdue: deque[GrpcCall] = deque()
         self._backlog: deque[asyncio.Future[None]] = deque()  # messages that wait for their turn
         self._lost = self._ending = False
@@ -200,7 +202,8 @@ class GrpcConnection(Portions):
         except ConnectionFailed as failed:
             self._fail(failed.code, str(failed))
             return
-        self._flush()
+        if self.http2.out or self.http2.busy or self._ending:
+            self._flush()
         if self._overdue or self._backlog or (self.http2.busy and not self._stuck):
             self._next_turn()
         elif not self._reads and not self._stuck and not self._has_turn:
@@ -217,18 +220,16 @@ class GrpcConnection(Portions):
     # Calls
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Opened):
+        if type(event) is Opened:
             self._open(event)
             return
         call = self._calls.get(event.stream)
         if call is None:
             return
         try:
-            if isinstance(event, Received):
-                call.received(event.data)
-            elif isinstance(event, HalfClosed):
-                call.half_closed()
-            elif isinstance(event, Drained):
+            if type(event) is Received:
+                call.received(event.data, ended=event.ended)
+            elif type(event) is Drained:
                 call.drained()
             else:
                 call.cancel()
@@ -236,7 +237,10 @@ class GrpcConnection(Portions):
             call.fail(failed.status, failed.text)
 
     def _open(self, opened: Opened) -> None:
-        stream, headers, oversized = opened
+        stream, headers, oversized = opened.stream, opened.headers, opened.oversized
+        if headers is self._known[0]:
+            self._calls[stream] = GrpcCall(self, stream, *self._known[1:])
+            return
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._refuse(stream, oversized)
             return
@@ -253,7 +257,8 @@ class GrpcConnection(Portions):
             path = headers[b":path"].decode("latin-1")
             is_owner_here = partial(access.is_owner_here, self._peer, headers)
             about = (self._peer.host, user, headers, None, is_owner_here, str(self._peer))
-            call.begin(path, Caller(*about))
+            if caller := call.begin(path, Caller(*about)):
+                self._known = opened.headers, path, caller
         except Refused as refused:
             status = "PERMISSION_DENIED" if refused.status == 403 else "UNAUTHENTICATED"
             call.fail(status, refused.message)
@@ -302,7 +307,10 @@ class GrpcConnection(Portions):
         if self._transport.is_closing() or self._stuck:
             return
         if parts := self.http2.take():
-            if sum(map(len, parts)) <= COPIED_BYTES:
+            first, *others = parts
+            if not others:
+                self._transport.write(first)
+            elif sum(map(len, parts)) <= COPIED_BYTES:
                 self._transport.write(b"".join(parts))
             else:
                 self._transport.writelines(parts)

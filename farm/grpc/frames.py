@@ -30,7 +30,12 @@ FIRST_WINDOW, FIRST_FRAME_SIZE = 65_535, 16_384
 HEAD = struct.Struct(">HBBBL")
 LONG = struct.Struct(">L")
 SETTING = struct.Struct(">HL")
-"""Layouts of a frame's head, of a number in a payload, and of one setting."""
+MESSAGE = struct.Struct(">HBBBLBL")
+"""Layouts of a frame's head, of a number in a payload, of one setting, and of the head of a frame
+that begins with a gRPC message, with the message's prefix."""
+
+PREFIX = 5
+"""Bytes before a gRPC message: whether it is compressed, and its length."""
 
 
 class ConnectionFailed(Exception):

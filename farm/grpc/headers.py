@@ -56,8 +56,8 @@ class HeaderReader:
 
     def head(self, block: bytes) -> CallHead:
         """Return the headers of a request. Raises ConnectionFailed if they are not HPACK."""
-        if (known := self._heads.get(block)) is not None:
-            return known
+        if block in self._heads:
+            return self._heads[block]
         fields, size = self._decoder.decode(block, LARGEST_LIST)
         head = self._head(fields, oversized=size > LARGEST_LIST)
         if len(block) <= LONGEST_KEPT and min(block, default=0) >= 0x80:

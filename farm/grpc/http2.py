@@ -9,6 +9,7 @@ disconnected. Source: RFC 9113 (HTTP/2).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from farm.grpc.frames import (
@@ -53,7 +54,6 @@ from farm.grpc.sending import (
     STREAMS,
     TIMEOUTS,
     Drained,
-    HalfClosed,
     Received,
     Reset,
     Sending,
@@ -81,7 +81,8 @@ PER_SECOND = 100
 NO_LIMIT = 1 << 60
 
 
-class Opened(NamedTuple):
+@dataclass(slots=True)
+class Opened:
     """A request begins. oversized: its headers are truncated at the limit."""
 
     stream: int
@@ -89,7 +90,7 @@ class Opened(NamedTuple):
     oversized: bool = False
 
 
-Event = Opened | Received | HalfClosed | Reset | Drained
+Event = Opened | Received | Reset | Drained
 
 
 class _Block(NamedTuple):
@@ -133,7 +134,7 @@ class Http2Connection(Sending):
             )
         )
         more = LONG.pack(CONNECTION_WINDOW - FIRST_WINDOW)
-        self._out += [frame(SETTINGS, 0, 0, settings), frame(WINDOW_UPDATE, 0, 0, more)]
+        self.out += [frame(SETTINGS, 0, 0, settings), frame(WINDOW_UPDATE, 0, 0, more)]
 
     @property
     def has_waiting(self) -> bool:
@@ -253,7 +254,7 @@ class Http2Connection(Sending):
             return
         of.unacknowledged += size
         if of.unacknowledged >= HALF_STREAM_WINDOW:
-            self._out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(of.unacknowledged)))
+            self.out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(of.unacknowledged)))
             of.receivable += of.unacknowledged
             of.unacknowledged = 0
 
@@ -261,7 +262,7 @@ class Http2Connection(Sending):
         """Let the client send `size` bytes of a request's body beyond its regular window."""
         of = self._streams.get(stream)
         if of is not None and of.receiving:
-            self._out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(size)))
+            self.out.append(frame(WINDOW_UPDATE, 0, stream, LONG.pack(size)))
             of.receivable += size
 
     def _asks_nothing(self, cost: int) -> None:
@@ -297,15 +298,15 @@ class Http2Connection(Sending):
         size = len(payload)
         self._unacknowledged += size
         if self._unacknowledged >= HALF_CONNECTION_WINDOW:
-            self._out.append(frame(WINDOW_UPDATE, 0, 0, LONG.pack(self._unacknowledged)))
+            self.out.append(frame(WINDOW_UPDATE, 0, 0, LONG.pack(self._unacknowledged)))
             self._unacknowledged = 0
-        of = self._streams.get(stream)
         if flags & PADDED:
             payload = without_padding(payload)
-        if of is None:
+        if stream not in self._streams:
             self._check_known(stream, "data")
             self._check_cut_off(stream, "data")
             return
+        of = self._streams[stream]
         if not of.receiving:
             self._fail(stream, STREAM_CLOSED, events)
             return
@@ -317,22 +318,20 @@ class Http2Connection(Sending):
             self.acknowledge(stream, size - len(payload))
         if of.missing >= 0:
             of.missing -= len(payload)
-            if of.missing < 0:
+            if of.missing < 0 or (of.missing and flags & END_STREAM):
                 self._fail(stream, PROTOCOL_ERROR, events)
                 return
-        if payload:
-            events.append(Received(stream, payload))
-        elif not flags & END_STREAM:
-            self._asks_nothing(1)
         if flags & END_STREAM:
-            self._half_close(stream, of, events)
+            of.receiving = False
+            events.append(Received(stream, payload, True))
+        elif payload:
+            events.append(Received(stream, payload))
+        else:
+            self._asks_nothing(1)
 
     def _half_close(self, stream: int, of: Stream, events: list[Event]) -> None:
-        if of.missing > 0:
-            self._fail(stream, PROTOCOL_ERROR, events)
-            return
         of.receiving = False
-        events.append(HalfClosed(stream))
+        events.append(Received(stream, b"", True))
 
     def _headers(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if stream % 2 == 0:
@@ -366,11 +365,12 @@ class Http2Connection(Sending):
             self._block_complete(block.flags, stream, b"".join(block.parts), events)
 
     def _block_complete(self, flags: int, stream: int, block: bytes, events: list[Event]) -> None:
-        if (of := self._streams.get(stream)) is not None:
+        if stream in self._streams:
+            of = self._streams[stream]
             fault = self._headers_of.trailers(block)
             if not of.receiving:
                 self._fail(stream, STREAM_CLOSED, events)
-            elif fault or not flags & END_STREAM or flags & PRIORITISED:
+            elif fault or not flags & END_STREAM or flags & PRIORITISED or of.missing > 0:
                 self._fail(stream, PROTOCOL_ERROR, events)
             else:
                 self._half_close(stream, of, events)
@@ -389,8 +389,7 @@ class Http2Connection(Sending):
         of = self._streams[stream] = Stream(STREAM_WINDOW, length)
         events.append(Opened(stream, headers, oversized))
         if flags & END_STREAM:
-            of.receiving = False
-            events.append(HalfClosed(stream))
+            self._half_close(stream, of, events)
 
     # Other frames
 
@@ -437,7 +436,7 @@ class Http2Connection(Sending):
                 self._set_frame_size(value)
             elif name == ENABLE_PUSH and value > 1:
                 raise ConnectionFailed(PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
-        self._out.append(frame(SETTINGS, ACK, 0))
+        self.out.append(frame(SETTINGS, ACK, 0))
 
     def _ping(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if stream:
@@ -446,7 +445,7 @@ class Http2Connection(Sending):
             raise ConnectionFailed(FRAME_SIZE_ERROR, "PING has 8 bytes")
         self._asks_nothing(1)
         if not flags & ACK:
-            self._out.append(frame(PING, ACK, 0, payload))
+            self.out.append(frame(PING, ACK, 0, payload))
 
     def _window_update(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if len(payload) != 4:
@@ -480,7 +479,7 @@ class Http2Connection(Sending):
     def go_away(self, code: int = NO_ERROR) -> None:
         """Refuse new requests; open ones continue."""
         self._ending = True
-        self._out.append(frame(GOAWAY, 0, 0, LONG.pack(self._last) + LONG.pack(code)))
+        self.out.append(frame(GOAWAY, 0, 0, LONG.pack(self._last) + LONG.pack(code)))
 
     # Plain functions: bound methods stored in the connection would be reference cycles, and only
     # the garbage collector would free the connection.

@@ -27,7 +27,8 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
-from farm.grpc.frames import literal
+from farm.grpc.frames import END_HEADERS, END_STREAM, PREFIX, frame, literal
+from farm.grpc.frames import HEADERS as HEADERS_FRAME
 
 STATUSES: Mapping[str, int] = MappingProxyType(
     {
@@ -62,9 +63,6 @@ ERRORS: Mapping[type[FarmError], str] = MappingProxyType(
 )
 """The status that answers each error."""
 
-PREFIX = 5
-"""Bytes before a message: a flag for compression, and the length."""
-
 SMALL_PART = 4096
 """Parts of a message below this size are joined as they arrive: as separate objects, single bytes
 from a client would take fifty bytes each."""
@@ -91,6 +89,10 @@ HEADERS = _200 + _TYPE + literal(b"grpc-accept-encoding", b"identity,deflate,gzi
 
 OK = literal(b"grpc-status", b"0")
 """The trailers after the last message."""
+
+BEFORE = frame(HEADERS_FRAME, END_HEADERS, 0, HEADERS)
+AFTER = frame(HEADERS_FRAME, END_HEADERS | END_STREAM, 0, OK)
+"""The frames of both, of stream 0."""
 
 NOT_GRPC = literal(b":status", b"415") + literal(b"content-type", b"text/plain")
 NOT_GRPC_TEXT = b"This port speaks gRPC; HTTP has a port of its own.\n"
@@ -138,6 +140,13 @@ def framed(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
     return (prefix, message) if len(message) > LONG else (prefix + message,)
 
 
+def check_encoding(encoding: bytes) -> None:
+    """Raise Failed for a `grpc-encoding` that is not known."""
+    if encoding not in (b"identity", b"gzip", b"deflate"):
+        shown = encoding[:20].decode("latin-1")
+        raise GrpcFailure("UNIMPLEMENTED", f"grpc-encoding {shown!r}; gzip and deflate are known")
+
+
 class Messages:
     """Extracts messages from the bytes of a request's body, however they are split.
 
@@ -151,11 +160,6 @@ class Messages:
     )
 
     def __init__(self, encoding: bytes, limit: int) -> None:
-        if encoding not in (b"identity", b"gzip", b"deflate"):
-            shown = encoding[:20].decode("latin-1")
-            raise GrpcFailure(
-                "UNIMPLEMENTED", f"grpc-encoding {shown!r}; gzip and deflate are known"
-            )
         self._encoding = encoding
         self._limit = limit
         self._long: HeldBody | None = None  # the next message, if it is long

@@ -8,6 +8,7 @@ of all streams at once, costs the same however many streams wait. Source: RFC 91
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from farm.grpc.frames import (
@@ -20,7 +21,9 @@ from farm.grpc.frames import (
     HEADERS,
     LARGEST_WINDOW,
     LONG,
+    MESSAGE,
     NO_ERROR,
+    PREFIX,
     RST_STREAM,
     frame,
 )
@@ -49,17 +52,13 @@ PER_MESSAGE, PER_ANSWER, MORE_PER = 4, 2, 4096
 client updates windows and measures round trips as often as it receives something."""
 
 
-class Received(NamedTuple):
-    """A part of a request's body."""
+@dataclass(slots=True)
+class Received:
+    """A part of a request's body, perhaps empty. ended: the client has sent its whole request."""
 
     stream: int
     data: bytes
-
-
-class HalfClosed(NamedTuple):
-    """The client has sent its whole request."""
-
-    stream: int
+    ended: bool = False
 
 
 class Reset(NamedTuple):
@@ -108,11 +107,12 @@ class Sending:
         self._frame_size = FIRST_FRAME_SIZE
         self._most = FIRST_FRAME_SIZE  # largest frame that may be sent now, in bytes
         self._timeouts = TIMEOUTS
-        self._out: list[bytes | memoryview] = []
+        self.out: list[bytes | memoryview] = []
+        """The bytes to send now."""
 
     def take(self) -> list[bytes | memoryview]:
         """Remove and return the bytes to send now."""
-        out, self._out = self._out, []
+        out, self.out = self.out, []
         return out
 
     @property
@@ -132,7 +132,7 @@ class Sending:
     def send_headers(self, stream: int, block: bytes) -> None:
         """Send the headers of an answer."""
         if stream in self._streams:
-            self._out.append(frame(HEADERS, END_HEADERS, stream, block))
+            self.out.append(frame(HEADERS, END_HEADERS, stream, block))
 
     def send_data(self, stream: int, data: bytes | memoryview) -> bool:
         """Send a part of its body when the window allows; return whether it was sent at once."""
@@ -145,13 +145,33 @@ class Sending:
                 of.window -= size  # the usual case
                 self._window -= size
                 self._timeouts += PER_MESSAGE
-                self._out.append(frame(DATA, 0, stream, bytes(data)))
+                self.out.append(frame(DATA, 0, stream, bytes(data)))
                 return True
             of.pending.append((memoryview(data), DATA))
             self._send_pending(stream, of)
         else:
             of.pending.append((memoryview(data), DATA))
         return not of.pending
+
+    def answer(self, stream: int, headers: bytes, message: bytes, end: bytes) -> bool:
+        """Send a whole answer of one gRPC message; False: it does not fit into the windows.
+
+        headers, end: the frames before and after the message, of stream 0.
+        """
+        size = PREFIX + len(message)
+        if stream not in self._streams or size > self._window or size > self._most:
+            return False
+        of = self._streams[stream]
+        if of.pending or of.receiving or size > of.window + self._first_window:
+            return False
+        self._window -= size
+        self._timeouts += PER_MESSAGE + PER_ANSWER
+        number = LONG.pack(stream)
+        before = MESSAGE.pack(size >> 8, size & 0xFF, DATA, 0, stream, 0, size - PREFIX)
+        before = headers[:5] + number + headers[9:] + before
+        self.out.append(before + message + (end[:5] + number + end[9:]))
+        self._forget(stream)
+        return True
 
     def end(self, stream: int, block: bytes) -> None:
         """End an answer with trailers; without headers before, the block is the whole answer.
@@ -198,8 +218,8 @@ class Sending:
             of.window -= size
             self._window -= size
             self._timeouts += size // MORE_PER
-            self._out.append(HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream))
-            self._out.append(part)
+            self.out.append(HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream))
+            self.out.append(part)
             if len(payload) > most:
                 pending[0] = (payload[most:], DATA)
                 continue
@@ -214,9 +234,9 @@ class Sending:
         of.pending.clear()
         self._timeouts += PER_ANSWER
         if block:
-            self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
+            self.out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
         else:
-            self._out.append(frame(DATA, END_STREAM, stream))
+            self.out.append(frame(DATA, END_STREAM, stream))
         if of.receiving:  # the rest of its request is not needed; section 8.1
             self._cut(stream, NO_ERROR)
         self._forget(stream)
@@ -230,7 +250,7 @@ class Sending:
 
     def _cut(self, stream: int, code: int) -> None:
         """Reset a stream; frames that the client sent before it knows are ignored."""
-        self._out.append(frame(RST_STREAM, 0, stream, LONG.pack(code)))
+        self.out.append(frame(RST_STREAM, 0, stream, LONG.pack(code)))
         self._cut_off[stream] = None
         if len(self._cut_off) > STREAMS:  # a client can have no more open
             self._cut_off.popitem(last=False)

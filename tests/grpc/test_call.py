@@ -142,7 +142,7 @@ async def test_one_message_for_one() -> None:
     call, line, methods = begun("/x/Echo", {b"grpc-timeout": b"5S"})
     for byte in framed(b"abc"):
         call.received(bytes([byte]))
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     said = line.said()
     assert framed(b"abc") in said
@@ -154,7 +154,7 @@ async def test_one_message_for_one() -> None:
 async def test_an_answer_may_have_metadata() -> None:
     call, line, _ = begun("/x/Note")
     call.received(framed(b"abc"))
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     headers, answer, end = line.said().partition(framed(b"abc"))
     assert b"application/grpc" in headers
@@ -166,7 +166,7 @@ async def test_an_answer_may_have_metadata() -> None:
 def asked_directly() -> tuple[GrpcCall, Line, Methods]:
     call, line, methods = begun("/x/Direct")
     call.received(framed(b"abc"))
-    call.half_closed()
+    call.received(b"", ended=True)
     return call, line, methods
 
 
@@ -190,14 +190,14 @@ async def test_a_direct_method_answers_without_a_task() -> None:
 async def test_a_direct_method_may_answer_or_fail_at_once() -> None:
     call, line, methods = begun("/x/Now")
     call.received(framed(b"abc"))
-    call.half_closed()
+    call.received(b"", ended=True)
     said = line.said()
     assert literal(b"note", b"c sharp") in said
     assert framed(b"abc") in said
     call.cancel()
     call, line, methods = begun("/x/Now")
     call.received(framed(b"wrong"))
-    call.half_closed()
+    call.received(b"", ended=True)
     said = line.said()
     assert literal(b"grpc-status", b"3") in said
     assert b"that is wrong" in said
@@ -248,13 +248,13 @@ async def test_a_client_is_not_too_slow_while_a_direct_method_runs() -> None:
 async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
     call, line, methods = begun("/x/Never")
     call.received(framed(b"abc"))
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     assert framed(b"abc") in line.said()
     call, line, methods = begun("/x/Direct")
     call.received(framed(bytes(LONG + 1))[:10])
     call.received(framed(bytes(LONG + 1))[10:])
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: methods.callers)
     assert methods.answers == []
 
@@ -263,7 +263,7 @@ async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
 async def test_one_for_many() -> None:
     call, line, _ = begun("/x/Twice")
     call.received(framed(b"abc"))
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     assert line.said().count(framed(b"abc")) == 2
 
@@ -274,7 +274,7 @@ async def test_many_for_many() -> None:
     call.received(framed(b"1") + framed(b"2") + framed(b"39")[:3])
     await asyncio.sleep(0)
     call.received(framed(b"39")[3:])
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     assert framed(b"42") in line.said()
 
@@ -306,14 +306,14 @@ def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
         call.received(body[60_000:])
         assert told(line) == []  # it was sent before
         if path == "/x/Echo":
-            call.half_closed()
+            call.received(b"", ended=True)
         else:
             await until(lambda: not line.served.held.used)
             call.received(framed(bytes(70_000))[:10])
             await until(lambda: line.served.held.used == 70_000)
             assert told(line) == [70_000]
             call.received(framed(bytes(70_000))[10:])
-            call.half_closed()
+            call.received(b"", ended=True)
         await until(lambda: line.ended)
         assert line.served.held.used == 0
 
@@ -327,7 +327,7 @@ async def test_a_message_that_is_there_before_its_room_counts_all_the_same() -> 
     body = framed(bytes(100_000))
     call.received(body[:50_000])
     call.received(body[50_000:])
-    call.half_closed()
+    call.received(b"", ended=True)
     assert line.served.held.used == 250_000
     await until(lambda: line.ended)
     assert line.served.held.used == 150_000
@@ -358,7 +358,7 @@ async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPa
     await asyncio.sleep(0)
     assert sum(told(line)) == 7
     call.received(framed(b"2")[5:])
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     assert framed(b"3") in line.said()
 
@@ -367,7 +367,7 @@ async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPa
 async def test_a_mistake_of_ours_is_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
     call, line, _ = begun("/x/Sum")
     call.received(framed(b"no number"))
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     said = line.said()
     assert b"its log says which" in said
@@ -393,7 +393,7 @@ async def test_a_message_above_the_limit() -> None:
 async def test_after_it_has_failed_nothing_more_is_said() -> None:
     call, line, methods = begun("/x/Echo")
     call.received(framed(b"abc"))
-    call.half_closed()
+    call.received(b"", ended=True)
     call.fail("UNAVAILABLE", "the end")
     assert b"the end" in line.said()
     for _ in range(5):
@@ -406,7 +406,7 @@ async def test_after_it_has_failed_nothing_more_is_said() -> None:
 async def test_a_deadline_means_nothing_once_there_is_an_answer() -> None:
     call, line, _ = begun("/x/Echo", {b"grpc-timeout": b"50m"})
     call.received(framed(b"abc"))
-    call.half_closed()
+    call.received(b"", ended=True)
     await until(lambda: line.ended)
     passed = asyncio.Event()
     asyncio.get_running_loop().call_later(0.1, passed.set)

@@ -169,6 +169,38 @@ async def connected(
 
 
 @on_loop
+async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() -> None:
+    callers: list[Caller] = []
+
+    async def note(body: Body, caller: Caller) -> bytes:
+        callers.append(caller)
+        return bytes_of(body)
+
+    async with connected() as (methods, _, connect):
+        methods.unary = {"/x/Note": note, "/x/Echo": note}
+        client = await connect()
+        asked: list[tuple[str, dict[str, Any]]] = [("Note", {})] * 2
+        asked += [("Note", {"a": "b"}), ("Note", {}), ("Echo", {})]
+        asked += [("Note", {"grpc_timeout": "9S"})] * 3 + [("Note", {"x_request_id": "one"})] * 3
+        for i, (method, headers) in enumerate(asked):
+            body, _ = await client.answer(client.ask(method, b"%d" % i, **headers))
+            assert body == framed(b"%d" % i)
+    paths = [caller.headers[b":path"].decode() for caller in callers]
+    assert paths == [f"/x/{method}" for method, _ in asked]
+    assert callers[1].headers == callers[0].headers
+    assert callers[2].headers[b"a"] == b"b"
+    assert callers[4] is not callers[3]
+    # gRPC's own field, and a name, belong to one call: nothing of them is kept.
+    assert [caller.remaining_s for caller in callers[4:9]] == [None, 9.0, 9.0, 9.0, None]
+    async with connected() as (methods, _, connect):
+        methods.unary = {"/x/Note": note}
+        client = await connect()
+        for _ in range(4):  # from the second time on, the headers are indices of the table
+            await client.answer(client.ask("Note", b"1"))
+        assert callers[-1] is callers[-2]
+
+
+@on_loop
 async def test_a_call() -> None:
     async with connected() as (_, _, connect):
         client = await connect()

@@ -37,7 +37,7 @@ from farm.grpc.frames import (
     frame,
 )
 from farm.grpc.http2 import Event, Http2Connection, Opened
-from farm.grpc.sending import Drained, HalfClosed, Received, Reset
+from farm.grpc.sending import Drained, Received, Reset
 from tests.support.http2_bytes import (
     ANSWER,
     AS_READ,
@@ -62,8 +62,7 @@ def test_a_request_and_its_answer() -> None:
     stream = pair.ask(b"question")
     assert pair.exchange() == [
         Opened(stream, AS_READ),
-        Received(stream, b"question"),
-        HalfClosed(stream),
+        Received(stream, b"question", True),
     ]
     answer(pair.server, stream, ANSWER, b"answer", TRAILERS)
     assert pair.server.open_streams == 0
@@ -79,7 +78,7 @@ def test_a_request_and_its_answer() -> None:
 def test_a_request_without_a_body() -> None:
     pair = Pair()
     stream = pair.ask()
-    assert pair.exchange() == [Opened(stream, AS_READ), HalfClosed(stream)]
+    assert pair.exchange() == [Opened(stream, AS_READ), Received(stream, b"", True)]
     pair.server.end(stream, ANSWER + TRAILERS)
     pair.exchange()
     assert pair.has_ended(stream)
@@ -116,8 +115,7 @@ def test_every_split_of_the_bytes_says_the_same() -> None:
     expected = [
         Opened(1, AS_READ),
         Received(1, b"abc"),
-        Received(1, b"d"),
-        HalfClosed(1),
+        Received(1, b"d", True),
     ]
     for cut in range(1, len(data)):
         server = Http2Connection()
@@ -195,7 +193,7 @@ def test_a_large_request_goes_through_and_an_unread_one_is_held_back() -> None:
         pair.client.send_data(other, bytes(size))
         pair.exchange()
     third = pair.ask(b"short")
-    assert Received(third, b"short") in pair.exchange()
+    assert Received(third, b"short", True) in pair.exchange()
 
 
 # Ends of streams
@@ -268,7 +266,7 @@ def test_trailers_of_a_client_end_its_request() -> None:
     pair = Pair()
     stream = pair.ask(b"x", end=False)
     pair.client.send_headers(stream, [("a", "b")], end_stream=True)
-    assert pair.exchange()[-1] == HalfClosed(stream)
+    assert pair.exchange()[-1] == Received(stream, b"", True)
 
 
 # Clients that break the rules
@@ -397,7 +395,7 @@ class Doing:
                 if isinstance(event, Received):
                     self.got[event.stream] = self.got.get(event.stream, b"") + event.data
                     server.acknowledge(event.stream, len(event.data))
-                elif isinstance(event, HalfClosed):
+                if isinstance(event, Received) and event.ended:
                     answer(server, event.stream, ANSWER, self.got.get(event.stream, b""), TRAILERS)
                     self.answered.add(event.stream)
             sent = sent[size:]

@@ -44,7 +44,7 @@ from farm.grpc.frames import (
     frame,
 )
 from farm.grpc.http2 import FRAME_SIZE, Http2Connection, Opened
-from farm.grpc.sending import STREAMS, HalfClosed
+from farm.grpc.sending import STREAMS, Received
 from tests.support.http2_bytes import (
     ANSWER,
     GREETING,
@@ -77,7 +77,7 @@ def said_to(sent: bytes, *, greeting: bytes = GREETING, answers: bool = True) ->
     server, said, out = Http2Connection(), Said(), bytearray()
     try:
         for event in server.receive(greeting + sent):
-            if isinstance(event, HalfClosed) and answers:
+            if isinstance(event, Received) and event.ended and answers:
                 server.send_headers(event.stream, ANSWER)
                 server.send_data(event.stream, BODY)
                 server.end(event.stream, b"")

@@ -30,6 +30,7 @@ from farm.grpc.messages import (
     Messages,
     Packed,
     PackedLong,
+    check_encoding,
     timeout_s,
     trailers,
 )
@@ -274,7 +275,7 @@ def read_whole(reader: Messages) -> Message | None:
 
 def test_an_unknown_packing() -> None:
     with pytest.raises(GrpcFailure, match="'snappy'") as caught:
-        Messages(b"snappy", 10)
+        check_encoding(b"snappy")
     assert caught.value.status == "UNIMPLEMENTED"
 
 

@@ -14,6 +14,7 @@ from farm.grpc.frames import (
     ENHANCE_YOUR_CALM,
     HEADERS,
     PING,
+    PREFIX,
     PRIORITY,
     RST_STREAM,
     SETTING,
@@ -22,12 +23,15 @@ from farm.grpc.frames import (
     frame,
 )
 from farm.grpc.http2 import Http2Connection, Opened
+from farm.grpc.messages import AFTER, BEFORE, OK
+from farm.grpc.messages import HEADERS as HEADERS_BLOCK
 from farm.grpc.sending import STREAMS, TIMEOUTS, Drained, Stream
 from tests.support.counted_work import steps
 from tests.support.http2_bytes import (
     ANSWER,
     TRAILERS,
     answer,
+    framed,
     greeted,
     request,
     setting,
@@ -264,7 +268,7 @@ def test_requests_count_for_more() -> None:
     server = greeted()
     wholes = b"".join(frame(DATA, 1, 2 * i + 1, b"abc") for i in range(100))
     server.receive(b"".join(request(2 * i + 1, end=False) for i in range(100)))
-    assert len(server.receive(wholes, limit=160)) == 2 * 20
+    assert len(server.receive(wholes, limit=160)) == 20
 
 
 def test_what_takes_longer_than_the_limit_is_read_alone() -> None:
@@ -419,3 +423,39 @@ def test_a_frame_that_comes_byte_by_byte_is_joined_once(monkeypatch: pytest.Monk
     for i in range(len(whole)):
         server.receive(whole[i : i + 1])
     assert len(whole) <= joined <= 2 * len(whole)
+
+
+def test_a_whole_answer_is_the_bytes_of_its_three_frames() -> None:
+    message = b"of one message"
+    at_once, one_by_one = greeted(), greeted()
+    for server in (at_once, one_by_one):
+        server.receive(request(1) + request(3))
+    assert at_once.answer(3, BEFORE, message, AFTER)
+    answer(one_by_one, 3, HEADERS_BLOCK, framed(message), OK)
+    assert b"".join(at_once.take()) == b"".join(one_by_one.take())
+    assert at_once.open_streams == one_by_one.open_streams == 1
+    assert not at_once.answer(3, BEFORE, message, AFTER)  # it is answered
+    assert at_once.take() == []
+
+
+@pytest.mark.parametrize("narrow", ["stream", "connection", "frame", "held", "receiving", "queued"])
+def test_an_answer_that_cannot_be_sent_at_once_is_left_to_the_caller(narrow: str) -> None:
+    server = greeted()
+    size = 12 if narrow != "frame" else 16_384 - PREFIX + 1
+    if narrow == "stream":
+        server.receive(setting(4, PREFIX + size - 1))
+    server.receive(request(1, end=narrow != "receiving"))
+    if narrow == "connection":
+        server.receive(request(3))
+        server.send_data(3, bytes(65_535 - PREFIX - size + 1))
+    elif narrow == "held":
+        server.hold(True)
+    elif narrow == "queued":
+        server.receive(request(3) + window_update(1, 1 << 20) + window_update(3, 1 << 20))
+        server.send_data(1, bytes(100_000))
+        server.receive(window_update(0, 1 << 10))
+    server.take()
+    assert not server.answer(1, BEFORE, bytes(size), AFTER)
+    assert server.take() == []
+    if narrow in ("stream", "connection", "frame"):
+        assert server.answer(1, BEFORE, bytes(size - 1), AFTER)
