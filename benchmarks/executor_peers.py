@@ -4,9 +4,9 @@
 
     ENV/bin/python benchmarks/executor_peers.py NAME COUNT SECONDS
 
-A name is a key of `PEERS`. `makespan_s` is the time from the first submission to the last result,
-after a warm-up; `slept_s` is how long the tasks slept in sum, by their own clocks; `cpu_s` is the
-processor time of all processes of the executor, the calling program's included.
+Without arguments it prints the names. `makespan_s` is the time from the first submission to the
+last result, after a warm-up; `slept_s` is how long the tasks slept in sum, by their own clocks;
+`cpu_s` is the processor time of all processes of the executor, the calling program's included.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def by_submit(executor: Executor) -> Run:
 
 
 @contextlib.contextmanager
-def farm_model() -> Iterator[Any]:
-    """Serve the model with `farm serve`; yield it as the client sees it."""
+def served(source: str) -> Iterator[Any]:
+    """Run `farm serve` with the text of a model file; yield the model as the client sees it."""
     import farm
 
     with tempfile.TemporaryDirectory() as folder:
-        path, run = Path(folder) / "nap.py", Path(folder) / "run"
-        path.write_text(MODEL)
+        path, run = Path(folder) / "model.py", Path(folder) / "run"
+        path.write_text(source)
         options = ["--workers", str(WORKERS), "--port", "0", "--dir", str(run)]
         with subprocess.Popen(
             [sys.executable, "-m", "farm", "serve", str(path), *options],
@@ -92,7 +92,7 @@ def farm_model() -> Iterator[Any]:
                 with farm.connect(run, wait=START_S) as client:
                     while len(client.status()["workers"]) < WORKERS:
                         time.sleep(0.05)
-                    yield client.model("nap")
+                    yield client.model()
             finally:
                 server.terminate()
 
@@ -102,14 +102,14 @@ def farm_map() -> Iterator[Run]:
     """`RemoteModel.map` of an array of points."""
     import numpy as np
 
-    with farm_model() as model:
+    with served(MODEL) as model:
         yield lambda count, seconds: model.map(np.full((count, 1), seconds)).ravel().tolist()
 
 
 @contextlib.contextmanager
 def farm_submit() -> Iterator[Run]:
     """One `RemoteModel.submit` for each task."""
-    with farm_model() as model:
+    with served(MODEL) as model:
 
         def run(count: int, seconds: float) -> list[float]:
             futures = [model.submit([seconds]) for _ in range(count)]
@@ -219,7 +219,10 @@ def cpu_s(root: int) -> float:
 
 
 def main() -> None:
-    """Run one peer."""
+    """Run one peer; without arguments, print their names."""
+    if len(sys.argv) == 1:
+        print(*PEERS)
+        return
     name, count, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     root = os.getppid() if name == "mpi4py" else os.getpid()  # its workers are mpiexec's children
     with PEERS[name]() as run:

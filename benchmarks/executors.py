@@ -57,7 +57,7 @@ class Unable(Exception):
 def installed(folder: Path, packages: Sequence[str]) -> Path:
     """Return the Python of an environment with these packages, made if it is not there yet."""
     python, mark = folder / "bin" / "python", folder / "installed"
-    if not mark.exists() or mark.read_text().split() != list(packages):
+    if not mark.exists() or mark.read_text().splitlines() != list(packages):
         venv.create(folder, with_pip=True, clear=True)
         answer([str(python), "-m", "pip", "install", "--quiet", *packages], limit_s=INSTALL_S)
         mark.write_text("\n".join(packages))
