@@ -127,7 +127,7 @@ class Gathered:
     """The stage that joins calls which arrive in one turn of the event loop to one task.
 
     put_off: those of this turn; they are started at its end. open: the calls that have no outcome.
-    tasks: those without an outcome show whether a caller is alone.
+    were_several: calls were open at the last start. tasks: those without an outcome.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Gathered:
         context.listeners.on_joined.append(self._joined)
         context.listeners.on_left.append(self._left)
         self._unable: set[str] = set()  # workers that cannot split a run
-        self._were_several = False  # calls were open at the last start
+        self.were_several = False
         self._by_client: dict[tuple[object, ...], GatheredCalls] = {}
         self.put_off: list[GatheredCalls] = []
         self.open: dict[TaskId, GatheredCalls] = {}
@@ -151,14 +151,8 @@ class Gathered:
     ) -> TaskId:
         """Keep a call to the end of the turn, or start it now. Raises FarmError."""
         group = None
-        # A lone caller pays nothing for the chance of company. A call stays alone if it has
-        # many rows, belongs to a chain, or is followed in logs.
-        if (
-            (self._were_several or self._tasks)
-            and (call.rows is None or call.rows == 1)
-            and hints.chain is None
-            and not hints.call_id
-        ):
+        # A call stays alone if it has many rows, belongs to a chain, or is followed in logs.
+        if (call.rows is None or call.rows == 1) and hints.chain is None and not hints.call_id:
             key = call.model, call.operation, hints.client
             group = self._by_client.get(key)
             if group is None or not group.takes(call, hints):
@@ -209,7 +203,7 @@ class Gathered:
         """Start the new calls; one that cannot be accepted gets its error."""
         groups, self.put_off = self.put_off, []
         self._by_client.clear()
-        self._were_several = len(self.open) + len(self._tasks) > 1
+        self.were_several = len(self.open) + len(self._tasks) > 1
         now = time.monotonic()
         for group in groups:
             if not group.is_wanted(0, len(group)):

@@ -58,7 +58,7 @@ class Stages:
         if memory is not None and memory.reuses:
             self._waiting: Tasks | Reusing = Reusing(context, memory, self.feeder, self.tasks)
             self._pairs = Pairs(context, self._waiting)
-            self._inner: CallStage = self._waiting
+            self._gathering: Gathered | None = None
             self.gathered: Sized = ()
             self._found: Sized = self._waiting.put_off  # calls that are answered next
             self._ends: tuple[Gathered | Feeder | Tasks, ...] = self.feeder, self.tasks
@@ -66,11 +66,11 @@ class Stages:
         else:
             self._waiting = self.tasks
             self._pairs = Pairs(context, self.tasks)
-            self._inner = gathered = Gathered(context, self.feeder, self.tasks.open, self.tasks)
-            self.gathered = gathered.open
+            self._gathering = Gathered(context, self.feeder, self.tasks.open, self.tasks)
+            self.gathered = self._gathering.open
             self._found = ()
-            self._ends = gathered, self.feeder, self.tasks
-            context.turns.each_turn(gathered, self.feeder)
+            self._ends = self._gathering, self.feeder, self.tasks
+            context.turns.each_turn(self._gathering, self.feeder)
 
     def start_call(self, call: Call, hints: Hints, on_done: OnDone) -> TaskId:
         """Start a call without waiting; `on_done` receives its outcome later, exactly once.
@@ -99,7 +99,11 @@ class Stages:
                 return self._pairs.start(call, hints, on_done, now)
             if is_long and call.operation is Operation.EVALUATE:
                 return self.feeder.begin_call(call, hints, on_done, now, self._waiting)
-            return self._inner.start(call, hints, on_done, now)
+            gathering = self._gathering
+            # A lone caller pays nothing for the chance of company.
+            if gathering is not None and (gathering.were_several or self.tasks.open):
+                return gathering.start(call, hints, on_done, now)
+            return self._waiting.start(call, hints, on_done, now)
         except (Overloaded, Unavailable) as error:
             if not self.closed:
                 self.context.listeners.ended.refused(call, hints, error)
@@ -122,7 +126,7 @@ class Stages:
 
     def cancel(self, task_id: TaskId) -> bool:
         """Cancel a call, and its parts: its outcome is not reported. False if it is not open."""
-        stages = self._inner, self.feeder, self._pairs
+        stages = self._gathering or self._waiting, self.feeder, self._pairs
         return any(stage.cancel(task_id) for stage in stages)
 
     async def cancel_waiting(self, arguments: Mapping[str, str]) -> dict[str, Any]:

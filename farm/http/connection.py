@@ -28,7 +28,7 @@ from farm.http.connections import (
     HttpTimeouts,
     Stage,
 )
-from farm.http.exchange import STATUS_LINES, Exchange, Routes
+from farm.http.exchange import STATUS_LINES, Beginning, Exchange, Routes
 from farm.http.reader import HttpFault, Reader, RequestHead
 from farm.http.request import ErrorForm, Handler, json_error
 from farm.http.turns import PORTION_BYTES, Buffer, Portions, Turns
@@ -109,7 +109,7 @@ class HttpConnection(Portions):
         self.transport: Any  # uvloop's and asyncio's transports have no useful common type
         self._reader = Reader()
         self._exchange: Exchange | None = None
-        self._before: Exchange | None = None  # a request with the same head begins like it
+        self._alike: Beginning | None = None  # of a request with the last one's head
         self._requests = 0
         self._advancing = False
         self._queued = False  # waits for another turn of the loop
@@ -142,7 +142,7 @@ class HttpConnection(Portions):
         self.served.connections.discard(self)
         if self._exchange is not None:
             self._exchange.client_left()
-        self._exchange = self._before = None
+        self._exchange = self._alike = None
         self._reader.close()
         self.resume_writing()
 
@@ -159,13 +159,13 @@ class HttpConnection(Portions):
             else:
                 self._pause(self._rests)
             return
-        alike = self._before
+        alike = self._alike
         if alike is not None and self._exchange is None and not (self._rests or self._queued):
             body = self._reader.alike(data) if self.phase == OPEN and self._unsent is None else None
             if body is not None:
                 self._tiny_parts = 0
                 self._wants_input = False
-                self._exchange = self._before = alike.again(body)
+                self._exchange = Exchange(*alike, body)
                 self._exchange.complete()
                 return
         self._reader.feed(data)
@@ -337,7 +337,7 @@ class HttpConnection(Portions):
         self._exchange = exchange = Exchange(self, handler, head, path, front.max_body_bytes)
         if exchange.begin(front.access):
             self.let_in = True
-        self._before = exchange if exchange.may_be_alike else None
+        self._alike = exchange.beginning
         if self._reader.whole:
             exchange.complete()
 

@@ -59,6 +59,10 @@ class Routes(Protocol):
         """Cancel the applications' answers; return the tasks that still have to end."""
 
 
+Beginning = tuple["HttpConnection", Handler | Application, RequestHead, str, int, str]
+"""The arguments of an `Exchange`, without its body."""
+
+
 class Exchange:
     """Collects a request, has a handler or an application answer it, and sends the answer.
 
@@ -143,15 +147,13 @@ class Exchange:
     # The request
 
     @property
-    def may_be_alike(self) -> bool:
-        """Whether the client's next request, if it has the same head, may begin as this one did."""
-        head, plain = self.head, self._span is None and self._share is None and not self.status
-        return plain and bool(head.length) and _UNLIKE.isdisjoint(head.headers)
-
-    def again(self, body: bytes) -> Exchange:
-        """Return the client's next request, which has the same head and begins as this one did."""
-        about = self._connection, self._handler, self.head, self._path, self._limit
-        return Exchange(*about, self._user, body)
+    def beginning(self) -> Beginning | None:
+        """How the client's next request begins if it has the same head; None: not known."""
+        head = self.head
+        plain = self._span is None and self._share is None and not self.status
+        if not (plain and head.length and _UNLIKE.isdisjoint(head.headers)):
+            return None
+        return self._connection, self._handler, head, self._path, self._limit, self._user
 
     def begin(self, access: Access) -> bool:
         """Check the head, and refuse the request or prepare for its body.

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from farm.scheduler.accounts import united
 from farm.scheduler.phases import OPEN, WorkerPhase
@@ -339,18 +340,16 @@ def depth_for(head: Task) -> int:
     return 1 + prefetch
 
 
+@dataclass(eq=False, slots=True)
 class Room:
     """Where `fill` may send calls now: the workers of `pools`.
 
     limits: of pools that an earlier call waits for, the level below which later ones may load them.
     """
 
-    __slots__ = ("limits", "now", "pools")
-
-    def __init__(self, pools: Collection[Pool], now: float, limits: dict[Pool, int]) -> None:
-        self.pools = pools
-        self.now = now
-        self.limits = limits
+    pools: Collection[Pool]
+    now: float
+    limits: dict[Pool, int]
 
     def takes(self, queue: Queue) -> bool:
         """Whether any worker takes calls of `queue` at all, checked cheaply."""

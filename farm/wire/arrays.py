@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
@@ -25,6 +26,7 @@ _DTYPES = {
 """Supported types of entries: plain numbers of a size that all machines agree on."""
 
 
+@dataclass(slots=True)
 class ArrayWriter:
     """Collects the arrays of one message and returns the place of each: [dtype, shape, at].
 
@@ -32,12 +34,9 @@ class ArrayWriter:
     k-th, counted from 1.
     """
 
-    __slots__ = ("inline", "large", "length")
-
-    def __init__(self) -> None:
-        self.inline: list[bytes] = []
-        self.length = 0
-        self.large: list[Array] = []
+    inline: list[bytes] = field(default_factory=list)
+    length: int = 0
+    large: list[Array] = field(default_factory=list)
 
     def put(self, array: Array) -> list[Any]:
         """Add an array. Raises TypeError if its entries are neither plain numbers nor bytes."""

@@ -23,24 +23,24 @@ from tests.support.lone_caller import (
 )
 
 ALONE = {
-    "farm": (283, 144),
-    "kserve": (364, 191),
-    "grpc": (434, 218),
-    "graphpipe": (290, 148),
-    "mip": (383, 188),
+    "farm": (254, 130),
+    "kserve": (334, 177),
+    "grpc": (326, 174),
+    "graphpipe": (261, 134),
+    "mip": (355, 175),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 
-NATIVE, NATIVE_CLIENT = (332, 157), (156, 72)
+NATIVE, NATIVE_CLIENT = (303, 143), (156, 72)
 """The same of `model(x)` of farm's own client: of the front door, and of the calling thread."""
 
 CALLERS = 64
 AMONG_MANY = {
-    "farm": (134, 64),
-    "kserve": (209, 109),
-    "grpc": (251, 123),
-    "graphpipe": (133, 66),
-    "mip": (284, 134),
+    "farm": (96, 46),
+    "kserve": (177, 93),
+    "grpc": (167, 89),
+    "graphpipe": (101, 49),
+    "mip": (267, 126),
 }
 """The same of each of so many callers, who call at the same time."""
 
