@@ -44,8 +44,9 @@ AMONG_MANY = {
 }
 """The same of each of so many callers, who call at the same time."""
 
-MORE = 3
-"""A number may rise by so many, as when a timer rings."""
+MORE, MORE_AMONG_MANY = 3, 20
+"""A number may rise by so many, as when a timer rings. How many calls run as one task depends on
+how long the model took in the runs before."""
 
 ROUNDS, REQUESTS = 3, 160
 
@@ -76,7 +77,7 @@ def test_a_call_among_many_costs_no_more(counting: CountingFarm, protocol: str) 
             FunctionCalls.of(profiled(counting.pid, callers, counting.profile, requests), requests)
             for _ in range(ROUNDS)
         ]
-    check(counts, AMONG_MANY[protocol])
+    check(counts, AMONG_MANY[protocol], MORE_AMONG_MANY)
 
 
 def test_a_lone_call_of_the_native_client_costs_no_more(counting: CountingFarm) -> None:
@@ -92,7 +93,7 @@ def test_a_lone_call_of_the_native_client_costs_no_more(counting: CountingFarm) 
     check(there, NATIVE)
 
 
-def check(counts: list[FunctionCalls], most: tuple[int, int]) -> None:
+def check(counts: list[FunctionCalls], most: tuple[int, int], more: int = MORE) -> None:
     """Check the least of some rounds."""
-    assert min(count.all for count in counts) <= most[0] + MORE
-    assert min(count.own for count in counts) <= most[1] + MORE
+    assert min(count.all for count in counts) <= most[0] + more
+    assert min(count.own for count in counts) <= most[1] + more
