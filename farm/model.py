@@ -248,10 +248,8 @@ def check_call(call: Call, info: ModelInfo) -> None:
                 f"{tensor.shape if call.rows is None else (call.rows, *tensor.shape)}"
             )
         if array.dtype != tensor.dtype and not casts(array.dtype, numpy_dtype(tensor.dtype)):
-            raise InvalidInput(
-                f"input {i} ({tensor.name!r}) is {array.dtype}, "
-                f"model {name!r} expects {tensor.dtype}"
-            )
+            text = f"input {i} ({tensor.name!r}) is {array.dtype}, model {name!r} expects"
+            raise InvalidInput(f"{text} {tensor.dtype}")
         if array.dtype != tensor.dtype and (entry := unfit(array, numpy_dtype(tensor.dtype))):
             raise InvalidInput(
                 f"input {i} ({tensor.name!r}) holds {entry}, which the type {tensor.dtype} that "

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 import httptools
 
 from farm.bodies.held import HeldBytes, Share
-from farm.http.asgi import Application
 from farm.http.call_ids import NOTHING_NAMED, Naming
 from farm.http.connections import (
     CLIENT_ENDS,
@@ -28,9 +27,9 @@ from farm.http.connections import (
     HttpTimeouts,
     Stage,
 )
-from farm.http.exchange import STATUS_LINES, Beginning, Exchange, Routes
+from farm.http.exchange import STATUS_LINES, Beginning, Exchange, Route, Routes
 from farm.http.reader import HttpFault, Reader, RequestHead
-from farm.http.request import ErrorForm, Handler, json_error
+from farm.http.request import ErrorForm, json_error
 from farm.http.turns import PORTION_BYTES, Buffer, Portions, Turns
 from farm.machine.peer import Peer
 from farm.machine.traffic import Traffic
@@ -332,17 +331,16 @@ class HttpConnection(Portions):
 
     def _open(self, head: RequestHead) -> None:
         self._tiny_parts = 0
-        path, handler = self._route(head.target)
-        front = self.served.front
-        self._exchange = exchange = Exchange(self, handler, head, path, front.max_body_bytes)
+        front, route = self.served.front, self._route(head.target)
+        self._exchange = exchange = Exchange(self, head, route, front.max_body_bytes)
         if exchange.begin(front.access):
             self.let_in = True
         self._alike = exchange.beginning
         if self._reader.whole:
             exchange.complete()
 
-    def _route(self, target: bytes) -> tuple[str, Handler | Application]:
-        """Return the path as its handler knows it, and its handler or application. Raises Fault."""
+    def _route(self, target: bytes) -> Route:
+        """Return the handler or application for a target. Raises Fault."""
         front = self.served.front
         path = target.decode("latin-1")
         handler = front.handler(path)

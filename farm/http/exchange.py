@@ -59,7 +59,10 @@ class Routes(Protocol):
         """Cancel the applications' answers; return the tasks that still have to end."""
 
 
-Beginning = tuple["HttpConnection", Handler | Application, RequestHead, str, int, str]
+Route = tuple[str, Handler | Application]
+"""The path of a request, as its handler or application knows it, and this."""
+
+Beginning = tuple["HttpConnection", RequestHead, Route, int, str]
 """The arguments of an `Exchange`, without its body."""
 
 
@@ -94,14 +97,13 @@ class Exchange:
     def __init__(
         self,
         connection: HttpConnection,
-        handler: Handler | Application,
         head: RequestHead,
-        path: str,
+        route: Route,
         limit: int,
         user: str = "",
         body: bytes = b"",
     ) -> None:
-        """path: as the handler knows it; limit: largest size of the body, in bytes.
+        """limit: largest size of the body, in bytes.
 
         user: its Basic name, once that is checked. body: all of it, or nothing yet.
         """
@@ -112,8 +114,7 @@ class Exchange:
         self.size = len(body)
         self.passed_over = 0
         self._connection = connection
-        self._handler = handler
-        self._path = path
+        self._path, self._handler = route
         self._limit = limit
         self._body: bytes | Gathering = body  # bytes: the whole of it
         self._chunked = False
@@ -153,7 +154,7 @@ class Exchange:
         plain = self._span is None and self._share is None and not self.status
         if not (plain and head.length and _UNLIKE.isdisjoint(head.headers)):
             return None
-        return self._connection, self._handler, head, self._path, self._limit, self._user
+        return self._connection, head, (self._path, self._handler), self._limit, self._user
 
     def begin(self, access: Access) -> bool:
         """Check the head, and refuse the request or prepare for its body.

@@ -65,7 +65,6 @@ class Scheduler:
         self._open = OpenTasks(retries)
         self._ids = cast(Iterator[TaskId], count(first_task))
         self._workers: dict[WorkerId, Worker] = {}
-        self._several = False
         self._models: dict[str, ModelQueues] = {}
         limits = max_queued, max_queued_per_client
         self.view = View(self._open, self._workers, self._models, first_task, limits)
@@ -189,7 +188,6 @@ class Scheduler:
         end = min(end_at_most(ends_at), self._ends_at)
         worker = Worker(worker_id, pool, host, slots, end, end - now, Answers(now, now), ends_runs)
         self._workers[worker_id] = worker
-        self._several = len(self._workers) > 1  # so that a call may have a copy
         pool.add(worker)
         self._open.to_fill[pool] = None
 
@@ -217,7 +215,6 @@ class Scheduler:
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
-        self._several = len(self._workers) > 1
         guilty = set() if drained else may_be_guilty(worker, running, cause)
         held = list(released(worker, list(worker.held)))
         worker.leave()
@@ -401,7 +398,7 @@ class Scheduler:
                 donors = [pool for pool in self._pools.values() if pool.behind]
                 asks = [for_idle(pool, donors, now) for pool in pools]
                 out += [ask for ask in asks if ask is not None]
-            if copies.look_at is NEVER and self._several:
+            if copies.look_at is NEVER and len(self._workers) > 1:
                 for pool in pools:
                     if pool.occupied & 1:
                         copies.look_soon(now)

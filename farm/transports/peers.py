@@ -265,30 +265,26 @@ class Peers:
         Call it within `LoopTurns.act_on`.
         """
         self._traffic.receives_message(frames)
-        agenda = self._agenda
-        if line.name in self.behind or agenda.left <= 0:
-            agenda.add(line.name, self._later(line, frames))
-            return
-        rest = self._begin(line, frames)
-        if rest is None:
-            agenda.did(1)
+        if line.name in self.behind or self._agenda.left <= 0:
+            self._agenda.add(line.name, self._later(line, frames))
+        elif (rest := self._begin(line, frames)) is not None:
+            self._agenda.add(line.name, rest)
         else:
-            agenda.add(line.name, self._go_on(line, rest))
+            self._agenda.did(1)
 
     def _later(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:
-        rest = self._begin(line, frames)
-        if rest is not None:
-            yield from self._go_on(line, rest)
+        yield from self._begin(line, frames) or ()
 
     def _begin(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps | None:
         """Process a message; return what is left of a long one."""
         try:
             if line.is_client and frames:
                 wire_bounds.check(frames[0])
-            return self._received(line, wire.decode(frames))
+            rest = self._received(line, wire.decode(frames))
         except Exception as error:
             self._failed(line, error)
             return None
+        return None if rest is None else self._go_on(line, rest)
 
     def _go_on(self, line: PeerLine, rest: Steps) -> Steps:
         try:
@@ -343,27 +339,27 @@ class Peers:
         pieces = wire.decode_some_answers(message)
         if not isinstance(pieces, list):
             return self._finished_some(worker, peer, pieces)
-        self._finished(worker, peer, pieces[0])
-        if peer is not None:
-            peer.heard += 1
+        self._finished(worker, peer, pieces[0], heard=1)
         return None
 
     def _finished_some(
         self, worker: WorkerId, peer: _JoinedWorker | None, pieces: Iterable[wire.Answers]
     ) -> Steps:
         for answers in pieces:
-            self._finished(worker, peer, answers)
-            yield len(answers)
-        if peer is not None:
-            peer.heard += 1
+            yield self._finished(worker, peer, answers, heard=0)
+        self._finished(worker, peer, [], heard=1)
 
-    def _finished(self, worker: WorkerId, peer: _JoinedWorker | None, some: wire.Answers) -> None:
+    def _finished(
+        self, worker: WorkerId, peer: _JoinedWorker | None, some: wire.Answers, *, heard: int
+    ) -> int:
         answers = cast(list[tuple[TaskId, wire.Outcome]], some)
         if peer is not None:
+            peer.heard += heard
             for task_id, outcome in answers:
                 if isinstance(outcome, FarmError) or not outcome.more:
                     peer.out.pop(task_id, None)
         self._dispatcher.finished(worker, answers)
+        return len(answers)
 
     def _said(self, peer: _JoinedWorker, message: Message) -> None:
         """Process a message from a worker that has joined."""

@@ -23,7 +23,7 @@ from tests.support.lone_caller import (
 )
 
 ALONE = {
-    "farm": (254, 130),
+    "farm": (257, 130),
     "kserve": (334, 177),
     "grpc": (326, 174),
     "graphpipe": (261, 134),

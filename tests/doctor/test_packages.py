@@ -117,7 +117,7 @@ ONE_THREAD = "; farm's front door has one thread, which is slower without the GI
             ONE_THREAD,
         ),
         ({"CONFIG_ARGS": "'--with-lto=full'", "PGO_PROF_USE_FLAG": ""}, "no PGO, LTO", SLOW),
-        ({"CONFIG_ARGS": BOTH, "PGO_PROF_USE_FLAG": ""}, "PGO, LTO", ""),
+        ({"CONFIG_ARGS": "'--enable-optimizations'", "PGO_PROF_USE_FLAG": ""}, "PGO, no LTO", ""),
         ({"CONFIG_ARGS": BOTH, "Py_GIL_DISABLED": 1}, "free-threaded, PGO, LTO", ONE_THREAD),
         (
             {"CONFIG_ARGS": "'--disable-gil'", "Py_GIL_DISABLED": 1},
