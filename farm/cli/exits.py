@@ -11,21 +11,8 @@ from collections.abc import Iterator
 
 import click
 
-from farm.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    FarmError,
-    InvalidInput,
-    InvalidOutput,
-    InvalidRequest,
-    ModelFailed,
-    ModelNotFound,
-    Overloaded,
-    TimeLimitExceeded,
-    Unavailable,
-    UnsupportedFeature,
-    WorkerLost,
-)
+from farm import errors
+from farm.errors import FarmError, Unavailable
 
 DONE = 0
 FAILURES = 1
@@ -57,18 +44,18 @@ TABLE = {
 """The meaning of each exit status. 128 + N further means: ended by signal N."""
 
 OF_ERROR: dict[type[FarmError], int] = {
-    InvalidRequest: USAGE,
-    InvalidInput: USAGE,
-    ModelNotFound: USAGE,
-    UnsupportedFeature: USAGE,
-    ModelFailed: MODEL_FAILED,
-    InvalidOutput: MODEL_FAILED,
-    WorkerLost: WORKER_LOST,
-    TimeLimitExceeded: TIME_OUT,
-    DeadlineExceeded: TIME_OUT,
-    Cancelled: CANCELLED,
-    Overloaded: UNREACHABLE,
-    Unavailable: UNREACHABLE,
+    errors.InvalidRequest: USAGE,
+    errors.InvalidInput: USAGE,
+    errors.ModelNotFound: USAGE,
+    errors.UnsupportedFeature: USAGE,
+    errors.ModelFailed: MODEL_FAILED,
+    errors.InvalidOutput: MODEL_FAILED,
+    errors.WorkerLost: WORKER_LOST,
+    errors.TimeLimitExceeded: TIME_OUT,
+    errors.DeadlineExceeded: TIME_OUT,
+    errors.Cancelled: CANCELLED,
+    errors.Overloaded: UNREACHABLE,
+    errors.Unavailable: UNREACHABLE,
 }
 """The exit status of a command that ends with an error of this class, or of one derived from it."""
 

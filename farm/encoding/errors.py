@@ -7,39 +7,35 @@ from types import MappingProxyType
 
 import orjson
 
+from farm import errors
 from farm.encoding.json_numbers import parse
 from farm.errors import (
-    Cancelled,
     DeadlineExceeded,
     FarmError,
     InvalidInput,
-    InvalidOutput,
     InvalidRequest,
     ModelFailed,
     ModelNotFound,
-    Overloaded,
-    TimeLimitExceeded,
     Unavailable,
     UnsupportedFeature,
-    WorkerLost,
     shortened,
 )
 
 ERRORS: Mapping[type[FarmError], tuple[str, int]] = MappingProxyType(
     {
-        InvalidRequest: ("InvalidInput", 400),
-        InvalidInput: ("InvalidInput", 400),
-        ModelNotFound: ("ModelNotFound", 400),
-        UnsupportedFeature: ("UnsupportedFeature", 400),
-        InvalidOutput: ("InvalidOutput", 500),
+        errors.InvalidRequest: ("InvalidInput", 400),
+        errors.InvalidInput: ("InvalidInput", 400),
+        errors.ModelNotFound: ("ModelNotFound", 400),
+        errors.UnsupportedFeature: ("UnsupportedFeature", 400),
+        errors.InvalidOutput: ("InvalidOutput", 500),
         # UM-Bridge defines no types for the following errors; its clients accept any.
-        ModelFailed: ("ModelFailed", 500),
-        WorkerLost: ("WorkerLost", 500),
-        TimeLimitExceeded: ("TimeLimitExceeded", 500),
-        DeadlineExceeded: ("DeadlineExceeded", 504),
-        Cancelled: ("Cancelled", 503),
-        Overloaded: ("Overloaded", 503),
-        Unavailable: ("Unavailable", 503),
+        errors.ModelFailed: ("ModelFailed", 500),
+        errors.WorkerLost: ("WorkerLost", 500),
+        errors.TimeLimitExceeded: ("TimeLimitExceeded", 500),
+        errors.DeadlineExceeded: ("DeadlineExceeded", 504),
+        errors.Cancelled: ("Cancelled", 503),
+        errors.Overloaded: ("Overloaded", 503),
+        errors.Unavailable: ("Unavailable", 503),
     }
 )
 """The error type and HTTP status for each class of errors."""

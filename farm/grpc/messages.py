@@ -11,22 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from farm import errors
 from farm.bodies.body import HeldBody
-from farm.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    FarmError,
-    InvalidInput,
-    InvalidOutput,
-    InvalidRequest,
-    ModelFailed,
-    ModelNotFound,
-    Overloaded,
-    TimeLimitExceeded,
-    Unavailable,
-    UnsupportedFeature,
-    WorkerLost,
-)
+from farm.errors import FarmError
 from farm.grpc.frames import END_HEADERS, END_STREAM, PREFIX, frame, literal
 from farm.grpc.frames import HEADERS as HEADERS_FRAME
 
@@ -47,18 +34,18 @@ STATUSES: Mapping[str, int] = MappingProxyType(
 
 ERRORS: Mapping[type[FarmError], str] = MappingProxyType(
     {
-        InvalidRequest: "INVALID_ARGUMENT",
-        InvalidInput: "INVALID_ARGUMENT",
-        ModelNotFound: "NOT_FOUND",
-        UnsupportedFeature: "UNIMPLEMENTED",
-        ModelFailed: "INTERNAL",
-        InvalidOutput: "INTERNAL",
-        WorkerLost: "INTERNAL",
-        TimeLimitExceeded: "INTERNAL",
-        DeadlineExceeded: "DEADLINE_EXCEEDED",
-        Cancelled: "CANCELLED",
-        Overloaded: "UNAVAILABLE",
-        Unavailable: "UNAVAILABLE",
+        errors.InvalidRequest: "INVALID_ARGUMENT",
+        errors.InvalidInput: "INVALID_ARGUMENT",
+        errors.ModelNotFound: "NOT_FOUND",
+        errors.UnsupportedFeature: "UNIMPLEMENTED",
+        errors.ModelFailed: "INTERNAL",
+        errors.InvalidOutput: "INTERNAL",
+        errors.WorkerLost: "INTERNAL",
+        errors.TimeLimitExceeded: "INTERNAL",
+        errors.DeadlineExceeded: "DEADLINE_EXCEEDED",
+        errors.Cancelled: "CANCELLED",
+        errors.Overloaded: "UNAVAILABLE",
+        errors.Unavailable: "UNAVAILABLE",
     }
 )
 """The status that answers each error."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from farm import errors
 from farm.call import (
     BYTES,
     EMPTY_CONFIG,
@@ -30,21 +31,7 @@ from farm.call import (
 )
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.encoding.tensors import check_rows, rows_of, shown, unlike_rows
-from farm.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    FarmError,
-    InvalidInput,
-    InvalidOutput,
-    InvalidRequest,
-    ModelFailed,
-    ModelNotFound,
-    Overloaded,
-    TimeLimitExceeded,
-    Unavailable,
-    UnsupportedFeature,
-    WorkerLost,
-)
+from farm.errors import FarmError, InvalidRequest, UnsupportedFeature
 from farm.protocols.graphpipe.flatbuffer import FlatTable, root, text_of
 from farm.protocols.graphpipe.flatbuffer_writer import Int64, Int64s, TableToWrite, UInt8, write
 from farm.protocols.graphpipe.tensors import (
@@ -74,18 +61,18 @@ MOST_NAMES = 4096
 
 ERRORS: Mapping[type[FarmError], TypeCode] = MappingProxyType(
     {
-        InvalidRequest: TypeCode.MALFORMED,
-        InvalidInput: TypeCode.SHAPE,
-        ModelNotFound: TypeCode.OVERLOADED,
-        UnsupportedFeature: TypeCode.REQUEST_TYPE,
-        ModelFailed: TypeCode.MODEL,
-        InvalidOutput: TypeCode.MODEL,
-        WorkerLost: TypeCode.MODEL,
-        TimeLimitExceeded: TypeCode.TIMEOUT,
-        DeadlineExceeded: TypeCode.TIMEOUT,
-        Cancelled: TypeCode.OVERLOADED,
-        Overloaded: TypeCode.OVERLOADED,
-        Unavailable: TypeCode.OVERLOADED,
+        errors.InvalidRequest: TypeCode.MALFORMED,
+        errors.InvalidInput: TypeCode.SHAPE,
+        errors.ModelNotFound: TypeCode.OVERLOADED,
+        errors.UnsupportedFeature: TypeCode.REQUEST_TYPE,
+        errors.ModelFailed: TypeCode.MODEL,
+        errors.InvalidOutput: TypeCode.MODEL,
+        errors.WorkerLost: TypeCode.MODEL,
+        errors.TimeLimitExceeded: TypeCode.TIMEOUT,
+        errors.DeadlineExceeded: TypeCode.TIMEOUT,
+        errors.Cancelled: TypeCode.OVERLOADED,
+        errors.Overloaded: TypeCode.OVERLOADED,
+        errors.Unavailable: TypeCode.OVERLOADED,
     }
 )
 """The code of each error that does not carry one. ModelNotFound arises after the path was resolved

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from farm import errors
 from farm.call import (
     EMPTY_CONFIG,
     Array,
@@ -29,21 +30,7 @@ from farm.call import (
 )
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.encoding.tensors import check_rows, rows_of, shown, unlike_rows
-from farm.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    FarmError,
-    InvalidInput,
-    InvalidOutput,
-    InvalidRequest,
-    ModelFailed,
-    ModelNotFound,
-    Overloaded,
-    TimeLimitExceeded,
-    Unavailable,
-    UnsupportedFeature,
-    WorkerLost,
-)
+from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.protocols.kserve.classification import class_count_of
 from farm.protocols.kserve.content_types import (
     OF_REQUESTS,
@@ -66,18 +53,18 @@ NO_PARAMETERS: Parameters = MappingProxyType({})
 
 ERRORS: Mapping[type[FarmError], int] = MappingProxyType(
     {
-        InvalidRequest: 400,
-        InvalidInput: 400,
-        ModelNotFound: 404,
-        UnsupportedFeature: 501,
-        ModelFailed: 500,
-        InvalidOutput: 500,
-        WorkerLost: 500,
-        TimeLimitExceeded: 500,
-        DeadlineExceeded: 504,
-        Cancelled: 503,
-        Overloaded: 503,
-        Unavailable: 503,
+        errors.InvalidRequest: 400,
+        errors.InvalidInput: 400,
+        errors.ModelNotFound: 404,
+        errors.UnsupportedFeature: 501,
+        errors.ModelFailed: 500,
+        errors.InvalidOutput: 500,
+        errors.WorkerLost: 500,
+        errors.TimeLimitExceeded: 500,
+        errors.DeadlineExceeded: 504,
+        errors.Cancelled: 503,
+        errors.Overloaded: 503,
+        errors.Unavailable: 503,
     }
 )
 """The HTTP status that answers each error; `farm.grpc.messages.ERRORS` has those of gRPC."""

@@ -12,20 +12,14 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from farm import errors
 from farm.errors import (
-    Cancelled,
-    DeadlineExceeded,
     FarmError,
     InvalidInput,
     InvalidOutput,
     InvalidRequest,
     ModelFailed,
-    ModelNotFound,
-    Overloaded,
-    TimeLimitExceeded,
-    Unavailable,
     UnsupportedFeature,
-    WorkerLost,
 )
 
 VERSION = 0
@@ -57,18 +51,18 @@ class ErrorCode(IntEnum):
 
 ERRORS: Mapping[type[FarmError], ErrorCode] = MappingProxyType(
     {
-        InvalidRequest: ErrorCode.INTERNAL,
-        InvalidInput: ErrorCode.SHAPE,
-        ModelNotFound: ErrorCode.METHOD,
-        UnsupportedFeature: ErrorCode.METHOD,
-        ModelFailed: ErrorCode.INTERNAL,
-        InvalidOutput: ErrorCode.INTERNAL,
-        WorkerLost: ErrorCode.INTERNAL,
-        TimeLimitExceeded: ErrorCode.INTERNAL,
-        DeadlineExceeded: ErrorCode.INTERNAL,
-        Cancelled: ErrorCode.INTERNAL,
-        Overloaded: ErrorCode.INTERNAL,
-        Unavailable: ErrorCode.INTERNAL,
+        errors.InvalidRequest: ErrorCode.INTERNAL,
+        errors.InvalidInput: ErrorCode.SHAPE,
+        errors.ModelNotFound: ErrorCode.METHOD,
+        errors.UnsupportedFeature: ErrorCode.METHOD,
+        errors.ModelFailed: ErrorCode.INTERNAL,
+        errors.InvalidOutput: ErrorCode.INTERNAL,
+        errors.WorkerLost: ErrorCode.INTERNAL,
+        errors.TimeLimitExceeded: ErrorCode.INTERNAL,
+        errors.DeadlineExceeded: ErrorCode.INTERNAL,
+        errors.Cancelled: ErrorCode.INTERNAL,
+        errors.Overloaded: ErrorCode.INTERNAL,
+        errors.Unavailable: ErrorCode.INTERNAL,
     }
 )
 """The code that answers each error."""
