@@ -277,14 +277,15 @@ class GrpcCall:
         if self._ended:
             return
         self._undo = None
-        if isinstance(answer, Exception):
-            self._fail_by(answer)
-        elif (
+        http2, stream = self._line.http2, self._stream
+        if (
             type(answer) is bytes
             and not self._call_id
-            and self._line.http2.answer(self._stream, BEFORE, answer, AFTER)
+            and http2.answer(stream, BEFORE, answer, AFTER)
         ):
             self._over("OK")  # the usual case
+        elif isinstance(answer, Exception):
+            self._fail_by(answer)
         else:
             self._send(answer)
             self._end(OK, "OK")

@@ -21,7 +21,7 @@ from farm.http.access import Access
 from farm.http.call_ids import NOTHING_NAMED, Naming
 from farm.http.connections import Connections
 from farm.http.exchange import COPIED_BYTES
-from farm.http.turns import PORTION_BYTES, Buffer, Portions, Turns
+from farm.http.turns import Buffer, Portions, Turns
 from farm.machine.peer import Peer
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class GrpcConnection(Portions):
         else:
             units = self._units
         self._receive(data, units)
-        if len(data) >= PORTION_BYTES:
+        if self._much:
             self._next_turn()
 
     def pause_writing(self) -> None:
@@ -195,7 +195,7 @@ class GrpcConnection(Portions):
         try:
             events = self.http2.receive(data, limit, alone=alone)
             # A call that is reset in the same bytes is not started: a start costs more than an end.
-            reset = {e.stream for e in events if type(e) is Reset} if len(events) > 3 else ()
+            reset = {e.stream for e in events if type(e) is Reset} if events[2:] else ()
             for event in events:
                 if event.stream not in reset or type(event) is Reset:
                     self._take(event)
@@ -221,11 +221,14 @@ class GrpcConnection(Portions):
 
     def _take(self, event: Event) -> None:
         if type(event) is Opened:
-            self._open(event)
+            if event.headers is self._known[0]:  # the usual case
+                self._calls[event.stream] = GrpcCall(self, event.stream, *self._known[1:])
+            else:
+                self._open(event)
             return
-        call = self._calls.get(event.stream)
-        if call is None:
+        if event.stream not in self._calls:
             return
+        call = self._calls[event.stream]
         try:
             if type(event) is Received:
                 call.received(event.data, ended=event.ended)
@@ -238,9 +241,6 @@ class GrpcConnection(Portions):
 
     def _open(self, opened: Opened) -> None:
         stream, headers, oversized = opened.stream, opened.headers, opened.oversized
-        if headers is self._known[0]:
-            self._calls[stream] = GrpcCall(self, stream, *self._known[1:])
-            return
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._refuse(stream, oversized)
             return
@@ -276,7 +276,8 @@ class GrpcConnection(Portions):
 
     def call_ended(self, stream: int) -> None:
         """The stream has ended."""
-        self._calls.pop(stream, None)
+        if stream in self._calls:
+            del self._calls[stream]
         if self._calls:
             self.flush_soon()
         else:
@@ -314,7 +315,7 @@ class GrpcConnection(Portions):
                 self._transport.write(b"".join(parts))
             else:
                 self._transport.writelines(parts)
-        if self.http2.can_send:
+        if self.http2.ready and self.http2.can_send:
             self._next_turn()
         elif self._ending and not self.http2.open_streams:
             self._transport.close()

@@ -139,7 +139,7 @@ class Http2Connection(Sending):
     @property
     def has_waiting(self) -> bool:
         """Whether an answer waits for a window."""
-        return bool(self._ready or self._blocked)
+        return bool(self.ready or self._blocked)
 
     @property
     def is_partial(self) -> bool:
@@ -176,11 +176,11 @@ class Http2Connection(Sending):
             self._frames(limit, alone, events)
         elif not self._greeted:
             self._greet(self._joined())  # another protocol may send fewer bytes than a preface
-        if self._ready and self.can_send:
+        if self.ready and self.can_send:
             used, drained = self.flush(limit)
             self.spent += used
             events += drained
-        self.busy = self._have >= self._want or (bool(self._ready) and self.can_send)
+        self.busy = self._have >= self._want or (bool(self.ready) and self.can_send)
         return events
 
     def _joined(self) -> bytes:

@@ -97,7 +97,7 @@ class Sending:
 
     def __init__(self) -> None:
         self._streams: dict[int, Stream] = {}
-        self._ready: OrderedDict[int, Stream] = OrderedDict()  # can send when their turn comes
+        self.ready: OrderedDict[int, Stream] = OrderedDict()  # can send when their turn comes
         self._blocked: OrderedDict[int, Stream] = OrderedDict()  # wait for their own windows
         self._closed: deque[int] = deque(maxlen=100)  # the last streams that ended
         self._cut_off: OrderedDict[int, None] = OrderedDict()  # reset by us: more frames may arrive
@@ -123,7 +123,7 @@ class Sending:
     @property
     def can_send(self) -> bool:
         """Whether an answer can be sent as soon as its turn comes."""
-        return bool(self._ready) and self._window > 0 and self._most > 0
+        return bool(self.ready) and self._window > 0 and self._most > 0
 
     def hold(self, held: bool) -> None:
         """Stop or resume sending bodies: the client does not read what was written."""
@@ -166,10 +166,10 @@ class Sending:
             return False
         self._window -= size
         self._timeouts += PER_MESSAGE + PER_ANSWER
-        number = LONG.pack(stream)
-        before = MESSAGE.pack(size >> 8, size & 0xFF, DATA, 0, stream, 0, size - PREFIX)
-        before = headers[:5] + number + headers[9:] + before
-        self.out.append(before + message + (end[:5] + number + end[9:]))
+        data = MESSAGE.pack(size >> 8, size & 0xFF, DATA, 0, stream, 0, size - PREFIX)
+        number = data[5:9]
+        data = headers[:5] + number + headers[9:] + data + message
+        self.out.append(data + (end[:5] + number + end[9:]))
         self._forget(stream)
         return True
 
@@ -190,7 +190,7 @@ class Sending:
         """Send queued data in about `limit` units; return units used and drained streams."""
         used, drained = 0, []
         while self.can_send and used < limit:
-            stream, of = self._ready.popitem(last=False)
+            stream, of = self.ready.popitem(last=False)
             frames = self._send_pending(stream, of)
             self._timeouts -= not frames
             used += PER_STREAM + frames
@@ -211,7 +211,7 @@ class Sending:
                 if of.window + self._first_window <= 0:
                     self._blocked[stream] = of
                 else:
-                    self._ready[stream] = of
+                    self.ready[stream] = of
                 return frames
             part = payload[:most]
             size = len(part)
@@ -227,7 +227,7 @@ class Sending:
             self._timeouts += PER_MESSAGE
             if not pending:
                 return frames + 1
-        self._ready[stream] = of
+        self.ready[stream] = of
         return AT_ONCE
 
     def _finish(self, stream: int, of: Stream, block: bytes) -> None:
@@ -244,8 +244,8 @@ class Sending:
     def _forget(self, stream: int) -> None:
         del self._streams[stream]
         self._closed.append(stream)
-        if self._ready or self._blocked:
-            self._ready.pop(stream, None)
+        if self.ready or self._blocked:
+            self.ready.pop(stream, None)
             self._blocked.pop(stream, None)
 
     def _cut(self, stream: int, code: int) -> None:
@@ -263,13 +263,13 @@ class Sending:
         self._widest = max(self._widest, of.window)
         window = of.window + self._first_window
         if window > 0 and self._blocked.pop(stream, None) is not None:
-            self._ready[stream] = of
+            self.ready[stream] = of
         return window
 
     def _set_first_window(self, size: int) -> int:
         """Change the initial window of all streams, also open ones; return the largest window."""
         if size > self._first_window and self._blocked:
-            self._ready.update(self._blocked)
+            self.ready.update(self._blocked)
             self._blocked.clear()
         self._first_window = size
         if self._widest + size > LARGEST_WINDOW:  # the widest stream may have sent since

@@ -171,9 +171,9 @@ def test_a_stream_that_ends_while_it_waits_leaves_nothing_behind() -> None:
     server.receive(window_update(3, 0))
     server.receive(setting(4, 50) + frame(RST_STREAM, 0, 5, bytes(4)))
     assert not server._blocked.keys() & {1, 3, 5}
-    assert not server._ready.keys() & {1, 3, 5}
+    assert not server.ready.keys() & {1, 3, 5}
     server.receive(setting(4, 100))
-    assert server.open_streams == len(server._ready) == len(server._blocked) == 0
+    assert server.open_streams == len(server.ready) == len(server._blocked) == 0
 
 
 def test_windows_are_those_of_a_plain_count() -> None:

@@ -53,11 +53,13 @@ class Repository:
         self._unloaded: set[str] = set()
         self._versions = Versions(())
         self._counted = 0
+        self._found: dict[tuple[str, str], str] = {}  # what `model` found since the last change
 
     def _all(self) -> Versions:
         models = self._backend.models()
         if len(models) != self._counted:  # a farm never forgets a model
             self._versions, self._counted = Versions(models), len(models)
+            self._found.clear()
         return self._versions
 
     # Questions
@@ -93,6 +95,9 @@ class Repository:
         Raises ModelNotFound, or Unavailable while it may yet come, and InvalidInput for a model or
         version that the dialect counts as a wrong argument.
         """
+        models = self._backend.models()
+        if len(models) == self._counted and (name, version) in self._found:
+            return models[self._found[name, version]]  # the usual case
         served_as = self._all().served_as(name, version, self._unloaded)
         if served_as is None:
             every = self._known(name)
@@ -100,9 +105,11 @@ class Repository:
             served_as = every.get(version)
             if served_as is None:
                 raise self._dialect.unknown_version(name, version, list(every))
+        elif served_as not in self._unloaded:
+            self._found[name, version] = served_as
         if served_as in self._unloaded:
             raise self._dialect.unloaded_model(name)
-        return self._backend.models()[served_as]
+        return models[served_as]
 
     def _known(self, name: str) -> Mapping[str, str]:
         """Return the whole names of a model's versions. Raises as `model`."""
@@ -167,6 +174,7 @@ class Repository:
                     "models are not changed from outside; start the farm with the model that it "
                     "should serve"
                 )
+        self._found.clear()
         self._unloaded.difference_update(self._to_change(name, "load").values())
 
     def unload(self, name: str, parameters: Parameters = NO_PARAMETERS) -> None:
@@ -179,6 +187,7 @@ class Repository:
             raise InvalidInput(
                 f"parameter {UNLOAD_DEPENDENTS} is {shown(dependents)}; expected true or false"
             )
+        self._found.clear()
         self._unloaded.update(self._to_change(name, "unload").values())
 
     def _to_change(self, name: str, verb: str) -> Mapping[str, str]:

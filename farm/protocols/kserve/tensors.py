@@ -51,7 +51,7 @@ MOST_DIMENSIONS = 32
 """Dimensions that every version of numpy supports."""
 
 _FIXED: dict[str, np.dtype[Any]] = {
-    kserve: np.dtype(farm).newbyteorder("<")
+    kserve: np.dtype(farm) if sys.byteorder == "little" else np.dtype(farm).newbyteorder("<")
     for kserve, farm in DATATYPES.items()
     if kserve not in (BF16, BYTES)
 }

@@ -196,6 +196,22 @@ def decode_infer(body: bytes) -> tuple[InferRequest, bool]:
     return infer_request(decode("inference.ModelInferRequest", body))
 
 
+def start_of_numbers(body: bytes, numbers: bytes) -> int:
+    """Return where the only raw contents of a ModelInferRequest begin; 0: not at its end.
+
+    All that is before them is whole fields, so that other numbers after it change nothing else.
+    """
+    kinds = _infer()
+    end = kinds.request(raw_input_contents=[numbers]).SerializeToString()
+    if not numbers or not body.endswith(end):
+        return 0
+    try:
+        before = kinds.request.FromString(body[: -len(end)])
+    except kinds.decode_error:
+        return 0
+    return 0 if before.raw_input_contents else len(body) - len(numbers)
+
+
 def infer_request(message: Any) -> tuple[InferRequest, bool]:
     """The same for a message that has been parsed."""
     given, raw = message.inputs, message.raw_input_contents

@@ -36,7 +36,8 @@ from farm.http.turns import Turns
 from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import GRPC, OPEN, OpenDialect
 from farm.protocols.kserve.grpc.codec import decode, encode, encode_infer, messages, parameters_of
-from farm.protocols.kserve.grpc.endpoint_stream import InferStream, StreamRequest, read_infer
+from farm.protocols.kserve.grpc.endpoint_stream import InferStream, read_infer
+from farm.protocols.kserve.grpc.known import KnownRequests, StreamRequest
 from farm.protocols.kserve.metadata import model_config, model_metadata, statistics_of
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
@@ -77,6 +78,7 @@ class KServeGrpc:
         self._backend = backend
         self._readers = readers
         self._repository = repository
+        self._known = KnownRequests()
         self._ending = asyncio.Event()
         # Schedules the decoding of long messages.
         self._turns = Turns(asyncio.get_running_loop(), 1)
@@ -138,7 +140,7 @@ class KServeGrpc:
     async def _answer_to(
         self, request: InferRequest, raw: bool, hints: Hints, carried: Carried | None
     ) -> Answer:
-        call, hints, wish, lead = await self.asked(request, hints)
+        call, hints, wish, lead, _ = await self.asked(request, hints)
         result = await self._backend.submit(call, hints)
         if carried is not None:
             wish, result = await carried.put(wish, result, lead)
@@ -154,16 +156,20 @@ class KServeGrpc:
         self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
     ) -> CancelCall | None:
         """Start an inference that needs nothing first; None: it has to wait for something."""
-        if len(body) > QUICK_BYTES:
+        known = self._known.find(body)
+        if known is None and len(body) > QUICK_BYTES:
             return None
-        hints = hints_for(caller)
+        hints, backend, carried = hints_for(caller), self._backend, None
+        if known is not None and (
+            self._repository.model(known.model, known.version) is known.info
+        ):  # the usual case
+            asked = known.asked(body, hints)
+            return _Inference(backend, self._readers, asked, True, answer, None).undo
         request, raw = self._dialect.decode_grpc(body)
-        backend = self._backend
         if not self._repository.knows(request.model) and (
             not backend.models() or backend.first_worker.expected.incomplete
         ):
             return None
-        carried = None
         if uses_regions(request):
             try:
                 is_owner = caller.is_owner_here()
@@ -181,8 +187,9 @@ class KServeGrpc:
                 return None
             info = described
         asked = self._stream_request(request, hints, info)
-        run = _Inference(backend, self._readers, asked, raw, answer, carried)
-        return lambda: run.cancel()  # which changes when a long answer is encoded
+        if carried is None and asked.call.step is None:
+            asked = self._known.learn(body, request, info, asked)
+        return _Inference(backend, self._readers, asked, raw, answer, carried).undo
 
     async def asked(
         self, request: InferRequest, hints: Hints, *, streaming: bool = False
@@ -297,28 +304,43 @@ class _Inference:
         if isinstance(outcome, FarmError):
             self._answer(outcome)
             return
-        asked, raw = self._asked, self._raw
+        known = self._asked.known
+        message: Answer | None = None
         try:
-            if self._carried is not None:
-                now = self._carried.put_now(asked.wish, outcome, asked.lead)
-                if now is None:
-                    self._put(outcome, self._carried)
-                    return
-                self._carried = None
-                self._asked = asked = asked._replace(wish=now[0])
-                outcome = now[1]
-            about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
-            if takes_long(asked.wish, outcome, raw=raw):
-                writing = Reading(
-                    lambda message: self._answer(_noted(message, outcome)), self._answer
-                )
-                self.cancel = writing.begin(self._readers, encode_infer, *about, hints=asked.hints)
-                return
-            message = _noted(encode_infer(*about), outcome)
+            if known is not None:
+                message = known.answer(outcome)
+            if message is None:
+                message = self._encoded(outcome)
         except Exception as error:
             self._answer(error)
         else:
-            self._answer(message)
+            if message is not None:
+                self._answer(message)
+
+    def _encoded(self, outcome: Result) -> Answer | None:
+        """Return the answer; None: it takes long and is sent when it is ready."""
+        asked, raw = self._asked, self._raw
+        if self._carried is not None:
+            now = self._carried.put_now(asked.wish, outcome, asked.lead)
+            if now is None:
+                self._put(outcome, self._carried)
+                return None
+            self._carried = None
+            self._asked = asked = asked._replace(wish=now[0])
+            outcome = now[1]
+        about = (asked.wish, outcome.outputs, raw, asked.lead, outcome.reused)
+        if takes_long(asked.wish, outcome, raw=raw):
+            writing = Reading(lambda message: self._answer(_noted(message, outcome)), self._answer)
+            self.cancel = writing.begin(self._readers, encode_infer, *about, hints=asked.hints)
+            return None
+        message = encode_infer(*about)
+        if asked.known is not None:
+            asked.known.learn(outcome, message)
+        return _noted(message, outcome)
+
+    def undo(self) -> None:
+        """Cancel it, whatever is running."""
+        self.cancel()  # which changes when a long answer is encoded
 
     def _put(self, result: Result, carried: Carried) -> None:
         """Write long outputs into their regions, then answer."""

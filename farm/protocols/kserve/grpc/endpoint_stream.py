@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, closing
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import Reads
 from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Refused
-from farm.call import Call, Hints, Operation, Result
+from farm.call import Hints, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher, ResultStream
 from farm.errors import INTERNAL_ERROR, FarmError, Unavailable
 from farm.grpc.call import Requests, Write
@@ -29,6 +29,7 @@ from farm.protocols.kserve.grpc.codec import (
     encode_streamed,
     is_quick,
 )
+from farm.protocols.kserve.grpc.known import StreamRequest
 from farm.protocols.kserve.request import InferRequest, Wish, uses_regions
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried
 
@@ -36,15 +37,6 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 512
 """Requests of one stream that run, or wait for their answers to be sent, before reading pauses."""
-
-
-class StreamRequest(NamedTuple):
-    """A request as a call; lead: sizes to prepend to each output's shape."""
-
-    call: Call
-    hints: Hints
-    wish: Wish
-    lead: tuple[int, ...]
 
 
 class MakesCalls(Protocol):
@@ -190,7 +182,7 @@ class InferStream:
         start: _Turn,
         carried: Carried | None = None,
     ) -> None:
-        call, hints, wish, lead = await self._call_of(request, self._hints, streaming=True)
+        call, hints, wish, lead, _ = await self._call_of(request, self._hints, streaming=True)
         if call.step is not None:  # requests of a sequence begin in the order of the stream
             await start.comes()
         start.pass_on()  # the next one goes on after this one is submitted, below

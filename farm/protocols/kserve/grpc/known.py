@@ -1,0 +1,117 @@
+"""ModelInfer requests that differ from an earlier one only in their numbers, and their answers.
+
+Samplers send one request again and again, with other numbers at its end. The bytes before these are
+compared with those of requests that have been read, checked and turned into calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from farm.call import Call, Hints, ModelInfo, Result
+from farm.protocols.kserve.grpc.codec import start_of_numbers
+from farm.protocols.kserve.request import InferRequest, Wish
+
+KNOWN, LONGEST = 256, 1024
+"""Requests that are kept, and the most bytes of one without its numbers."""
+
+NUMBERS = "iuf"
+"""Kinds of arrays whose raw bytes may have any value."""
+
+
+class StreamRequest(NamedTuple):
+    """A request as a call; lead: sizes to prepend to each output's shape; known: what is kept."""
+
+    call: Call
+    hints: Hints
+    wish: Wish
+    lead: tuple[int, ...]
+    known: Known | None = None
+
+
+class Known:
+    """A request of one raw input and its answer of one raw output, without their numbers."""
+
+    __slots__ = (
+        *("_call", "_dtype", "_head", "_lead", "_output", "_shape", "_start", "_wish"),
+        *("info", "model", "version"),
+    )
+
+    def __init__(
+        self, start: int, request: InferRequest, info: ModelInfo, asked: StreamRequest
+    ) -> None:
+        """start: where the numbers begin. info: the model that the request names."""
+        self.model, self.version, self.info = request.model, request.version, info
+        call, _, self._wish, self._lead, _ = asked
+        self._call = Call(call.model, call.operation, rows=call.rows)
+        self._dtype, self._shape = call.inputs[0].dtype, call.inputs[0].shape
+        self._start = start
+        self._output: tuple[Any, tuple[int, ...]] | None = None  # type and shape, once known
+        self._head = b""
+
+    def asked(self, body: bytes, hints: Hints) -> StreamRequest:
+        """Return the request with the numbers at the end of `body`."""
+        array = np.frombuffer(body[self._start :], self._dtype)
+        if array.shape != self._shape:
+            array = array.reshape(self._shape)
+        call = self._call
+        call = Call(call.model, call.operation, (array,), rows=call.rows)
+        return StreamRequest(call, hints, self._wish, self._lead, self)
+
+    def answer(self, result: Result) -> bytes | None:
+        """Return the answer, if only its numbers differ from those of one that was learned."""
+        array, *others = result.outputs
+        if others or result.reused or (array.dtype, array.shape) != self._output:
+            return None
+        return self._head + array.tobytes()
+
+    def learn(self, result: Result, answer: bytes) -> None:
+        """Keep an answer without its numbers."""
+        array, *others = result.outputs
+        if others or result.reused or self._output or array.dtype.kind not in NUMBERS:
+            return
+        numbers = array.tobytes()
+        if numbers and answer.endswith(numbers):
+            self._output = array.dtype, array.shape
+            self._head = answer[: -len(numbers)]
+
+
+class KnownRequests:
+    """The requests that were answered lately, by their bytes."""
+
+    def __init__(self) -> None:
+        self._starts: dict[int, int] = {}  # where the numbers began, by the size of the request
+        self._known: dict[tuple[int, bytes], Known] = {}  # by the size, and the bytes before them
+
+    def find(self, body: bytes) -> Known | None:
+        """Return what is kept of a request that differs from this one in its numbers."""
+        size = len(body)
+        if size not in self._starts:
+            return None
+        return self._known.get((size, body[: self._starts[size]]))
+
+    def learn(
+        self, body: bytes, request: InferRequest, info: ModelInfo, asked: StreamRequest
+    ) -> StreamRequest:
+        """Return the request, with what is kept of it if others may be like it."""
+        tensor, *others = request.inputs
+        if (
+            others
+            or request.parameters
+            or request.id is not None
+            or tensor.parameters
+            or tensor.array.dtype.kind not in NUMBERS
+            or any(output.parameters for output in request.outputs)
+        ):
+            return asked
+        start = start_of_numbers(body, tensor.array.tobytes())
+        if not 0 < start <= LONGEST:
+            return asked
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+            self._starts.clear()
+        self._starts[len(body)] = start
+        known = self._known[len(body), body[:start]] = Known(start, request, info, asked)
+        return asked._replace(known=known)
