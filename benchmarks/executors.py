@@ -1,7 +1,7 @@
 """Many short tasks on two workers: farm, and the task executors of others, in alternating rounds.
 
     .venv/bin/python benchmarks/executors.py                      # 3 rounds of all: ten minutes
-    .venv/bin/python benchmarks/executors.py --only farm-map process-pool --rounds 5
+    .venv/bin/python benchmarks/executors.py --ms 1 --only farm-map process-pool --rounds 5
 
 A task sleeps, 500 tasks for 20 ms and 5,000 for 1 ms. The table has the makespan over the ideal
 one, tasks * duration / workers, and the processor time for each task of all processes, which
@@ -38,7 +38,8 @@ PACKAGES = {
 """By peer; all others run in farm's own environment."""
 
 ENVIRONMENTS = Path.home() / ".cache" / "farm-benchmarks"
-LOADS = ((500, 0.02), (5000, 0.001))
+LOADS = {20: 500, 1: 5000}
+"""Numbers of tasks, by the milliseconds that each sleeps."""
 INSTALL_S, RUN_S = 900.0, 120.0
 
 # Open MPI runs as root, as in a container, and with more processes than cores, if it is told so.
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--environments", type=Path, default=ENVIRONMENTS)
+    parser.add_argument("--ms", nargs="+", type=int, choices=list(LOADS), default=list(LOADS))
     options = parser.parse_args()
     print(versions("numpy", "pyzmq"))
     print(", ".join(PACKAGES[name] for name in options.only if name in PACKAGES))
@@ -131,7 +133,8 @@ def main() -> None:
             pythons[name] = python
         except Unable as error:
             print(f"{name} is left out: {error}")
-    for count, seconds in LOADS:
+    for milliseconds in options.ms:
+        count, seconds = LOADS[milliseconds], milliseconds / 1000
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
         for _ in range(options.rounds):
             for name, python in pythons.items():
@@ -139,7 +142,7 @@ def main() -> None:
                     runs[name].append(measured(name, python, count, seconds))
                 except Unable as error:
                     print(f"{name} failed once: {error}")
-        title = f"{count:,} tasks of {seconds * 1e3:g} ms"
+        title = f"{count:,} tasks of {milliseconds} ms"
         table(title, count * seconds / WORKERS, count, runs)
 
 
