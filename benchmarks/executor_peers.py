@@ -32,7 +32,7 @@ WORKERS = 2
 START_S = 60.0
 
 Run = Callable[[int, float], list[float]]
-"""Runs so many tasks of so many seconds; returns how long each slept."""
+"""Takes the number of tasks and the seconds of each; returns how long each slept."""
 
 MODEL = """
 import time

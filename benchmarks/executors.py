@@ -42,7 +42,7 @@ LOADS = {20: 500, 1: 5000}
 """Numbers of tasks, by the milliseconds that each sleeps."""
 INSTALL_S, RUN_S = 900.0, 120.0
 
-# Open MPI runs as root, as in a container, and with more processes than cores, if it is told so.
+# Open MPI refuses to run as root, as in a container, or with more processes than cores otherwise.
 MPIEXEC = ("mpiexec", "-n", str(WORKERS + 1))
 MPI_VARIABLES = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
