@@ -69,6 +69,30 @@ async def test_a_storm_of_joins_is_answered_on_the_event_loop(
         await until(lambda: len(farm.workers()) == 40, LIMIT_S)
 
 
+@on_loop
+async def test_what_one_turn_leaves_is_taken_though_nothing_more_arrives() -> None:
+    taken: list[bytes] = []
+
+    class Reader(module._Read):
+        def _take(self, frames: list[bytes], now: float) -> None:
+            taken.extend(frames)
+
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.PULL) as pull,
+        context.socket(zmq.PUSH) as push,
+    ):
+        pull.bind("inproc://questions")
+        push.connect("inproc://questions")
+        for number in range(100):
+            push.send(b"%d" % number)
+        reader = Reader(pull, 3)
+        reader.start()
+        await until(lambda: len(taken) == 100, LIMIT_S)
+        reader.close()
+    assert taken == [b"%d" % number for number in range(100)]
+
+
 @pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 1), (8, 2), (16, 4), (64, 4)])
 def test_connections_are_spread_over_threads_where_there_are_processors(
     monkeypatch: pytest.MonkeyPatch, processors: int, threads: int
