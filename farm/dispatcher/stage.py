@@ -1,9 +1,9 @@
 """The interface of the stages that a call passes between its endpoint and the scheduler.
 
-They are nested, each with the next one inside:
+A call passes those that have something to do for it, in this order:
 
     checked   refuses calls that no worker could run, and starts calls of many rows in parts, which
-              go on as calls at pairs (`stages.py`, `feeder.py`)
+              go on behind the gathered calls (`stages.py`, `feeder.py`)
     gathered  joins calls that arrive together; not if calls are reused (`gathering.py`)
     pairs     runs a value_and_gradient as two calls, if its model must (`stages.py`)
     reusing   answers calls from memory; only if there is one (`reuse.py`)
