@@ -16,14 +16,14 @@ class Traffic:
     sent: int = 0
 
     def receives_message(self, frames: Iterable[Bytes]) -> None:
-        """Count a message that has arrived. Its frames are flat."""
+        """Count a message that has arrived."""
         for frame in frames:
-            self.received += len(frame)
+            self.received += memoryview(frame).nbytes
 
     def sends_message(self, frames: Iterable[Bytes]) -> None:
         """Count a message that was sent."""
         for frame in frames:
-            self.sent += len(frame)
+            self.sent += memoryview(frame).nbytes
 
     def receives(self, count: int) -> None:
         """Count bytes that were received."""

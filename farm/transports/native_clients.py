@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from farm.call import Call, CancelCall, Hints, Operation, Result
+from farm.call import RUN_S, Call, CancelCall, Hints, Operation, Result
 from farm.dispatcher.partition import Rows, check_answer
 from farm.errors import (
     INTERNAL_ERROR,
@@ -60,9 +60,6 @@ PATIENCE_PROBES = 3
 REFUSALS = (ModelNotFound, Overloaded, Unavailable)
 """Errors after which a client sends a call again, as one that has not begun."""
 
-
-RUN_S = 0.002
-"""Longest expected run of rows: it delays the answers to its first rows, and calls behind it."""
 
 ROWS_A_RUN = 128
 """Most rows of a run: its overhead, too, takes time, and hardly more than these save (measured)."""

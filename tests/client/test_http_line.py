@@ -21,7 +21,6 @@ from farm.call import (
     Call,
     Derivative,
     Hints,
-    ModelInfo,
     Operation,
     Result,
     TensorInfo,
@@ -29,6 +28,7 @@ from farm.call import (
 from farm.client import http_line as http_client
 from farm.client.http_line import HttpLine
 from farm.client.line import Outcome, as_it_is, submit
+from farm.dispatcher.partition import Rows
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -39,6 +39,7 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
 )
+from farm.scheduler.state import TaskId
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.front_door import Door, front_door
 
@@ -524,15 +525,15 @@ def test_points_that_a_starting_farm_refuses_are_sent_again(
 ) -> None:
     line.describe("gate", EMPTY_CONFIG)
     refused: list[str] = []
-    served = door.dispatcher.stages._served
+    start = door.dispatcher.start_rows
 
-    def refuse(model: str) -> ModelInfo:
+    def refuse(rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
         if len(refused) < 3:
             refused.append(model)
             raise Unavailable("the farm is starting")
-        return served(model)
+        return start(rows, model, operation, hints)
 
-    monkeypatch.setattr(door.dispatcher.stages, "_served", refuse)
+    monkeypatch.setattr(door.dispatcher, "start_rows", refuse)
     inbox = Inbox()
     line.send([(k, call(float(k))) for k in range(5)], NO_HINTS, inbox)
     wait_until(lambda: len(inbox.outcomes) == 5)
