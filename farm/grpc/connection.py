@@ -202,7 +202,7 @@ class GrpcConnection(Portions):
         except ConnectionFailed as failed:
             self._fail(failed.code, str(failed))
             return
-        if self.http2.out or self.http2.busy or self._ending:
+        if self.http2.out or self._ending:
             self._flush()
         if self._overdue or self._backlog or (self.http2.busy and not self._stuck):
             self._next_turn()

@@ -434,6 +434,7 @@ def test_a_whole_answer_is_the_bytes_of_its_three_frames() -> None:
     answer(one_by_one, 3, HEADERS_BLOCK, framed(message), OK)
     assert b"".join(at_once.take()) == b"".join(one_by_one.take())
     assert at_once.open_streams == one_by_one.open_streams == 1
+    assert at_once._timeouts == one_by_one._timeouts
     assert not at_once.answer(3, BEFORE, message, AFTER)  # it is answered
     assert at_once.take() == []
 
@@ -451,11 +452,18 @@ def test_an_answer_that_cannot_be_sent_at_once_is_left_to_the_caller(narrow: str
     elif narrow == "held":
         server.hold(True)
     elif narrow == "queued":
-        server.receive(request(3) + window_update(1, 1 << 20) + window_update(3, 1 << 20))
-        server.send_data(1, bytes(100_000))
-        server.receive(window_update(0, 1 << 10))
+        server.hold(True)
+        server.send_data(1, b"more")
+        server.hold(False)
     server.take()
     assert not server.answer(1, BEFORE, bytes(size), AFTER)
     assert server.take() == []
     if narrow in ("stream", "connection", "frame"):
         assert server.answer(1, BEFORE, bytes(size - 1), AFTER)
+
+
+def test_answers_count_for_the_window_of_the_connection() -> None:
+    server = greeted()
+    server.receive(b"".join(request(2 * i + 1) for i in range(5)))
+    sent = [server.answer(2 * i + 1, BEFORE, bytes(16_000), AFTER) for i in range(5)]
+    assert sent == [True] * 4 + [False]

@@ -196,8 +196,11 @@ def test_a_version_that_joins_later_is_found() -> None:
     served, repository = versioned()
     assert repository.knows("net")
     assert not repository.knows("late")
+    before = repository.model("net", "0").name
+    assert repository.model("net", "0").name == before != "net/11"
     served.names += ("net/11", "late/2")
     assert repository.model("net").name == "net/11"
+    assert repository.model("net", "0").name == "net/11"
     assert repository.model("late").name == "late/2"
 
 

@@ -187,7 +187,7 @@ class KServeGrpc:
                 return None
             info = described
         asked = self._stream_request(request, hints, info)
-        if carried is None and asked.call.step is None:
+        if raw and carried is None and asked.call.step is None:
             asked = self._known.learn(body, request, info, asked)
         return _Inference(backend, self._readers, asked, raw, answer, carried).undo
 

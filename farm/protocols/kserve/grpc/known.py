@@ -62,17 +62,19 @@ class Known:
 
     def answer(self, result: Result) -> bytes | None:
         """Return the answer, if only its numbers differ from those of one that was learned."""
-        array, *others = result.outputs
-        if others or result.reused or (array.dtype, array.shape) != self._output:
+        outputs = result.outputs
+        if not outputs or outputs[1:] or result.reused:
             return None
-        return self._head + array.tobytes()
+        array = outputs[0]
+        return self._head + array.tobytes() if (array.dtype, array.shape) == self._output else None
 
     def learn(self, result: Result, answer: bytes) -> None:
         """Keep an answer without its numbers."""
-        array, *others = result.outputs
-        if others or result.reused or self._output or array.dtype.kind not in NUMBERS:
+        outputs = result.outputs
+        if self._output or len(outputs) != 1 or result.reused:
             return
-        numbers = array.tobytes()
+        array = outputs[0]
+        numbers = array.tobytes() if array.dtype.kind in NUMBERS else b""
         if numbers and answer.endswith(numbers):
             self._output = array.dtype, array.shape
             self._head = answer[: -len(numbers)]
@@ -96,9 +98,9 @@ class KnownRequests:
         self, body: bytes, request: InferRequest, info: ModelInfo, asked: StreamRequest
     ) -> StreamRequest:
         """Return the request, with what is kept of it if others may be like it."""
-        tensor, *others = request.inputs
+        tensor = request.inputs[0] if len(request.inputs) == 1 else None
         if (
-            others
+            tensor is None
             or request.parameters
             or request.id is not None
             or tensor.parameters

@@ -67,6 +67,16 @@ class Whole(Model):
         return {"y": inputs["x"].sum(axis=0, dtype=np.int32), "z": inputs["b"].any()}
 
 
+class Nothing(Model):
+    """Takes and returns nothing."""
+
+    inputs: dict[str, int] = {}
+    outputs: dict[str, int] = {}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return {}
+
+
 class Total(Model):
     """Fails for some numbers."""
 
@@ -93,8 +103,8 @@ def usual(numbers: random.Random) -> Any:
 
 def new_request(choose: random.Random) -> Make:
     """Return what makes requests that are alike but for their numbers, most of them right."""
-    model = choose.choice([*["total", "twice", "whole"] * 4, "nobody"])
-    names = {"total": "x", "twice": "x", "whole": "xb"}.get(model, "x")
+    model = choose.choice([*["total", "twice", "whole"] * 4, "nobody", "nothing"])
+    names = {"total": "x", "twice": "x", "whole": "xb", "nothing": ""}.get(model, "x")
     shapes = {
         "total": [*[[4], [1, 4]] * 3, [2, 4], [5], []],
         "twice": [[3], [5], [1, 3], [2, 3], [0]],
@@ -234,7 +244,7 @@ async def answers(seed: int, monkeypatch: pytest.MonkeyPatch, *, keeps: bool) ->
     keeps: whether the server keeps anything of earlier requests.
     """
     choose, answered, ended = random.Random(-seed), dict[int, bytes](), 0
-    models = {"total": Total(), "twice": Twice(), "whole": Whole()}
+    models = {"total": Total(), "twice": Twice(), "whole": Whole(), "nothing": Nothing()}
     dispatcher = Dispatcher([LocalTransport(models)])
     dialect = DIALECTS[("open", "triton")[seed % 2]]
     repository = Repository(dispatcher, dialect)
@@ -366,12 +376,37 @@ def test_bytes_of_another_size_are_another_request() -> None:
     assert kept.find(body + bytes(8)) is None
 
 
-@pytest.mark.parametrize("field", [b"\x1a\x01i", b"\x22\x07\x0a\x01p\x12\x02\x08\x01"])
-def test_a_request_with_an_id_or_a_parameter_is_not_kept(field: bytes) -> None:
+PARAMETER = b"\x0a\x01p\x12\x02\x08\x01"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"\x1a\x01i",  # an id
+        b"\x22\x07" + PARAMETER,
+        b"\x32\x0c\x0a\x01y\x12\x07" + PARAMETER,  # an output with a parameter
+    ],
+)
+def test_a_request_with_more_than_names_and_numbers_is_not_kept(field: bytes) -> None:
     kept = KnownRequests()
     assert learned(kept, raw_request()).known is not None
     assert learned(kept, raw_request(field)).known is None
     assert kept.find(raw_request(field)) is None
+
+
+@pytest.mark.parametrize("kind", ["BOOL", "BYTES", "INT8", "parameter", "two"])
+def test_inputs_whose_bytes_need_a_check_are_not_kept(kind: str) -> None:
+    message = messages()["inference.ModelInferRequest"](model_name="m")
+    datatype = kind if kind.isupper() else "INT8"
+    tensor = message.inputs.add(name="x", datatype=datatype, shape=[1])
+    message.raw_input_contents.append(bytes(4 if kind == "BYTES" else 1))
+    if kind == "parameter":
+        tensor.parameters["p"].bool_param = True
+    elif kind == "two":
+        message.inputs.add(name="z", datatype="INT8", shape=[1])
+        message.raw_input_contents.append(b"1")
+    known = learned(KnownRequests(), message.SerializeToString()).known
+    assert (known is not None) is (kind == "INT8")
 
 
 def test_only_so_many_requests_are_kept() -> None:
@@ -388,6 +423,8 @@ def test_an_answer_is_known_by_its_shape_and_type() -> None:
     assert known is not None
     first = Result((np.arange(2.0),))
     assert known.answer(first) is None
+    known.learn(Result(()), b"")
+    assert known.answer(Result(())) is None
     outputs = [WishedOutput(0, "y", "FP64", False)]
 
     def encoded(result: Result) -> bytes:
@@ -403,6 +440,7 @@ def test_an_answer_is_known_by_its_shape_and_type() -> None:
         Result((np.arange(2.0).reshape(1, 2),)),
         Result((np.arange(2),)),
         Result((np.arange(2.0), np.arange(2.0))),
+        Result(()),
         Result((np.arange(2.0).astype(">f8"),)),
     ):
         assert known.answer(changed) is None
