@@ -15,14 +15,12 @@ from farm.call import CancelCall
 from farm.errors import INTERNAL_ERROR, FarmError
 from farm.grpc.frames import LONG, PREFIX, literal
 from farm.grpc.messages import (
-    AFTER,
-    BEFORE,
+    AROUND,
     ERRORS,
     HEADERS,
     OK,
     GrpcFailure,
     Messages,
-    check_encoding,
     framed,
     timeout_s,
     trailers,
@@ -108,10 +106,8 @@ class Service(Protocol):
 class GrpcCall:
     """An open call; its connection passes it the events of its stream."""
 
-    def __init__(
-        self, line: GrpcConnection, stream: int, path: str = "", caller: Caller = NO_CALLER
-    ) -> None:
-        """path, caller: of an earlier call with the same headers, for which `begin` returned it."""
+    def __init__(self, line: GrpcConnection, stream: int, path: str, caller: Caller) -> None:
+        """path, caller: of an earlier call with equal headers; other calls have to `begin`."""
         self._line = line
         self._stream = stream
         self._call_id = b""  # as the answer's metadata has it
@@ -119,15 +115,14 @@ class GrpcCall:
         self._headers_sent = False
         self._undo: Callable[[], object] | None = None  # while the method runs
         self._timer: asyncio.TimerHandle | None = None
-        self._path = path
-        self._caller = caller
+        self._path, self._caller = path, caller
         self._messages: Messages | None = None  # while they come in parts
         self._progress = math.inf  # bytes since the last look; infinite if it missed none
         self._ended = False
         self._room: _Room | None = None  # for a long message
         self._requests: _Requests | None = None  # of a method that takes several messages
         # Writing
-        self._clear: asyncio.Event | None = None
+        self._clear: asyncio.Event  # of a method that runs in a task
         self._written = 0  # bytes since the last pause
 
     def begin(self, path: str, caller: Caller) -> Caller | None:
@@ -139,22 +134,21 @@ class GrpcCall:
         first, caller = caller, self._named(path, caller, served.naming)
         headers = caller.headers
         encoding = headers.get(b"grpc-encoding", b"identity")
-        check_encoding(encoding)
+        messages = Messages(encoding, served.limit)
         timeout = headers.get(b"grpc-timeout")
         if timeout is not None:
             remaining_s = timeout_s(timeout)
             caller = caller._replace(remaining_s=remaining_s)
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(remaining_s, self._line.overdue, self)
-        self._caller = caller
-        self._path = path
+            later = asyncio.get_running_loop().call_later
+            self._timer = later(remaining_s, self._line.overdue, self)
+        self._path, self._caller = path, caller
         service = served.service
         if path in service.unary or path in service.server_streams:
             return caller if caller is first else None
         if (both_ways := service.bidirectional.get(path)) is None:
             raise GrpcFailure("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
         self._room = room = _Room(self._line, self._stream)
-        self._messages = messages = Messages(encoding, served.limit)
+        self._messages = messages
         self._requests = requests = _Requests(self._line, messages, room)
         self._start(lambda: both_ways(requests, self._write, caller))
         return None
@@ -221,10 +215,8 @@ class GrpcCall:
 
     def look(self, progress: int) -> None:
         """Raise Failed if bytes are missing and few have come since the last look."""
-        if self._requests is None:
-            waits = self._undo is None
-        else:
-            waits = self._messages is not None and self._messages.is_partial
+        messages = None if self._requests is None else self._messages
+        waits = self._undo is None if messages is None else messages.is_partial
         if not waits or (self._room is not None and self._room.is_waiting):
             self._progress = math.inf
         elif self._progress >= progress:
@@ -234,8 +226,7 @@ class GrpcCall:
 
     def drained(self) -> None:
         """The written messages have been sent."""
-        if self._clear is not None:
-            self._clear.set()
+        self._clear.set()
 
     def cancel(self) -> None:
         """Cancel the call: its client has left."""
@@ -266,11 +257,7 @@ class GrpcCall:
             self._undo = None if self._ended else undo
             if self._ended or undo is not None:
                 return
-        if (unary := service.unary.get(path)) is None:
-            server_stream = service.server_streams[path]
-            self._start(lambda: self._stream_answers(server_stream, body))
-        else:
-            self._start(lambda: self._answer(unary, body))
+        self._start(lambda: self._answer(body))
 
     def _answered(self, answer: Answer | Exception) -> None:
         """Send the answer of a method that runs without a task."""
@@ -278,11 +265,7 @@ class GrpcCall:
             return
         self._undo = None
         http2, stream = self._line.http2, self._stream
-        if (
-            type(answer) is bytes
-            and not self._call_id
-            and http2.answer(stream, BEFORE, answer, AFTER)
-        ):
+        if type(answer) is bytes and not self._call_id and http2.answer(stream, *AROUND, answer):
             self._over("OK")  # the usual case
         elif isinstance(answer, Exception):
             self._fail_by(answer)
@@ -291,6 +274,7 @@ class GrpcCall:
             self._end(OK, "OK")
 
     def _start(self, method: Callable[[], Awaitable[None]]) -> None:
+        self._clear = asyncio.Event()
         self._undo = asyncio.get_running_loop().create_task(self._run_task(method)).cancel
 
     async def _run_task(self, method: Callable[[], Awaitable[None]]) -> None:
@@ -319,8 +303,12 @@ class GrpcCall:
             logger.error("answering a gRPC call", exc_info=error)
             self.fail("INTERNAL", INTERNAL_ERROR)
 
-    async def _answer(self, method: Unary, message: Message) -> None:
-        self._send(await method(await unpacked(message), self._caller))
+    async def _answer(self, message: Message) -> None:
+        service, body = self._line.served.service, await unpacked(message)
+        if (unary := service.unary.get(self._path)) is not None:
+            self._send(await unary(body, self._caller))
+        else:
+            await service.server_streams[self._path](body, self._write, self._caller)
 
     def _send(self, answer: Answer) -> None:
         headers = HEADERS + self._id()
@@ -333,16 +321,11 @@ class GrpcCall:
         for part in framed(answer):
             http2.send_data(self._stream, part)
 
-    async def _stream_answers(self, method: ServerStream, message: Message) -> None:
-        await method(await unpacked(message), self._write, self._caller)
-
     async def _write(self, message: bytes | memoryview) -> None:
         http2 = self._line.http2
         if not self._headers_sent:
             http2.send_headers(self._stream, HEADERS + self._id())
             self._headers_sent = True
-        if self._clear is None:
-            self._clear = asyncio.Event()
         self._clear.clear()
         gone = True
         for part in framed(message):

@@ -244,7 +244,7 @@ class GrpcConnection(Portions):
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._refuse(stream, oversized)
             return
-        call = self._calls[stream] = GrpcCall(self, stream)
+        call = self._calls[stream] = GrpcCall(self, stream, "", NO_CALLER)
         try:
             if oversized:
                 text = f"the metadata is larger than {LARGEST_LIST} bytes, the limit here"

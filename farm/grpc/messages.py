@@ -77,8 +77,10 @@ HEADERS = _200 + _TYPE + literal(b"grpc-accept-encoding", b"identity,deflate,gzi
 OK = literal(b"grpc-status", b"0")
 """The trailers after the last message."""
 
-BEFORE = frame(HEADERS_FRAME, END_HEADERS, 0, HEADERS)
-AFTER = frame(HEADERS_FRAME, END_HEADERS | END_STREAM, 0, OK)
+AROUND = (
+    frame(HEADERS_FRAME, END_HEADERS, 0, HEADERS),
+    frame(HEADERS_FRAME, END_HEADERS | END_STREAM, 0, OK),
+)
 """The frames of both, of stream 0."""
 
 NOT_GRPC = literal(b":status", b"415") + literal(b"content-type", b"text/plain")
@@ -127,13 +129,6 @@ def framed(message: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
     return (prefix, message) if len(message) > LONG else (prefix + message,)
 
 
-def check_encoding(encoding: bytes) -> None:
-    """Raise Failed for a `grpc-encoding` that is not known."""
-    if encoding not in (b"identity", b"gzip", b"deflate"):
-        shown = encoding[:20].decode("latin-1")
-        raise GrpcFailure("UNIMPLEMENTED", f"grpc-encoding {shown!r}; gzip and deflate are known")
-
-
 class Messages:
     """Extracts messages from the bytes of a request's body, however they are split.
 
@@ -147,6 +142,11 @@ class Messages:
     )
 
     def __init__(self, encoding: bytes, limit: int) -> None:
+        if encoding not in (b"identity", b"gzip", b"deflate"):
+            shown = encoding[:20].decode("latin-1")
+            raise GrpcFailure(
+                "UNIMPLEMENTED", f"grpc-encoding {shown!r}; gzip and deflate are known"
+            )
         self._encoding = encoding
         self._limit = limit
         self._long: HeldBody | None = None  # the next message, if it is long

@@ -153,7 +153,7 @@ class Sending:
             of.pending.append((memoryview(data), DATA))
         return not of.pending
 
-    def answer(self, stream: int, headers: bytes, message: bytes, end: bytes) -> bool:
+    def answer(self, stream: int, headers: bytes, end: bytes, message: bytes) -> bool:
         """Send a whole answer of one gRPC message; False: it does not fit into the windows.
 
         headers, end: the frames before and after the message, of stream 0.

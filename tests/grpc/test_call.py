@@ -16,6 +16,7 @@ from farm.call import CancelCall
 from farm.errors import InvalidInput, Overloaded
 from farm.grpc import http2
 from farm.grpc.call import (
+    NO_CALLER,
     Answer,
     Bidirectional,
     Caller,
@@ -132,7 +133,7 @@ class Methods:
 def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[GrpcCall, Line, Methods]:
     methods = Methods()
     line = Line(methods)
-    call = GrpcCall(cast(GrpcConnection, line), 1)
+    call = GrpcCall(cast(GrpcConnection, line), 1, "", NO_CALLER)
     call.begin(path, Caller("here", "", headers or {}, None))
     return call, line, methods
 

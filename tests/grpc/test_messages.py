@@ -30,7 +30,6 @@ from farm.grpc.messages import (
     Messages,
     Packed,
     PackedLong,
-    check_encoding,
     timeout_s,
     trailers,
 )
@@ -275,7 +274,7 @@ def read_whole(reader: Messages) -> Message | None:
 
 def test_an_unknown_packing() -> None:
     with pytest.raises(GrpcFailure, match="'snappy'") as caught:
-        check_encoding(b"snappy")
+        Messages(b"snappy", 10)
     assert caught.value.status == "UNIMPLEMENTED"
 
 

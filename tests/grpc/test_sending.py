@@ -23,7 +23,7 @@ from farm.grpc.frames import (
     frame,
 )
 from farm.grpc.http2 import Http2Connection, Opened
-from farm.grpc.messages import AFTER, BEFORE, OK
+from farm.grpc.messages import AROUND, OK
 from farm.grpc.messages import HEADERS as HEADERS_BLOCK
 from farm.grpc.sending import STREAMS, TIMEOUTS, Drained, Stream
 from tests.support.counted_work import steps
@@ -430,12 +430,12 @@ def test_a_whole_answer_is_the_bytes_of_its_three_frames() -> None:
     at_once, one_by_one = greeted(), greeted()
     for server in (at_once, one_by_one):
         server.receive(request(1) + request(3))
-    assert at_once.answer(3, BEFORE, message, AFTER)
+    assert at_once.answer(3, *AROUND, message)
     answer(one_by_one, 3, HEADERS_BLOCK, framed(message), OK)
     assert b"".join(at_once.take()) == b"".join(one_by_one.take())
     assert at_once.open_streams == one_by_one.open_streams == 1
     assert at_once._timeouts == one_by_one._timeouts
-    assert not at_once.answer(3, BEFORE, message, AFTER)  # it is answered
+    assert not at_once.answer(3, *AROUND, message)  # it is answered
     assert at_once.take() == []
 
 
@@ -456,14 +456,14 @@ def test_an_answer_that_cannot_be_sent_at_once_is_left_to_the_caller(narrow: str
         server.send_data(1, b"more")
         server.hold(False)
     server.take()
-    assert not server.answer(1, BEFORE, bytes(size), AFTER)
+    assert not server.answer(1, *AROUND, bytes(size))
     assert server.take() == []
     if narrow in ("stream", "connection", "frame"):
-        assert server.answer(1, BEFORE, bytes(size - 1), AFTER)
+        assert server.answer(1, *AROUND, bytes(size - 1))
 
 
 def test_answers_count_for_the_window_of_the_connection() -> None:
     server = greeted()
     server.receive(b"".join(request(2 * i + 1) for i in range(5)))
-    sent = [server.answer(2 * i + 1, BEFORE, bytes(16_000), AFTER) for i in range(5)]
+    sent = [server.answer(2 * i + 1, *AROUND, bytes(16_000)) for i in range(5)]
     assert sent == [True] * 4 + [False]
