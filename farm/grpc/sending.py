@@ -54,7 +54,7 @@ client updates windows and measures round trips as often as it receives somethin
 
 @dataclass(slots=True)
 class Received:
-    """A part of a request's body, perhaps empty. ended: the client has sent its whole request."""
+    """A part of a request's body. ended: it is the last one, which may be empty."""
 
     stream: int
     data: bytes

@@ -37,7 +37,7 @@ from farm.protocols.kserve.answers import takes_long
 from farm.protocols.kserve.dialect import GRPC, OPEN, OpenDialect
 from farm.protocols.kserve.grpc.codec import decode, encode, encode_infer, messages, parameters_of
 from farm.protocols.kserve.grpc.endpoint_stream import InferStream, read_infer
-from farm.protocols.kserve.grpc.known import KnownRequests, StreamRequest
+from farm.protocols.kserve.grpc.repeated import RepeatedRequests, StreamRequest
 from farm.protocols.kserve.metadata import model_config, model_metadata, statistics_of
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import (
@@ -78,7 +78,7 @@ class KServeGrpc:
         self._backend = backend
         self._readers = readers
         self._repository = repository
-        self._known = KnownRequests()
+        self._repeated = RepeatedRequests()
         self._ending = asyncio.Event()
         # Schedules the decoding of long messages.
         self._turns = Turns(asyncio.get_running_loop(), 1)
@@ -156,7 +156,7 @@ class KServeGrpc:
         self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
     ) -> CancelCall | None:
         """Start an inference that needs nothing first; None: it has to wait for something."""
-        known = self._known.find(body)
+        known = self._repeated.find(body)
         if known is None and len(body) > QUICK_BYTES:
             return None
         hints, backend, carried = hints_for(caller), self._backend, None
@@ -188,7 +188,7 @@ class KServeGrpc:
             info = described
         asked = self._stream_request(request, hints, info)
         if raw and carried is None and asked.call.step is None:
-            asked = self._known.learn(body, request, info, asked)
+            asked = self._repeated.keep(body, request, info, asked)
         return _Inference(backend, self._readers, asked, raw, answer, carried).undo
 
     async def asked(
@@ -335,7 +335,7 @@ class _Inference:
             return None
         message = encode_infer(*about)
         if asked.known is not None:
-            asked.known.learn(outcome, message)
+            asked.known.keep(outcome, message)
         return _noted(message, outcome)
 
     def undo(self) -> None:

@@ -29,7 +29,7 @@ from farm.protocols.kserve.grpc.codec import (
     encode_streamed,
     is_quick,
 )
-from farm.protocols.kserve.grpc.known import StreamRequest
+from farm.protocols.kserve.grpc.repeated import StreamRequest
 from farm.protocols.kserve.request import InferRequest, Wish, uses_regions
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried
 

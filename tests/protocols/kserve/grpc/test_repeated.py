@@ -28,7 +28,7 @@ from farm.grpc.server import GrpcServer
 from farm.http.access import Access
 from farm.model import Config, Inputs, Model
 from farm.protocols.kserve.dialect import DIALECTS
-from farm.protocols.kserve.grpc import known as kept_requests
+from farm.protocols.kserve.grpc import repeated as kept_requests
 from farm.protocols.kserve.grpc.codec import (
     decode_infer,
     encode_infer,
@@ -36,7 +36,7 @@ from farm.protocols.kserve.grpc.codec import (
     start_of_numbers,
 )
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
-from farm.protocols.kserve.grpc.known import Known, KnownRequests, StreamRequest
+from farm.protocols.kserve.grpc.repeated import Known, RepeatedRequests, StreamRequest
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import Wish, WishedOutput
 from farm.transports.threads import LocalTransport
@@ -342,16 +342,16 @@ def test_the_numbers_are_found_at_the_end_of_a_message_alone() -> None:
 INFO = ModelInfo("m", (TensorInfo("x", (4,)),), (TensorInfo("y", (1,)),))
 
 
-def learned(kept: KnownRequests, body: bytes) -> StreamRequest:
+def learned(kept: RepeatedRequests, body: bytes) -> StreamRequest:
     """Read a request and let it be kept."""
     request, _ = decode_infer(body)
     call = Call("m", Operation.EVALUATE, (request.inputs[0].array,))
     wish = Wish("m", request.id, [WishedOutput(0, "y", "FP64", False)])
-    return kept.learn(body, request, INFO, StreamRequest(call, Hints(), wish, ()))
+    return kept.keep(body, request, INFO, StreamRequest(call, Hints(), wish, ()))
 
 
 def test_a_request_is_known_by_its_bytes_and_size() -> None:
-    kept = KnownRequests()
+    kept = RepeatedRequests()
     body = raw_request()
     assert kept.find(body) is None
     known = learned(kept, body).known
@@ -366,7 +366,7 @@ def test_a_request_is_known_by_its_bytes_and_size() -> None:
 
 
 def test_bytes_of_another_size_are_another_request() -> None:
-    kept = KnownRequests()
+    kept = RepeatedRequests()
     body = raw_request()
     learned(kept, body)
     # The size is that of a second request, whose numbers begin where those of the first do.
@@ -388,7 +388,7 @@ PARAMETER = b"\x0a\x01p\x12\x02\x08\x01"
     ],
 )
 def test_a_request_with_more_than_names_and_numbers_is_not_kept(field: bytes) -> None:
-    kept = KnownRequests()
+    kept = RepeatedRequests()
     assert learned(kept, raw_request()).known is not None
     assert learned(kept, raw_request(field)).known is None
     assert kept.find(raw_request(field)) is None
@@ -405,12 +405,12 @@ def test_inputs_whose_bytes_need_a_check_are_not_kept(kind: str) -> None:
     elif kind == "two":
         message.inputs.add(name="z", datatype="INT8", shape=[1])
         message.raw_input_contents.append(b"1")
-    known = learned(KnownRequests(), message.SerializeToString()).known
+    known = learned(RepeatedRequests(), message.SerializeToString()).known
     assert (known is not None) is (kind == "INT8")
 
 
 def test_only_so_many_requests_are_kept() -> None:
-    kept = KnownRequests()
+    kept = RepeatedRequests()
     bodies = [raw_request(b"\x12\x04%04d" % i) for i in range(kept_requests.KNOWN + 1)]
     for body in bodies:
         learned(kept, body)
@@ -419,19 +419,19 @@ def test_only_so_many_requests_are_kept() -> None:
 
 
 def test_an_answer_is_known_by_its_shape_and_type() -> None:
-    known = learned(KnownRequests(), raw_request()).known
+    known = learned(RepeatedRequests(), raw_request()).known
     assert known is not None
     first = Result((np.arange(2.0),))
     assert known.answer(first) is None
-    known.learn(Result(()), b"")
+    known.keep(Result(()), b"")
     assert known.answer(Result(())) is None
     outputs = [WishedOutput(0, "y", "FP64", False)]
 
     def encoded(result: Result) -> bytes:
         return encode_infer(Wish("m", None, outputs), result.outputs, True, (), result.reused)
 
-    known.learn(Result(first.outputs, reused=True), b"?" + first.outputs[0].tobytes())
-    known.learn(first, encoded(first))
+    known.keep(Result(first.outputs, reused=True), b"?" + first.outputs[0].tobytes())
+    known.keep(first, encoded(first))
     other = Result((np.arange(5.0, 7.0),))
     assert known.answer(other) == encoded(other)
     for changed in (

@@ -22,7 +22,7 @@ NUMBERS = "iuf"
 
 
 class StreamRequest(NamedTuple):
-    """A request as a call; lead: sizes to prepend to each output's shape; known: what is kept."""
+    """A request as a call. lead: sizes to prepend to each output's shape; known: of its kind."""
 
     call: Call
     hints: Hints
@@ -61,14 +61,14 @@ class Known:
         return StreamRequest(call, hints, self._wish, self._lead, self)
 
     def answer(self, result: Result) -> bytes | None:
-        """Return the answer, if only its numbers differ from those of one that was learned."""
+        """Return the answer, if only its numbers differ from those of one that was kept."""
         outputs = result.outputs
         if not outputs or outputs[1:] or result.reused:
             return None
         array = outputs[0]
         return self._head + array.tobytes() if (array.dtype, array.shape) == self._output else None
 
-    def learn(self, result: Result, answer: bytes) -> None:
+    def keep(self, result: Result, answer: bytes) -> None:
         """Keep an answer without its numbers."""
         outputs = result.outputs
         if self._output or len(outputs) != 1 or result.reused:
@@ -80,7 +80,7 @@ class Known:
             self._head = answer[: -len(numbers)]
 
 
-class KnownRequests:
+class RepeatedRequests:
     """The requests that were answered lately, by their bytes."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class KnownRequests:
             return None
         return self._known.get((size, body[: self._starts[size]]))
 
-    def learn(
+    def keep(
         self, body: bytes, request: InferRequest, info: ModelInfo, asked: StreamRequest
     ) -> StreamRequest:
         """Return the request, with what is kept of it if others may be like it."""
