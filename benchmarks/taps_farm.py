@@ -59,6 +59,7 @@ MODEL = """
 import pickle
 import farm
 import numpy as np
+import taps.apps.cholesky, taps.apps.mapreduce, taps.apps.synthetic
 
 class Function(farm.Model):
     inputs = {"pickled": farm.TensorInfo("pickled", (-1,), "uint8")}
@@ -74,7 +75,9 @@ class Function(farm.Model):
 class FarmExecutor(Executor):
     """A concurrent.futures executor whose functions run on a farm's workers.
 
-    A function must be importable there. One that raises an exception fails with `ModelFailed`.
+    A function must be importable there, and one that raises an exception fails with `ModelFailed`.
+    The model imports the applications when a worker starts. That takes seconds; within a call it
+    would look like a call that hangs, which farm copies to another worker and ends.
     """
 
     def __init__(self) -> None:
