@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import venv
@@ -65,25 +66,31 @@ def installed(folder: Path, packages: Sequence[str]) -> Path:
     return python
 
 
-def answer(command: Sequence[str], *, limit_s: float, cwd: Path | None = None) -> str:
+def answer(command: Sequence[str], *, limit_s: float) -> str:
     """Return the output of a command. Raises Unable with the last line of its errors."""
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=limit_s,
-            cwd=cwd,
             env=os.environ | MPI_VARIABLES,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise Unable(f"no answer within {limit_s:.0f} s") from None
     except OSError as error:
         raise Unable(str(error)) from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Unable(lines[-1].strip()[:200] if lines else f"exit code {done.returncode}")
-    return done.stdout
+    with process:
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise Unable(f"no answer within {limit_s:.0f} s") from None
+    if process.returncode:
+        lines = [line for line in errors.splitlines() if line.strip()]
+        raise Unable(lines[-1].strip()[:200] if lines else f"exit code {process.returncode}")
+    return output
 
 
 def measured(name: str, python: Path, count: int, seconds: float) -> dict[str, float]:
