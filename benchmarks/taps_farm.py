@@ -166,7 +166,6 @@ def main() -> None:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"  # a task has one core
     os.environ["PATH"] = f"{python.parent}{os.pathsep}{os.environ['PATH']}"  # Parsl's programs
-    print(f"\n{'best / median of rounds, s':28}" + "".join(f"{app:>20}" for app in options.apps))
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     failed: dict[str, Unable] = {}
     for _ in range(options.rounds):
@@ -175,10 +174,12 @@ def main() -> None:
                 chosen = f"--app {app} {APPS[app]} --engine.executor {name} {EXECUTORS[name]}"
                 program = [str(python), str(Path(__file__).resolve()), "run", *chosen.split()]
                 try:
-                    printed = answer(program, limit_s=RUN_S).splitlines()[-1]
-                    found.setdefault((name, app), []).append(json.loads(printed))
+                    one = json.loads(answer(program, limit_s=RUN_S).splitlines()[-1])
+                    print(f"{app}, {name}: {one['seconds']:.2f} s", file=sys.stderr)
+                    found.setdefault((name, app), []).append(one)
                 except Unable as error:
                     failed[f"{name}, {app}"] = error
+    print(f"\n{'best / median of rounds, s':28}" + "".join(f"{app:>20}" for app in options.apps))
     for name in options.executors:
         cells = []
         for app in options.apps:
