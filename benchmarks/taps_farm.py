@@ -126,18 +126,19 @@ def run(arguments: list[str]) -> None:
             executor: Executor = FutureDependencyExecutor(FarmExecutor())
             return executor
 
-    config = parse_args_to_config(arguments)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         seconds = 0.0
-        with config.engine.get_engine() as engine:
+        with parse_args_to_config(arguments).engine.get_engine() as engine:
             for name in ("first", "second"):
                 Path(name).mkdir()
-                with contextlib.chdir(name), contextlib.closing(config.app.get_app()) as app:
+                with contextlib.chdir(name):
+                    app = parse_args_to_config(arguments).app.get_app()  # paths are of this folder
                     tasks = engine.tasks_executed
                     start = time.perf_counter()
                     app.run(engine=engine, run_dir=Path.cwd())
                     seconds = time.perf_counter() - start
                     tasks = engine.tasks_executed - tasks
+                    app.close()
     print(json.dumps({"seconds": seconds, "tasks": tasks}))
 
 
