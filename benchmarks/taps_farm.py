@@ -42,7 +42,7 @@ RUN_S = 180.0
 APPS = {
     "cholesky": "--app.matrix-size 2048 --app.block-size 256",
     "mapreduce": "--app.data-dir words --app.generate true --app.generated-files 65"
-    " --app.generated-words 20000 --app.map-tasks 33",
+    " --app.generated-words 5000 --app.map-tasks 33",
     "synthetic": "--app.structure bag --app.task-count 1000 --app.task-data-bytes 1000"
     " --app.task-sleep 0.005 --app.bag-max-running 16",
 }
