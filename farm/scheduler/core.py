@@ -19,14 +19,12 @@ from farm.scheduler.actions import Action, EndStream, Outcome, Reply
 from farm.scheduler.batching import batch_key, linger_after
 from farm.scheduler.completion import OpenTasks
 from farm.scheduler.copies import NEVER, Copies
-from farm.scheduler.deadlines import Deadlines
-from farm.scheduler.outcomes import error_for_deadline, may_be_guilty
+from farm.scheduler.outcomes import Deadlines, error_for_deadline, may_be_guilty, of_row
 from farm.scheduler.phases import OUTRUN, QUEUED, SENT, TASKS
 from farm.scheduler.placement import NO_END, Pools, end_at_most, pool_for
 from farm.scheduler.queues import ModelQueues, Queue
 from farm.scheduler.recall import for_idle, has_too_much, in_vain, released
 from farm.scheduler.sequences import Sequences
-from farm.scheduler.split_runs import of_row, split_run
 from farm.scheduler.state import ATTEMPT_ANSWERED, Attempt, Task, TaskId, WorkerId
 from farm.scheduler.view import View
 from farm.scheduler.workers import Answers, Worker
@@ -321,7 +319,7 @@ class Scheduler:
         elif not (task.is_run and self._splits_runs) or task.phase is OUTRUN:
             return
         else:
-            task = split_run(task, attempt, outcome)
+            task = task.split(attempt, outcome)
         if is_wanted:
             self._open.reply_more(task, outcome, attempt)
 

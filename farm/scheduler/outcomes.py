@@ -1,11 +1,15 @@
-"""Outcomes of tasks that were lost or are late, and the history that their errors tell."""
+"""Outcomes of lost and late tasks and of rows, and the history that their errors tell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from operator import attrgetter
 
 from farm.errors import DeadlineExceeded, FarmError, LossCause, TimeLimitExceeded, WorkerLost
+from farm.scheduler.actions import Outcome
 from farm.scheduler.phases import LOST, QUEUED
 from farm.scheduler.placement import FITS_FACTOR
 from farm.scheduler.state import Task, TaskId
@@ -113,6 +117,55 @@ def error_for_deadline(task: Task, now: float) -> DeadlineExceeded:
     where = "in the queue" if waits else f"on worker {task.attempt.worker.id}"
     text = f"no answer within {now - task.submitted_at:.3g} s; the call was {where}"
     return DeadlineExceeded(with_story(text, task, now))
+
+
+def of_row(outcome: Outcome, row: int) -> Outcome | None:
+    """Return the outcome of row `row` of a run; None: the run has ended before it.
+
+    outcome: an answer to the run, or to the call of the row.
+    """
+    if isinstance(outcome, FarmError):
+        return outcome
+    times = outcome.row_times_s
+    if not times and outcome.failed is None:
+        return outcome
+    if row >= len(times):
+        return outcome.failed if row == len(times) else None
+    outputs = tuple([array[row : row + 1] for array in outcome.outputs])
+    return replace(
+        outcome, outputs=outputs, run_time_s=times[row], row_times_s=(times[row],), failed=None
+    )
+
+
+class Deadlines:
+    """The deadlines of `tasks`, earliest first; those of completed tasks are removed over time."""
+
+    SLACK = 1000
+
+    def __init__(self, tasks: Mapping[TaskId, Task]) -> None:
+        self._tasks = tasks
+        self._heap: list[tuple[float, TaskId, bool]] = []
+        self.first_at = math.inf  # a lower bound: that task may have ended
+
+    def add(self, at: float, task_id: TaskId, *, to_start: bool = False) -> None:
+        """Add a deadline for the task's answer, or with `to_start` for its start."""
+        if len(self._heap) >= 2 * len(self._tasks) + self.SLACK:
+            self._heap = [entry for entry in self._heap if entry[1] in self._tasks]
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (at, task_id, to_start))  # the task is among those just after
+        self.first_at = self._heap[0][0]
+
+    def passed(self, now: float) -> list[Task]:
+        """Remove and return the tasks whose deadline has passed, each once."""
+        heap = self._heap
+        late: dict[Task, None] = {}
+        while heap and (heap[0][0] <= now or heap[0][1] not in self._tasks):
+            _, task_id, to_start = heapq.heappop(heap)
+            task = self._tasks.get(task_id)
+            if task is not None and (task.phase is QUEUED or not to_start):
+                late[task] = None
+        self.first_at = heap[0][0] if heap else math.inf
+        return list(late)
 
 
 # The history of a task

@@ -5,7 +5,8 @@ Only the scheduler changes these; other code reads through `Scheduler.view`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from copy import copy as copy_of
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from farm.call import Call, Operation, Result
@@ -209,22 +210,36 @@ class Task:
         """Belong to a sequence from now on."""
         self.sequence = sequence
 
-    def keep(self, call: Call) -> None:
+    def split(self, attempt: Attempt, done: Result) -> Task:
+        """Go on as the row that its worker runs; return another, already over, of those before it.
+
+        A worker splits a run because one row takes long: it answers those before it at once and
+        leaves those behind it to others. Its last answer contains all rows up to that one, as does
+        one of a worker that has, or had, the whole run. done: the first answer.
+        """
+        count, callers, calls = len(done.row_times_s), self.callers, self.calls
+        over = copy_of(self)
+        over._keep(0, count)
+        self._keep(count, count + 1)
+        if callers > 1:  # otherwise all rows have one caller
+            self.account.usage.remove_callers(self.chain, callers - self.callers)
+        self.past = self.past._replace(row=count)
+        answered = count if self.phase.has_caller else 0
+        self.queue.counts.split(calls - self.calls, answered, copied=self.copy is not None)
+        attempt.split(done.run_time_s)
+        attempt.worker.answers.add_rows(count)
+        if count:
+            self.times.add(done.run_time_s / count)
+        return over
+
+    def _keep(self, first: int, end: int) -> None:
         """Ask for some rows of a run, as another task does for the others."""
-        self.call = call
-        self.rows = rows = call.rows or 1
+        inputs = tuple([array[first:end] for array in self.call.inputs])
+        self.call = replace(self.call, inputs=inputs, rows=end - first)
+        self.rows = rows = (end - first) or 1
         self.is_run = self.is_run and rows > 1
         self.callers = min(rows, self.callers)
         self.calls = min(rows, self.calls)
-
-    def keep_row(self, row: int, call: Call) -> int:
-        """Go on as the call of one row; return how many calls wait for it no more."""
-        callers, calls = self.callers, self.calls
-        self.keep(call)
-        if callers > 1:  # otherwise all rows have one caller
-            self.account.usage.remove_callers(self.chain, callers - self.callers)
-        self.past = self.past._replace(row=row)
-        return calls - self.calls
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.scheduler.deadlines import Deadlines
+from farm.scheduler.outcomes import Deadlines
 from farm.scheduler.state import Task, TaskId
 from tests.scheduler.recorder import Recorder, sent
 

@@ -9,7 +9,7 @@ from farm.call import Call, Operation, Result
 from farm.errors import ModelFailed, WorkerLost
 from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
-from farm.scheduler.split_runs import of_row
+from farm.scheduler.outcomes import of_row
 from farm.scheduler.state import WorkerId
 from tests.scheduler.invariants import check
 from tests.scheduler.recorder import model
