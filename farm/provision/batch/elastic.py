@@ -18,7 +18,6 @@ from typing import Any
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.first_worker import Expectation
 from farm.errors import Unavailable
-from farm.provision.batch.describing import Describing
 from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
@@ -85,7 +84,7 @@ class Elastic(Expectation):
         self._watch: JobWatch
         self._releases: Releases
         self._standing: Standing
-        self._describing: Describing
+        self._describing: list[asyncio.Task[None]] = []
         self._errands = Errands()
         self._stopping = asyncio.Event()
         self._hurried = False
@@ -129,12 +128,12 @@ class Elastic(Expectation):
         for part in ("cluster", self._system.own_words.status):
             if part:
                 dispatcher.add_part(part, self.snapshot)
-        self._describing = Describing(dispatcher.expect, dispatcher.note)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def describe_models(self) -> None:
         """Begin to describe the models that no worker has described, in processes here."""
-        self._describing.start(self._kinds.values())
+        unknown = [kind for kind in self._kinds.values() if kind.models is None]
+        self._describing = [kind.describe(self._dispatcher) for kind in unknown]
 
     def has_started(self, labels: Mapping[str, str]) -> bool:
         """Whether a worker with these labels belongs to a job of this farm.
@@ -356,8 +355,8 @@ class Elastic(Expectation):
     def begin_stop(self) -> None:
         """Submit no more jobs; call `stop` afterwards."""
         self._stopping.set()
-        if self._task is not None:
-            self._describing.cancel()
+        for task in self._describing:
+            task.cancel()
 
     async def stop(self) -> None:
         """Wait until no job of this farm is left.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from farm.call import ModelInfo
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.errors import Unavailable
 from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.policy import Bounds, KindPolicy
 from farm.provision.batch.watch import JobWatch
+from farm.provision.local.describing import describe
 
 
 class KindState:
@@ -67,6 +72,24 @@ class KindState:
         is_news = bool(too_long) and too_long != self.too_long
         self.wanted, self.too_long = wanted, too_long
         return is_news
+
+    def describe(self, dispatcher: Dispatcher) -> asyncio.Task[None]:
+        """Begin to describe its models in a process of this machine, for calls before its jobs."""
+        self.describing = True
+        return asyncio.get_running_loop().create_task(self._describe(dispatcher))
+
+    async def _describe(self, dispatcher: Dispatcher) -> None:
+        infos: Sequence[ModelInfo] = ()
+        try:
+            infos = await describe(self.settings.models)
+        except Unavailable as error:
+            text = f"{error}; the farm knows these models once a worker has joined"
+            dispatcher.note("not described", self.settings.name, text)
+        finally:
+            self.describing = False
+        if self.models is None and infos:
+            self.knows(info.name for info in infos)
+            dispatcher.expect(infos)
 
 
 def how_it_stands(kind: KindState, jobs: Jobs, problem: str) -> str:

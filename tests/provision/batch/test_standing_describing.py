@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from farm.call import ModelInfo
-from farm.provision.batch import describing
-from farm.provision.batch.describing import Describing
+from farm.provision.batch import standing
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.standing import KindState
 from tests.support.coroutines import on_loop
@@ -28,15 +28,17 @@ class Double(farm.Model):
 
 
 class Known:
-    """Keeps what `Describing` reports."""
+    """Keeps what is reported to a dispatcher."""
 
     def __init__(self) -> None:
         self.models: list[str] = []
         self.notes: list[tuple[str, str, str]] = []
-        self.describing = Describing(self._expect, lambda *note: self.notes.append(note))
 
-    def _expect(self, infos: Sequence[ModelInfo]) -> None:
+    def expect(self, infos: Sequence[ModelInfo]) -> None:
         self.models += [info.name for info in infos]
+
+    def note(self, *note: Any) -> None:
+        self.notes.append(note)
 
 
 def kind(name: str, *models: str) -> KindState:
@@ -53,10 +55,10 @@ async def test_kinds_learn_the_names_of_their_models(tmp_path: Path) -> None:
     spec = str(tmp_path / "double.py")
     known, small, large = Known(), kind("small", spec), kind("large", f"plate={spec}", spec)
     bad, restarted = kind("bad", str(tmp_path / "none.py")), kind("restarted", spec)
+    tasks = [each.describe(cast(Any, known)) for each in (small, large, bad, restarted)]
+    assert all(each.describing for each in (small, large, bad, restarted))
     restarted.models = frozenset({"earlier"})
-    task = known.describing.start([small, large, bad, restarted])
-    assert [each.describing for each in (small, large, bad, restarted)] == [True, True, True, False]
-    await asyncio.wait_for(task, LIMIT_S)
+    await asyncio.wait_for(asyncio.gather(*tasks), LIMIT_S)
     assert names(small) == ["Double"]
     assert names(large) == ["Double", "plate"]
     assert bad.models is None
@@ -72,7 +74,7 @@ async def test_kinds_learn_the_names_of_their_models(tmp_path: Path) -> None:
 async def test_what_a_worker_said_meanwhile_counts(tmp_path: Path) -> None:
     (tmp_path / "double.py").write_text(MODEL)
     known, small = Known(), kind("small", str(tmp_path / "double.py"))
-    task = known.describing.start([small])
+    task = small.describe(cast(Any, known))
     small.models = frozenset({"other"})
     await asyncio.wait_for(task, LIMIT_S)
     assert names(small) == ["other"]
@@ -80,9 +82,7 @@ async def test_what_a_worker_said_meanwhile_counts(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_the_processes_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 
     async def describe(models: Sequence[str]) -> tuple[ModelInfo, ...]:
@@ -92,12 +92,12 @@ async def test_the_processes_end(
             ended.append(models[0])
         raise AssertionError("the future has no end")
 
-    monkeypatch.setattr(describing, "describe", describe)
+    monkeypatch.setattr(standing, "describe", describe)
     known, small = Known(), kind("small", "m.py")
-    task = known.describing.start([small])
+    task = small.describe(cast(Any, known))
     await asyncio.wait({task}, timeout=0.01)
     assert small.describing
-    known.describing.cancel()
+    task.cancel()
     await asyncio.wait({task}, timeout=LIMIT_S)
     assert ended == ["m.py"]
     assert not small.describing
