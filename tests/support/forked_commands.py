@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from farm.machine.orphans import adopting_orphans
+from farm.provision.local.warm_parent import adopting_orphans
 
 LENGTH = struct.Struct("!I")
 

@@ -132,8 +132,8 @@ class Elastic(Expectation):
 
     def describe_models(self) -> None:
         """Begin to describe the models that no worker has described, in processes here."""
-        unknown = [kind for kind in self._kinds.values() if kind.models is None]
-        self._describing = [kind.describe(self._dispatcher) for kind in unknown]
+        kinds, dispatcher = self._kinds.values(), self._dispatcher
+        self._describing = [kind.describe(dispatcher) for kind in kinds if kind.models is None]
 
     def has_started(self, labels: Mapping[str, str]) -> bool:
         """Whether a worker with these labels belongs to a job of this farm.

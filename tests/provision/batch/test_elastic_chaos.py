@@ -32,6 +32,7 @@ from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.releases import DRAIN_S
 from farm.provision.batch.restart_state import JobKey, RestartState
+from farm.provision.batch.standing import KindState
 from farm.provision.batch.systems.slurm import Slurm
 from tests.provision.simulated_slurm import (
     SBATCH,
@@ -491,3 +492,24 @@ async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
     await world.elastic.stop()
     assert world.slurm.submitted == (0 if stops else 1)
     assert world.left() == []
+
+
+@on_loop
+async def test_models_that_are_known_are_not_described(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    described: list[str] = []
+
+    def describe(kind: KindState, dispatcher: object) -> asyncio.Task[None]:
+        described.append(kind.settings.name)
+        return asyncio.get_running_loop().create_task(asyncio.sleep(0))
+
+    monkeypatch.setattr(KindState, "describe", describe)
+    world = World(tmp_path)
+    world.start()
+    world.elastic.describe_models()
+    assert described == ["small"]
+    world.elastic._kinds["small"].knows(["beam"])
+    world.elastic.describe_models()
+    assert described == ["small"]
+    await world.elastic.stop()

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import psutil
 import pytest
 
-from farm.machine.orphans import adopting_orphans
+from farm.provision.local.warm_parent import adopting_orphans
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 
@@ -62,7 +62,7 @@ def test_the_last_of_overlapping_blocks_ends_it() -> None:
 
 ADOPTED_BEFORE = """
 import ctypes
-from farm.machine.orphans import adopting_orphans
+from farm.provision.local.warm_parent import adopting_orphans
 prctl, was = ctypes.CDLL(None).prctl, ctypes.c_int()
 prctl(36, 1, 0, 0, 0)
 with adopting_orphans():

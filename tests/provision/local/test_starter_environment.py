@@ -11,7 +11,7 @@ import pytest
 
 from farm.provision.batch.allocation import labels
 from farm.provision.local.group import Launch
-from farm.provision.local.starting import arguments_of, environment_of
+from farm.provision.local.starter import arguments_of, environment_of
 from farm.provision.local.supervisor import WorkerSettings
 
 RUN = Path("/run/farm")
