@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from farm.bodies.body import Body
-from farm.bodies.held import FREE_BYTES, Share
+from farm.bodies.held import FREE_BYTES
 from farm.bodies.unpacking import Headers
 from farm.call import CancelCall
 from farm.errors import INTERNAL_ERROR, FarmError
@@ -25,23 +25,25 @@ from farm.grpc.messages import (
     timeout_s,
     trailers,
 )
-from farm.grpc.spans import HEALTH, GrpcSpan
-from farm.grpc.unpacking import Message, unpacked
-from farm.http.call_ids import NAMING, REQUEST_ID, Naming, call_id_of
+from farm.grpc.requests import CallMessages, Message, MessageRoom, unpacked
+from farm.http.call_ids import NAMING, REQUEST_ID, TRACE_PARENT, Naming, call_id_of
+from farm.monitoring.tracing import RequestSpan
 
 if TYPE_CHECKING:
     from farm.grpc.connection import GrpcConnection
 
 logger = logging.getLogger(__name__)
 
-STRAIGHT = 4
-"""Messages of a stream that are handled without a break; then the stream waits for its turn."""
-
-MOST_EXPECTED = 1 << 30
-"""Bytes of one message that a client may send unacknowledged: windows end at 2 GiB."""
-
 WRITTEN_AT_ONCE = 64 << 10
 """Bytes that a method writes before others get a turn; each message counts a sixteenth more."""
+
+OWN_FAULT = frozenset(
+    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""Statuses that mark a server's span as failed; the others are the client's fault."""
+
+HEALTH = "/grpc.health."
+"""The start of paths whose calls come every few seconds and run no model: they get no span."""
 
 
 class Caller(NamedTuple):
@@ -111,7 +113,7 @@ class GrpcCall:
         self._line = line
         self._stream = stream
         self._call_id = b""  # as the answer's metadata has it
-        self._span: GrpcSpan | None = None
+        self._span: RequestSpan | None = None
         self._headers_sent = False
         self._undo: Callable[[], object] | None = None  # while the method runs
         self._timer: asyncio.TimerHandle | None = None
@@ -119,8 +121,8 @@ class GrpcCall:
         self._messages: Messages | None = None  # while they come in parts
         self._progress = math.inf  # bytes since the last look; infinite if it missed none
         self._ended = False
-        self._room: _Room | None = None  # for a long message
-        self._requests: _Requests | None = None  # of a method that takes several messages
+        self._room: MessageRoom | None = None  # for a long message
+        self._requests: CallMessages | None = None  # of a method that takes several messages
         # Writing
         self._clear: asyncio.Event  # of a method that runs in a task
         self._written = 0  # bytes since the last pause
@@ -147,22 +149,27 @@ class GrpcCall:
             return caller if caller is first else None
         if (both_ways := service.bidirectional.get(path)) is None:
             raise GrpcFailure("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
-        self._room = room = _Room(self._line, self._stream)
+        self._room = room = MessageRoom(self._line, self._stream)
         self._messages = messages
-        self._requests = requests = _Requests(self._line, messages, room)
+        self._requests = requests = CallMessages(self._line, messages, room)
         self._start(lambda: both_ways(requests, self._write, caller))
         return None
 
     def _named(self, path: str, caller: Caller, naming: Naming) -> Caller:
         """Begin the span of the call, and find its id; return the caller with both in the headers.
 
-        They are what an HTTP request has: `traceparent` and `x-request-id`.
+        They are what an HTTP request has: `traceparent` and `x-request-id`. Source: OpenTelemetry's
+        semantic conventions for gRPC spans.
         """
         make_id, tracing = naming
         headers = caller.headers
         if tracing is not None and not path.startswith(HEALTH):
-            self._span = GrpcSpan(tracing, path, headers, caller.peer)
-            headers = self._span.parent_of(headers)
+            method = path.removeprefix("/")
+            about = {"rpc.system.name": "grpc", "rpc.method": method}
+            if caller.peer:
+                about["client.address"] = caller.peer
+            self._span = tracing.request(method, headers, about)
+            headers = {**headers, TRACE_PARENT: self._span.parent}
         if make_id is None and NAMING.isdisjoint(headers):
             return caller
         self._call_id = call_id_of(headers).encode()
@@ -197,7 +204,7 @@ class GrpcCall:
         if messages.has_rest:
             raise GrpcFailure("INTERNAL", "more than one message for a method that takes one")
         if self._room is None and not whole and messages.size > FREE_BYTES:
-            self._room = _Room(self._line, self._stream)
+            self._room = MessageRoom(self._line, self._stream)
             self._room.ask(messages.size)
         if self._room is None:
             self._line.http2.acknowledge(self._stream, size)
@@ -350,7 +357,9 @@ class GrpcCall:
     def _over(self, status: str) -> None:
         self._ended = True
         if self._span is not None:
-            self._span.end(status, self._call_id.decode())
+            # It has an id: that of the trace, if the client has given none.
+            found = {"rpc.response.status_code": status, "farm.call.id": self._call_id.decode()}
+            self._span.end(found, failed=status if status in OWN_FAULT else "")
             self._span = None
         if self._room is not None:
             self._room.release()
@@ -359,111 +368,3 @@ class GrpcCall:
         if self._timer is not None:
             self._timer.cancel()
         self._line.call_ended(self._stream)
-
-
-class _Room:
-    """Memory for the long message of a call; until it is granted, the client may send little."""
-
-    __slots__ = ("_expected", "_line", "_share", "_stream", "_unacknowledged")
-
-    def __init__(self, line: GrpcConnection, stream: int) -> None:
-        self._line = line
-        self._stream = stream
-        self._share: Share | None = None
-        self._unacknowledged = 0
-        self._expected = 0  # bytes that the client may send before they are acknowledged
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the client has to wait for memory."""
-        return self._share is not None and not self._share.granted
-
-    def ask(self, size: int) -> None:
-        """Reserve memory for a message of `size` bytes; -1: its size is not known yet."""
-        if size > FREE_BYTES and self._share is None:
-            self._share = self._line.served.held.reserve(size, self._grant)
-            if self._share.granted:
-                self._grant()
-
-    def _grant(self) -> None:
-        if self._share is not None:
-            self._expected = min(self._share.size, MOST_EXPECTED)
-            self._line.http2.expect(self._stream, self._expected)
-            self.acknowledge(0)
-            self._line.flush_soon()
-
-    def acknowledge(self, size: int) -> None:
-        """Count bytes as consumed, and acknowledge them unless memory is missing."""
-        self._unacknowledged += size
-        if self.is_waiting:
-            return
-        ahead = min(self._expected, self._unacknowledged)
-        self._expected -= ahead
-        self._line.http2.acknowledge(self._stream, self._unacknowledged - ahead)
-        self._unacknowledged = 0
-
-    def settle(self) -> None:
-        """The message is complete: count its memory, whether it was granted or not."""
-        if self._share is not None and not self._share.granted:
-            self._share.release()
-            self._share = self._line.served.held.hold(self._share.size)
-
-    def release(self) -> None:
-        """Free the memory of the message."""
-        if self._share is not None:
-            self._share.release()
-            self._share = None
-
-
-class _Requests:
-    """Iterates over the messages of a call that sends several."""
-
-    def __init__(self, line: GrpcConnection, messages: Messages, room: _Room) -> None:
-        self._line = line
-        self._messages = messages
-        self._room = room
-        self._more = asyncio.Event()
-        self._ended = False
-        self._partly = 0  # bytes received and not acknowledged
-        self._straight = 0  # messages taken since the last wait
-
-    def received(self, size: int, whole: bool) -> None:
-        """Bytes have arrived; whole: they complete a message."""
-        self._partly += size
-        if whole:
-            self._more.set()
-        else:
-            self._room.ask(self._messages.size)
-            self._acknowledge()  # a message may be longer than the window
-
-    def end(self) -> None:
-        """No more messages follow. Raises Failed."""
-        self._messages.end()
-        self._ended = True
-        self._more.set()
-
-    def __aiter__(self) -> _Requests:
-        return self
-
-    async def __anext__(self) -> Body:
-        if self._straight >= STRAIGHT:
-            self._straight = 0
-            await self._line.turn()
-        while (message := self._messages.next()) is None:
-            self._room.ask(self._messages.size)
-            self._acknowledge()
-            if self._ended:
-                self._messages.end()
-                raise StopAsyncIteration
-            self._straight = 0
-            self._more.clear()
-            await self._more.wait()
-        self._straight += 1
-        self._room.release()  # the method that takes a message accounts for its memory
-        return await unpacked(message)
-
-    def _acknowledge(self) -> None:
-        # Grant the client more bytes only as messages are taken.
-        self._room.acknowledge(self._partly)
-        self._partly = 0
-        self._line.flush_soon()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,6 +17,7 @@ from farm.errors import InvalidInput, Overloaded
 from farm.grpc import http2
 from farm.grpc.call import (
     NO_CALLER,
+    OWN_FAULT,
     Answer,
     Bidirectional,
     Caller,
@@ -30,11 +31,13 @@ from farm.grpc.call import (
 )
 from farm.grpc.connection import GrpcConnection
 from farm.grpc.frames import WINDOW_UPDATE, literal
-from farm.grpc.messages import LONG, GrpcFailure
-from farm.http.call_ids import NOTHING_NAMED
+from farm.grpc.messages import LONG, STATUSES, GrpcFailure
+from farm.http.call_ids import NOTHING_NAMED, Naming
+from farm.monitoring.tracing import Tracing
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import on_loop, until
 from tests.support.http2_bytes import framed, greeted, request
+from tests.support.span_collector import SpanCollector, span_collector, tracing_to
 
 LIMIT = 1_000_000
 
@@ -42,13 +45,13 @@ LIMIT = 1_000_000
 class Line:
     """A connection with one open stream, 1."""
 
-    def __init__(self, methods: Methods) -> None:
+    def __init__(self, methods: Methods, naming: Naming = NOTHING_NAMED) -> None:
         self.http2 = greeted()
         self.http2.receive(request(1, end=False))
         self.ended = 0
         self.turns = 0
         self.served = SimpleNamespace(
-            service=methods, limit=LIMIT, held=HeldBytes(200_000), naming=NOTHING_NAMED
+            service=methods, limit=LIMIT, held=HeldBytes(200_000), naming=naming
         )
 
     def flush_soon(self) -> None:
@@ -413,3 +416,56 @@ async def test_a_deadline_means_nothing_once_there_is_an_answer() -> None:
     asyncio.get_running_loop().call_later(0.1, passed.set)
     await passed.wait()
     assert line.ended == 1
+
+
+PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def collector() -> Iterator[SpanCollector]:
+    with span_collector() as running:
+        yield running
+
+
+def traced(tracing: Tracing, headers: dict[bytes, bytes], peer: str) -> tuple[GrpcCall, Methods]:
+    methods = Methods()
+    line = Line(methods, Naming(None, tracing))
+    call = GrpcCall(cast(GrpcConnection, line), 1, "", NO_CALLER)
+    call.begin("/x/Direct", Caller(peer, "", headers, None))
+    return call, methods
+
+
+def test_a_span_has_what_the_conventions_ask_for(collector: SpanCollector) -> None:
+    headers = {b"traceparent": PARENT, b"te": b"trailers", b"x-request-id": b"a-1"}
+    passed_on = {}
+
+    def keep(body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]) -> None:
+        passed_on.update(caller.headers)
+        answer(b"")
+
+    with tracing_to(collector) as tracing:
+        call, methods = traced(tracing, headers, "10.0.0.1")
+        methods.direct = {"/x/Direct": keep}
+        call.received(framed(b""), ended=True)
+    (sent,) = collector.spans
+    assert sent.name == "x/Direct"
+    assert sent.attributes == {
+        "rpc.system.name": "grpc",
+        "rpc.method": "x/Direct",
+        "rpc.response.status_code": "OK",
+        "client.address": "10.0.0.1",
+        "farm.call.id": "a-1",
+    }
+    assert headers[b"traceparent"] == PARENT
+    assert passed_on == {**headers, b"traceparent": f"00-{sent.trace}-{sent.id}-01".encode()}
+
+
+def test_only_the_servers_own_faults_are_errors(collector: SpanCollector) -> None:
+    assert set(STATUSES) >= OWN_FAULT
+    with tracing_to(collector) as tracing:
+        for status in ("INVALID_ARGUMENT", "NOT_FOUND", "UNAVAILABLE", "INTERNAL"):
+            traced(tracing, {}, "")[0].fail(status, "")
+    assert "client.address" not in collector.spans[0].attributes
+    assert collector.spans[0].attributes["farm.call.id"] == collector.spans[0].trace
+    marks = [(span.status, span.attributes.get("error.type")) for span in collector.spans]
+    assert marks == [("", None), ("", None), ("ERROR", "UNAVAILABLE"), ("ERROR", "INTERNAL")]

@@ -1,4 +1,4 @@
-"""Decompression of gRPC messages in a thread."""
+"""Decompression of gRPC messages in a thread; test_call.py has their memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from farm.bodies.body import HeldBody
 from farm.grpc.messages import LONG, SHORT, GrpcFailure, Packed, PackedLong
-from farm.grpc.unpacking import unpacked
+from farm.grpc.requests import unpacked
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import on_loop
 
