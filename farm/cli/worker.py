@@ -22,7 +22,8 @@ from farm.machine.json_log import LOG_FORMAT, logged
 from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
 from farm.provision.local.devices import cpus_here, devices
 from farm.provision.local.group import launch_of
-from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers, WorkersFailed
 from farm.settings import LogFormat
 from farm.transports.connection import read_connection, workers_file
 from farm.worker.mpi.world import told_size

@@ -13,7 +13,8 @@ from farm.dispatcher.first_worker import FIRST_AWAITED, Expectation
 from farm.monitoring.repetitions import cut
 from farm.monitoring.workers import ExpectedWorkers
 from farm.provision.local.group import launch_of
-from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from farm.settings import Settings
 from farm.transports.dask.transport import DaskTransport
 

@@ -19,7 +19,8 @@ import pytest
 
 from farm.call import Result
 from farm.errors import InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLost
-from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
 
 pytestmark = pytest.mark.usefixtures("wire")

@@ -25,7 +25,8 @@ from farm.call import Call, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import WorkerLost
 from farm.provision.local.group import Launch
-from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from farm.transports.dask.transport import DaskTransport
 from tests.support.dask_cluster import dask_cluster
 from tests.support.running_farm import LIMIT_S, Farm

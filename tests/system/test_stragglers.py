@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from tests.support.coroutines import wait_until
 from tests.support.running_farm import LIMIT_S, Farm
 

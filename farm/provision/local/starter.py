@@ -9,28 +9,74 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from farm.machine.json_log import LOG_FORMAT
 from farm.machine.private import private_opener
 from farm.provision.batch.allocation import LOG, RESTARTS, SEATS, STARTED_BY, STEP_SIZES, SUPERVISOR
 from farm.provision.local.child import Child
 from farm.provision.local.devices import cpus_here
-from farm.provision.local.group import Group
+from farm.provision.local.group import Group, Launch
 from farm.provision.local.warm_parent import ParentLost, WarmParent
 from farm.provision.local.worker_log import first_line
 from farm.worker.servers import SEAT
-
-if TYPE_CHECKING:
-    from farm.provision.local.supervisor import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 FORK, NO = "FARM_FORK", ("0", "false", "f", "no", "n", "off")
 """An environment variable that turns forking off in all of farm's commands, and its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The configuration of a supervisor.
+
+    models: as in `farm.worker.loader`; count: model processes, raised to at least one for each of
+    several servers of one model, which are assigned in turn; connect: connection file;
+    logs: folder for the models' output. launch: how to start each one as a group of MPI ranks.
+    cpus: threads that numerical libraries use in each process; None: its share of the CPUs here.
+    devices: CUDA devices, assigned in turn. time_limit_s: a process whose model call takes longer
+    is killed. ends_at: Unix time at which the machine is taken away; inf: at no known time; None:
+    each process finds out itself. lost_after_s: silence of the dispatcher after which a process
+    ends itself; if its replacement hears nothing either, the supervisor ends too. frozen_after_s: a
+    process that has been stopped this long, as by SIGSTOP, is killed and replaced. started_by: a
+    label of the workers, by which a farm recognizes those of its own supervisor. fork: fork the
+    processes from one that has loaded numpy, if there are several or one is replaced. log_format:
+    of their logs; None: this process's. first_s, longest_s, good_while_s: see `restart_delay_s`.
+    """
+
+    models: Sequence[str]
+    count: int
+    connect: Path
+    logs: Path
+    launch: Launch | None = None
+    cpus: int | None = None
+    devices: Sequence[str] = ()
+    time_limit_s: float | None = None
+    ends_at: float | None = None
+    lost_after_s: float = 60.0
+    frozen_after_s: float = 5.0
+    started_by: str = ""
+    fork: bool = True
+    log_format: str | None = None
+    first_s: float = 0.25
+    longest_s: float = 30.0
+    good_while_s: float = 10.0
+
+    def restart_delay_s(self, crashes: int, served_s: float | None) -> float:
+        """Return the delay after `crashes` in a row; 0 after the first of a process that served.
+
+        first_s, then twice that, and so on up to longest_s; but for a process that has served, not
+        longer than it did: one call in a hundred that crashes must not idle the machine. A process
+        that served for good_while_s resets the count. served_s: None if it crashed while it loaded.
+        """
+        doublings = crashes - (1 if served_s is None else 2)
+        if doublings < 0:
+            return 0.0
+        delay_s = min(self.first_s * 2.0 ** min(doublings, 60), self.longest_s)
+        return delay_s if served_s is None else min(delay_s, max(served_s, self.first_s))
 
 
 class Starter:

@@ -19,11 +19,10 @@ from pathlib import Path
 from farm.errors import LossCause, Unavailable
 from farm.machine.resources import allow_many_open_files
 from farm.machine.wake_pipe import WakePipe
+from farm.monitoring.repetitions import Repetitions, shape_of
 from farm.provision.local.child import Child, OutOfMemory
-from farm.provision.local.deaths import Deaths
-from farm.provision.local.group import Launch
 from farm.provision.local.process import REPLACED
-from farm.provision.local.starter import Starter
+from farm.provision.local.starter import Starter, WorkerSettings
 from farm.provision.local.stops import child_events
 from farm.transports.connection import Connection, read_worker_connection
 from farm.wire.messages import Loss
@@ -63,57 +62,6 @@ class WorkersFailed(Exception):
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """The configuration of a supervisor.
-
-    models: as in `farm.worker.loader`; count: model processes, raised to at least one for each of
-    several servers of one model, which are assigned in turn; connect: connection file;
-    logs: folder for the models' output. launch: how to start each one as a group of MPI ranks.
-    cpus: threads that numerical libraries use in each process; None: its share of the CPUs here.
-    devices: CUDA devices, assigned in turn. time_limit_s: a process whose model call takes longer
-    is killed. ends_at: Unix time at which the machine is taken away; inf: at no known time; None:
-    each process finds out itself. lost_after_s: silence of the dispatcher after which a process
-    ends itself; if its replacement hears nothing either, the supervisor ends too. frozen_after_s: a
-    process that has been stopped this long, as by SIGSTOP, is killed and replaced. started_by: a
-    label of the workers, by which a farm recognizes those of its own supervisor. fork: fork the
-    processes from one that has loaded numpy, if there are several or one is replaced. log_format:
-    of their logs; None: this process's. first_s, longest_s, good_while_s: see `restart_delay_s`.
-    """
-
-    models: Sequence[str]
-    count: int
-    connect: Path
-    logs: Path
-    launch: Launch | None = None
-    cpus: int | None = None
-    devices: Sequence[str] = ()
-    time_limit_s: float | None = None
-    ends_at: float | None = None
-    lost_after_s: float = 60.0
-    frozen_after_s: float = 5.0
-    started_by: str = ""
-    fork: bool = True
-    log_format: str | None = None
-    first_s: float = 0.25
-    longest_s: float = 30.0
-    good_while_s: float = 10.0
-
-
-def restart_delay_s(crashes: int, served_s: float | None, settings: WorkerSettings) -> float:
-    """Return the delay after `crashes` in a row; 0 after the first of a process that served.
-
-    first_s, then twice that, and so on up to longest_s; but for a process that has served, not
-    longer than it did: one call in a hundred that crashes must not idle the machine. A process
-    that served for good_while_s resets the count. served_s: None if it crashed while it loaded.
-    """
-    doublings = crashes - (1 if served_s is None else 2)
-    if doublings < 0:
-        return 0.0
-    delay_s = min(settings.first_s * 2.0 ** min(doublings, 60), settings.longest_s)
-    return delay_s if served_s is None else min(delay_s, max(served_s, settings.first_s))
 
 
 @dataclass(slots=True)
@@ -167,6 +115,38 @@ class _EndRequests:
         self.drain()
 
 
+class Deaths(Repetitions):
+    """The warnings about processes that died and are started again.
+
+    A supervisor has no event loop, so it calls `report_if_due` at each look.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(log, "worker processes died %d more times")
+        self._report_at = math.inf
+
+    def died(self, number: int, what: str, reason: str, then: str) -> None:
+        """Report a death. number: of the process; what, reason: in words; then: the next step."""
+
+        def line(count: int) -> str:
+            if count == 1:
+                return f"worker process {number} {what}: {reason}; {then}"
+            times = f"{count} times: {reason}; the last was process {number}"
+            return f"worker processes {what} {times}, {then}"
+
+        self.happened((what, shape_of(reason)), logging.WARNING, 1, line)
+
+    def report_later(self, seconds: float) -> None:
+        """Let the deaths that are only counted be due after this number of seconds."""
+        self._report_at = time.monotonic() + seconds
+
+    def report_if_due(self, now: float) -> None:
+        """Report the deaths that were only counted, if it is time. now: monotonic time."""
+        if now >= self._report_at:
+            self._report_at = math.inf
+            self.report()
+
+
 class Workers:
     """Keeps `count` model processes alive until drained; each connects to the dispatcher itself.
 
@@ -196,7 +176,7 @@ class Workers:
         self._failure: WorkersFailed | None = None
         self._starter = Starter(settings, self.name)
         self._out_of_memory = OutOfMemory()
-        self._deaths = Deaths(log)
+        self._deaths = Deaths()
 
     def start(self) -> None:
         """Start the processes. Raises Unavailable if the connection file cannot be used.
@@ -465,7 +445,7 @@ class Workers:
         if self._is_hopeless(seat):
             self._give_up(f"a worker process {what}: {reason}", seat.log, last_lines)
             return
-        delay_s = restart_delay_s(seat.crashes, served_s, self.settings)
+        delay_s = self.settings.restart_delay_s(seat.crashes, served_s)
         seat.start_at = now + delay_s
         ends = f", which ends:\n{last_lines}" if last_lines else ""
         then = f"starting again in {delay_s:.2g} s; log: {seat.log}{ends}"

@@ -23,7 +23,8 @@ import pytest
 from farm.call import Call, Derivative, Operation, Result
 from farm.errors import ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.provision.local.group import DEFAULT_LINE, Launch
-from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from farm.wire.usage import ENDS_RUNS, Used
 from farm.worker.mpi.world import launcher_path
 from tests.support import open_mpi

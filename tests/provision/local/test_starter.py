@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
 from tests.support.warm_parents import begins_with, parents_among
 

@@ -11,8 +11,7 @@ import pytest
 
 from farm.provision.batch.allocation import labels
 from farm.provision.local.group import Launch
-from farm.provision.local.starter import arguments_of, environment_of
-from farm.provision.local.supervisor import WorkerSettings
+from farm.provision.local.starter import WorkerSettings, arguments_of, environment_of
 
 RUN = Path("/run/farm")
 

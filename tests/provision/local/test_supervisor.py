@@ -20,7 +20,8 @@ from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
 from farm.monitoring import repetitions
 from farm.provision.local.child import OutOfMemory
 from farm.provision.local.group import Launch
-from farm.provision.local.supervisor import Workers, WorkerSettings, WorkersFailed, restart_delay_s
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers, WorkersFailed
 from farm.scheduler.state import WorkerId
 from farm.worker.mpi.world import launcher_path
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
@@ -182,7 +183,7 @@ def test_restarts_come_ever_later_but_not_later_than_a_process_served(
     crashes: int, served_s: float | None, delay_s: float
 ) -> None:
     settings = WorkerSettings(["m.py"], 1, Path("f"), Path("logs"), first_s=0.5, longest_s=20.0)
-    assert restart_delay_s(crashes, served_s, settings) == delay_s
+    assert settings.restart_delay_s(crashes, served_s) == delay_s
 
 
 @pytest.mark.slow
@@ -508,7 +509,8 @@ SUPERVISOR = """
 import sys
 from pathlib import Path
 from farm.cli.signals import drained_by_signals
-from farm.provision.local.supervisor import Workers, WorkerSettings
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 workers = Workers(WorkerSettings(sys.argv[3:], 2, Path(sys.argv[1]), Path(sys.argv[2])))
 with drained_by_signals(workers):
     workers.start()

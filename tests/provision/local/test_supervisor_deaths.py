@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
 import pytest
 
-from farm.provision.local.deaths import Deaths
+from farm.provision.local.supervisor import Deaths
 
 
 def test_deaths_of_one_reason_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    deaths = Deaths(logging.getLogger("farm.test_deaths"))
+    deaths = Deaths()
     deaths.died(0, "died", "exit code 3", "starting again in 1 s")
     deaths.died(1, "died", "exit code 4", "starting again in 1 s")
     for number in range(5):
