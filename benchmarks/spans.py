@@ -16,15 +16,19 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
+from farm.http.access import Access
+from farm.http.call_ids import Naming
+from farm.http.exchange import Exchange
 from farm.http.reader import RequestHead
-from farm.http.spans import HttpSpan
 from farm.monitoring.tracing import Tracing, start_tracing
 from machine import versions
 
 REQUESTS = 5000
 LATER_MS = 3_600_000
+OPEN = Access(None)
 
 
 class Discard(BaseHTTPRequestHandler):
@@ -65,8 +69,11 @@ def request(tracing: Tracing) -> None:
     """Make the spans of one request, as the HTTP server and `Tracing.answered` do."""
     headers = {b"user-agent": b"benchmark/1"}
     head = RequestHead("POST", b"/Evaluate", "1.1", [], headers, 0, True)
-    span = HttpSpan(tracing, head, "/Evaluate", "127.0.0.1")
-    context = tracing.within(headers[b"traceparent"].decode())
+    served = SimpleNamespace(naming=Naming(None, tracing))
+    line: Any = SimpleNamespace(served=served, peer=SimpleNamespace(host="127.0.0.1"))
+    exchange = Exchange(line, head, ("/Evaluate", lambda request, answer: None), 0)
+    exchange.begin(OPEN)
+    context = tracing.within(exchange.head.headers[b"traceparent"].decode())
     about = {"farm.model": "beam", "farm.operation": "evaluate"}
     tracing.span("queue", 1, about, context).end(2)
     ran: dict[str, str | int] = {
@@ -76,7 +83,8 @@ def request(tracing: Tracing) -> None:
         "farm.batch_rows": 1,
     }
     tracing.span("run", 2, {**about, **ran, "farm.run_time_s": 0.1}, context).end(3)
-    span.end(200, "4bf92f3577b34da6a3ce929d0e0e4736")
+    exchange.status = 200
+    exchange.client_left()
 
 
 def measure() -> tuple[float, float]:

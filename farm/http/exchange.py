@@ -15,10 +15,10 @@ from farm.call import CancelCall
 from farm.errors import INTERNAL_ERROR
 from farm.http.access import Access
 from farm.http.asgi import Application
-from farm.http.call_ids import NAMING, REQUEST_ID, call_id_of
+from farm.http.call_ids import NAMING, REQUEST_ID, TRACE_PARENT, call_id_of
 from farm.http.reader import HttpFault, RequestHead
 from farm.http.request import JSON, ErrorForm, Handler, IsRaw, Request, json_error
-from farm.http.spans import HttpSpan, is_traced
+from farm.monitoring.tracing import RequestSpan, Tracing
 
 if TYPE_CHECKING:
     from farm.http.connection import HttpConnection
@@ -31,8 +31,11 @@ HEADER_LINE = b"%b: %b\r\n"
 COPIED_BYTES = 64 * 1024
 """A body up to this size is cheaper to copy behind its head than to send separately."""
 
-
 _UNLIKE = frozenset({b"expect", b"content-encoding"})
+
+LONGEST_AGENT = 200
+NOT_FOUND = (404, 405)
+"""Statuses that say that a path may be anything: it then is not part of the span's name."""
 
 
 class Routes(Protocol):
@@ -121,7 +124,7 @@ class Exchange:
         self._share: Share | None = None
         self._user = user
         self._call_id = ""
-        self._span: HttpSpan | None = None
+        self._span: RequestSpan | None = None
         self._cancel: CancelCall | None = None
 
     @property
@@ -163,9 +166,9 @@ class Exchange:
         """
         head, connection, admitted = self.head, self._connection, False
         tracing = connection.served.naming.tracing
-        if tracing is not None and is_traced(head):
-            self._span = HttpSpan(tracing, head, self._path, connection.peer.host)
-            self.head = head = self._span.head
+        if tracing is not None and head.method == "POST":  # pages and polls run no model
+            self._begin_span(tracing)
+            head = self.head
         try:
             self._user = access.user(connection.peer, head.headers)
             admitted = True
@@ -410,8 +413,38 @@ class Exchange:
 
     def _let_go(self) -> None:
         if self._span is not None:
-            self._span.end(self.status, self._call_id)
+            self._end_span(self._span)
             self._span = None
         if self._share is not None:
             self._share.release()
             self._share = None
+
+    # The span: see OpenTelemetry's semantic conventions for HTTP spans, and W3C Trace Context
+
+    def _begin_span(self, tracing: Tracing) -> None:
+        """Begin the span of the request, whose calls become its children."""
+        head = self.head
+        about = {
+            "http.request.method": head.method,
+            "url.path": self._path.partition("?")[0],
+            "url.scheme": "http",
+            "network.protocol.version": head.version,
+        }
+        if client := self._connection.peer.host:
+            about["client.address"] = client
+        if agent := head.headers.get(b"user-agent"):
+            about["user_agent.original"] = agent[:LONGEST_AGENT].decode("latin-1")
+        self._span = span = tracing.request(head.method, head.headers, about)
+        # Another head: this one may be that of other requests, too.
+        self.head = head._replace(headers={**head.headers, TRACE_PARENT: span.parent})
+
+    def _end_span(self, span: RequestSpan) -> None:
+        found: dict[str, str | int] = {"farm.call.id": self._call_id} if self._call_id else {}
+        status, name = self.status, ""
+        if status:
+            found["http.response.status_code"] = status
+            if status not in NOT_FOUND:
+                found["http.route"] = path = self._path.partition("?")[0]
+                name = f"{self.head.method} {path}"
+        failed = str(status) if status >= 500 else "" if status else "client left"
+        span.end(found, name=name, failed=failed)
