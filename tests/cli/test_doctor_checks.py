@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.doctor.examine import checks, examine
+from farm.cli.doctor import checks, examine
 from farm.doctor.finding import Finding, Weight, ok
 
 
