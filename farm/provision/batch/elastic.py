@@ -28,7 +28,14 @@ from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.releases import CANCEL_AGAIN_S, Releases
 from farm.provision.batch.restart_state import RestartState, Saving
 from farm.provision.batch.script import job_script, last_words
-from farm.provision.batch.standing import KindState, Standing
+from farm.provision.batch.standing import (
+    KindState,
+    how_it_stands,
+    job_row,
+    kind_row,
+    kinds_with,
+    starts_in,
+)
 from farm.provision.batch.system import BatchError, BatchSystem, SubmissionRefused
 from farm.provision.batch.watch import JobWatch
 
@@ -83,7 +90,6 @@ class Elastic(Expectation):
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
         self._releases: Releases
-        self._standing: Standing
         self._describing: list[asyncio.Task[None]] = []
         self._errands = Errands()
         self._stopping = asyncio.Event()
@@ -119,7 +125,6 @@ class Elastic(Expectation):
             note=dispatcher.note,
             tell=self._tell,
         )
-        self._standing = Standing(self._kinds, self._jobs, self._watch)
         for kind in self._kinds.values():
             known = restart_state.models(kind.settings)
             if known is not None:
@@ -424,22 +429,29 @@ class Elastic(Expectation):
     @property
     def incomplete(self) -> bool:
         """Whether models of some kind are not known yet, and its last job has not failed."""
-        return self._standing.incomplete
+        return any(kind.is_incomplete for kind in self._kinds.values())
 
     def awaited(self, known: Collection[str]) -> str:
         """Return what the kinds whose models are not known wait for."""
-        return self._standing.why("")
+        return self.why("")
 
     def why(self, model: str) -> str:
         """Return why no job has brought a worker with a model."""
-        return self._standing.why(model)
+        found, problem = kinds_with(model, self._kinds.values()), self._watch.problem
+        return "; ".join(how_it_stands(kind, self._jobs, problem) for kind in found)
 
     def starts_in(self, model: str) -> float | None:
         """Return in how many seconds a job with a model is expected to start, if that is known."""
-        return self._standing.starts_in(model)
+        return starts_in(kinds_with(model, self._kinds.values()), self._jobs)
 
     # Status
 
     def snapshot(self) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""
-        return {"system": self._system.title, **self._standing.snapshot(self._clock())}
+        now = self._clock()
+        return {
+            "system": self._system.title,
+            "problem": self._watch.problem,
+            "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
+            "jobs": [job_row(job, now) for job in self._jobs],
+        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from farm.call import ModelInfo
@@ -14,7 +14,6 @@ from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.policy import Bounds, KindPolicy
-from farm.provision.batch.watch import JobWatch
 from farm.provision.local.describing import describe
 
 
@@ -45,6 +44,11 @@ class KindState:
         self.refusal = ""
         self.failure = ""
         self.too_long = ""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether its models are not known yet, and its last job has not failed."""
+        return self.models is None and not self.failure
 
     def knows(self, models: Iterable[str]) -> None:
         """Note the names of its models."""
@@ -116,6 +120,13 @@ def _when(job: FarmJob) -> str:
     return f", expected to start {time.strftime('%Y-%m-%d %H:%M', time.localtime(at))}"
 
 
+def kinds_with(model: str, kinds: Iterable[KindState]) -> list[KindState]:
+    """Return those of the kinds that have a model; for "" those whose models are unknown."""
+    if not model:
+        return [kind for kind in kinds if kind.models is None]
+    return [kind for kind in kinds if model in (kind.models or ())]
+
+
 def starts_in(kinds: Iterable[KindState], jobs: Jobs) -> float | None:
     """Return in how many seconds the first job of these kinds is expected to have nodes.
 
@@ -130,47 +141,6 @@ def starts_in(kinds: Iterable[KindState], jobs: Jobs) -> float | None:
             if job.row.starts_at is not None and job.row.starts_at > now:
                 times.append(job.row.starts_at - now)
     return min(times, default=None)
-
-
-class Standing:
-    """How all kinds of a farm stand, for callers that wait and for `farm status`."""
-
-    def __init__(self, kinds: Mapping[str, KindState], jobs: Jobs, watch: JobWatch) -> None:
-        self._kinds = kinds
-        self._jobs = jobs
-        self._watch = watch
-
-    def _of(self, model: str) -> list[KindState]:
-        """Return the kinds that have a model; for "" those whose models are unknown."""
-        kinds = self._kinds.values()
-        if not model:
-            return [kind for kind in kinds if kind.models is None]
-        return [kind for kind in kinds if model in (kind.models or ())]
-
-    @property
-    def incomplete(self) -> bool:
-        """Whether models of some kind are not known yet, and its last job has not failed."""
-        return any(kind.models is None and not kind.failure for kind in self._kinds.values())
-
-    def why(self, model: str) -> str:
-        """Return why no worker has a model, or for "" why some models are not known yet.
-
-        The result is empty if nothing is awaited.
-        """
-        problem = self._watch.problem
-        return "; ".join(how_it_stands(kind, self._jobs, problem) for kind in self._of(model))
-
-    def starts_in(self, model: str) -> float | None:
-        """Return in how many seconds a job with a model is expected to start; as in `why`."""
-        return starts_in(self._of(model), self._jobs)
-
-    def snapshot(self, now: float) -> dict[str, Any]:
-        """Return kinds and jobs as JSON data."""
-        return {
-            "problem": self._watch.problem,
-            "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
-            "jobs": [job_row(job, now) for job in self._jobs],
-        }
 
 
 def kind_row(kind: KindState, jobs: Jobs, now: float) -> dict[str, Any]:

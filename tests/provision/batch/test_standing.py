@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
 from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.standing import (
     KindState,
-    Standing,
     how_it_stands,
     job_row,
     kind_row,
+    kinds_with,
+    starts_in,
 )
 from farm.provision.batch.system import JobRow, Stand
-from farm.provision.batch.watch import JobWatch
 
 KIND = WorkerKind(name="small", models=["beam.py"], max_jobs=3)
-WATCH = cast(JobWatch, SimpleNamespace(problem=""))
 
 
 def test_callers_hear_what_a_kind_waits_for() -> None:
@@ -54,7 +51,6 @@ def test_the_first_job_with_a_model_is_expected_when_the_batch_system_says() -> 
     for name, models in (("small", {"beam"}), ("big", {"beam", "plate"}), ("other", None)):
         kinds[name].models = models if models is None else frozenset(models)
     jobs = Jobs("ab")
-    standing = Standing(kinds, jobs, WATCH)
 
     def submit(kind: str, job_id: str, starts_in_s: float | None) -> FarmJob:
         job = jobs.submits(f"farm-ab-{kind}+{job_id}", kind, 0.0)
@@ -64,7 +60,7 @@ def test_the_first_job_with_a_model_is_expected_when_the_batch_system_says() -> 
         return job
 
     def expected(model: str) -> float | None:
-        found = standing.starts_in(model)
+        found = starts_in(kinds_with(model, kinds.values()), jobs)
         return None if found is None else round(found, -2)
 
     assert expected("beam") is None
@@ -78,21 +74,18 @@ def test_the_first_job_with_a_model_is_expected_when_the_batch_system_says() -> 
     other = submit("other", "5", 700.0)
     assert expected("") == 700.0
     other.row = replace(other.row, stand=Stand.RUNNING)
-    assert standing.starts_in("") == 0.0
+    assert starts_in(kinds_with("", kinds.values()), jobs) == 0.0
 
 
-def test_models_are_missing_until_each_kind_is_described_or_its_job_has_failed() -> None:
-    kinds = {name: KindState(replace(KIND, name=name)) for name in ("small", "big")}
-    standing = Standing(kinds, Jobs("ab"), WATCH)
-    found = [standing.incomplete]
-    kinds["small"].models = frozenset({"beam"})
-    found.append(standing.incomplete)
-    kinds["big"].failure = "job 7: FAILED"
-    found.append(standing.incomplete)
-    kinds["big"].failure = ""
-    kinds["big"].models = frozenset()
-    found.append(standing.incomplete)
-    assert found == [True, True, False, False]
+def test_models_are_missing_until_a_kind_is_described_or_its_job_has_failed() -> None:
+    kind = KindState(KIND)
+    found = [kind.is_incomplete]
+    kind.failure = "job 7: FAILED"
+    found.append(kind.is_incomplete)
+    kind.failure = ""
+    kind.models = frozenset()
+    found.append(kind.is_incomplete)
+    assert found == [True, False, False]
 
 
 def test_a_submission_without_an_id_is_shown_by_its_name() -> None:
