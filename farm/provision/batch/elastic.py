@@ -181,7 +181,8 @@ class Elastic(Expectation):
             self._drain(worker)  # a signal of the batch system may not reach it
         self._dispatcher.first_worker.models_known()
         self._watch.step()
-        self._void_submissions()
+        for job in self._jobs.never_listed():
+            self._cancel_submission(job)
         self._save()
         if not self._watch.is_known:
             return  # a job that may exist must not be submitted a second time
@@ -284,11 +285,6 @@ class Elastic(Expectation):
         pause_s = kind.policy.paused_until - now
         text = f"{text}; next try in {pause_s:.0f} s"
         self._dispatcher.note("refused", kind.settings.name, text)
-
-    def _void_submissions(self) -> None:
-        """Forget submissions of which no job came, once no job with their name can be left."""
-        for job in self._jobs.never_listed():
-            self._cancel_submission(job)
 
     def _cancel_submission(self, job: FarmJob) -> None:
         now = self._clock()

@@ -108,6 +108,18 @@ class WorkerKind:
         return self.workers * max(1, self.gpus)
 
     @property
+    def processes_per_node(self) -> int:
+        """MPI ranks, or model processes, on each node."""
+        if self.ranks:
+            return -(-self.workers * self.ranks // self.nodes)
+        return self.workers_per_node
+
+    @property
+    def spreads(self) -> bool:
+        """Whether `farm worker` starts on each node where farm itself starts the MPI ranks."""
+        return self.nodes > 1 and not self.ranks
+
+    @property
     def workers_per_job(self) -> int:
         """Number of workers that one job adds to the scheduler."""
         return self.workers if self.ranks else self.workers_per_node * self.nodes

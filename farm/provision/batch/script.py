@@ -71,6 +71,11 @@ def job_script(
     return "\n".join(lines) + "\n"
 
 
+def identified_by(variable: str) -> list[str]:
+    """Return the preamble where this variable holds the job's id, the same after a restart."""
+    return [f"export FARM_JOB=${variable}", "export FARM_JOB_RESTART=$(date +%s)"]
+
+
 def _farm(kind: WorkerKind, system: type[BatchSystem], connect: Path) -> str:
     """Return farm's program and its arguments as shell words."""
     # -P: keep a user's file with the name of one of farm's modules from replacing it.

@@ -110,7 +110,7 @@ class Starter:
         environment = environment_of(
             settings, number, log=log, supervisor=self._supervisor, restarts=restarts
         )
-        if self._wants_parent():
+        if self._forks and (settings.count > 1 or self._starts > 0):
             self._choose_parent(shared_environment(settings, environment))
             if self._parent is not None and not self._parent.ready:
                 return None
@@ -146,9 +146,6 @@ class Starter:
         if self._parent is not None:
             self._parent.close()
             self._parent = None
-
-    def _wants_parent(self) -> bool:
-        return self._forks and (self._settings.count > 1 or self._starts > 0)
 
     def _choose_parent(self, environment: Mapping[str, str]) -> None:
         """Start a parent, if there is none with this environment and this folder."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.script import job_script, last_words
+from farm.provision.batch.script import identified_by, job_script, last_words
 from farm.provision.batch.systems.slurm import Slurm
 from farm.settings import SettingsError
 
@@ -158,3 +158,18 @@ def test_no_output_is_said(tmp_path: Path) -> None:
     assert last_words(path) == f"; {path} cannot be read"
     path.touch()
     assert last_words(path) == f"; {path} is empty"
+
+
+def test_a_job_that_starts_again_has_its_id_and_another_restart(tmp_path: Path) -> None:
+    date = tmp_path / "date"
+    date.write_text("#!/bin/sh\nread -r now <now && echo $((now + 1)) >now && echo $now\n")
+    date.chmod(0o755)
+    (tmp_path / "now").write_text("100\n")
+    lines = [*identified_by("PBS_JOBID"), "echo $FARM_JOB $FARM_JOB_RESTART"]
+
+    def said() -> str:
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PBS_JOBID": "7.server"}
+        command = ["bash", "-c", "\n".join(lines)]
+        return subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
+
+    assert [said(), said()] == ["7.server 100\n", "7.server 101\n"]

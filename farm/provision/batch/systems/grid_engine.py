@@ -30,7 +30,6 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_jobs,
     parse_reasons,
 )
-from farm.provision.batch.systems.nodes import processes_per_node, spreads
 from farm.settings import SettingsError
 
 COMMANDS = ("qsub", "qstat", "qdel")
@@ -127,7 +126,7 @@ class GridEngine:
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. On several nodes by `qrsh -inherit`, which runs in the job's slots."""
-        return shlex.join(["bash", str(EACH_HOST)]) if spreads(kind) else ""
+        return shlex.join(["bash", str(EACH_HOST)]) if kind.spreads else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With a warning qsub fails, prints no id, and the job exists."""
@@ -230,5 +229,5 @@ def _slots(kind: WorkerKind) -> list[str]:
             f'one that takes {kind.nodes} nodes, as options = ["-pe mpi {kind.nodes * 16}"]; '
             "qconf -spl lists them"
         )
-    slots = processes_per_node(kind) * kind.cpus
+    slots = kind.processes_per_node * kind.cpus
     return [f"-pe smp {slots}"] * (slots > 1)

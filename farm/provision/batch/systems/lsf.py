@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from farm.machine.private import user_name
 from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.script import identified_by
 from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
-from farm.provision.batch.systems.nodes import identified_by, processes_per_node, spreads
 
 COMMANDS = ("bsub", "bjobs", "bkill")
 
@@ -168,7 +168,7 @@ class Lsf:
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
         """See BatchSystem. LSF itself delivers output only after the end, with a report in it."""
-        per_node = kind.cpus * processes_per_node(kind)
+        per_node = kind.cpus * kind.processes_per_node
         options = {
             "-J": job_name,
             "-o": "/dev/null",
@@ -194,7 +194,7 @@ class Lsf:
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first host."""
-        return EVERYWHERE if spreads(kind) else ""
+        return EVERYWHERE if kind.spreads else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem."""

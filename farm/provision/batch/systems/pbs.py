@@ -17,9 +17,9 @@ from farm.machine.private import user_name
 from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
 from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.script import identified_by
 from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
 from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
-from farm.provision.batch.systems.nodes import identified_by, processes_per_node, spreads
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel")
 
@@ -183,7 +183,7 @@ class Pbs:
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """See BatchSystem. `farm worker` starts MPI ranks itself, from the first node."""
-        return EVERYWHERE if spreads(kind) else ""
+        return EVERYWHERE if kind.spreads else ""
 
     async def submit(self, script: str) -> str:
         """See BatchSystem. With -f no process of qsub stays behind."""
@@ -291,7 +291,7 @@ def _tolerated(error: CommandFailed, *messages: str) -> set[str]:
 
 def _chunks(kind: WorkerKind) -> str:
     """Return the chunks to ask for: one for each node."""
-    processes = processes_per_node(kind)
+    processes = kind.processes_per_node
     ranks = processes if kind.ranks else 1
     chunk = f"{kind.nodes}:ncpus={processes * kind.cpus}:mpiprocs={ranks}"
     if kind.gpus:
