@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from farm.experiment.config import options
-from farm.experiment.config.option_table import Computed, ConfigOption, OptionTable
+from farm.experiment.config.option_table import ConfigOption, OptionTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 
@@ -32,10 +32,10 @@ def markdown(table: OptionTable) -> str:
     """A table for the page; the columns `taken by` and `AEPsych` where they tell rows apart."""
     columns = {
         "option": [_named(option) for option in table.options],
-        "value": [option.type.expected for option in table.options],
-        "default": [_default(option) for option in table.options],
+        "value": [option.expected for option in table.options],
+        "default": [option.fallback for option in table.options],
         "meaning": [option.means for option in table.options],
-        "taken by": [", ".join(f"`{name}`" for name in sorted(o.classes)) for o in table.options],
+        "taken by": [re.sub(r"(\w+)", r"`\1`", o.classes) for o in table.options],
         "AEPsych": [option.since for option in table.options],
     }
     for name in ("taken by", "AEPsych"):
@@ -52,17 +52,6 @@ def with_tables(page: str) -> str:
 
 def _named(option: ConfigOption) -> str:
     return f"`{option.name}`" + (f", before 0.8 `{option.older}`" if option.older else "")
-
-
-def _default(option: ConfigOption) -> str:
-    match option.default:
-        case Computed(text=text):
-            return text
-        case None | "":
-            return "none"
-        case bool(flag):
-            return str(flag).lower()
-    return str(option.default)
 
 
 if __name__ == "__main__":

@@ -153,20 +153,16 @@ def read_evaluated_model(config: Config) -> EvaluatedModel:
             raise InvalidInput(f"[{FARM}] {name} is not known; expected one of {known}")
     values = options.FARM.read_all(section)
     return EvaluatedModel(
-        name=values["model"],
+        name=values.pop("model"),
         parameters=config.parameters,
         wanted=config.outcomes,
         inputs=_inputs(section, config.parameters),
         config={key: _json(text) for key, text in _named(section, "config.").items()},
         expressions=_expressions(section, config.outcomes),
-        in_flight=values["in_flight"],
-        budget=values["budget"],
-        fill=values["fill"],
-        retries=values["retries"],
-        seed=values["seed"],
-        time_limit_s=values["time_limit"],
-        max_time_s=values["max_time"],
-        seed_data=values["seed_data"] or (),
+        time_limit_s=values.pop("time_limit"),
+        max_time_s=values.pop("max_time"),
+        seed_data=values.pop("seed_data") or (),
+        **values,
     )
 
 

@@ -1,15 +1,16 @@
-"""Option types, options and tables, and how a section is read with them. Pure.
+"""Kinds of options, options and tables, and how a section is read with them. Pure.
 
-The tables themselves are in `options.py`. A type defines the valid texts of an option: `expected`
-describes its range for error messages and the documentation; `read` parses a text.
+The tables themselves are in `options.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,193 +24,104 @@ FALSE = ("0", "no", "false", "off")
 LARGEST_WHOLE = 2**53
 """Beyond this, not every whole number is a floating-point number."""
 
+MOST_SECTIONS = 1000
+"""Maximum number of parameters, and of strategies."""
 
-class OptionType(Protocol):
-    """Parses the text of an option."""
+OR_NONE = ", or none"
+REQUIRED = "required"
 
-    @property
-    def expected(self) -> str:
-        """Description of the valid texts."""
-
-    def read(self, text: str) -> Any:
-        """Parse a non-empty text. Raises ValueError with the expected range."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Any text."""
-
-    expected: str = "a text"
-
-    def read(self, text: str) -> str:
-        return text
+_LIMITS: dict[str, Callable[[float, float], bool]] = {
+    r"(\S+) or more": operator.ge,
+    r"from (\S+) to": operator.ge,
+    r"from \S+ to (\S+)": operator.le,
+    r"more than (\S+)": operator.gt,
+    r"less than (\S+)": operator.lt,
+}
+"""The words for a limit of numbers, and the comparison with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """Yes or no, as a bool."""
-
-    expected: str = "true or false"
-
-    def read(self, text: str) -> bool:
-        word = text.lower()
-        if word not in TRUE + FALSE:
-            raise ValueError(self.expected)
-        return word in TRUE
+def _limited(value: float | None, expected: str) -> float:
+    """Return a finite number within the limits that `expected` states."""
+    limits = [(holds, limit) for w, holds in _LIMITS.items() for limit in re.findall(w, expected)]
+    if value is None or not all(holds(value, float(limit)) for holds, limit in limits):
+        raise ValueError(expected)
+    return value
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One of several words, case-insensitive."""
-
-    words: Sequence[str]
-
-    @property
-    def expected(self) -> str:
-        return spoken(self.words, "or")
-
-    def read(self, text: str) -> str:
-        for word in self.words:
-            if word == text.lower():
-                return word
-        raise ValueError(self.expected)
+def _number(text: str, expected: str) -> float:
+    return _limited(number_of(text.removeprefix("[").removesuffix("]")), expected)  # also [number]
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A finite number in a range, as a float. least: inclusive; above, below: exclusive."""
-
-    what: str = "a finite number"
-    least: float = -math.inf
-    above: float = -math.inf
-    below: float = math.inf
-
-    @property
-    def expected(self) -> str:
-        ends = []
-        if self.least > -math.inf:
-            ends.append(f"{self.least:g} or more")
-        if self.above > -math.inf:
-            ends.append(f"more than {self.above:g}")
-        if self.below < math.inf:
-            ends.append(f"less than {self.below:g}")
-        return f"{self.what}, {spoken(ends, 'and')}" if ends else self.what
-
-    def read(self, text: str) -> float:
-        value = number_of(text.removeprefix("[").removesuffix("]"))  # also [number]
-        if value is None or not (self.least <= value < self.below and value > self.above):
-            raise ValueError(self.expected)
-        return value
+def _whole(text: str, expected: str) -> int:
+    value = _number(text, expected)
+    if value != int(value) or value > LARGEST_WHOLE:
+        raise ValueError(expected)
+    return int(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number from `least` to `most`, both inclusive, as an int."""
-
-    least: int = 0
-    most: int = LARGEST_WHOLE
-
-    @property
-    def expected(self) -> str:
-        if self.most == LARGEST_WHOLE:
-            return f"a whole number, {self.least} or more"
-        return f"a whole number from {self.least} to {self.most}"
-
-    def read(self, text: str) -> int:
-        try:
-            value = Number(least=self.least).read(text)
-        except ValueError:
-            raise ValueError(self.expected) from None
-        if value != int(value) or value > self.most:
-            raise ValueError(self.expected)
-        return int(value)
+def _flag(text: str, expected: str) -> bool:
+    if text.lower() not in TRUE + FALSE:
+        raise ValueError(expected)
+    return text.lower() in TRUE
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """A list of at least one text, as a tuple.
-
-    unique: repeated texts are refused. most: maximum length. words: the allowed texts,
-    case-insensitive; empty: any.
-    """
-
-    expected: str = "a list such as [a, b]"
-    unique: bool = False
-    most: int | None = None
-    words: Sequence[str] = ()
-
-    def read(self, text: str) -> tuple[str, ...]:
-        items = NumberRows(self.expected).read(text)
-        if not items or any(not isinstance(item, str) or not item for item in items):
-            raise ValueError(self.expected)
-        names = tuple(str(item) for item in items)
-        if self.unique and (repeated := first_repeated(names)):
-            raise ValueError(f"distinct names, but {repeated!r} appears twice")
-        if self.most is not None and len(names) > self.most:
-            raise ValueError(f"{self.most} names at most, not {len(names)}")
-        if self.words:
-            names = tuple(name.lower() for name in names)
-            if not set(names) <= set(self.words):
-                raise ValueError(self.expected)
-        return names
+def _word(text: str, expected: str) -> str:
+    """Return one of the words in `expected`, in lower case."""
+    if text.lower() not in re.split(", | or ", expected):
+        raise ValueError(expected)
+    return text.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class NumberList:
-    """A list of finite numbers that are at least `least`, as an array of shape (n,)."""
-
-    expected: str = "numbers such as [0, 1.5]"
-    least: float = -math.inf
-
-    def read(self, text: str) -> Array:
-        values = [number_of(name) for name in Names(self.expected).read(text)]
-        if any(value is None or value < self.least for value in values):
-            raise ValueError(self.expected)
-        return np.array(values, dtype=np.float64)
+def _rows(text: str, expected: str) -> list[Nested]:
+    """Return a list of lists or of texts."""
+    try:
+        nested = read_list(text)
+    except ValueError as error:
+        raise ValueError(f"{expected}; {error}") from None
+    return [nested] if isinstance(nested, str) else nested
 
 
-@dataclass(frozen=True, slots=True)
-class NumberRows:
-    """A list of lists or of texts."""
-
-    expected: str
-
-    def read(self, text: str) -> list[Nested]:
-        try:
-            nested = read_list(text)
-        except ValueError as error:
-            raise ValueError(f"{self.expected}; {error}") from None
-        return [nested] if isinstance(nested, str) else nested
+def _names(text: str, expected: str) -> tuple[str, ...]:
+    """Return at least one text."""
+    items = _rows(text, expected)
+    if not items or any(not isinstance(item, str) or not item for item in items):
+        raise ValueError(expected)
+    return tuple(map(str, items))
 
 
-@dataclass(frozen=True, slots=True)
-class OrNone:
-    """The value of another type, or None for the word `none`."""
-
-    type: OptionType
-
-    @property
-    def expected(self) -> str:
-        return f"{self.type.expected}, or none"
-
-    def read(self, text: str) -> Any:
-        if text.lower() == "none":
-            return None
-        try:
-            return self.type.read(text)
-        except ValueError as error:
-            raise ValueError(f"{error}, or none") from None
+def _distinct(text: str, expected: str) -> tuple[str, ...]:
+    names = _names(text, expected)
+    if repeated := first_repeated(names):
+        raise ValueError(f"distinct names, but {repeated!r} appears twice")
+    return names
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """A default that depends on other values; it reads as None. text: its description."""
+def _sections(text: str, expected: str) -> tuple[str, ...]:
+    names = _distinct(text, expected)
+    if len(names) > MOST_SECTIONS:
+        raise ValueError(f"{MOST_SECTIONS} names at most, not {len(names)}")
+    return names
 
-    text: str
+
+def _numbers(text: str, expected: str) -> Array:
+    """Return numbers as an array of shape (n,)."""
+    names = _names(text, expected)
+    return np.array([_limited(number_of(name), expected) for name in names], dtype=np.float64)
 
 
-REQUIRED = Computed("required")
-"""The default of a mandatory option."""
+KINDS: dict[str, Callable[[str, str], Any]] = {
+    "text": lambda text, expected: text,
+    "number": _number,
+    "whole": _whole,
+    "flag": _flag,
+    "word": _word,
+    "rows": _rows,
+    "names": _names,
+    "distinct": _distinct,
+    "sections": _sections,
+    "numbers": _numbers,
+}
+"""Parsers of a text that is not empty. They raise ValueError with the valid texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,30 +129,62 @@ class ConfigOption:
     """One option: a row of a table.
 
     name: in lower case; `input.<input>` matches any name that begins with `input.`.
-    means: one line for the documentation. default: the value if the option is missing.
-    since: the AEPsych release that introduced it, see `options.py`. older: its former spelling.
-    classes: the components that have it; empty: all components of the table.
+    kind: a key of `KINDS`. expected: describes the valid texts for error messages and the
+    documentation; it states the limits of numbers, and `, or none` where that word means None.
+    fallback: the value if the option is missing, REQUIRED, or words for one that is computed.
+    means: one line for the documentation. since: the AEPsych release that introduced it.
+    older: its former spelling. classes: the components that have it; "": all of the table.
     """
 
     name: str
-    type: OptionType
+    kind: str
+    expected: str
+    fallback: str
     means: str
-    default: Any = None
     since: str = "0.8"
     older: str = ""
-    classes: Collection[str] = ()
+    classes: str = ""
+
+    @staticmethod
+    def of_row(row: str) -> ConfigOption:
+        """Return `name | kind: expected | fallback | means`, then `field = value` for others."""
+        name, reads, fallback, means, *others = row.split(" | ")
+        kind, expected = reads.split(": ", 1)
+        more = dict(other.split(" = ") for other in others)
+        return ConfigOption(name, kind, expected, fallback, means, **more)
 
     def is_named(self, name: str) -> bool:
         """Whether a name in a config matches this option."""
         before, placeholder, _ = self.name.partition("<")
         return name.startswith(before) and name != before if placeholder else name == self.name
 
+    def of_class(self, kind: str) -> bool:
+        """Whether a component of this class has the option."""
+        return not self.classes or kind in self.classes.split(", ")
+
+    def parse(self, text: str, expected: str = "") -> Any:
+        """Return the value of a text. Raises ValueError with the valid texts."""
+        none = OR_NONE if self.expected.endswith(OR_NONE) else ""
+        if none and text.lower() == "none":
+            return None
+        try:
+            return KINDS[self.kind](text, expected or self.expected.removesuffix(none))
+        except ValueError as error:
+            raise ValueError(f"{error}{none}") from None
+
+    @property
+    def default(self) -> Any:
+        """The value if the option is missing; None also for one that is required or computed."""
+        described = self.fallback in ("none", REQUIRED) or " " in self.fallback
+        return None if described else self.parse(self.fallback)
+
 
 class OptionTable:
-    """The options of one kind of section. since: that of all of them; "": their own."""
+    """The options of one kind of section. text: one row each; further lines of it are indented."""
 
-    def __init__(self, *options: ConfigOption, since: str = "") -> None:
-        self.options = tuple(replace(each, since=since or each.since) for each in options)
+    def __init__(self, text: str) -> None:
+        rows = re.sub(r"\n +", " ", text.strip()).split("\n")
+        self.options = tuple(map(ConfigOption.of_row, rows))
 
     def has(self, name: str) -> bool:
         """Whether the table has an option of this name."""
@@ -253,33 +197,32 @@ class OptionTable:
     def read(self, section: Section, name: str, expected: str = "") -> Any:
         """Return the value of an option in a section, or its default. Raises InvalidInput.
 
-        expected: for the error message, if it can be more specific than the option's type.
+        expected: for the error message, if it can be more specific than the option's own.
         """
         option = self.option(name)
-        expected = expected or option.type.expected
         if option.older and section.has(option.older) and not section.has(name):
             name = option.older
         if section.has(name):
             try:
-                return option.type.read(section.all[name])
+                return option.parse(section.all[name], expected)
             except ValueError as error:
-                reason = str(error).replace(option.type.expected, expected)
-                raise section.wrong(name, reason) from None
-        if option.default is REQUIRED:
-            raise InvalidInput(f"{section.where(name)} is missing; expected {expected}")
-        return None if isinstance(option.default, Computed) else option.default
+                raise section.wrong(name, str(error)) from None
+        if option.fallback == REQUIRED:
+            where, expected = section.where(name), expected or option.expected
+            raise InvalidInput(f"{where} is missing; expected {expected}")
+        return option.default
 
     def read_list(self, section: Section, name: str, length: int) -> Any:
         """Return the value of an option that is a list of `length` items. Raises InvalidInput."""
-        expected = f"{length} {self.option(name).type.expected}"
+        expected = f"{length} {self.option(name).expected}"
         items = self.read(section, name, expected)
         if len(items) != length:
             raise section.wrong(name, expected)
         return items
 
     def wrong(self, section: Section, name: str) -> InvalidInput:
-        """Return the error for a value outside the range of the option's type."""
-        return section.wrong(name, self.option(name).type.expected)
+        """Return the error for a value outside the option's range."""
+        return section.wrong(name, self.option(name).expected)
 
     def read_all(self, section: Section, kind: str = "") -> dict[str, Any]:
         """Return the values of all options without a placeholder, by name. Raises InvalidInput.
@@ -289,7 +232,7 @@ class OptionTable:
         return {
             option.name: self.read(section, option.name)
             for option in self.options
-            if "<" not in option.name and (not option.classes or kind in option.classes)
+            if "<" not in option.name and option.of_class(kind)
         }
 
     def older_spellings(self, section: Section) -> list[str]:
@@ -314,6 +257,7 @@ def number_of(value: object) -> float | None:
     return number + 0.0 if math.isfinite(number) else None
 
 
-def spoken(words: Sequence[str], last: str) -> str:
+def spoken(words: Iterable[str]) -> str:
     """Join words as in `a, b or c`."""
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    *others, last = words
+    return " or ".join(filter(None, [", ".join(others), last]))

@@ -93,7 +93,7 @@ def _parameter(
     section: Section, lower_bound: Callable[[], float], upper_bound: Callable[[], float]
 ) -> Parameter:
     name = section.name
-    kind = options.PARAMETER.read(section, "par_type")
+    kind = ParameterKind(options.PARAMETER.read(section, "par_type"))
     log_scale = options.PARAMETER.read(section, "log_scale")
     if log_scale and kind not in (ParameterKind.CONTINUOUS, ParameterKind.INTEGER):
         if "log_scale" in section.own:
@@ -182,7 +182,9 @@ def _outcomes(common: Section, warnings: list[str]) -> tuple[tuple[Outcome, ...]
 
 
 def _outcome_kinds(common: Section) -> list[OutcomeKind]:
-    words = options.COMMON.read(common, "outcome_types")
+    words = [word.lower() for word in options.COMMON.read(common, "outcome_types")]
+    if not {*words} <= {*OutcomeKind, options.ORDINAL}:
+        raise options.COMMON.wrong(common, "outcome_types")
     if options.ORDINAL in words:
         raise UnsupportedFeature(
             "[common] outcome_types: ordinal outcomes are not offered; use continuous"
@@ -204,23 +206,13 @@ def _strategy(section: Section, components: Components, space: Space) -> Strateg
         components.warnings.append(
             f"{section.where('min_post_range')} is ignored in [{section.name}], which has no model"
         )
-    occurrences = rules["min_total_outcome_occurrences"]
-    if occurrences is None:
-        occurrences = int(any(o.kind is OutcomeKind.BINARY for o in components.outcomes))
-    return Strategy(
-        name=section.name,
-        generator=generator,
-        surrogate=surrogate,
-        min_asks=rules["min_asks"],
-        max_asks=rules["max_asks"],
-        min_total_tells=rules["min_total_tells"],
-        min_total_outcome_occurrences=occurrences,
-        min_post_range=rules["min_post_range"],
-        run_indefinitely=rules["run_indefinitely"],
-        refit_every=rules["refit_every"],
-        keep_most_recent=rules["keep_most_recent"],
-        seed_conditions=_seed_conditions(components.document, section),
-    )
+    if rules["min_total_outcome_occurrences"] is None:
+        binary = any(outcome.kind is OutcomeKind.BINARY for outcome in components.outcomes)
+        rules["min_total_outcome_occurrences"] = int(binary)
+    conditions = _seed_conditions(components.document, section)
+    for component in ("generator", "model", "acqf", "seed_data_conditions"):
+        del rules[component]
+    return Strategy(section.name, generator, surrogate, seed_conditions=conditions, **rules)
 
 
 def _seed_conditions(document: Document, strategy: Section) -> Mapping[str, tuple[str, ...]] | None:
@@ -238,7 +230,7 @@ def _metadata(document: Document) -> Metadata:
     own = document.own.get(METADATA, {})
     known = options.METADATA.read_all(Section(METADATA, own, own))
     extra = {name: text for name, text in own.items() if name not in known}
-    return Metadata(**known, extra=extra)
+    return Metadata(**{name: text or "" for name, text in known.items()}, extra=extra)
 
 
 def _sections(document: Document, parameters: tuple[Parameter, ...]) -> dict[str, Options]:

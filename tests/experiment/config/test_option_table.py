@@ -10,20 +10,9 @@ import pytest
 from farm.errors import InvalidInput
 from farm.experiment.config.ini import Document, Section
 from farm.experiment.config.option_table import (
-    REQUIRED,
-    Computed,
+    MOST_SECTIONS,
     ConfigOption,
-    Flag,
-    Names,
-    Number,
-    NumberList,
-    NumberRows,
     OptionTable,
-    OptionType,
-    OrNone,
-    Text,
-    Whole,
-    Word,
     number_of,
     spoken,
 )
@@ -42,87 +31,94 @@ def test_numbers(value: object, number: float | None) -> None:
     assert str(number_of("-0.0")) == "0.0"
 
 
+def parse(reads: str, text: str) -> Any:
+    return ConfigOption.of_row(f"name | {reads} | none | its meaning").parse(text)
+
+
 @pytest.mark.parametrize(
-    ("kind", "text", "value"),
+    ("reads", "text", "value"),
     [
-        (Text(), "so", "so"),
-        *[
-            (Flag(), "Yes", True),
-            (Flag(), "on", True),
-            (Flag(), "off", False),
-            (Flag(), "0", False),
-        ],
-        *[(Word(["red", "green"]), "Green", "green"), (Word(["red"]), "red", "red")],
-        *[(Number(), "6.0", 6.0), (Number(), "[.75]", 0.75), (Number(least=0), "0", 0.0)],
-        *[(Number(above=0, below=1), "1e-9", 1e-9), (Whole(), "6.0", 6), (Whole(1, 9), "9", 9)],
-        *[(Whole(), str(2**53), 2**53), (Whole(-3), "-3", -3)],
-        *[(Names(), "[a, b]", ("a", "b")), (Names(), "6.0", ("6.0",))],
-        (Names(words=["red", "green"]), "[Red, GREEN]", ("red", "green")),
-        (Names(unique=True, most=2), "[a, b]", ("a", "b")),
-        *[(NumberRows("rows"), "[1, 2.5]", ["1", "2.5"]), (NumberRows("rows"), "6.0", ["6.0"])],
-        *[(OrNone(Whole()), "None", None), (OrNone(Whole()), "6", 6)],
+        ("text: a text", "so", "so"),
+        *[("flag: true or false", text, True) for text in ("Yes", "on")],
+        *[("flag: true or false", text, False) for text in ("off", "0")],
+        *[("word: red or green", "Green", "green"), ("word: red", "red", "red")],
+        *[("number: a finite number", "6.0", 6.0), ("number: a finite number", "[.75]", 0.75)],
+        *[("number: a number, 0 or more", "0", 0.0), ("number: 0 or more", str(10**80), 1e80)],
+        ("number: a number, more than 0 and less than 1", "1e-9", 1e-9),
+        *[("whole: 0 or more", "6.0", 6), ("whole: from 1 to 9", "9", 9)],
+        *[("whole: 0 or more", str(2**53), 2**53), ("whole: -3 or more", "-3", -3)],
+        *[("names: names", "[a, b]", ("a", "b")), ("names: names", "6.0", ("6.0",))],
+        *[("distinct: names", "[a, b]", ("a", "b")), ("sections: names", "[a, b]", ("a", "b"))],
+        *[("rows: rows", "[1, 2.5]", ["1", "2.5"]), ("rows: rows", "6.0", ["6.0"])],
+        *[("whole: 0 or more, or none", "None", None), ("whole: 0 or more, or none", "6", 6)],
     ],
 )
-def test_what_texts_mean(kind: OptionType, text: str, value: Any) -> None:
-    read = kind.read(text)
+def test_what_texts_mean(reads: str, text: str, value: Any) -> None:
+    read = parse(reads, text)
     assert read == value
     assert type(read) is type(value)
 
 
 def test_numbers_are_an_array() -> None:
-    assert NumberList().read("[1, 2.5]").tolist() == [1.0, 2.5]
-    assert NumberList(least=0).read("0").dtype == np.float64
+    assert parse("numbers: numbers", "[1, 2.5]").tolist() == [1.0, 2.5]
+    assert parse("numbers: 0 or more", "0").dtype == np.float64
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "expected"),
+    ("reads", "text", "more"),
     [
-        (Flag(), "so", "true or false"),
-        (Word(["red", "green", "blue"]), "so", "red, green or blue"),
-        *[(Number(), text, "a finite number") for text in ("so", "inf", "nan", "[[1]]")],
-        (Number("a number", least=0), "-1", "a number, 0 or more"),
-        (Number("seconds", above=0), "0", "seconds, more than 0"),
-        *[
-            (Number("a probability", least=0, below=1), text, "a probability, 0 or more and less")
-            for text in ("1", "-0.1", "so")
-        ],
-        *[(Whole(), text, "a whole number, 0 or more") for text in ("so", "0.5", "-1", "1e300")],
-        *[(Whole(1, 9), text, "a whole number from 1 to 9") for text in ("0", "10", "so")],
-        *[(Names(), text, "a list such as [a, b]") for text in ("[]", "[[1]]", "['']")],
-        (Names(), "[a", "a list such as [a, b]; ']' is missing at the end"),
-        (Names(unique=True), "[a, b, a]", "distinct names, but 'a' appears twice"),
-        (Names(most=2), "[a, b, a]", "2 names at most, not 3"),
-        (Names("colours", words=["red"]), "[red, rot]", "colours"),
-        (NumberList(), "[a, b]", "numbers such as [0, 1.5]"),
-        (NumberList("widths", least=0), "[1, -1]", "widths"),
-        (NumberRows("rows"), "[", "rows; ']' is missing at the end"),
-        (OrNone(Whole()), "so", "a whole number, 0 or more, or none"),
+        ("flag: true or false", "so", ""),
+        ("word: red, green or blue", "so", ""),
+        *[("number: a finite number", text, "") for text in ("so", "inf", "nan", "[[1]]")],
+        ("number: a number, 0 or more", "-1", ""),
+        ("number: seconds, more than 0", "0", ""),
+        *[("number: p, 0 or more and less than 1", text, "") for text in ("1", "-0.1", "so")],
+        *[("whole: a whole number, 0 or more", text, "") for text in ("so", "0.5", "-1", "1e300")],
+        ("whole: a whole number, 0 or more", str(2**53 + 2), ""),
+        *[("whole: a whole number from 1 to 9", text, "") for text in ("0", "10", "so")],
+        *[("names: a list such as [a, b]", text, "") for text in ("[]", "[[1]]", "['']")],
+        ("names: a list such as [a, b]", "[a", "; ']' is missing at the end"),
+        *[("numbers: numbers", "[a, b]", ""), ("numbers: widths, 0 or more", "[1, -1]", "")],
+        ("numbers: numbers", "['[1]']", ""),
+        ("rows: rows", "[", "; ']' is missing at the end"),
+        ("whole: a whole number, 0 or more, or none", "so", ""),
     ],
 )
-def test_texts_that_are_refused(kind: OptionType, text: str, expected: str) -> None:
+def test_refusals_say_what_the_documentation_says(reads: str, text: str, more: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
-        kind.read(text)
-    assert str(caught.value).startswith(expected)
+        parse(reads, text)
+    assert str(caught.value) == reads.partition(": ")[2] + more
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [(Number("a number", least=0), "-1"), (Whole(1), "0"), (OrNone(Number()), "x"), (Flag(), "x")],
-)
-def test_refusals_say_what_the_documentation_says(kind: OptionType, text: str) -> None:
-    with pytest.raises(ValueError, match=r".") as caught:
-        kind.read(text)
-    assert str(caught.value) == kind.expected
+@pytest.mark.parametrize("kind", ["distinct", "sections"])
+def test_names_that_are_to_differ(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"^distinct names, but 'a' appears twice$"):
+        parse(f"{kind}: names", "[a, b, a]")
 
 
-TABLE = OptionTable(
-    ConfigOption("count", Whole(1), "so many", 4, older="number"),
-    ConfigOption("name", Text("a name"), "its name", REQUIRED),
-    ConfigOption("limit", OrNone(Whole()), "a limit"),
-    ConfigOption("width", Number(), "its width", Computed("half the count")),
-    ConfigOption("sizes", NumberList("numbers, one for each"), "sizes", REQUIRED, classes=("Box",)),
-    ConfigOption("input.<input>", Number(), "an input", REQUIRED),
-)
+def test_there_is_a_maximum_of_sections() -> None:
+    names = [f"s{i}" for i in range(MOST_SECTIONS + 1)]
+    assert len(parse("sections: names", str(names[1:]))) == MOST_SECTIONS
+    with pytest.raises(ValueError, match=r"^1000 names at most, not 1001$"):
+        parse("sections: names", str(names))
+
+
+TABLE = OptionTable("""
+count | whole: a whole number, 1 or more | 4 | the number
+    of things | older = number
+name | text: a name | required | its name
+limit | whole: a whole number, 0 or more, or none | none | a limit
+width | number: a finite number | half the count | its width
+sizes | numbers: numbers, one for each | required | sizes | classes = Box, Bag | since = farm
+input.<input> | number: a finite number | required | an input
+""")
+
+
+def test_a_row_has_the_parts_of_an_option() -> None:
+    count, sizes = TABLE.option("count"), TABLE.option("sizes")
+    assert (count.kind, count.expected) == ("whole", "a whole number, 1 or more")
+    assert (count.means, count.older, count.default) == ("the number of things", "number", 4)
+    assert (sizes.classes, sizes.since, count.since) == ("Box, Bag", "farm", "0.8")
 
 
 def section(**own: str) -> Section:
@@ -197,8 +193,4 @@ def test_errors_of_lists_say_their_length(sizes: str, text: str) -> None:
 
 
 def test_words_are_joined() -> None:
-    assert [spoken(w, "or") for w in (["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "a",
-        "a or b",
-        "a, b or c",
-    ]
+    assert [spoken(words) for words in ("a", "ab", "abc")] == ["a", "a or b", "a, b or c"]

@@ -10,9 +10,9 @@ import pytest
 
 from farm.experiment.config import options
 from farm.experiment.config.components import ACQUISITIONS, GENERATORS, OBJECTIVES, SURROGATES
-from farm.experiment.config.definition import Metadata, Strategy
+from farm.experiment.config.definition import MODEL_FREE, Metadata, Strategy
 from farm.experiment.config.ini import Section
-from farm.experiment.config.option_table import Computed, ConfigOption
+from farm.experiment.config.option_table import KINDS, REQUIRED, ConfigOption
 from tests.support.option_tables import MARKED, PAGE, TABLES, with_tables
 
 ROWS = [(table, option) for table in TABLES.values() for option in table.options]
@@ -33,19 +33,26 @@ def test_names_of_a_table_differ_and_are_in_lower_case(table: Any) -> None:
 
 
 @pytest.mark.parametrize("option", [o for _, o in ROWS], ids=lambda option: option.name)
-def test_a_default_is_a_value_of_its_type(option: ConfigOption) -> None:
-    """Writing the default explicitly has the same meaning."""
-    if option.default not in (None, "") and not isinstance(option.default, Computed):
-        assert option.type.read(str(option.default)) == option.default
+def test_a_default_is_a_value_of_its_kind(option: ConfigOption) -> None:
+    """Writing the default explicitly has the same meaning; words describe a computed one."""
+    if option.fallback not in ("none", REQUIRED) and " " not in option.fallback:
+        assert option.parse(option.fallback) == option.default
+        assert option.default is not None
+    else:
+        assert option.default is None
 
 
 @pytest.mark.parametrize("option", [o for _, o in ROWS], ids=lambda option: option.name)
-def test_classes_are_known_and_releases_have_their_words(option: ConfigOption) -> None:
+def test_kinds_and_classes_are_known_and_releases_have_their_words(option: ConfigOption) -> None:
     known = (*GENERATORS.known, *SURROGATES.known, *ACQUISITIONS.known, *OBJECTIVES.known)
-    assert set(option.classes) <= set(known)
+    assert option.kind in KINDS
+    assert set(filter(None, option.classes.split(", "))) <= set(known)
     assert option.since in ("before 0.8", "0.8", "after 0.8", "farm")
     assert option.means
-    assert "|" not in option.means + option.type.expected
+
+
+def test_a_seed_is_taken_by_the_generators_without_a_model() -> None:
+    assert set(options.GENERATOR.option("seed").classes.split(", ")) == MODEL_FREE
 
 
 def test_strategies_without_options_have_the_defaults_of_the_table() -> None:
