@@ -6,8 +6,8 @@ alias declared by `class = Name`, and then in [common].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from farm.errors import InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config import options
@@ -26,6 +26,7 @@ from farm.experiment.config.definition import (
     SurrogateKind,
 )
 from farm.experiment.config.ini import COMMON, Document, Section
+from farm.experiment.config.option_table import OptionTable
 
 DEEPEST_ALIAS = 10
 
@@ -35,20 +36,20 @@ PROBIT_BY_DEFAULT = frozenset({"MCLevelSetEstimation", "MCPosteriorVariance"})
 """Acquisition functions whose default objective is the probit one."""
 
 
-@dataclass(frozen=True, slots=True)
+OLDER = "is an older name of {}"
+RELATED = "is not offered; farm uses the related {} instead"
+REFUSED = "is not offered; use {}"
+
+
 class Classes:
     """The classes that a config may name for one role.
 
-    known: classes that farm implements. older: former names of known classes. relatives: classes
-    that farm replaces by a known one. refused: classes that farm lacks, with the class to use
-    instead; a trailing `*` matches any ending.
+    known: classes that farm implements. others: patterns of other names, separated by blanks; one
+    of the sentences above; and the class for it.
     """
 
-    role: str
-    known: Sequence[str]
-    older: Mapping[str, str] = field(default_factory=dict)
-    relatives: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, role: str, known: Sequence[str], *others: tuple[str, str, str]) -> None:
+        self.role, self.known, self.others = role, tuple(known), others
 
     def find(self, name: str, where: str) -> tuple[str, str]:
         """Return the known class for `name`, and a warning if it differs from `name`, else "".
@@ -57,14 +58,12 @@ class Classes:
         """
         if name in self.known:
             return name, ""
-        if name in self.older:
-            return self.older[name], f"{where} = {name} is an older name of {self.older[name]}"
-        if name in self.relatives:
-            other = self.relatives[name]
-            return other, f"{where} = {name} is not offered; farm uses the related {other} instead"
-        for pattern, instead in self.refused.items():
-            if name == pattern or (pattern[-1] == "*" and name.startswith(pattern[:-1])):
-                raise UnsupportedFeature(f"{where} = {name} is not offered; use {instead}")
+        for patterns, sentence, instead in self.others:
+            if any(fnmatchcase(name, pattern) for pattern in patterns.split()):
+                note = f"{where} = {name} {sentence.format(instead)}"
+                if sentence == REFUSED:
+                    raise UnsupportedFeature(note)
+                return instead, note
         offered = ", ".join(self.known)
         raise InvalidInput(
             f"{where} = {shortened(name, 60)} is not a known {self.role}; expected one of {offered}"
@@ -73,50 +72,39 @@ class Classes:
 
 GENERATORS = Classes(
     "generator",
-    known=tuple(GeneratorKind),
-    older={
-        "PairwiseSobolGenerator": GeneratorKind.SOBOL,
-        "PairwiseOptimizeAcqfGenerator": GeneratorKind.OPTIMIZE,
-    },
-    refused=dict.fromkeys(
-        (
-            *("IntensityAwareSemiPGenerator", "AcqfThompsonSamplerGenerator"),
-            *("AcqfGridSearchGenerator", "EpsilonGreedyGenerator", "Monotonic*"),
-        ),
-        GeneratorKind.OPTIMIZE,
-    ),
+    tuple(GeneratorKind),
+    ("PairwiseSobolGenerator", OLDER, GeneratorKind.SOBOL),
+    ("PairwiseOptimizeAcqfGenerator", OLDER, GeneratorKind.OPTIMIZE),
+    ("IntensityAwareSemiPGenerator AcqfThompsonSamplerGenerator", REFUSED, GeneratorKind.OPTIMIZE),
+    ("AcqfGridSearchGenerator EpsilonGreedyGenerator Monotonic*", REFUSED, GeneratorKind.OPTIMIZE),
 )
 
 SURROGATES = Classes(
     "model",
-    known=tuple(SurrogateKind),
-    refused={
-        "OrdinalGPModel": f"{SurrogateKind.REGRESSION} with outcome_types = [continuous]",
-        **dict.fromkeys(
-            ("Monotonic*", "SemiP*", "HadamardSemiPModel"), SurrogateKind.CLASSIFICATION
-        ),
-    },
+    tuple(SurrogateKind),
+    ("OrdinalGPModel", REFUSED, "GPRegressionModel with outcome_types = [continuous]"),
+    ("Monotonic* SemiP* HadamardSemiPModel", REFUSED, SurrogateKind.CLASSIFICATION),
 )
 
 ACQUISITIONS = Classes(
     "acquisition function",
-    known=(
+    (
         *("MCLevelSetEstimation", "qLogNoisyExpectedImprovement", "EAVC"),
         *("qNoisyExpectedImprovement", "MCPosteriorVariance", "PairwiseMCPosteriorVariance"),
         *("GlobalMI", "LocalMI", "qUpperConfidenceBound", "qNegIntegratedPosteriorVariance"),
         "BernoulliMCMutualInformation",
     ),
-    relatives={"GlobalSUR": "GlobalMI", "ApproxGlobalSUR": "GlobalMI", "LocalSUR": "LocalMI"},
-    refused={
-        "AnalyticExpectedUtilityOfBestOption": "qLogNoisyExpectedImprovement",
-        "Monotonic*": "MCLevelSetEstimation",
-    },
+    ("GlobalSUR ApproxGlobalSUR", RELATED, "GlobalMI"),
+    ("LocalSUR", RELATED, "LocalMI"),
+    ("AnalyticExpectedUtilityOfBestOption", REFUSED, "qLogNoisyExpectedImprovement"),
+    ("Monotonic*", REFUSED, "MCLevelSetEstimation"),
 )
 
 OBJECTIVES = Classes(
     "objective",
-    known=tuple(ObjectiveKind),
-    refused={"FloorGumbelObjective": ObjectiveKind.FLOOR_PROBIT, "SemiP*": ObjectiveKind.PROBIT},
+    tuple(ObjectiveKind),
+    ("FloorGumbelObjective", REFUSED, ObjectiveKind.FLOOR_PROBIT),
+    ("SemiP*", REFUSED, ObjectiveKind.PROBIT),
 )
 
 
@@ -136,24 +124,19 @@ class Components:
         name = options.STRATEGY.read(strategy, "model")
         if name is None:
             return None
-        where = strategy.where("model")
-        section, kind = self._component(name, where, SURROGATES)
+        section, kind = self._component(name, strategy.where("model"), SURROGATES)
         if kind != SurrogateKind.INDEPENDENT:
-            if len(self.outcomes) > 1:
-                expected = (
-                    f"{SurrogateKind.INDEPENDENT}, as there are {len(self.outcomes)} outcomes"
-                )
+            if (count := len(self.outcomes)) > 1:
+                expected = f"{SurrogateKind.INDEPENDENT}, as there are {count} outcomes"
                 raise strategy.wrong("model", expected)
-            self._check_fits(kind, self.outcomes[0], where)
+            self._check_fits(kind, self.outcomes[0], strategy.where("model"))
             return Surrogate(kind, section.name, section.all)
         parts = []
-        models = options.MODEL.read_list(section, "models", len(self.outcomes))
-        for outcome, name in zip(self.outcomes, models, strict=True):
-            where = section.where("models")
-            part, part_kind = self._component(name, where, SURROGATES)
+        components = self._parts(section, options.MODEL, "models", SURROGATES)
+        for outcome, (part, part_kind) in zip(self.outcomes, components, strict=True):
             if part_kind == SurrogateKind.INDEPENDENT:
                 raise section.wrong("models", "models of one outcome each")
-            self._check_fits(part_kind, outcome, where)
+            self._check_fits(part_kind, outcome, section.where("models"))
             parts.append(Surrogate(part_kind, part.name, part.all))
         return Surrogate(kind, section.name, section.all, tuple(parts))
 
@@ -170,24 +153,30 @@ class Components:
                 f"[{strategy.name}] model is missing; {section.name} needs one, such as "
                 f"{SurrogateKind.CLASSIFICATION} or {SurrogateKind.REGRESSION}"
             )
+        independent = surrogate.kind == SurrogateKind.INDEPENDENT
         if kind != GeneratorKind.INDEPENDENT:
-            if surrogate.kind == SurrogateKind.INDEPENDENT:
+            if independent:
                 expected = f"{GeneratorKind.INDEPENDENT}, as {surrogate.name} is used"
                 raise strategy.wrong("generator", expected)
             return self._optimizing(section, kind, strategy, surrogate)
-        if surrogate.kind != SurrogateKind.INDEPENDENT:
+        if not independent:
             expected = f"{SurrogateKind.INDEPENDENT}, as {section.name} is used"
             raise strategy.wrong("model", expected)
         parts = []
-        generators = options.GENERATOR.read_list(section, "generators", len(self.outcomes))
-        for part_surrogate, part in zip(surrogate.parts, generators, strict=True):
-            where = section.where("generators")
-            part_section, part_kind = self._component(part, where, GENERATORS)
+        components = self._parts(section, options.GENERATOR, "generators", GENERATORS)
+        for part_surrogate, (part, part_kind) in zip(surrogate.parts, components, strict=True):
             if part_kind not in OPTIMIZING:
                 expected = f"generators of the class {GeneratorKind.OPTIMIZE}"
                 raise section.wrong("generators", expected)
-            parts.append(self._optimizing(part_section, part_kind, strategy, part_surrogate))
+            parts.append(self._optimizing(part, part_kind, strategy, part_surrogate))
         return Generator(kind, section.name, section.all, parts=tuple(parts))
+
+    def _parts(
+        self, section: Section, table: OptionTable, option: str, classes: Classes
+    ) -> Iterator[tuple[Section, str]]:
+        """Yield the section and the class of the component for each outcome."""
+        for name in table.read_list(section, option, len(self.outcomes)):
+            yield self._component(name, section.where(option), classes)
 
     def _optimizing(
         self, section: Section, kind: str, strategy: Section, surrogate: Surrogate
@@ -196,16 +185,14 @@ class Components:
 
         The option `acqf` is taken from the generator's section, the strategy's or [common].
         """
-        common = Section(COMMON, self.document.own.get(COMMON, {}))
-        for place in (section, strategy, common):
-            if name := place.own.get("acqf"):
-                break
-        else:
+        places = (section, strategy, self.document.section(COMMON))
+        place = next((place for place in places if place.own.get("acqf")), None)
+        if place is None:
             raise InvalidInput(
                 f"acqf is missing in [{section.name}], [{strategy.name}] and [common]; expected "
                 "an acquisition function such as qLogNoisyExpectedImprovement"
             )
-        acqf, acqf_kind = self._component(name, f"[{place.name}] acqf", ACQUISITIONS)
+        acqf, acqf_kind = self._component(place.own["acqf"], f"[{place.name}] acqf", ACQUISITIONS)
         objective = options.ACQUISITION.read(acqf, "objective") or ""
         if objective:
             part, objective = self._component(objective, acqf.where("objective"), OBJECTIVES)
