@@ -92,25 +92,19 @@ class Document:
 
 def read_document(source: str | Mapping[str, Any]) -> Document:
     """Parse an INI text, a dictionary or its JSON text into sections. Raises InvalidInput."""
-    if isinstance(source, str):
-        if len(source) > LONGEST_TEXT:
-            raise InvalidInput(
-                f"the config has {len(source)} characters; expected {LONGEST_TEXT} at most"
-            )
-        text = source
-        is_json = source.lstrip("\ufeff \t\r\n").startswith("{")
-        raw = _from_json(source) if is_json else _from_ini(source)
-    elif isinstance(source, Mapping):
-        raw = _from_mapping(source)
-        text = json.dumps(raw, ensure_ascii=False)
-        if len(text) > LONGEST_TEXT:
-            raise InvalidInput(
-                f"the config has {len(text)} characters; expected {LONGEST_TEXT} at most"
-            )
-    else:
+    if not isinstance(source, str | Mapping):
         raise InvalidInput(
             f"the config is a {type(source).__name__}; expected a text or an object of sections"
         )
+    raw = {} if isinstance(source, str) else _from_mapping(source)
+    text = source if isinstance(source, str) else json.dumps(raw, ensure_ascii=False)
+    if len(text) > LONGEST_TEXT:
+        raise InvalidInput(
+            f"the config has {len(text)} characters; expected {LONGEST_TEXT} at most"
+        )
+    if isinstance(source, str):
+        is_json = source.lstrip("\ufeff \t\r\n").startswith("{")
+        raw = _from_json(source) if is_json else _from_ini(source)
     own = _resolved(raw)
     common = own[COMMON]
     repeated = sum(len(option) + len(value) for option, value in common.items()) * len(own)
@@ -303,22 +297,13 @@ def _plain_names(section: str, options: Mapping[str, str | None]) -> dict[str, s
 
 
 def _resolved(raw: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the options with every `${...}` replaced by the text it refers to."""
-    references = _References(raw)
-    return {
-        name: {option: references.text(name, option, text) for option, text in options.items()}
-        for name, options in raw.items()
-    }
+    """Return the options with every `${...}` replaced by the text it refers to.
 
+    The total length is bounded, because one reference may expand to many.
+    """
+    made = 0
 
-class _References:
-    """Resolves references; bounds the total length, because one reference may expand to many."""
-
-    def __init__(self, raw: Mapping[str, Mapping[str, str]]) -> None:
-        self.raw = raw
-        self.made = 0
-
-    def text(self, section: str, option: str, text: str, depth: int = 0) -> str:
+    def resolve(section: str, option: str, text: str, depth: int = 0) -> str:
         if "$" not in text:
             return text
         where = f"[{section}] {option}"
@@ -326,23 +311,28 @@ class _References:
             raise InvalidInput(f"{where}: ${{...}} refers to itself, or further than 10 steps")
 
         def one(match: re.Match[str]) -> str:
+            nonlocal made
             if match["dollar"]:
                 return "$"
             if match["path"] is None:
                 raise InvalidInput(f"{where}: expected ${{section:option}} or $$ after '$'")
             other, colon, name = match["path"].rpartition(":")
-            other = other if colon else section
-            name = name.strip().lower()
-            found = self.raw.get(other, {}).get(name, self.raw[COMMON].get(name))
-            if other not in self.raw or found is None:
+            other, name = other if colon else section, name.strip().lower()
+            found = raw.get(other, {}).get(name, raw[COMMON].get(name))
+            if other not in raw or found is None:
                 raise InvalidInput(f"{where}: ${{{match['path']}}} is not an option of this config")
-            made = self.text(other, name, found, depth + 1)
-            self.made += len(made) + 1
-            if self.made > LONGEST_TEXT:
+            resolved = resolve(other, name, found, depth + 1)
+            made += len(resolved) + 1
+            if made > LONGEST_TEXT:
                 raise InvalidInput(
                     f"{where}: with its references followed the config has more than "
                     f"{LONGEST_TEXT} characters"
                 )
-            return made
+            return resolved
 
         return _REFERENCE.sub(one, text)
+
+    return {
+        name: {option: resolve(name, option, text) for option, text in options.items()}
+        for name, options in raw.items()
+    }

@@ -9,6 +9,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable
+from configparser import RawConfigParser
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,6 @@ import numpy as np
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config.ini import Nested, Section, first_repeated, read_list
-
-TRUE = ("1", "yes", "true", "on")
-FALSE = ("0", "no", "false", "off")
 
 LARGEST_WHOLE = 2**53
 """Beyond this, not every whole number is a floating-point number."""
@@ -60,9 +58,9 @@ def _whole(text: str, expected: str) -> int:
 
 
 def _flag(text: str, expected: str) -> bool:
-    if text.lower() not in TRUE + FALSE:
+    if text.lower() not in RawConfigParser.BOOLEAN_STATES:
         raise ValueError(expected)
-    return text.lower() in TRUE
+    return RawConfigParser.BOOLEAN_STATES[text.lower()]
 
 
 def _word(text: str, expected: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-from farm.call import Array
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config import options
 from farm.experiment.config.components import Components
@@ -80,18 +79,28 @@ def _parameters(document: Document, common: Section) -> tuple[Parameter, ...]:
     names = options.COMMON.read(common, "parnames")
     if reserved := {COMMON, METADATA, FARM} & set(names):
         raise common.wrong("parnames", f"other names than {reserved.pop()!r}, which is a section")
-    sections = [document.section(name) for name in names]
-    lower = _bounds(sections, "lower_bound", "lb", common)
-    upper = _bounds(sections, "upper_bound", "ub", common)
-    parameters = tuple(map(_parameter, sections, lower, upper))
+    all_bounds = cache(partial(options.COMMON.read_list, common, length=len(names)))
+
+    def bound(section: Section, option: str, all_option: str, position: int) -> float:
+        """Return the bound in the section, or that in the list of [common]."""
+        value: float | None = options.PARAMETER.read(section, option)
+        if value is None and not common.has(all_option):
+            raise InvalidInput(
+                f"[{section.name}] {option} is missing, and so is [common] {all_option}; "
+                "expected a finite number"
+            )
+        return float(all_bounds(all_option)[position]) if value is None else value
+
+    parameters = tuple(
+        _parameter(document.section(name), partial(bound, position=position))
+        for position, name in enumerate(names)
+    )
     if all(p.kind is ParameterKind.FIXED for p in parameters):
         raise common.wrong("parnames", "at least one parameter that is not fixed")
     return parameters
 
 
-def _parameter(
-    section: Section, lower_bound: Callable[[], float], upper_bound: Callable[[], float]
-) -> Parameter:
+def _parameter(section: Section, bound: Callable[[Section, str, str], float]) -> Parameter:
     name = section.name
     kind = ParameterKind(options.PARAMETER.read(section, "par_type"))
     log_scale = options.PARAMETER.read(section, "log_scale")
@@ -99,9 +108,9 @@ def _parameter(
         if "log_scale" in section.own:
             raise section.wrong("log_scale", f"none, as the parameter is {kind}")
         log_scale = False
-    for bound in ("lower_bound", "upper_bound"):
-        if kind in (ParameterKind.BINARY, ParameterKind.CATEGORICAL) and bound in section.own:
-            raise section.wrong(bound, f"none, as the parameter is {kind}")
+    for option in ("lower_bound", "upper_bound"):
+        if kind in (ParameterKind.BINARY, ParameterKind.CATEGORICAL) and option in section.own:
+            raise section.wrong(option, f"none, as the parameter is {kind}")
     if kind is ParameterKind.BINARY:
         return Parameter(name, kind)
     if kind is ParameterKind.FIXED:
@@ -113,7 +122,7 @@ def _parameter(
         if len(choices) < 2:
             raise section.wrong("choices", "at least two; for one use par_type = fixed")
         return Parameter(name, kind, upper=len(choices) - 1.0, choices=choices)
-    lower, upper = lower_bound(), upper_bound()
+    lower, upper = bound(section, "lower_bound", "lb"), bound(section, "upper_bound", "ub")
     if not lower < upper:
         raise InvalidInput(
             f"[{name}] has the bounds {lower:g} and {upper:g}; expected lower < upper, "
@@ -122,41 +131,12 @@ def _parameter(
     if upper - lower == float("inf"):
         raise InvalidInput(f"[{name}] has the bounds {lower:g} and {upper:g}, too far apart")
     if kind is ParameterKind.INTEGER:
-        for bound, value in (("lower_bound", lower), ("upper_bound", upper)):
+        for option, value in (("lower_bound", lower), ("upper_bound", upper)):
             if value != int(value) or abs(value) > 2**52:
                 raise InvalidInput(
-                    f"[{name}] is integer, but {bound} is {value:g}; expected a whole number"
+                    f"[{name}] is integer, but {option} is {value:g}; expected a whole number"
                 )
     return Parameter(name, kind, lower, upper, log_scale)
-
-
-def _bounds(
-    sections: Sequence[Section], option: str, all_option: str, common: Section
-) -> list[Callable[[], float]]:
-    """Return a reader for each parameter's bound.
-
-    The reader takes the bound from the parameter's section, or else from the list in [common],
-    which is parsed only if a parameter needs it.
-    """
-
-    @cache
-    def of_all() -> Array:
-        bounds: Array = options.COMMON.read_list(common, all_option, len(sections))
-        return bounds
-
-    def bound(position: int) -> float:
-        section = sections[position]
-        value: float | None = options.PARAMETER.read(section, option)
-        if value is not None:
-            return value
-        if not common.has(all_option):
-            raise InvalidInput(
-                f"[{section.name}] {option} is missing, and so is [common] {all_option}; "
-                "expected a finite number"
-            )
-        return float(of_all()[position])
-
-    return [partial(bound, position) for position in range(len(sections))]
 
 
 def _outcomes(common: Section, warnings: list[str]) -> tuple[tuple[Outcome, ...], int]:
@@ -240,9 +220,7 @@ def _sections(document: Document, parameters: tuple[Parameter, ...]) -> dict[str
         "ub": f"[{', '.join(repr(p.upper).removesuffix('.0') for p in parameters)}]",
     }
     common = {**document.own.get(COMMON, {}), **computed}
-    others = {n: {**own, **common, **own} for n, own in document.own.items() if n != COMMON}
-    lower = {
-        name: {option.lower(): text for option, text in options.items()}
-        for name, options in others.items()
+    return {
+        name: {option.lower(): text for option, text in {**own, **common, **own}.items()}
+        for name, own in {**document.own, COMMON: common}.items()
     }
-    return {COMMON: common, **lower}
