@@ -118,9 +118,7 @@ def state(experiment: Experiment) -> dict[str, Any]:
     data = [experiment.data(i) for i in range(len(experiment.config.strategies))]
     return {
         "snapshot": experiment.snapshot(),
-        "pending": {
-            id: (pending.point.tolist(), pending.time) for id, pending in experiment.pending.items()
-        },
+        "pending": {id: (point.tolist(), time) for id, (point, time) in experiment.pending.items()},
         "data": [(d.x.tolist(), d.y.tolist(), d.fit_to) for d in data],
         "next": (experiment.next_id, experiment.generate(1).strategy, experiment.generate(1).asked),
         "filler": experiment.generate(1, filler=True).asked,

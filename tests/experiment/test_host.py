@@ -68,7 +68,7 @@ def state(experiments: Experiments) -> list[Any]:
     return [
         (
             experiment.snapshot(),
-            [(p.id, p.point.tolist(), p.time) for p in experiment.pending.values()],
+            [(id, point.tolist(), time) for id, (point, time) in experiment.pending.items()],
             experiment.data(0).x.tolist(),
             experiment.seed,
             experiment.config.text,

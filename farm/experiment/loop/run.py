@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from farm.experiment.loop.progress import (
     LoopProgress,
     LoopStage,
 )
+from farm.experiment.session import asked_event
 from farm.experiment.state.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.state.experiment import Experiment
 from farm.wording import counted
@@ -360,21 +362,11 @@ class ClosedLoop:
             return 0
 
         def asked(experiment: Experiment) -> list[Event]:
-            first = experiment.next_id
             strategy = experiment.strategy_index if work.filler else work.strategy
-            return [
-                Asked(
-                    experiment=experiment.number,
-                    time=time.time(),
-                    points=points,
-                    ids=tuple(range(first, first + len(points))),
-                    strategy=strategy,
-                    note=FILLED if work.filler else generated.note,
-                    post_range=generated.post_range,
-                    filler=work.filler,
-                    run=True,
-                )
-            ]
+            note = FILLED if work.filler else generated.note
+            made = replace(generated, points=points, note=note)
+            event = asked_event(experiment, replace(work, strategy=strategy), made, time.time())
+            return [replace(event, run=True)]
 
         (event,) = await self._journal.record(asked)
         assert isinstance(event, Asked)

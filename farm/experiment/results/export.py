@@ -15,7 +15,7 @@ import numpy as np
 from farm.call import Array, ModelInfo, TensorInfo
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
-from farm.experiment.config.space import Space
+from farm.experiment.config.space import WHOLE, Space
 from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
@@ -152,7 +152,7 @@ def _plan(record: ExperimentRecord, provenance: dict[str, str]) -> Plan:
         ),
         parameters=tuple(
             binding.BoundParameter(
-                column, _spread(parameter), input=i, whole=parameter.kind in WHOLE_KINDS
+                column, _spread(parameter), input=i, whole=parameter.kind in WHOLE
             )
             for i, (column, parameter, _) in enumerate(columns)
         ),
@@ -166,14 +166,11 @@ def _plan(record: ExperimentRecord, provenance: dict[str, str]) -> Plan:
     )
 
 
-WHOLE_KINDS = (ParameterKind.INTEGER, ParameterKind.BINARY, ParameterKind.CATEGORICAL)
-
-
 def _spread(parameter: Parameter) -> Distribution:
     """Return the distribution that a sweep would have for the parameter."""
     if parameter.kind is ParameterKind.FIXED:
         return Choice((float(parameter.value or 0.0),))
-    if parameter.kind in WHOLE_KINDS:
+    if parameter.kind in WHOLE:
         return Integer(math.floor(parameter.lower), math.floor(parameter.upper))
     if parameter.log_scale and parameter.lower > 0:
         return Log(parameter.lower, parameter.upper)

@@ -39,15 +39,6 @@ surrogate, and each tell is compared with all of them.
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pending:
-    """A point that was asked for and not told. point: shape (stimuli, d). time: Unix seconds."""
-
-    id: int
-    point: Array
-    time: float
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The publicly visible state of an experiment at one moment.
@@ -246,11 +237,10 @@ class Experiment:
         return self.config.strategies[self.strategy_index]
 
     @property
-    def pending(self) -> dict[int, Pending]:
-        """Points that wait for their outcome, by id, oldest first."""
-        pool = self._pending
-        rows = zip(pool.ids.tolist(), pool.points, pool.times.tolist(), strict=True)
-        return {id: Pending(id, point, time) for id, point, time in rows}
+    def pending(self) -> dict[int, tuple[Array, float]]:
+        """Points that wait for their outcome, and the Unix seconds of their ask; oldest first."""
+        points = zip(self._pending.points, self._pending.times.tolist(), strict=True)
+        return dict(zip(self._pending.ids.tolist(), points, strict=True))
 
     @property
     def next_id(self) -> int:
