@@ -1,6 +1,7 @@
 """The tables of options in docs/experiments.md, from the rows that the reader of configs uses.
 
-`python -m tests.support.option_tables` writes them into the page, between its markers.
+`python -m tests.support.option_tables` writes them into the page, between its markers. Their
+columns `meaning` and `AEPsych` are written by hand.
 """
 
 from __future__ import annotations
@@ -25,29 +26,37 @@ TABLES = {
 }
 """Each table by the name that its markers in the page have."""
 
-MARKED = re.compile(r"(<!-- options: (\w+) -->\n\n).*?(\n\n<!-- end of options -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- options: (\w+) -->\n\n)(.*?)(\n\n<!-- end of options -->)", re.DOTALL)
 
 
-def markdown(table: OptionTable) -> str:
-    """A table for the page; the columns `taken by` and `AEPsych` where they tell rows apart."""
-    columns = {
-        "option": [_named(option) for option in table.options],
-        "value": [option.expected for option in table.options],
-        "default": [option.fallback for option in table.options],
-        "meaning": [option.means for option in table.options],
-        "taken by": [re.sub(r"(\w+)", r"`\1`", o.classes) for o in table.options],
-        "AEPsych": [option.since for option in table.options],
-    }
-    for name in ("taken by", "AEPsych"):
-        if len(set(columns[name])) == 1 and (name == "AEPsych" or not columns[name][0]):
-            del columns[name]
-    rows = [list(columns), ["---"] * len(columns), *zip(*columns.values(), strict=True)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def rows_of(markdown: str) -> list[dict[str, str]]:
+    """Return the rows of a table, each by the names of the columns."""
+    head, _, *rows = (line[2:-2].split(" | ") for line in markdown.splitlines())
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def with_rows(table: OptionTable, markdown: str) -> str:
+    """Return a table of the page with the rows of the code; other columns stay as they are."""
+    head, line, *_ = markdown.splitlines()
+    written = {row["option"]: row for row in rows_of(markdown)}
+    rows = []
+    for option in table.options:
+        stated = {
+            "option": _named(option),
+            "value": option.expected,
+            "default": option.fallback,
+            "taken by": re.sub(r"(\w+)", r"`\1`", option.classes),
+        }
+        row = written.get(_named(option), {}) | stated
+        rows.append(f"| {' | '.join(row.get(name, '') for name in head[2:-2].split(' | '))} |")
+    return "\n".join([head, line, *rows])
 
 
 def with_tables(page: str) -> str:
     """The page with every table between its markers."""
-    return MARKED.sub(lambda found: found[1] + markdown(TABLES[found[2]]) + found[3], page)
+    return MARKED.sub(
+        lambda found: found[1] + with_rows(TABLES[found[2]], found[3]) + found[4], page
+    )
 
 
 def _named(option: ConfigOption) -> str:

@@ -130,7 +130,6 @@ class ConfigOption:
     kind: a key of `KINDS`. expected: describes the valid texts for error messages and the
     documentation; it states the limits of numbers, and `, or none` where that word means None.
     fallback: the value if the option is missing, REQUIRED, or words for one that is computed.
-    means: one line for the documentation. since: the AEPsych release that introduced it.
     older: its former spelling. classes: the components that have it; "": all of the table.
     """
 
@@ -138,18 +137,16 @@ class ConfigOption:
     kind: str
     expected: str
     fallback: str
-    means: str
-    since: str = "0.8"
     older: str = ""
     classes: str = ""
 
     @staticmethod
     def of_row(row: str) -> ConfigOption:
-        """Return `name | kind: expected | fallback | means`, then `field = value` for others."""
-        name, reads, fallback, means, *others = row.split(" | ")
+        """Return `name | kind: expected | fallback`, then `field = value` for others."""
+        name, reads, fallback, *others = row.split(" | ")
         kind, expected = reads.split(": ", 1)
         more = dict(other.split(" = ") for other in others)
-        return ConfigOption(name, kind, expected, fallback, means, **more)
+        return ConfigOption(name, kind, expected, fallback, **more)
 
     def is_named(self, name: str) -> bool:
         """Whether a name in a config matches this option."""
