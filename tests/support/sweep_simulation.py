@@ -35,14 +35,13 @@ def makespan_ratio(plan: Plan, run_s: Array, workers: int) -> float:
     now = 0.0
     known = PointColumns.nothing(plan.size)
     order = SubmissionOrder(plan, known)
-    order.fill(plan.mixed().tolist())
+    order.fill(plan.mixed())
     limit = ConcurrencyLimit()
     limit.there_are(workers)
     queued: deque[int] = deque()
     running: list[tuple[float, int]] = []
     while True:
-        for _ in range(min(limit.size(now) - len(queued) - len(running), len(order))):
-            queued.append(order.take())
+        queued.extend(order.take(max(0, limit.size(now) - len(queued) - len(running))).tolist())
         while queued and len(running) < workers:
             point = queued.popleft()
             heapq.heappush(running, (now + run_s[point], point))
@@ -53,7 +52,7 @@ def makespan_ratio(plan: Plan, run_s: Array, workers: int) -> float:
         t_run = float(run_s[point])
         row = Row(point, PointStatus.DONE, t_start=now - t_run, t_run=t_run, values=np.empty(0))
         known.add(row)
-        order.ran(float(run_s[point]))
+        order.ran(run_s[point : point + 1])
         if not order.is_due(now):
             continue
         changed = order.learn(now)
@@ -61,7 +60,7 @@ def makespan_ratio(plan: Plan, run_s: Array, workers: int) -> float:
         if changed:
             # The one that has just ended is not running any more; the farm starts the next at once.
             while len(running) + len(queued) > recallable_after(workers, varied_config=False):
-                order.put_back(queued.pop())
+                order.put_back([queued.pop()])
             order.sort()
 
 

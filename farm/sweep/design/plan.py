@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -202,42 +203,59 @@ class Plan:
             config[self.seed_key] = point_seed(self.seed, point)
         return config
 
-    def inputs_of(self, point: int) -> tuple[Array, ...]:
-        """Return the inputs of one point in the model's order, shapes and dtypes."""
+    def inputs_at(self, points: Array) -> tuple[Array, ...]:
+        """Return the inputs of these points: each as an array with a row for each point.
+
+        They have the model's order, shapes and dtypes.
+        """
         tensors = self.info.inputs
         flat = [
-            np.full(array.shape, b"", dtype=object) if tensor.dtype == BYTES else array.copy()
+            np.full((len(points), len(array)), b"", dtype=object)
+            if tensor.dtype == BYTES
+            else np.tile(array, (len(points), 1))
             for array, tensor in zip(self.fixed, tensors, strict=True)
         ]
         for i, entry, text in self.texts:
-            flat[i][entry] = text.encode()
+            flat[i][:, entry] = text.encode()
         for j, parameter in enumerate(self.parameters):
-            if parameter.input is not None and not np.isnan(self.theta[point, j]):
-                value = self.value_of(point, j)
-                flat[parameter.input][parameter.entry] = (
-                    value.encode() if isinstance(value, str) else value
-                )
+            if parameter.input is not None:
+                values = self.theta[points, j]
+                active = ~np.isnan(values)
+                values = values[active]
+                if isinstance(parameter.spread, Category):
+                    words = np.array([w.encode() for w in parameter.spread.words], dtype=object)
+                    values = words[values.astype(np.int64)]
+                flat[parameter.input][active, parameter.entry] = values
         return tuple(
-            array.astype(numpy_dtype(tensor.dtype)).reshape(tensor.shape)
+            array.astype(numpy_dtype(tensor.dtype)).reshape(len(points), *tensor.shape)
             for array, tensor in zip(flat, tensors, strict=True)
         )
 
+    def inputs_of(self, point: int) -> tuple[Array, ...]:
+        """Return the inputs of one point in the model's order, shapes and dtypes."""
+        return tuple([array[0, ...] for array in self.inputs_at(np.array([point]))])
+
     def calls(self, point: int) -> tuple[Call, ...]:
         """Return the calls of one point: an evaluation, then gradients as in `derivatives`."""
-        inputs = self.inputs_of(point)
-        evaluate = Call(
-            self.info.name,
-            Operation.EVALUATE,
-            inputs,
-            config=canonical_config(self.config_of(point)),
-        )
-        return (
-            evaluate,
-            *(
-                replace(evaluate, operation=Operation.GRADIENT, derivative=derivative)
-                for derivative in self.derivatives
-            ),
-        )
+        return self.calls_at(np.array([point]))[0]
+
+    def calls_at(self, points: Array) -> list[tuple[Call, ...]]:
+        """Return the calls of each of these points."""
+        # Arrays also of the rows of one number each, which iterating would give as numbers.
+        rows = [[array[k, ...] for k in range(len(points))] for array in self.inputs_at(points)]
+        inputs = zip(*rows, strict=True) if rows else repeat((), len(points))
+        configs: Iterable[str] = repeat(canonical_config(self.config), len(points))
+        if self.varies_config:
+            configs = [canonical_config(self.config_of(point)) for point in points.tolist()]
+        evaluations = [
+            Call(self.info.name, Operation.EVALUATE, arrays, config)
+            for arrays, config in zip(inputs, configs, strict=True)
+        ]
+        gradients = [
+            [replace(e, operation=Operation.GRADIENT, derivative=wrt) for e in evaluations]
+            for wrt in self.derivatives
+        ]
+        return list(zip(evaluations, *gradients, strict=True))
 
     @cached_property
     def derivatives(self) -> tuple[Derivative, ...]:

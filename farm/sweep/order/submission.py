@@ -7,8 +7,7 @@ farm that starts the longest runs first ends sooner, because no long run is left
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,18 +69,19 @@ class LearningSchedule:
     due: int = ENOUGH
     not_before: float = 0.0
 
-    def ran(self, run_s: float) -> None:
-        """Record a run time."""
-        self.known += 1
+    def ran(self, count: int, run_s: float) -> None:
+        """Record run times, which together are `run_s`."""
+        self.known += count
         self.work_s += run_s
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the runs are long enough for an order to pay."""
+        return self.work_s >= LEAST_RUN_S * self.known
 
     def is_due(self, now: float) -> bool:
         """Whether to guess at the time `now`."""
-        return (
-            self.known >= self.due
-            and self.work_s >= LEAST_RUN_S * self.known
-            and now >= self.not_before
-        )
+        return self.known >= self.due and self.is_worth_it and now >= self.not_before
 
     def guessed(self, began: float, ended: float) -> None:
         """Record a guess, and when it began and ended."""
@@ -104,7 +104,9 @@ class SubmissionOrder:
         self._turn = np.zeros(plan.size, dtype=np.int64)
         self._turns = 0
         self._coordinates: Array | None = None
-        self._line: deque[int] = deque()
+        self._line = np.empty(0, dtype=np.int64)
+        self._next = 0  # in the line
+        self._back: list[int] = []  # before the line, the last one first
         self._given: Array | None = None
         self._costs = Costs()
         if plan.cost is not None and plan.order == AUTO:
@@ -124,29 +126,41 @@ class SubmissionOrder:
         return self._costs.basis
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._back) + len(self._line) - self._next
 
-    def fill(self, points: Iterable[int]) -> None:
+    def fill(self, points: Array) -> None:
         """Add points and sort."""
-        self._line.extend(points)
+        self._line = np.concatenate([self._rest(), points])
         self.sort()
 
-    def take(self) -> int:
-        """Return the next point and remove it. Raises IndexError if there is none."""
-        point = self._line.popleft()
-        self._turns += 1
-        self._turn[point] = self._turns
-        return point
+    def _rest(self) -> Array:
+        return np.concatenate([np.array(self._back[::-1], np.int64), self._line[self._next :]])
 
-    def put_back(self, point: int) -> None:
-        """Add a point that was taken; it is the next one until the order changes."""
-        self._line.appendleft(point)
-        self._turn[point] = 0
+    def take(self, most: int) -> Array:
+        """Return the next points, `most` at most, and remove them."""
+        back = self._back[-1 : -most - 1 : -1]
+        del self._back[len(self._back) - len(back) :]
+        line = self._line[self._next : self._next + most - len(back)]
+        self._next += len(line)
+        points = np.concatenate([np.array(back, np.int64), line])
+        self._turn[points] = self._turns + 1 + np.arange(len(points))
+        self._turns += len(points)
+        return points
 
-    def ran(self, run_s: float) -> None:
-        """Record the run time of a point that was done; NaN and 0 do not count."""
-        if run_s > 0:
-            self._schedule.ran(run_s)
+    def put_back(self, points: Sequence[int]) -> None:
+        """Add points that were taken; the last one is the next until the order changes."""
+        self._back.extend(points)
+        self._turn[points] = 0
+
+    def ran(self, run_s: Array) -> None:
+        """Record the run times of points that were done; NaN and 0 do not count."""
+        run_s = run_s[run_s > 0]
+        self._schedule.ran(len(run_s), float(np.sum(run_s)))
+
+    @property
+    def are_short(self) -> bool:
+        """Whether the points are known to run for so short that no order gains anything."""
+        return self._schedule.known >= ENOUGH and not self._schedule.is_worth_it
 
     def is_due(self, now: float) -> bool:
         """Whether `learn` may improve the order; cheap, for each turn of a loop.
@@ -182,15 +196,15 @@ class SubmissionOrder:
 
         Points with equal cost keep their mixed order.
         """
-        points = np.fromiter(self._line, dtype=np.int64, count=len(self._line))
-        place = self._place[points]
-        points = points[np.argsort(place)]
+        points = self._rest()
+        points = points[np.argsort(self._place[points])]
         if self._costs.cost is not None:
             is_first = self._place[points] < self._mixed_first
             first, rest = points[is_first], points[~is_first]
             rest = rest[np.argsort(-self._costs.cost[rest], kind="stable")]
             points = np.concatenate([first, rest])
-        self._line = deque(points.tolist())
+        self._line, self._next = points, 0
+        self._back.clear()
 
     @property
     def _mixed_first(self) -> int:

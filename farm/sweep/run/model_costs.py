@@ -100,8 +100,7 @@ def _calls(plan: Plan) -> Iterator[tuple[list[int], Call]]:
     row_bytes = sum(array.nbytes for array in plan.inputs_of(0)) if plan.size else 0
     most = max(1, min(ROWS_A_CALL, RUN_BYTES // max(1, row_bytes)))
     for config, points in _groups(plan, most):
-        rows = zip(*map(plan.inputs_of, points), strict=True)
-        inputs = tuple([np.stack(column) for column in rows])
+        inputs = plan.inputs_at(np.array(points))
         yield points, Call(plan.info.name, Operation.COST, inputs, config, rows=len(points))
 
 

@@ -147,8 +147,8 @@ class Run:
         retry_failed: also retry points that failed before. Raises SweepError if the files cannot
         be finished, LockLost, OSError.
         """
-        points = pending_points(self._store, retry_failed=retry_failed).tolist()
-        self._todo.fill(point for point in points if point not in self._sent.points)
+        points = pending_points(self._store, retry_failed=retry_failed)
+        self._todo.fill(points[~np.isin(points, list(self._sent.points))])
         try:
             if self._todo.is_due(time.monotonic()):
                 self._sort_again()
@@ -212,7 +212,7 @@ class Run:
         if room > 0 and self._limit.lost_since is not None and not self._found_again(now):
             return
         for _ in range(min(room, len(self._todo))):
-            point = self._todo.take()
+            (point,) = self._todo.take(1).tolist()
             try:
                 self._sent.submit(point)
             except FarmError as error:
@@ -261,7 +261,7 @@ class Run:
         self._sent.points.pop(sent.point, None)
         sent.cancel()
         if isinstance(error, Overloaded | Unavailable | ModelNotFound):
-            self._todo.put_back(sent.point)
+            self._todo.put_back([sent.point])
             self._wait_for_farm(error, time.monotonic())
             return
         results = sent.results()
@@ -281,7 +281,7 @@ class Run:
         self._store.add(row)
         self._host.stored(row)
         if row.status is PointStatus.DONE:
-            self._todo.ran(row.t_run)
+            self._todo.ran(np.array([row.t_run]))
         else:
             self._failures += 1
             limit = self._rules.max_failures
@@ -302,8 +302,7 @@ class Run:
 
     def _cancel_calls(self, keep: int) -> None:
         """Cancel all points without an answer except the `keep` oldest; they become pending."""
-        for point in self._sent.cancel(keep):
-            self._todo.put_back(point)
+        self._todo.put_back(self._sent.cancel(keep))
 
     def _sort_again(self) -> None:
         """Improve the guess of the run times, and sort all points that have not begun."""
@@ -323,8 +322,7 @@ class Run:
         self._todo.sort()
 
     def _leave(self) -> None:
-        for point in self._sent.cancel_all():
-            self._todo.put_back(point)
+        self._todo.put_back(self._sent.cancel_all())
 
     # Reporting and finishing
 

@@ -16,7 +16,7 @@ from farm.call import Call, ModelInfo, Operation, TensorInfo
 from farm.sweep.design.plan import Column, Plan, plan_from_text
 from farm.sweep.design.points import point_seed
 from farm.sweep.errors import SweepError
-from tests.sweep.samples import plan_of
+from tests.sweep.samples import BEAM, plan_of
 
 
 def again(plan: Plan) -> Plan:
@@ -59,6 +59,30 @@ def test_points_do_not_share_arrays() -> None:
     first[0][:] = -1
     assert not np.any(plan.inputs_of(0)[0] == -1)
     assert all(np.all(np.isnan(fixed)) for fixed in plan.fixed)
+
+
+def test_many_points_have_the_calls_of_each_at_once() -> None:
+    plan = plan_of(
+        "random:9",
+        {"E[1]": "1:2", "load": "choice:euler,rk4", "mesh": "int:1:4"},
+        info=replace(BEAM, inputs=(BEAM.inputs[0], TensorInfo("load", (), "bytes"))),
+        fixes={"E": 7, "E[1]": 7},
+        when={"E[1]": "mesh > 2"},
+    )
+    points = np.array([8, 2, 2, 5])
+    together = plan.calls_at(points)
+    for point, calls in zip(points.tolist(), together, strict=True):
+        mesh = int(plan.theta[point, 2])
+        assert all(same(a, b) for a, b in zip(calls, plan.calls(point), strict=True))
+        assert [x.tolist() for x in calls[0].inputs] == [
+            [7, plan.theta[point, 0] if mesh > 2 else 7, 7],
+            [b"euler", b"rk4"][int(plan.theta[point, 1])],
+        ]
+        assert json.loads(calls[0].config) == {"mesh": mesh}
+    assert len({call.config for call, *_ in together}) > 1
+    by_gradient = plan_of("random:9", gradients=["mass"]).calls_at(points)
+    assert [call.operation for call in by_gradient[1]] == ["evaluate", "gradient", "gradient"]
+    assert plan_of("random:9").calls_at(np.array([], dtype=np.int64)) == []
 
 
 def test_each_point_gets_its_seed() -> None:

@@ -35,7 +35,8 @@ def learn(order: SubmissionOrder, *, at: float = NOW, takes_s: float = 0.0) -> b
 
 
 def taken(order: SubmissionOrder, count: int | None = None) -> list[int]:
-    return [order.take() for _ in range(len(order) if count is None else count)]
+    points: list[int] = order.take(len(order) if count is None else count).tolist()
+    return points
 
 
 def finish(order: SubmissionOrder, known: PointColumns, points: list[int], run_s: Array) -> None:
@@ -43,12 +44,12 @@ def finish(order: SubmissionOrder, known: PointColumns, points: list[int], run_s
         time_s = float(run_s[point])
         row = Row(point, PointStatus.DONE, t_start=0.0, t_run=time_s, values=np.empty(0))
         known.add(row)
-        order.ran(time_s)
+        order.ran(np.array([time_s]))
 
 
 def test_the_first_fifth_is_mixed_and_the_rest_longest_first() -> None:
     order = order_of(replace(PLAN, cost=COST, cost_rule="c"))
-    order.fill(PLAN.mixed().tolist())
+    order.fill(PLAN.mixed())
     assert order.basis == "c"
     points = taken(order)
     assert points[:20] == PLAN.mixed()[:20].tolist()
@@ -61,7 +62,7 @@ def test_other_orders_do_not_look_at_costs(rule: str) -> None:
     plan = replace(PLAN, cost=COST, cost_rule="c", order=rule)
     known = PointColumns.nothing(100)
     order = order_of(plan, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     assert order.basis == ""
     first = taken(order, 50)
     finish(order, known, first, RUN_S)
@@ -71,17 +72,21 @@ def test_other_orders_do_not_look_at_costs(rule: str) -> None:
 
 def test_a_point_put_back_is_next() -> None:
     order = order_of(replace(PLAN, cost=COST, cost_rule="c"))
-    order.fill(range(100))
-    *_, last = taken(order, 30)
-    order.put_back(last)
-    assert len(order) == 71
-    assert order.take() == last
+    order.fill(np.arange(100))
+    *_, third, second, last = taken(order, 30)
+    order.put_back([third, second])
+    order.put_back([last])
+    assert len(order) == 73
+    assert taken(order, 2) == [last, second]
+    again, after = taken(order, 2)
+    assert (again, len(order)) == (third, 69)
+    assert after not in (last, second, third)
 
 
 def test_run_times_are_learned_over_the_parameters() -> None:
     known = PointColumns.nothing(100)
     order = order_of(PLAN, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     first = taken(order, ENOUGH)
     finish(order, known, first[:-1], RUN_S)
     assert not order.is_due(NOW)
@@ -100,7 +105,7 @@ def test_run_times_are_learned_over_the_parameters() -> None:
 def test_it_is_guessed_again_when_a_fourth_more_is_known() -> None:
     known = PointColumns.nothing(100)
     order = order_of(PLAN, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     points = taken(order, 40)
     finish(order, known, points[:20], RUN_S)
     learn(order)
@@ -113,7 +118,7 @@ def test_it_is_guessed_again_when_a_fourth_more_is_known() -> None:
 def test_guessing_takes_a_small_share_of_the_time() -> None:
     known = PointColumns.nothing(100)
     order = order_of(PLAN, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     points = taken(order, 60)
     finish(order, known, points[:20], RUN_S)
     learn(order, takes_s=2.0)
@@ -125,7 +130,7 @@ def test_guessing_takes_a_small_share_of_the_time() -> None:
 def test_short_runs_are_not_worth_a_guess() -> None:
     known = PointColumns.nothing(100)
     order = order_of(PLAN, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     short = RUN_S * (0.9 * LEAST_RUN_S / np.max(RUN_S))
     finish(order, known, taken(order, 50), short)
     assert not order.is_due(NOW)
@@ -134,7 +139,7 @@ def test_short_runs_are_not_worth_a_guess() -> None:
 def test_what_nothing_explains_stays_mixed() -> None:
     known = PointColumns.nothing(100)
     order = order_of(PLAN, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     first = taken(order, 30)
     finish(order, known, first, np.exp(np.random.default_rng(3).normal(size=100)))
     assert not learn(order)
@@ -147,7 +152,7 @@ def test_a_wrong_cost_is_dropped_once_the_mixed_points_are_known() -> None:
     known = PointColumns.nothing(100)
     run_s = np.exp(np.random.default_rng(3).normal(size=100))
     order = order_of(replace(PLAN, cost=1 / run_s, cost_rule="c"), known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     first = taken(order, 40)
     finish(order, known, first[20:], run_s)
     learn(order)
@@ -164,7 +169,7 @@ def test_a_given_cost_and_run_times_are_used_together() -> None:
     known = PointColumns.nothing(100)
     cost = RUN_S * np.exp(0.3 * np.random.default_rng(3).normal(size=100))
     order = order_of(replace(PLAN, cost=1000 * cost, cost_rule="c"), known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     finish(order, known, taken(order, 40), RUN_S)
     assert learn(order)
     assert order.basis == "c and the run times of 40 points"
@@ -176,7 +181,7 @@ def test_a_given_cost_and_run_times_are_used_together() -> None:
 def test_a_cost_in_any_unit_becomes_seconds() -> None:
     known = PointColumns.nothing(100)
     order = order_of(replace(PLAN, cost=3600 * (COST + 0.1), cost_rule="c"), known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     finish(order, known, taken(order, 40), COST + 0.1)
     learn(order)
     assert order.basis == "c", "the parameters explain nothing"
@@ -187,7 +192,7 @@ def test_a_cost_of_zero_comes_last() -> None:
     cost = np.where(np.arange(100) % 2, COST + 1, 0.0)
     known = PointColumns.nothing(100)
     order = order_of(replace(PLAN, cost=cost, cost_rule="c"), known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     points = taken(order, 60)
     assert all(point % 2 for point in points[20:])
     finish(order, known, points, 1.0 + cost)
@@ -201,7 +206,7 @@ def test_a_resumed_sweep_knows_its_run_times() -> None:
     finish(order_of(PLAN), known, list(range(0, 60, 2)), RUN_S)
     known.add(failed(7))
     order = order_of(PLAN, known)
-    order.fill([*range(60, 100), *range(1, 60, 2)])
+    order.fill(np.array([*range(60, 100), *range(1, 60, 2)]))
     assert order.is_due(NOW)
     assert learn(order)
     order.sort()
@@ -218,7 +223,7 @@ def test_points_that_run_for_long_are_known_to_be_long() -> None:
     long = plan.theta[:, 3] > 0.7
     known = PointColumns.nothing(100)
     order = order_of(plan, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     first = taken(order, 41)
     ended = [point for point in first if not long[point]]
     finish(order, known, ended, np.ones(100))
@@ -233,7 +238,7 @@ def test_points_that_run_for_long_are_known_to_be_long() -> None:
 def test_points_in_the_farm_s_queue_are_not_taken_for_long() -> None:
     known = PointColumns.nothing(100)
     order = order_of(PLAN, known)
-    order.fill(range(100))
+    order.fill(np.arange(100))
     first = taken(order, 60)
     finish(order, known, first[:30], np.ones(100))
     assert not learn(order, at=8.0), "no later point has begun, so these may wait"
