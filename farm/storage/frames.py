@@ -19,6 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from farm.storage.errors import RecordTooLarge, WrongFormat
 from farm.storage.files import open_regular
 
@@ -76,6 +79,25 @@ def framed(record: Record, sequence: int) -> bytes:
         raise RecordTooLarge(f"a record of {length} bytes is too large for the journal")
     crc = zlib.crc32(payload, zlib.crc32(head))
     return b"".join((FRAME.pack(length, crc), head, payload))
+
+
+def framed_all(kind: int, payloads: NDArray[np.uint8], sequence: int) -> bytes:
+    """Encode records of one kind and length, of which the first has the number `sequence`.
+
+    payloads: a row for each of them. Raises RecordTooLarge.
+    """
+    count, size = payloads.shape
+    length = HEAD.size + size
+    if length > LARGEST_BODY:
+        raise RecordTooLarge(f"records of {length} bytes are too large for the journal")
+    head = [("length", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("sequence", "<u8")]
+    rows = np.empty(count, [*head, ("payload", "u1", (size,))])
+    rows["length"], rows["kind"], rows["payload"] = length, kind, payloads
+    rows["sequence"] = np.arange(sequence, sequence + count)
+    data = rows.view(np.uint8).data
+    starts = range(FRAME.size, len(data), FRAME.size + length)
+    rows["crc"] = [zlib.crc32(data[start : start + length]) for start in starts]
+    return rows.tobytes()
 
 
 def intact_record(data: bytes) -> memoryview | None:

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from farm.storage.files import open_own, replacing, sync
-from farm.storage.frames import Format, Record, framed
+from farm.storage.frames import Format, Record, framed, framed_all
 
 
 class Journal:
@@ -86,6 +89,11 @@ class Journal:
         """
         self._write(framed(record, self.sequence + 1), durable=False)
         self.sequence += 1
+
+    def append_rows(self, kind: int, payloads: NDArray[np.uint8]) -> None:
+        """Append records of one kind and length, a row for each, as `append_all` does."""
+        self._write(framed_all(kind, payloads, self.sequence + 1), durable=False)
+        self.sequence += len(payloads)
 
     def append_all(self, records: Sequence[Record]) -> list[int]:
         """Append records with one write; return the offset at which each of them begins.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from farm.storage.frames import (
     Record,
     damage_after,
     framed,
+    framed_all,
     read_frames,
     read_past_damage,
 )
@@ -161,9 +163,19 @@ def test_nothing_is_in_an_empty_file(tmp_path: Path, format: Format) -> None:
     assert list(read_past_damage(tmp_path / "j", format)) == []
 
 
+@pytest.mark.parametrize("size", [0, 1, 60])
+def test_records_of_one_length_are_encoded_together(size: int) -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (5, size), dtype=np.uint8)
+    alone = [framed(Record(82, row.tobytes()), 7 + k) for k, row in enumerate(rows)]
+    assert framed_all(82, rows, 7) == b"".join(alone)
+    assert framed_all(82, rows[:0], 7) == b""
+
+
 def test_a_record_that_no_length_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LARGEST_BODY == 2**32 - 1
     monkeypatch.setattr("farm.storage.frames.LARGEST_BODY", 20)
     framed(Record(1, b"x" * 11), 1)
     with pytest.raises(RecordTooLarge, match="21 bytes"):
         framed(Record(1, b"x" * 12), 1)
+    with pytest.raises(RecordTooLarge):
+        framed_all(1, np.zeros((2, 12), np.uint8), 1)

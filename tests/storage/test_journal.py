@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from farm.storage.errors import RecordTooLarge
@@ -91,6 +93,15 @@ def test_a_commit_is_on_the_disk(
     assert sizes == [path.stat().st_size]
     journal.close()
     assert texts(path, format) == ["a", "b", "c"]
+
+
+def test_rows_are_records_too(path: Path, format: Format) -> None:
+    with contextlib.closing(Journal(path, format)) as journal:
+        journal.append(record(format, "abc"))
+        journal.append_rows(format.kinds[0], np.frombuffer(b"defghi", np.uint8).reshape(2, 3))
+        journal.append(record(format, "j"))
+        assert (journal.sequence, journal.size) == (4, path.stat().st_size)
+    assert texts(path, format) == ["abc", "def", "ghi", "j"]
 
 
 @pytest.mark.parametrize("failing", ["pwrite", "fsync", "pwrite, and truncating too"])

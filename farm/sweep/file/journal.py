@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from farm.call import Array
 from farm.storage import frames
@@ -43,6 +44,7 @@ REUSED = 0x40
 """Added to the status in a record, if the point is reused."""
 PLAIN = 0xFF & ~(COPIED | REUSED)
 
+MOST_ATTEMPTS = 255
 NO_WORKER = 2**32 - 1
 
 
@@ -82,6 +84,27 @@ class Row:
     reused: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DoneRows:
+    """The outcomes of done points together; iterating yields the Row of each.
+
+    heads: of `ROW_FIELDS`; values: a row for each of them, as in Row.
+    """
+
+    heads: Array
+    values: Array
+
+    def __iter__(self) -> Iterator[Row]:
+        for head, values in zip(self.heads.tolist(), self.values, strict=True):
+            yield _row(head, values)
+
+    def payloads(self) -> NDArray[np.uint8]:
+        """Return the records of a journal that have the rows, without their frames."""
+        values = np.ascontiguousarray(self.values, dtype="<f8")
+        parts = [part.view(np.uint8).reshape(len(part), -1) for part in (self.heads, values)]
+        return np.concatenate(parts, axis=1)
+
+
 @dataclass(frozen=True, slots=True)
 class AnsweringWorker:
     """A worker that answered. started: Unix time of its first answer."""
@@ -119,13 +142,16 @@ def start_journal(path: Path, contents: Iterable[Content], *, sequence: int = 0)
         raise SweepError(str(error)) from None
 
 
-def add_to(journal: Journal, content: Content) -> None:
-    """Append one record; once this returns, it survives the death of this process.
+def add_to(journal: Journal, content: Content | DoneRows) -> None:
+    """Append a record, or those of rows; once this returns, they survive this process's death.
 
     If it raises SweepError or OSError, the journal is unchanged.
     """
     try:
-        journal.append(encoded(content))
+        if isinstance(content, DoneRows):
+            journal.append_rows(OUTCOME, content.payloads())
+        else:
+            journal.append(encoded(content))
     except StorageError as error:
         raise SweepError(str(error)) from None
 
@@ -214,20 +240,23 @@ def _payload(content: Content) -> bytes:
     if isinstance(content, AnsweringWorker):
         data = {"id": content.id, "name": content.name, "started": content.started}
         return json.dumps(data).encode()
-    row = content
-    fixed = ROW.pack(
+    if content.values is not None:
+        return head_of(content) + _doubles(content.values)
+    return head_of(content) + json.dumps([content.error, content.traceback]).encode()
+
+
+def head_of(row: Row) -> bytes:
+    """Return the fields of `ROW` of an outcome."""
+    return ROW.pack(
         row.point,
         row.status | (COPIED if row.copied else 0) | (REUSED if row.reused else 0),
-        min(row.attempt, 255),
+        min(row.attempt, MOST_ATTEMPTS),
         row.worker,
         row.t_start,
         row.t_run,
         row.t_queue,
         row.t_total,
     )
-    if row.values is not None:
-        return fixed + _doubles(row.values)
-    return fixed + json.dumps([row.error, row.traceback]).encode()
 
 
 def _doubles(array: Array) -> bytes:
@@ -247,18 +276,17 @@ def _read_plan(payload: memoryview) -> Plan:
 
 
 def _read_row(payload: memoryview) -> Row:
-    point, status, attempt, worker, t_start, t_run, t_queue, t_total = ROW.unpack_from(payload)
-    copied, reused = bool(status & COPIED), bool(status & REUSED)
-    status &= PLAIN
-    rest = payload[ROW.size :]
-    values, error, traceback = None, "", ""
-    if status == PointStatus.DONE:
-        values = np.frombuffer(rest, dtype="<f8")
-    else:
-        error, traceback = json.loads(rest.tobytes())
+    head, rest = ROW.unpack_from(payload), payload[ROW.size :]
+    if head[1] & PLAIN == PointStatus.DONE:
+        return _row(head, np.frombuffer(rest, dtype="<f8"))
+    return _row(head, None, *json.loads(rest.tobytes()))
+
+
+def _row(head: Sequence[Any], values: Array | None, error: str = "", traceback: str = "") -> Row:
+    point, status, attempt, worker, t_start, t_run, t_queue, t_total = head
     return Row(
         point=point,
-        status=PointStatus(status),
+        status=PointStatus(status & PLAIN),
         attempt=attempt,
         worker=worker,
         t_start=t_start,
@@ -268,6 +296,6 @@ def _read_row(payload: memoryview) -> Row:
         values=values,
         error=error,
         traceback=traceback,
-        copied=copied,
-        reused=reused,
+        copied=bool(status & COPIED),
+        reused=bool(status & REUSED),
     )

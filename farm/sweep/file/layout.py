@@ -22,7 +22,7 @@ from farm.call import Array, TensorInfo
 from farm.sweep.design.plan import Column, Plan, plan_from_text
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
-from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of
+from farm.sweep.file.point_columns import COLUMNS, PointColumns
 from farm.sweep.file.text_tables import (
     create_texts,
     read_failures,
@@ -38,6 +38,8 @@ CHUNK_BYTES = 128 * 1024
 FLAG_ROWS = 4096
 FEW_RUNS = 8
 """Below this number of contiguous runs, slices are faster than a list of rows (measured)."""
+FEW_ENTRIES = 16
+"""Up to this number of entries a row, entries are faster than a list of rows (measured)."""
 
 MOST_NAMES = 5
 """Most names of another file's content in a message."""
@@ -196,15 +198,6 @@ def read_values(file: h5py.File, columns: Sequence[Column], points: Array) -> Ar
     return np.concatenate(parts, axis=1) if parts else np.empty((len(points), 0))
 
 
-def write_values(file: h5py.File, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    """Write the values of done points; `rows` ascend by point, each once. Raises OSError."""
-    done = [(row.point, row.values) for row in rows if row.values is not None]
-    if not done:
-        return
-    points, rows_of_values = zip(*done, strict=True)
-    write_points(file, columns, np.array(points), np.stack(rows_of_values))
-
-
 def write_points(file: h5py.File, columns: Sequence[Column], points: Array, values: Array) -> None:
     """Write the values of `points`, which ascend, as `read_values` returns them. Raises OSError."""
     start = 0
@@ -214,14 +207,10 @@ def write_points(file: h5py.File, columns: Sequence[Column], points: Array, valu
         start += column.size
 
 
-def write_outcomes(file: h5py.File, rows: Sequence[Row]) -> None:
-    """Write all of `rows` except the values, the status last; they ascend by point, each once."""
-    if not rows:
-        return
-    points = np.array([row.point for row in rows])
+def write_outcomes(file: h5py.File, known: PointColumns, points: Array) -> None:
+    """Write what is known of `points`, which ascend, except their values; the status last."""
     for name in reversed(COLUMNS):
-        data = file[name]
-        _put(data, points, np.array([field_of(row, name) for row in rows], dtype=data.dtype))
+        _put(file[name], points, getattr(known, name)[points])
 
 
 def write_known(file: h5py.File, known: PointColumns) -> None:
@@ -362,6 +351,13 @@ def _join(data: h5py.Dataset, *scales: h5py.Dataset) -> None:
 def _put(data: h5py.Dataset, points: Array, values: Array) -> None:
     """Set data[points] = values, for ascending points."""
     runs = _runs(points)
+    if runs is None and values[:1].size <= FEW_ENTRIES:
+        at = np.indices(values.shape).reshape(values.ndim, -1)
+        at[0] = points[at[0]]
+        space = data.id.get_space()
+        space.select_elements(at.T)
+        data.id.write(h5py.h5s.create_simple((values.size,)), space, np.ravel(values))
+        return
     if runs is None:
         data[points] = values
         return

@@ -21,9 +21,11 @@ from farm.sweep.file.journal import (
     ROW,
     ROW_FIELDS,
     AnsweringWorker,
+    DoneRows,
     PointStatus,
     Row,
     content_of,
+    head_of,
     is_done,
     read_records,
 )
@@ -41,7 +43,6 @@ COLUMNS: dict[str, tuple[str, float]] = {
 }
 """The columns with one number per point: dtype and fill value for unknown entries."""
 
-MOST_ATTEMPTS = 255
 HEADS_BYTES = 2**22
 
 
@@ -70,26 +71,26 @@ class PointColumns:
         columns = {name: np.full(size, fill, dtype) for name, (dtype, fill) in COLUMNS.items()}
         return PointColumns(**columns)  # type: ignore[arg-type]  # the others have defaults
 
-    def add(self, content: Row | AnsweringWorker) -> None:
-        """Add a worker, or an outcome, which replaces earlier outcomes of its point."""
+    def add(self, content: Row | DoneRows | AnsweringWorker) -> None:
+        """Add a worker, or outcomes, which replace earlier outcomes of their points."""
         if isinstance(content, AnsweringWorker):
             self.workers.append(content)
-            return
-        for name in COLUMNS:
-            getattr(self, name)[content.point] = field_of(content, name)
-        if content.values is None:
-            self.failures.append(content)
+        elif isinstance(content, DoneRows):
+            self.add_all(content.heads)
+        else:
+            self.add_all(np.frombuffer(head_of(content), ROW_FIELDS))
+            if content.values is None:
+                self.failures.append(content)
 
     def add_all(self, rows: Array) -> None:
         """Add outcomes of `ROW_FIELDS` at once, in order; their failures are added elsewhere."""
-        status = rows["status"] & PLAIN
+        points, marked = rows["point"], rows["status"]
+        status = marked & PLAIN
         PointStatus(int(status.max(initial=0)))  # raises ValueError for an unknown one
-        marks = {"copied": COPIED, "reused": REUSED}
+        derived = {"status": status, "copied": marked & COPIED > 0, "reused": marked & REUSED > 0}
         for name in COLUMNS:
-            mark = rows["status"] & marks.get(name, 0) > 0
-            values = status if name == "status" else mark if name in marks else rows[name]
             # Of equal indices the last one counts.
-            getattr(self, name)[rows["point"]] = values
+            getattr(self, name)[points] = derived[name] if name in derived else rows[name]
 
     def grow(self, size: int) -> None:
         """Extend the columns to `size` points; the new ones are pending."""
@@ -110,14 +111,6 @@ class PointColumns:
         ran = self.worker != NO_WORKER
         np.fmax.at(ended, self.worker[ran], self.t_start[ran] + self.t_run[ran])
         return ended
-
-
-def field_of(row: Row, column: str) -> float:
-    """Return the value of an outcome for a column."""
-    if column == "attempts":
-        return min(row.attempt, MOST_ATTEMPTS)
-    value: float = getattr(row, column)
-    return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

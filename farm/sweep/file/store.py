@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 
+from farm.call import Array
 from farm.storage.errors import UnsafeFile
 from farm.storage.files import resolved
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
@@ -31,7 +33,7 @@ from farm.storage.journal import Journal
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError, resumed
 from farm.sweep.file import layout
-from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row, add_to
+from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, DoneRows, PointStatus, Row, add_to
 from farm.sweep.file.lock import SweepLock, lock_of
 from farm.sweep.file.point_columns import Journaled, PointColumns
 from farm.sweep.file.progress import status_of
@@ -52,7 +54,7 @@ from farm.wording import counted, worded
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS = 256
+BATCH_ROWS = 4096
 BATCH_BYTES = 64 * 2**20
 BATCH_S = 1.0
 
@@ -84,8 +86,10 @@ class Store:
         self._journal = journal
         self._lock = lock
         self._worker_ids = {w.name: w.id for w in known.workers}
-        self._unwritten: deque[Row | AnsweringWorker] = deque()  # not in the journal yet
-        self._batch: list[Row] = []  # in the journal, not in the file yet
+        # Not in the journal yet.
+        self._unwritten: deque[Row | DoneRows | AnsweringWorker] = deque()
+        # In the journal, not in the file yet: the last values of each point, None for a failure.
+        self._batch: dict[int, Array | None] = {}
         self._committed = self._synced = time.monotonic()
 
     @staticmethod
@@ -175,20 +179,22 @@ class Store:
             self._unwritten.append(worker)
         return known
 
-    def add(self, row: Row) -> None:
-        """Record an outcome: on return it is in the journal, unless `trouble` is set.
+    def add(self, outcome: Row | DoneRows) -> None:
+        """Record an outcome, or those of points together.
 
-        Raises LockLost if another process has taken over this sweep.
+        On return they are in the journal, unless `trouble` is set. Raises LockLost if another
+        process has taken over this sweep.
         """
-        if row.values is not None and len(row.values) != self.plan.row_size:
-            raise ValueError(f"got {len(row.values)} values, the plan has {self.plan.row_size}")
+        size, values = self.plan.row_size, outcome.values
+        if values is not None and values.shape[-1] != size:
+            raise ValueError(f"got {values.shape[-1]} values, the plan has {size}")
         self._lock.beat()
-        self.known.add(row)
-        self._unwritten.append(row)
+        self.known.add(outcome)
+        self._unwritten.append(outcome)
         if not self.trouble:
             self._journalise()
             self._log_new_trouble("")
-        if len(self._batch) >= min(BATCH_ROWS, 1 + BATCH_BYTES // (8 * self.plan.row_size + 1)):
+        if len(self._batch) >= min(BATCH_ROWS, 1 + BATCH_BYTES // (8 * size + 1)):
             self.commit()
 
     def commit_if_due(self) -> None:
@@ -271,14 +277,17 @@ class Store:
                 return
             self._unwritten.popleft()
             if isinstance(item, Row):
-                self._batch.append(item)
+                self._batch[item.point] = item.values
+            elif isinstance(item, DoneRows):
+                self._batch.update(zip(item.heads["point"].tolist(), item.values, strict=True))
 
     def _write_batch(self) -> None:
-        # If a point has two outcomes, as after a retry, the later one counts.
-        latest = {row.point: row for row in self._batch}
-        rows = [latest[point] for point in sorted(latest)]
-        layout.write_values(self._file, self.plan.columns, rows)
-        layout.write_outcomes(self._file, rows)
+        points = sorted(self._batch)
+        done = [point for point in points if self._batch[point] is not None]
+        if done:
+            values = np.array([self._batch[point] for point in done])
+            layout.write_points(self._file, self.plan.columns, np.array(done), values)
+        layout.write_outcomes(self._file, self.known, np.array(points))
         self._file.flush()  # the number below says that all of them are in the file
         self._file["sequence"][()] = self._journal.sequence
         self._file.flush()
@@ -286,7 +295,8 @@ class Store:
 
     def _log_new_trouble(self, before: str) -> None:
         if self.trouble not in ("", before):
-            log.error("%s; in memory: %s", self.trouble, counted(len(self._unwritten), "outcome"))
+            rows = [1 if not isinstance(o, DoneRows) else len(o.heads) for o in self._unwritten]
+            log.error("%s; in memory: %s", self.trouble, counted(sum(rows), "outcome"))
 
     def _finish_file(self, state: str, summary: Mapping[str, Any] | None) -> None:
         def write(file: h5py.File) -> None:

@@ -16,8 +16,8 @@ import h5py
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.file.journal import AnsweringWorker, PointStatus, Row
-from farm.sweep.file.point_columns import PointColumns, field_of
+from farm.sweep.file.journal import MOST_ATTEMPTS, AnsweringWorker, PointStatus, Row
+from farm.sweep.file.point_columns import PointColumns
 
 LONGEST_TEXT = 16 * 1024
 """In bytes; a longer text, such as an error with a whole array in it, loses its middle.
@@ -76,7 +76,7 @@ def write_tables(file: h5py.File, known: PointColumns) -> None:
         {
             "row": list(range(len(failures))),
             "point": [row.point for row in failures],
-            "attempt": [field_of(row, "attempts") for row in failures],
+            "attempt": [min(row.attempt, MOST_ATTEMPTS) for row in failures],
             "error": [row.error for row in failures],
             "traceback": [row.traceback for row in failures],
             "worker": [row.worker for row in failures],

@@ -23,7 +23,7 @@ from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.text_tables import write_tables
-from tests.sweep.samples import done, failed, plan_of, values_of
+from tests.sweep.samples import BEAM, done, failed, plan_of, values_of
 
 PLAN = plan_of(
     "sobol:16",
@@ -43,8 +43,9 @@ def path(tmp_path: Path) -> Path:
         known.add(AnsweringWorker(0, "node1/7", 1.7e9))
         known.add(failed(5, worker=0, error="böse \0"))
         write_tables(file, known)
-        layout.write_values(file, PLAN.columns, [done(PLAN, 3, worker=0)])
-        layout.write_outcomes(file, [done(PLAN, 3, worker=0), failed(5, worker=0)])
+        known.add(done(PLAN, 3, worker=0))
+        layout.write_points(file, PLAN.columns, np.array([3]), values_of(PLAN, 3)[None])
+        layout.write_outcomes(file, known, np.array([3, 5]))
         layout.write_summary(file, {"done": 1})
     return path
 
@@ -236,6 +237,16 @@ def test_tables_grow_and_are_cut_to_what_is_known(path: Path) -> None:
         assert file["status"][:].tolist() == [0] * 5 + [2, 0, 2] + [0] * 8
 
 
+def write_done(file: h5py.File, plan: Plan, points: list[int]) -> None:
+    """Write these points, which ascend, as done ones."""
+    known = PointColumns.nothing(plan.size)
+    for point in points:
+        known.add(done(plan, point))
+    values = np.array([values_of(plan, point) for point in points])
+    layout.write_points(file, plan.columns, np.array(points), values)
+    layout.write_outcomes(file, known, np.array(points))
+
+
 @given(st.lists(st.lists(st.integers(0, 15), unique=True, min_size=1), max_size=4))
 def test_rows_in_any_order_land_in_their_places(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
@@ -244,9 +255,7 @@ def test_rows_in_any_order_land_in_their_places(
     with h5py.File(tmp_path_factory.mktemp("layout") / "s.h5", "w") as file:
         layout.create(file, plan)
         for batch in batches:
-            rows = [done(plan, point) for point in sorted(batch)]
-            layout.write_values(file, plan.columns, rows)
-            layout.write_outcomes(file, rows)
+            write_done(file, plan, sorted(batch))
         written = sorted({point for batch in batches for point in batch})
         assert np.flatnonzero(file["status"][:]).tolist() == written
         there = layout.read_values(file, plan.columns, np.array(written, dtype=int))
@@ -255,16 +264,16 @@ def test_rows_in_any_order_land_in_their_places(
 
 
 def test_many_scattered_rows_land_in_their_places(tmp_path: Path) -> None:
-    plan = plan_of("random:3000")
+    wide = TensorInfo("wide", (layout.FEW_ENTRIES + 1,))
+    plan = plan_of("random:3000", info=replace(BEAM, outputs=(*BEAM.outputs, wide)))
     points = np.random.default_rng(0).permutation(3000)[:1000]
     with h5py.File(tmp_path / "s.h5", "w") as file:
         layout.create(file, plan)
-        rows = [done(plan, int(point)) for point in np.sort(points)]
-        layout.write_values(file, plan.columns, rows)
-        layout.write_outcomes(file, rows)
+        write_done(file, plan, sorted(points.tolist()))
         assert np.array_equal(np.flatnonzero(file["status"][:]), np.sort(points))
         there = layout.read_values(file, plan.columns, np.sort(points))
-        assert np.array_equal(there[:, 0], np.sort(points))
+        assert np.array_equal(there, [values_of(plan, point) for point in sorted(points.tolist())])
+        assert np.all(np.isnan(np.delete(file["out_2"][:], points, axis=0)))
 
 
 def test_compressed_files_hold_the_same(tmp_path: Path) -> None:
@@ -272,7 +281,7 @@ def test_compressed_files_hold_the_same(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "s.h5", "w") as file:
         layout.create(file, plan, gzip=True)
         assert file["out_0"].compression == "gzip"
-        layout.write_values(file, plan.columns, [done(plan, 1234)])
+        write_done(file, plan, [1234])
         assert file["out_1"][1234].tolist() == [values_of(plan, 1234)[4]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, PointStatus, Row
-from farm.sweep.file.point_columns import COLUMNS, PointColumns, field_of
+from farm.sweep.file.point_columns import COLUMNS, PointColumns
 from tests.sweep.samples import done, failed, plan_of
 
 PLAN = plan_of("random:10")
@@ -52,4 +52,6 @@ def test_workers_end_with_their_last_run() -> None:
 
 
 def test_attempts_fit_their_column() -> None:
-    assert field_of(done(PLAN, 1, attempt=999), "attempts") == 255
+    known = PointColumns.nothing(10)
+    known.add(done(PLAN, 1, attempt=999))
+    assert known.attempts[1] == 255

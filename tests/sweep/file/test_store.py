@@ -19,8 +19,9 @@ from farm.sweep.design.extension import longer_plan
 from farm.sweep.errors import LockLost, SweepBusy, SweepError
 from farm.sweep.file import layout
 from farm.sweep.file import store as store_module
-from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.journal import ROW_FIELDS, DoneRows, PointStatus, head_of
 from farm.sweep.file.lock import lock_of
+from farm.sweep.file.point_columns import COLUMNS
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.given import extended, with_costs
@@ -125,6 +126,59 @@ def test_both_outcomes_of_a_point_in_one_batch_leave_the_later(path: Path) -> No
     store.add(done(PLAN, 3, attempt=2))
     store.close(COMPLETE, {})
     assert status_in(path)[3] == 1
+
+
+def together(points: list[int], attempt: int = 1) -> DoneRows:
+    rows = [done(PLAN, point, attempt=attempt) for point in points]
+    heads = np.frombuffer(b"".join(map(head_of, rows)), ROW_FIELDS)
+    return DoneRows(heads, np.array([values_of(PLAN, point) for point in points]))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_points_that_are_done_together_are_those_done_one_by_one(
+    path: Path, tmp_path: Path, killed: bool
+) -> None:
+    points = [4, 17, 0, 9]
+    one_by_one = tmp_path / "alone.h5"
+    for file in (path, one_by_one):
+        store = Store.create(file, PLAN)
+        store.add(failed(9))
+        if file == path:
+            store.add(together(points, attempt=2))
+        else:
+            for point in points:
+                store.add(done(PLAN, point, attempt=2))
+        known = store.known
+        if killed:  # the journal alone has all
+            store.abandon()
+            file.unlink()
+            store = Store.resume(file)
+        assert store.known.attempts[points].tolist() == [2] * 4
+        assert np.array_equal(store.known.t_start, known.t_start, equal_nan=True)
+        store.close("interrupted", {})
+    journals = [journal_of(file).read_bytes() for file in (path, one_by_one)]
+    assert journals[0] == journals[1]
+    with h5py.File(path) as found, h5py.File(one_by_one) as expected:
+        for name in ("out_0", "out_1", *COLUMNS):
+            assert np.array_equal(found[name][:], expected[name][:], equal_nan=True), name
+    assert status_in(path) == [int(p in points) for p in range(20)]
+
+
+def test_points_that_are_done_together_are_rows_too() -> None:
+    for row, point in zip(together([4, 0]), [4, 0], strict=True):
+        expected = done(PLAN, point)
+        assert row.values is not None
+        assert row.values.tolist() == values_of(PLAN, point).tolist()
+        for name in ("point", "status", "attempt", "worker", "t_start", "t_run", "copied"):
+            assert getattr(row, name) == getattr(expected, name)
+
+
+def test_rows_together_of_another_length_are_a_bug_of_the_caller(path: Path) -> None:
+    store = Store.create(path, PLAN)
+    rows = together([1, 2])
+    with pytest.raises(ValueError, match="3 values, the plan has 5"):
+        store.add(DoneRows(rows.heads, rows.values[:, :3]))
+    store.abandon()
 
 
 def test_finished_points_have_their_last_outcome(path: Path) -> None:
@@ -415,7 +469,7 @@ def test_the_file_never_holds_what_the_journal_may_lose(
     store = Store.create(path, PLAN)
     journal = os.stat(journal_of(path)).st_ino
     safe: list[int] = [0]
-    fsync, write_values = os.fsync, layout.write_values
+    fsync, write_points = os.fsync, layout.write_points
 
     def watched(fd: int) -> None:
         fsync(fd)
@@ -424,10 +478,10 @@ def test_the_file_never_holds_what_the_journal_may_lose(
 
     def checked(*arguments: Any) -> None:
         assert safe[0] == journal_of(path).stat().st_size
-        write_values(*arguments)
+        write_points(*arguments)
 
     monkeypatch.setattr(os, "fsync", watched)
-    monkeypatch.setattr(layout, "write_values", checked)
+    monkeypatch.setattr(layout, "write_points", checked)
     for point in range(3):
         store.add(done(PLAN, point))
         store.commit()
