@@ -16,7 +16,8 @@ from farm.sweep.file.progress import Progress
 from farm.sweep.file.recovery import RUNNING
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.run.display import Display, line
-from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
+from farm.sweep.run.evaluator import CallEvaluator
+from farm.sweep.run.in_flight import PointsInFlight
 from farm.sweep.run.run import Rules, Run, RunHost, Stop
 
 

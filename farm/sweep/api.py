@@ -29,7 +29,8 @@ from farm.sweep.file.reading import failures_of, load_xarray
 from farm.sweep.file.store import Store
 from farm.sweep.file.tables import load_pandas, write_parquet
 from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
-from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
+from farm.sweep.run.evaluator import CallEvaluator
+from farm.sweep.run.in_flight import PointsInFlight
 from farm.sweep.run.in_flight import probe as probe_first
 from farm.sweep.run.model_costs import with_asked_costs
 from farm.sweep.run.notebook import NotebookBar, SweepView, html_of
@@ -112,8 +113,7 @@ class Sweep:
         self._view = SweepView(stream=stream)
         self._run = Run(store, sent, rules=rules, stop=self._stop, host=self._view)
         self._view.begin(self._run.now(), bar=show)
-        for row in store.finished() if stream else ():
-            self._view.stored(row)
+        self._view.stored(list(store.finished()) if stream else [])
         self._thread = threading.Thread(target=self._go, name="sweep")
 
     def begin(self) -> None:
@@ -138,8 +138,9 @@ class Sweep:
         Raises the error that ended the sweep early, if any.
         """
         try:
-            while (row := self._view.rows.get()) is not None:
-                yield _point(self._plan, row)
+            while (rows := self._view.rows.get()) is not None:
+                for row in rows:
+                    yield _point(self._plan, row)
         except KeyboardInterrupt:
             self.stop()
             raise

@@ -21,7 +21,8 @@ from farm.sweep.errors import SweepError
 from farm.sweep.file.claim import Claim
 from farm.sweep.file.provenance import code_of
 from farm.sweep.order.given import extended
-from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
+from farm.sweep.run.evaluator import CallEvaluator
+from farm.sweep.run.in_flight import PointsInFlight
 from farm.sweep.run.run import BULK
 from farm.wording import briefly, counted
 from farm.worker.loader import LoadError

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
-from farm.call import Array, ModelInfo, Operation, TensorInfo
+from farm.call import NO_HINTS, Array, Call, Hints, ModelInfo, Operation, Result, TensorInfo
+from farm.errors import Overloaded
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
@@ -77,3 +79,20 @@ def failed(point: int, **more: Any) -> Row:
         "traceback": "line 1",
     }
     return Row(point, **{"status": PointStatus.FAILED, **settings, **more})
+
+
+class Open:
+    """Accepts `room` calls and answers none of them."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = room
+        self.futures: list[Future[Result]] = []
+
+    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
+        return BEAM
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        if len(self.futures) == self.room:
+            raise Overloaded("full")
+        self.futures.append(Future())
+        return self.futures[-1]

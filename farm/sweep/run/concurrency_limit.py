@@ -38,7 +38,8 @@ class ConcurrencyLimit:
         self._slots = 0
         self._look_at, self._look_s = -math.inf, FIRST_LOOK_S
         self._ceiling = math.inf
-        self._recent: deque[tuple[float, str]] = deque()
+        self._recent: deque[tuple[float, str, int]] = deque()
+        self._remembered = 0
         self._workers: Counter[str] = Counter()
         self._pause_s = 0.0
         self._held_until = 0.0
@@ -68,18 +69,20 @@ class ConcurrencyLimit:
         """Note how many calls the farm runs at once; 0: it did not say."""
         self._slots = slots or self._slots
 
-    def answered(self, worker: str, now: float) -> None:
-        """Record an answer, which resets the length of pauses. worker: empty if unknown."""
+    def answered(self, worker: str, now: float, count: int = 1) -> None:
+        """Record answers, which reset the length of pauses. worker: empty if unknown."""
         self.lost_since = None
         self._pause_s = 0.0
         # Additive increase after a refusal: by one for each answer.
-        self._ceiling += 1
-        self._recent.append((now, worker))
+        self._ceiling += count
+        self._recent.append((now, worker, count))
+        self._remembered += count
         if worker:
-            self._workers[worker] += 1
-        if len(self._recent) > REMEMBERED:
-            _, old = self._recent.popleft()
-            self._workers[old] -= 1
+            self._workers[worker] += count
+        while self._remembered - self._recent[0][2] >= REMEMBERED:
+            _, old, several = self._recent.popleft()
+            self._remembered -= several
+            self._workers[old] -= several
             if self._workers[old] <= 0:
                 del self._workers[old]
 
@@ -104,6 +107,6 @@ class ConcurrencyLimit:
 
     def _rate(self, now: float) -> float:
         """Return the recent rate of answers per second."""
-        if len(self._recent) < 2:
+        if self._remembered < 2:
             return 0.0
-        return len(self._recent) / max(now - self._recent[0][0], 0.1)
+        return self._remembered / max(now - self._recent[0][0], 0.1)

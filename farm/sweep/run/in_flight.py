@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from itertools import takewhile
+from typing import Any, cast
 
 import numpy as np
 
-from farm.call import NO_HINTS, Array, Call, Hints, ModelInfo, Result
+from farm.call import NO_HINTS, RUN_BYTES, Array, Call, Hints, Result
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -25,8 +25,24 @@ from farm.errors import (
 )
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
-from farm.sweep.file.journal import PointStatus, Row
-from farm.sweep.file.progress import Progress
+from farm.sweep.file.journal import (
+    COPIED,
+    MOST_ATTEMPTS,
+    REUSED,
+    ROW_FIELDS,
+    DoneRows,
+    PointStatus,
+    Row,
+)
+from farm.sweep.run.evaluator import (
+    CallEvaluator,
+    CallLine,
+    FarmUse,
+    ManyCallsEvaluator,
+    Outcome,
+    line_of,
+    use_of,
+)
 from farm.wording import worded
 
 STATUS_OF: Mapping[type[BaseException], PointStatus] = {
@@ -37,143 +53,146 @@ STATUS_OF: Mapping[type[BaseException], PointStatus] = {
 }
 """Status of a point by the type of its error; all other errors mean FAILED."""
 
+MOST_TOGETHER = 512
+"""Most points to submit together: the calls of one message of farm's client."""
+
 UNKNOWN = float("nan")
 ASK_S = 1.0
 """Longest wait in seconds for the status of the farm."""
 
 
-class CallEvaluator(Protocol):
-    """Evaluates calls for a sweep; `farm.client.Client` is one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission:
+    """Points that were submitted together at Unix time `at`; ids: of their calls at the line."""
 
-    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
-        """Return the model's description for a config. Raises FarmError."""
-
-    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
-        """Submit a call; the future has its result or a FarmError, and `cancel()` cancels it."""
-
-
-@runtime_checkable
-class StatusReporter(Protocol):
-    """An evaluator that reports its use; `farm.client.Client` is one."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Return the rows of `farm status` in "queues" and "workers". Raises FarmError."""
-
-
-@runtime_checkable
-class ProgressListener(Protocol):
-    """An evaluator that shows the progress of a sweep to others; `farm.client.Client` is one."""
-
-    def report_progress(self, kind: str, name: str, **values: Any) -> None:
-        """Take a report and return at once."""
-
-
-def report(evaluator: CallEvaluator, progress: Progress, client: str) -> None:
-    """Let an evaluator show the progress of a sweep, if it can."""
-    if isinstance(evaluator, ProgressListener):
-        evaluator.report_progress(
-            "sweep",
-            progress.title,
-            done=progress.done,
-            failed=progress.unsuccessful,
-            total=progress.total,
-            per_s=progress.rate_per_s,
-            ends_in_s=progress.eta_s,
-            state=progress.state,
-            identity=progress.run_id,
-            client=client,
-        )
-
-
-class FarmUse(NamedTuple):
-    """A model's calls at workers, None if unknown; how many calls these run at once, or 0."""
-
-    running: int | None = None
-    slots: int = 0
-
-
-def use_of(evaluator: CallEvaluator, model: str) -> FarmUse:
-    """Return how much an evaluator runs, as far as it reports that."""
-    if not isinstance(evaluator, StatusReporter):
-        return FarmUse()
-    try:
-        status = evaluator.status()
-        running = [int(row["in_flight"]) for row in status["queues"] if row["model"] == model]
-        slots = [int(row.get("slots", 0)) for row in status.get("workers", ())]
-        return FarmUse(sum(running), max(0, sum(slots)))
-    except (FarmError, KeyError, TypeError, ValueError, OverflowError):
-        return FarmUse()  # not a farm, or one that cannot be reached
-
-
-Answers = queue.SimpleQueue["tuple[PointInFlight, int]"]
+    line: CallLine
+    at: float = field(default_factory=time.time)
+    ids: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class PointInFlight:
-    """A point submitted to the farm at Unix time `submitted_at`, with the futures of its calls.
+    """A point that was submitted to the farm.
 
-    answers: receives (this point, index) when a future is done, on the thread that completes it.
-    answered_at: Unix time at which each future was done, by its index.
+    first: the place of its first call in the submission. answers: the outcome of each of its calls
+    and the Unix time at which it came, None so far; the thread that completes a call enters them.
     """
 
     point: int
-    answers: Answers = field(default_factory=queue.SimpleQueue)
-    submitted_at: float = field(default_factory=time.time)
-    futures: list[Future[Result]] = field(default_factory=list)
-    answered_at: dict[int, float] = field(default_factory=dict)
+    submission: Submission
+    first: int
+    answers: list[tuple[Outcome, float] | None]
 
     def cancel(self) -> None:
-        """Cancel the calls that have no result yet."""
-        for future in self.futures:
-            future.cancel()
+        """Cancel the calls that have no outcome yet."""
+        if None in self.answers:
+            ids = self.submission.ids[self.first : self.first + len(self.answers)]
+            self.submission.line.cancel(ids)
 
     def results(self) -> list[Result]:
         """Return the results so far, up to the first call without a result or with an error."""
-        results = []
-        for future in self.futures:
-            if not future.done() or future.cancelled() or future.exception() is not None:
-                break
-            results.append(future.result())
-        return results
+        found = takewhile(lambda answer: answer and isinstance(answer[0], Result), self.answers)
+        return [cast(Result, answer[0]) for answer in found if answer is not None]
 
-    def _answered(self, k: int, future: Future[Result]) -> None:
-        self.answered_at[k] = time.time()
-        self.answers.put((self, k))
-
-    def submit(self, evaluator: CallEvaluator, plan: Plan, hints: Hints) -> None:
-        """Submit all calls of the point. Raises FarmError if the farm does not accept them all."""
-        try:
-            for call in plan.calls(self.point):
-                self.futures.append(evaluator.submit(call, hints))
-        except BaseException:
-            self.cancel()
-            raise
-        for k, future in enumerate(self.futures):
-            future.add_done_callback(partial(self._answered, k))
+    def error(self) -> BaseException | None:
+        """Return the error of one of its calls, if any has failed so far."""
+        for answer in self.answers:
+            if answer is not None and not isinstance(answer[0], Result):
+                return answer[0]
+        return None
 
 
 class PointsInFlight:
-    """The submitted points of one sweep, and the calls that they wait for; used by one thread.
+    """The submitted points of one sweep, and the answers to their calls; used by one thread.
 
-    points: by number, oldest first; its owner removes those that are settled. answers: the queue of
-    all answers, which also has those of points that are removed. hints: of all calls.
+    points: by number, oldest first. hints: of all calls.
     """
 
     def __init__(self, evaluator: CallEvaluator, plan: Plan, hints: Hints) -> None:
         self.evaluator = evaluator
         self.hints = hints
         self.points: dict[int, PointInFlight] = {}
-        self.answers: Answers = queue.SimpleQueue()
         self._plan = plan
         self._asker: threading.Thread | None = None
         self._use = FarmUse()
+        # Also used by the threads that complete calls.
+        self._answered: deque[PointInFlight] = deque()
+        self._is_answered = threading.Event()
 
-    def submit(self, point: int) -> PointInFlight:
-        """Submit a point to the farm. Raises FarmError if the farm does not accept its calls."""
-        sent = PointInFlight(point, self.answers)
-        sent.submit(self.evaluator, self._plan, self.hints)
-        self.points[point] = sent
-        return sent
+    @property
+    def most_together(self) -> int:
+        """Most points to submit together: 1 if the evaluator takes calls one by one."""
+        if not isinstance(self.evaluator, ManyCallsEvaluator):
+            return 1
+        row_bytes = 8 * sum(tensor.size for tensor in self._plan.info.inputs)
+        return max(1, min(MOST_TOGETHER, RUN_BYTES // (1 + row_bytes)))
+
+    def submit(self, points: Array) -> None:
+        """Submit points to the farm. Raises FarmError if it does not accept all their calls."""
+        submission = self._submission()
+        sent: list[PointInFlight] = []
+        calls: list[tuple[Any, Call]] = []
+        for point, some in zip(points.tolist(), self._plan.calls_at(points), strict=True):
+            one = PointInFlight(point, submission, len(calls), [None] * len(some))
+            sent.append(one)
+            for k, call in enumerate(some):
+                calls.append(((one, k), call))
+        submission.ids.extend(submission.line.send(calls, self.hints, self))
+        self.points.update(zip(points.tolist(), sent, strict=True))
+
+    def unsent(self, point: int) -> PointInFlight:
+        """Return a point that the farm did not accept."""
+        return PointInFlight(point, self._submission(), 0, [])
+
+    def _submission(self) -> Submission:
+        return Submission(line_of(self.evaluator))
+
+    def put(self, key: tuple[PointInFlight, int], outcome: Outcome) -> None:
+        """Take the outcome of a call, on the thread that completes it."""
+        sent, k = key
+        sent.answers[k] = outcome, time.time()
+        self._answered.append(sent)
+
+    def flush(self) -> None:
+        """Wake the thread of the sweep."""
+        self._is_answered.set()
+
+    def ended(
+        self, timeout_s: float, most: int
+    ) -> tuple[list[PointInFlight], list[tuple[PointInFlight, BaseException]]]:
+        """Return points all of whose calls are done, and points with an error.
+
+        They are no longer in flight. Waits for an answer if there is none; takes `most` at most.
+        """
+        answered = self._answered
+        if not answered:
+            self._is_answered.clear()
+            if not answered:
+                self._is_answered.wait(timeout_s)
+        done, failed = [], []
+        for _ in range(min(most, len(answered))):
+            sent = answered.popleft()
+            if self.points.get(sent.point) is not sent:
+                continue  # it has ended by another of its calls, or was cancelled
+            error = sent.error()
+            if error is not None:
+                failed.append((sent, error))
+            elif None not in sent.answers:
+                done.append(sent)
+            else:
+                continue
+            del self.points[sent.point]
+        return done, failed
+
+    def wait_for(self, sent: PointInFlight, timeout_s: float) -> bool:
+        """Wait until all calls of a point are answered; False if that takes longer."""
+        until = time.monotonic() + timeout_s
+        while None in sent.answers:
+            self._is_answered.clear()
+            left_s = until - time.monotonic()
+            if None in sent.answers and not (left_s > 0 and self._is_answered.wait(left_s)):
+                return None not in sent.answers
+        return True
 
     def continue_at(self, evaluator: CallEvaluator) -> None:
         """Submit later points to another evaluator, as after a restart of the farm."""
@@ -184,18 +203,17 @@ class PointsInFlight:
 
         They are no longer in flight.
         """
-        waiting = [point for point, sent in self.points.items() if not sent.answered_at]
-        cancelled = waiting[keep:][::-1]
-        for point in cancelled:
-            self.points.pop(point).cancel()
-        return cancelled
+        waiting = [point for point, sent in self.points.items() if not any(sent.answers)]
+        return self._cancel(waiting[keep:][::-1])
 
     def cancel_all(self) -> list[int]:
         """Cancel all points, with an answer or not, and return them."""
-        cancelled = list(self.points)
-        for point in cancelled:
+        return self._cancel(list(self.points))
+
+    def _cancel(self, points: list[int]) -> list[int]:
+        for point in points:
             self.points.pop(point).cancel()
-        return cancelled
+        return points
 
     def use(self) -> FarmUse:
         """Return how much the farm runs, whoever submitted it; unknown while it does not answer."""
@@ -210,19 +228,46 @@ class PointsInFlight:
         self._use = use_of(self.evaluator, self._plan.info.name)
 
 
-def row_of(
-    plan: Plan,
-    sent: PointInFlight,
-    error: BaseException | None,
-    *,
-    attempt: int,
-    worker: int,
-    answered: float,
-) -> Row:
-    """Return the outcome of a point, all of whose calls are answered or one of which failed.
+def done_rows(
+    plan: Plan, done: list[PointInFlight], attempts: Array, worker_id: Callable[[str], int]
+) -> DoneRows | None:
+    """Return the outcomes of done points together; None: `row_of` is needed for each.
 
-    answered: Unix time of the last answer, or of the error.
+    That is so with gradients, and if outputs do not fit the plan. attempts: so far, of all points.
     """
+    if plan.derivatives or len(done) == 1:
+        return None
+    answers = [cast(tuple[Result, float], sent.answers[0]) for sent in done]
+    results = [result for result, _ in answers]
+    try:
+        outputs = list(zip(*[result.outputs for result in results], strict=True))
+        parts = [np.array(arrays, np.float64).reshape(len(done), -1) for arrays in outputs]
+    except ValueError:
+        return None
+    if [part.shape[1] for part in parts] != [tensor.size for tensor in plan.info.outputs]:
+        return None
+    names = [result.worker for result in results]
+    workers = {name: worker_id(name) for name in dict.fromkeys(names)}
+    heads = np.empty(len(done), ROW_FIELDS)
+    answered = np.array([at for _, at in answers])
+    heads["point"] = points = np.array([sent.point for sent in done])
+    heads["status"] = PointStatus.DONE
+    heads["status"][[result.copied for result in results]] |= COPIED
+    heads["status"][[result.reused for result in results]] |= REUSED
+    heads["attempts"] = np.minimum(attempts[points], MOST_ATTEMPTS - 1) + 1
+    heads["worker"] = [workers[name] for name in names]
+    heads["t_run"] = [result.run_time_s for result in results]
+    heads["t_queue"] = [result.queue_time_s for result in results]
+    heads["t_start"] = answered - heads["t_run"]  # as in `row_of`
+    heads["t_total"] = answered - np.array([sent.submission.at for sent in done])
+    return DoneRows(heads, np.concatenate([*parts, np.empty((len(done), 0))], axis=1))
+
+
+def row_of(
+    plan: Plan, sent: PointInFlight, error: BaseException | None, *, attempt: int, worker: int
+) -> Row:
+    """Return the outcome of a point, all of whose calls are answered or one of which failed."""
+    answered = max([answer[1] for answer in sent.answers if answer], default=time.time())
     results = sent.results()
     values: Array | None = None
     if error is None:
@@ -242,7 +287,7 @@ def row_of(
         t_start=answered - (t_run if results else 0.0),
         t_run=t_run,
         t_queue=results[0].queue_time_s if results else UNKNOWN,
-        t_total=answered - sent.submitted_at,
+        t_total=answered - sent.submission.at,
         values=values,
         error="" if error is None else f"{type(error).__name__}: {error}",
         traceback=getattr(error, "detail", ""),
@@ -306,16 +351,19 @@ def probe(
     failure: Exception | None = None
     until = time.monotonic() + patience_s
     for point in plan.mixed()[:TRIES].tolist():
-        sent = started.submit(point)
-        if wait(sent.futures, max(0.0, until - time.monotonic())).not_done:
+        started.submit(np.array([point]))
+        sent = started.points[point]
+        if not started.wait_for(sent, until - time.monotonic()):
             return started
         try:
-            numbers_of(plan, [future.result() for future in sent.futures])
+            if (error := sent.error()) is not None:
+                raise error
+            numbers_of(plan, sent.results())
         except (Overloaded, Unavailable):
             started.cancel_all()
             raise
-        except (FarmError, CancelledError) as error:
-            failure = error
+        except (FarmError, CancelledError) as why:
+            failure = why
         else:
             return started
     option = worded("--no-probe", "probe=False")

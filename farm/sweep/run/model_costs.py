@@ -17,7 +17,7 @@ from farm.sweep.design.cost import checked_costs
 from farm.sweep.design.plan import AUTO, Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.order.given import MODEL
-from farm.sweep.run.in_flight import CallEvaluator
+from farm.sweep.run.evaluator import CallEvaluator
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import secrets
 import sys
+from collections.abc import Iterable
 from html import escape
 from typing import Any, Self
 
@@ -59,7 +60,7 @@ class NotebookBar:
 class SweepView(RunHost):
     """Shows a run, and keeps what other threads read of it; the run's thread calls its methods.
 
-    progress: the last known. display: the bar, if there is one. rows: the outcomes, in order, and
+    progress: the last known. display: the bar, if there is one. rows: outcomes, in order, and
     None at the end; without outcomes unless `stream`.
     """
 
@@ -67,7 +68,7 @@ class SweepView(RunHost):
 
     def __init__(self, *, stream: bool) -> None:
         self.display: Display | NotebookBar | None = None
-        self.rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        self.rows: queue.SimpleQueue[Iterable[Row] | None] = queue.SimpleQueue()
         self._stream = stream
 
     def begin(self, progress: Progress, *, bar: bool) -> None:
@@ -83,10 +84,10 @@ class SweepView(RunHost):
         if self.display is not None:
             self.display.show(progress)
 
-    def stored(self, row: Row) -> None:
-        """Keep an outcome for `as_completed`."""
+    def stored(self, rows: Iterable[Row]) -> None:
+        """Keep outcomes for `as_completed`."""
         if self._stream:
-            self.rows.put(row)
+            self.rows.put(rows)
 
 
 def html_of(progress: Progress) -> str:

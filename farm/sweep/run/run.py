@@ -7,19 +7,19 @@ continues. If the farm is full or cannot be reached, the sweep waits.
 from __future__ import annotations
 
 import logging
-import queue
 import time
 import traceback
+from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from farm.call import Array, Hints
+from farm.call import RUN_BYTES, Array, Hints
 from farm.errors import FarmError, ModelNotFound, Overloaded, Unavailable
 from farm.sweep.errors import SweepError
-from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
 from farm.sweep.file.point_columns import summarise
 from farm.sweep.file.progress import Meter, Progress, status_of, write_status
 from farm.sweep.file.recovery import RUNNING
@@ -27,7 +27,8 @@ from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.neighbours import load_scipy
 from farm.sweep.order.submission import SubmissionOrder
 from farm.sweep.run.concurrency_limit import ConcurrencyLimit
-from farm.sweep.run.in_flight import CallEvaluator, PointInFlight, PointsInFlight, report, row_of
+from farm.sweep.run.evaluator import CallEvaluator, report
+from farm.sweep.run.in_flight import PointInFlight, PointsInFlight, done_rows, row_of
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +105,8 @@ class RunHost:
     def show(self, progress: Progress) -> None:
         """Show the progress; called about every second."""
 
-    def stored(self, row: Row) -> None:
-        """Take an outcome that is in the file."""
+    def stored(self, rows: Iterable[Row]) -> None:
+        """Take outcomes that are in the file."""
 
     def reconnect(self, evaluator: CallEvaluator) -> CallEvaluator:
         """Return the evaluator to use after this one lost the farm. Raises FarmError."""
@@ -211,12 +212,17 @@ class Run:
         room = self._limit.size(now) - len(self._sent.points)
         if room > 0 and self._limit.lost_since is not None and not self._found_again(now):
             return
-        for _ in range(min(room, len(self._todo))):
-            (point,) = self._todo.take(1).tolist()
+        # Of points sent together, a cancelled one may run all the same.
+        short = self._todo.are_short and self._store.plan.info.repeatable
+        most = self._sent.most_together if short else 1
+        while room > 0 and self._todo:
+            points = self._todo.take(min(room, most))
+            room -= len(points)
             try:
-                self._sent.submit(point)
+                self._sent.submit(points)
             except FarmError as error:
-                self._settle(PointInFlight(point), error, time.time())
+                for point in points[::-1].tolist():
+                    self._settle(self._sent.unsent(point), error)
                 if self._limit.size(time.monotonic()) == 0:
                     return
 
@@ -232,54 +238,53 @@ class Run:
     # Processing answers
 
     def _take(self) -> None:
-        try:
-            self._answered(self._sent.answers.get(timeout=TICK_S))
-            for _ in range(AT_ONCE):
-                self._answered(self._sent.answers.get_nowait())
-        except queue.Empty:
-            pass
+        size = 8 * self._store.plan.row_size
+        done, failed = self._sent.ended(TICK_S, 1 + min(AT_ONCE, RUN_BYTES // (1 + size)))
+        if done:
+            self._record_done(done)
+        for sent, error in failed:
+            self._settle(sent, error)
 
-    def _answered(self, answer: tuple[PointInFlight, int]) -> None:
-        sent, k = answer
-        if self._sent.points.get(sent.point) is not sent:
-            return  # settled by another of its calls, or cancelled
-        at = sent.answered_at.get(k, time.time())
-        try:
-            sent.futures[k].result()
-        except (FarmError, CancelledError) as error:
-            self._settle(sent, error, at)
-        except Exception as error:  # a bug in a client must not stop a sweep of days
-            detail = "".join(traceback.format_exception(error))
-            known = FarmError(f"{type(error).__name__}: {error}", detail=detail)
-            self._settle(sent, known, at)
-        else:
-            if len(sent.results()) == len(sent.futures):
-                self._settle(sent, None, at)
+    def _record_done(self, done: list[PointInFlight]) -> None:
+        """Record the outcomes of points that are done."""
+        store, now = self._store, time.monotonic()
+        rows = done_rows(store.plan, done, store.known.attempts, store.worker_id)
+        if rows is None:
+            for sent in done:
+                self._record(sent, None)
+            return
+        self._message = ""
+        workers, counts = np.unique(rows.heads["worker"], return_counts=True)
+        for worker, count in zip(workers.tolist(), counts.tolist(), strict=True):
+            name = "" if worker == NO_WORKER else store.known.workers[worker].name
+            self._limit.answered(name, now, count)
+        self._todo.ran(rows.heads["t_run"])
+        store.add(rows)
+        self._host.stored(rows)
 
-    def _settle(self, sent: PointInFlight, error: BaseException | None, at: float) -> None:
-        """Record the outcome of a point, or requeue the point if the farm was unavailable."""
-        self._sent.points.pop(sent.point, None)
+    def _settle(self, sent: PointInFlight, error: BaseException) -> None:
+        """Record the failure of a point, or requeue the point if the farm was unavailable."""
         sent.cancel()
         if isinstance(error, Overloaded | Unavailable | ModelNotFound):
             self._todo.put_back([sent.point])
             self._wait_for_farm(error, time.monotonic())
-            return
-        results = sent.results()
+        elif isinstance(error, FarmError | CancelledError):
+            self._record(sent, error)
+        else:  # a bug in a client must not stop a sweep of days
+            detail = "".join(traceback.format_exception(error))
+            self._record(sent, FarmError(f"{type(error).__name__}: {error}", detail=detail))
+
+    def _record(self, sent: PointInFlight, error: BaseException | None) -> None:
+        """Record the outcome of a point."""
+        store, results = self._store, sent.results()
         worker = results[0].worker if results else ""
-        attempt = int(self._store.known.attempts[sent.point]) + 1
-        row = row_of(
-            self._store.plan,
-            sent,
-            error,
-            attempt=attempt,
-            worker=self._store.worker_id(worker),
-            answered=at,
-        )
+        attempt = int(store.known.attempts[sent.point]) + 1
+        row = row_of(store.plan, sent, error, attempt=attempt, worker=store.worker_id(worker))
         if row.status is not PointStatus.CANCELLED:
             self._limit.answered(worker, time.monotonic())
             self._message = ""
-        self._store.add(row)
-        self._host.stored(row)
+        store.add(row)
+        self._host.stored([row])
         if row.status is PointStatus.DONE:
             self._todo.ran(np.array([row.t_run]))
         else:

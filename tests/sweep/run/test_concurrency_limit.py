@@ -55,6 +55,19 @@ def test_more_workers_get_more_points() -> None:
     assert limit.workers == 1000
 
 
+def test_answers_that_came_together_count_as_many() -> None:
+    one_by_one, together = ConcurrencyLimit(), ConcurrencyLimit()
+    for limit in (one_by_one, together):
+        limit.refused(20, 0.0)
+    for k in range(200):
+        for worker in range(100):
+            one_by_one.answered(f"w{worker if k else 7}", 1.0 + k)
+        for worker in range(100) if k else (7,):
+            together.answered(f"w{worker}", 1.0 + k, 1 if k else 100)
+        assert together.size(2.0 + k) == one_by_one.size(2.0 + k)
+        assert together.workers == one_by_one.workers
+
+
 def test_workers_that_answer_no_more_are_forgotten() -> None:
     limit = ConcurrencyLimit()
     for k in range(100):

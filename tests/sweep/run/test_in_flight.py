@@ -1,19 +1,17 @@
-"""One point in flight: its calls, their answers, and the resulting row."""
+"""Points in flight: their calls, their answers, and the resulting rows."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from farm.call import NO_HINTS, Call, Hints, ModelInfo, Result
+from farm.call import NO_HINTS, RUN_BYTES, Call, Hints, Result, TensorInfo
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -23,44 +21,61 @@ from farm.errors import (
     TimeLimitExceeded,
 )
 from farm.sweep.design.plan import Plan
-from farm.sweep.file.journal import PointStatus
-from farm.sweep.file.progress import Progress
+from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
 from farm.sweep.run import in_flight as module
+from farm.sweep.run.evaluator import CallEvaluator, FarmUse
 from farm.sweep.run.in_flight import (
-    CallEvaluator,
-    FarmUse,
+    MOST_TOGETHER,
     PointInFlight,
     PointsInFlight,
+    done_rows,
     numbers_of,
-    report,
     row_of,
-    use_of,
 )
 from tests.support.time_limits import scaled
-from tests.sweep.samples import BEAM, plan_of
+from tests.sweep.samples import BEAM, Open, plan_of
+
+LIMIT_S = scaled(20.0)
 
 
-def submit_point(
-    evaluator: CallEvaluator, plan: Plan, point: int, hints: Hints = NO_HINTS
-) -> PointInFlight:
-    return PointsInFlight(evaluator, plan, hints).submit(point)
+def submit_point(evaluator: CallEvaluator, plan: Plan, point: int) -> PointInFlight:
+    flying = PointsInFlight(evaluator, plan, NO_HINTS)
+    flying.submit(np.array([point]))
+    return flying.points[point]
 
 
-class Open:
-    """Accepts `room` calls and answers none of them."""
+def answered(sent: PointInFlight, after_s: float) -> PointInFlight:
+    """Return the point as if its last answer came so many seconds after its submission."""
+    answers = [answer and (answer[0], sent.submission.at + after_s) for answer in sent.answers]
+    return replace(sent, answers=answers)
 
-    def __init__(self, room: int = 100) -> None:
-        self.room = room
-        self.futures: list[Future[Result]] = []
 
-    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
-        return BEAM
+class Many(Open):
+    """Takes many calls together, as the line of a client does."""
 
-    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
-        if len(self.futures) == self.room:
-            raise Overloaded("full")
-        self.futures.append(Future())
-        return self.futures[-1]
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[list[tuple[Any, Call]]] = []
+        self.cancelled: list[Any] = []
+        self.receiver: Any = None
+
+    @property
+    def line(self) -> Many:
+        return self
+
+    def send(self, calls: Any, hints: Hints, receiver: Any) -> list[int]:
+        self.sent.append(list(calls))
+        self.receiver = receiver
+        first = 100 * len(self.sent)
+        return list(range(first, first + len(calls)))
+
+    def cancel(self, ids: Any) -> bool:
+        self.cancelled += ids
+        return True
+
+    def answer(self, batch: int, k: int, outcome: Any) -> None:
+        self.receiver.put(self.sent[batch][k][0], outcome)
+        self.receiver.flush()
 
 
 def answer(u: float = 1.0, **more: Any) -> Result:
@@ -73,39 +88,44 @@ def gradient(*numbers: float) -> Result:
 
 def test_a_point_goes_out_with_all_its_calls() -> None:
     plan, farm = plan_of(gradients=["u[1]"]), Open()
-    sent = submit_point(farm, plan, 3, NO_HINTS)
+    sent = submit_point(farm, plan, 3)
     assert sent.point == 3
-    assert sent.futures == farm.futures
-    assert len(sent.futures) == 3
-    assert abs(sent.submitted_at - time.time()) < scaled(5)
+    assert sent.submission.ids == farm.futures
+    assert sent.answers == [None] * 3
+    assert abs(sent.submission.at - time.time()) < scaled(5)
 
 
 def test_a_point_that_is_not_accepted_whole_is_cancelled() -> None:
     farm = Open(room=2)
     with pytest.raises(Overloaded):
-        submit_point(farm, plan_of(gradients=["u[1]"]), 3, NO_HINTS)
+        submit_point(farm, plan_of(gradients=["u[1]"]), 3)
     assert all(future.cancelled() for future in farm.futures)
 
 
-def test_answers_are_queued_with_their_times() -> None:
+def test_a_point_ends_with_its_last_answer_or_the_first_error() -> None:
     farm = Open()
     flying = PointsInFlight(farm, plan_of(gradients=["u[1]"]), NO_HINTS)
-    sent = flying.submit(3)
-    assert flying.points == {3: sent}
+    flying.submit(np.array([3, 5]))
+    three, five = flying.points.values()
     farm.futures[1].set_result(gradient(1, 2, 3))
-    assert flying.answers.get_nowait() == (sent, 1)
-    assert set(sent.answered_at) == {1}
-    farm.futures[0].set_exception(ModelFailed("x"))
-    assert flying.answers.get_nowait() == (sent, 0)
-    assert flying.answers.empty()
-    assert sent.results() == []
+    assert flying.ended(0.0, 9) == ([], [])
+    assert [answer is None for answer in three.answers] == [True, False, True]
+    farm.futures[0].set_result(answer())
+    farm.futures[5].set_exception(error := ModelFailed("x"))
+    farm.futures[2].set_result(gradient(4))
+    assert flying.ended(0.0, 1) == ([three], [])
+    assert flying.ended(0.0, 9) == ([], [(five, error)])
+    assert not flying.points
+    five.cancel()
+    assert [future.cancelled() for future in farm.futures] == [False] * 3 + [True] * 2 + [False]
+    assert flying.ended(0.0, 9) == ([], []), "it has ended"
 
 
 def test_the_newest_points_without_an_answer_are_cancelled() -> None:
     farm = Open()
     flying = PointsInFlight(farm, plan_of(), NO_HINTS)
     for point in (3, 1, 4, 2):
-        flying.submit(point)
+        flying.submit(np.array([point]))
     farm.futures[1].set_result(answer())
     assert flying.cancel(keep=1) == [2, 4]
     assert list(flying.points) == [3, 1]
@@ -114,17 +134,63 @@ def test_the_newest_points_without_an_answer_are_cancelled() -> None:
     assert not flying.points
 
 
+def test_points_that_are_submitted_together_have_outcomes_of_their_own() -> None:
+    farm = Many()
+    flying = PointsInFlight(farm, plan_of(), NO_HINTS)
+    assert flying.most_together == MOST_TOGETHER
+    flying.submit(np.array([7, 3, 9]))
+    flying.submit(np.array([4]))
+    assert [len(batch) for batch in farm.sent] == [3, 1]
+    seven, three, nine, four = flying.points.values()
+    assert [sent.point for sent in (seven, three, nine, four)] == [7, 3, 9, 4]
+    farm.answer(0, 1, error := ModelFailed("x"))
+    farm.answer(1, 0, answer())
+    assert flying.ended(0.0, 9) == ([four], [(three, error)])
+    assert flying.cancel(keep=1) == [9]
+    assert farm.cancelled == [102]
+    farm.answer(0, 2, answer())
+    assert flying.ended(0.0, 9) == ([], []), "it was cancelled"
+    farm.answer(0, 0, answer())
+    assert flying.ended(0.0, 9) == ([seven], [])
+
+
+def test_calls_go_one_by_one_to_others_and_long_inputs_in_small_numbers() -> None:
+    long = replace(BEAM, inputs=(TensorInfo("E", (RUN_BYTES // 24,)), BEAM.inputs[1]))
+    plan = plan_of("random:2", {"load": "0:1"}, info=long, fixes={"E": 1})
+    assert PointsInFlight(Many(), plan, NO_HINTS).most_together == 2
+    assert PointsInFlight(Open(), plan, NO_HINTS).most_together == 1
+
+
+def test_an_answer_ends_a_wait() -> None:
+    farm = Open()
+    flying = PointsInFlight(farm, plan_of(gradients=["mass"]), NO_HINTS)
+    flying.submit(np.array([3]))
+    assert not flying.wait_for(flying.points[3], 0.0)
+    farm.futures[0].set_result(answer())
+    assert not flying.wait_for(flying.points[3], 0.001)
+
+    def go_on() -> None:
+        for future in farm.futures[1:]:
+            future.set_result(gradient(1))
+
+    rest = threading.Thread(target=go_on)
+    rest.start()
+    assert flying.wait_for(flying.points[3], LIMIT_S)
+    assert [len(part) for part in flying.ended(0.0, 9)] == [1, 0]
+    rest.join()
+
+
 def test_a_row_has_the_numbers_and_times() -> None:
     plan, farm = plan_of(gradients=["u[1]"]), Open()
-    sent = submit_point(farm, plan, 3, NO_HINTS)
+    sent = submit_point(farm, plan, 3)
     farm.futures[0].set_result(answer(7.0, run_time_s=1.0, queue_time_s=0.5))
     farm.futures[1].set_result(gradient(1, 2, 3))
     farm.futures[2].set_result(gradient(4))
-    row = row_of(plan, sent, None, attempt=2, worker=5, answered=sent.submitted_at + 3)
+    row = row_of(plan, answered(sent, 3), None, attempt=2, worker=5)
     assert (row.point, row.status, row.attempt, row.worker) == (3, PointStatus.DONE, 2, 5)
     assert (row.t_run, row.t_queue) == (1.5, 0.5)
     assert row.t_total == pytest.approx(3.0)
-    assert row.t_start == pytest.approx(sent.submitted_at + 1.5)
+    assert row.t_start == pytest.approx(sent.submission.at + 1.5)
     assert row.values is not None
     assert row.values[:5].tolist() == [7, 7, 7, 7, 2]
     by_e, by_load = row.values[5:17].reshape(4, 3), row.values[17:].reshape(4, 1)
@@ -136,21 +202,21 @@ def test_a_row_has_the_numbers_and_times() -> None:
 
 def test_a_point_is_copied_if_one_of_its_calls_was() -> None:
     plan, farm = plan_of(gradients=["u[1]"]), Open()
-    sent = submit_point(farm, plan, 3, NO_HINTS)
+    sent = submit_point(farm, plan, 3)
     farm.futures[0].set_result(answer())
     farm.futures[1].set_result(replace(gradient(1, 2, 3), copied=True))
     farm.futures[2].set_result(gradient(4))
-    row = row_of(plan, sent, None, attempt=1, worker=5, answered=sent.submitted_at + 3)
+    row = row_of(plan, sent, None, attempt=1, worker=5)
     assert (row.copied, row.reused) == (True, False)
 
 
 def test_a_point_is_reused_if_one_of_its_calls_was() -> None:
     plan, farm = plan_of(gradients=["u[1]"]), Open()
-    sent = submit_point(farm, plan, 3, NO_HINTS)
+    sent = submit_point(farm, plan, 3)
     farm.futures[0].set_result(replace(answer(), reused=True))
     farm.futures[1].set_result(gradient(1, 2, 3))
     farm.futures[2].set_result(gradient(4))
-    row = row_of(plan, sent, None, attempt=1, worker=5, answered=sent.submitted_at + 3)
+    row = row_of(plan, sent, None, attempt=1, worker=5)
     assert (row.copied, row.reused) == (False, True)
 
 
@@ -163,8 +229,11 @@ def test_a_point_is_reused_if_one_of_its_calls_was() -> None:
     ],
 )
 def test_an_error_makes_a_row_without_numbers(error: FarmError, status: PointStatus) -> None:
-    row = row_of(plan_of(), PointInFlight(1), error, attempt=1, worker=0, answered=5.0)
-    assert (row.status, row.values, row.t_start) == (status, None, 5.0)
+    sent = submit_point(farm := Open(), plan_of(), 1)
+    farm.futures[0].set_exception(error)
+    sent = answered(sent, 5.0)
+    row = row_of(plan_of(), sent, error, attempt=1, worker=0)
+    assert (row.status, row.values, row.t_start) == (status, None, sent.submission.at + 5.0)
     assert row.error == f"{type(error).__name__}: x"
     assert row.traceback == error.detail
     assert math.isnan(row.t_run)
@@ -181,47 +250,18 @@ def test_outputs_of_other_sizes_are_refused() -> None:
 
 def test_a_point_whose_outputs_do_not_fit_has_failed() -> None:
     plan, farm = plan_of(), Open()
-    sent = submit_point(farm, plan, 0, NO_HINTS)
+    sent = submit_point(farm, plan, 0)
     farm.futures[0].set_result(Result((np.zeros(9), np.zeros(1))))
-    row = row_of(plan, sent, None, attempt=1, worker=0, answered=time.time())
+    row = row_of(plan, sent, None, attempt=1, worker=0)
     assert row.status is PointStatus.FAILED
     assert "use a separate sweep" in row.error
 
 
 def test_cancelling_reaches_every_call() -> None:
     farm = Open()
-    sent = submit_point(farm, plan_of(gradients=["u"]), 0, NO_HINTS)
+    sent = submit_point(farm, plan_of(gradients=["u"]), 0)
     sent.cancel()
     assert all(future.cancelled() for future in farm.futures)
-
-
-class Reporting(Open):
-    """A farm that reports these rows of its queues."""
-
-    def __init__(self, status: dict[str, Any] | FarmError) -> None:
-        super().__init__()
-        self._status = status
-
-    def status(self) -> dict[str, Any]:
-        if isinstance(self._status, FarmError):
-            raise self._status
-        return self._status
-
-
-def test_the_use_of_a_farm_is_the_model_s_running_calls_and_all_slots() -> None:
-    rows = [{"model": m, "in_flight": n} for m, n in (("beam", 3), ("beam", 1), ("plate", 9))]
-    workers = [{"slots": 1}, {"slots": 16}]
-    assert use_of(Reporting({"queues": rows, "workers": workers}), "beam") == FarmUse(4, 17)
-    assert use_of(Reporting({"queues": []}), "beam") == FarmUse(0, 0)
-
-
-def test_the_use_is_unknown_without_a_farm_s_status() -> None:
-    for unknown in (Open(), Reporting({}), Reporting(Overloaded("x"))):
-        assert use_of(unknown, "beam") == FarmUse(None, 0)
-    for odd in ("many", None, math.inf, math.nan):
-        status = {"queues": [], "workers": [{"slots": odd}]}
-        assert use_of(Reporting(status), "beam") == FarmUse(None, 0)
-    assert use_of(Reporting({"queues": [], "workers": [{}]}), "beam") == FarmUse(0, 0)
 
 
 def test_the_slots_of_a_farm_that_answers_late_are_known_at_the_next_look(
@@ -230,15 +270,13 @@ def test_the_slots_of_a_farm_that_answers_late_are_known_at_the_next_look(
     monkeypatch.setattr(module, "ASK_S", 0.0)
     asked, answer = threading.Event(), threading.Event()
 
-    class Late(Reporting):
+    class Late(Open):
         def status(self) -> dict[str, Any]:
             asked.set()
             assert answer.wait(20.0)
-            return super().status()
+            return {"queues": [], "workers": [{"slots": 40}]}
 
-    sent = PointsInFlight(
-        Late({"queues": [], "workers": [{"slots": 40}]}), plan_of(gradients=["u[1]"]), NO_HINTS
-    )
+    sent = PointsInFlight(Late(), plan_of(gradients=["u[1]"]), NO_HINTS)
     assert sent.use() == FarmUse(None, 0)
     assert asked.wait(20.0)
     answer.set()
@@ -249,35 +287,52 @@ def test_the_slots_of_a_farm_that_answers_late_are_known_at_the_next_look(
     answer.set()
 
 
-class Listening(Open):
-    """An evaluator that takes reports."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reports: list[dict[str, Any]] = []
-
-    def report_progress(self, kind: str, name: str, **values: Any) -> None:
-        self.reports.append({"kind": kind, "name": name, **values})
-
-
-def test_an_evaluator_that_can_show_progress_is_told_of_it() -> None:
-    progress = Progress(
-        "running", "beam lhs", 10, done=3, failed=1, timeout=1, rate_per_s=0.5, run_id="r"
-    )
-    listening = Listening()
-    report(listening, progress, "sweep-r")
-    report(Open(), progress, "sweep-r")
-    assert listening.reports == [
-        {
-            "kind": "sweep",
-            "name": "beam lhs",
-            "done": 3,
-            "failed": 2,
-            "total": 10,
-            "per_s": 0.5,
-            "ends_in_s": None,
-            "state": "running",
-            "identity": "r",
-            "client": "sweep-r",
-        }
+def test_points_that_are_done_together_have_the_rows_of_each() -> None:
+    plan, farm = plan_of(), Many()
+    flying = PointsInFlight(farm, plan, NO_HINTS)
+    points = np.array([7, 3, 9])
+    flying.submit(points)
+    some: list[dict[str, Any]] = [
+        {"worker": "a"},
+        {"worker": "b", "copied": True},
+        {"reused": True},
     ]
+    for k, more in enumerate(some):
+        farm.answer(0, k, answer(7.0 + k, run_time_s=0.25 * (k + 1), queue_time_s=0.5, **more))
+    done, _ = flying.ended(0.0, 9)
+    attempts = np.zeros(20, np.uint8)
+    attempts[[3, 9]] = 1, 255
+    ids = {"a": 0, "b": 1, "": NO_WORKER}
+    together = done_rows(plan, done, attempts, ids.__getitem__)
+    assert together is not None
+    for row, sent in zip(together, done, strict=True):
+        worker = ids[sent.results()[0].worker]
+        attempt = min(255, int(attempts[sent.point]) + 1)
+        expected = row_of(plan, sent, None, attempt=attempt, worker=worker)
+        assert row.values is not None
+        assert expected.values is not None
+        assert row.values.tolist() == expected.values.tolist()
+        for name in set(Row.__slots__) - {"values"}:
+            assert getattr(row, name) == getattr(expected, name), name
+
+
+@pytest.mark.parametrize(
+    ("outputs", "options"),
+    [
+        ((np.zeros(3), np.zeros(1)), {}),
+        ((np.zeros(4),), {}),
+        ((np.zeros(4), np.zeros(1)), {"gradients": ["u"]}),
+    ],
+)
+def test_points_that_do_not_fit_or_have_gradients_need_a_row_each(
+    outputs: tuple[np.ndarray, ...], options: dict[str, Any]
+) -> None:
+    plan, farm = plan_of(**options), Many()
+    flying = PointsInFlight(farm, plan, NO_HINTS)
+    flying.submit(np.array([1, 2]))
+    size = len(plan.calls(0))
+    for k in range(2 * size):
+        farm.answer(0, k, Result(outputs) if k == size else answer())
+    done, _ = flying.ended(0.0, 2 * size)
+    assert len(done) == 2
+    assert done_rows(plan, done, np.zeros(20, np.uint8), lambda name: 0) is None

@@ -7,9 +7,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,20 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.storage import lock as lock_module
-from farm.sweep.design.plan import Plan
+from farm.sweep.design.plan import SHUFFLED, Plan
 from farm.sweep.errors import LockLost, SweepError
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.lock import lock_of
 from farm.sweep.file.progress import Progress, read_status, status_of
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.order import submission as submission_module
 from farm.sweep.order.submission import ENOUGH
 from farm.sweep.run import concurrency_limit as limit_module
 from farm.sweep.run import run as run_module
 from farm.sweep.run.concurrency_limit import START
-from farm.sweep.run.in_flight import CallEvaluator, PointsInFlight
+from farm.sweep.run.evaluator import AnswerReceiver, CallEvaluator
+from farm.sweep.run.in_flight import PointsInFlight
 from farm.sweep.run.run import (
     BULK,
     LEAST_MARGIN,
@@ -178,8 +181,9 @@ class Host(RunHost):
     def show(self, progress: Progress) -> None:
         self._watch(progress)
 
-    def stored(self, row: Row) -> None:
-        self._on_row(row)
+    def stored(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._on_row(row)
 
     def reconnect(self, evaluator: CallEvaluator) -> CallEvaluator:
         return evaluator if self._reconnect is None else self._reconnect()
@@ -427,6 +431,114 @@ def test_a_farm_has_points_for_all_its_slots_before_it_answers(
     monkeypatch.setattr(limit_module, "FIRST_LOOK_S", 0.01)
     plan = beam_plan("random:450")
     assert run(Store.create(path, plan), Large(400, slots, joining)).done == 450
+    check(path, plan)
+
+
+class Together(Farm):
+    """A farm that takes many calls together, and counts those of each message."""
+
+    def __init__(self, judge: Judge | None = None, *, model: Beam | None = None) -> None:
+        super().__init__(judge, model=model)
+        self.messages: list[int] = []
+
+    @property
+    def line(self) -> Together:
+        return self
+
+    def send(self, calls: Any, hints: Hints, receiver: AnswerReceiver) -> list[Future[Result]]:
+        self.messages.append(len(calls))
+        ids = []
+        for key, call in calls:
+            ids.append(self.submit(call, hints))
+            ids[-1].add_done_callback(partial(self._deliver, receiver, key))
+        return ids
+
+    def _deliver(self, receiver: AnswerReceiver, key: Any, future: Future[Result]) -> None:
+        if not future.cancelled():
+            receiver.put(key, future.exception() or future.result())
+            receiver.flush()
+
+    def cancel(self, ids: Iterable[Future[Result]]) -> bool:
+        return True in [future.cancel() for future in ids]
+
+
+@pytest.mark.parametrize("design", ["random:2000", "grid:6"])
+def test_short_points_are_submitted_together_and_each_has_its_outcome(
+    path: Path, design: str
+) -> None:
+    plan = beam_plan(design)
+    bad = {tuple(plan.theta[k]): PointStatus.FAILED for k in range(3, plan.size, 7)}
+    refused: list[int] = []
+
+    def judge(call: Call, number: int) -> FarmError | None:
+        if number % 500 == 0:
+            refused.append(number)
+            return Overloaded("queue is full")
+        return ModelFailed("x") if tuple(np.concatenate(call.inputs)) in bad else None
+
+    together = Together(judge)
+    progress = run(Store.create(path, plan), together, in_flight=300)
+    together.close()
+    assert progress.state == COMPLETE
+    assert len(together.calls) == plan.size + len(refused)
+    assert together.most_in_flight <= 300
+    assert max(together.messages) > 100
+    assert together.messages[:ENOUGH] == [1] * ENOUGH
+    expected = {k: PointStatus.FAILED for k in range(plan.size) if tuple(plan.theta[k]) in bad}
+    check(path, plan, expected)
+    order = [tuple(theta) for theta in plan.theta[plan.mixed()]]
+    assert together.evaluated[:499] == order[:499]
+
+
+@pytest.mark.parametrize("reason", ["long", "not repeatable"])
+def test_other_points_are_submitted_one_by_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    plan = beam_plan("random:300")
+    if reason == "long":
+        monkeypatch.setattr(submission_module, "LEAST_RUN_S", 0.0)
+        plan = replace(plan, order=SHUFFLED)
+    else:
+        plan = replace(plan, info=replace(plan.info, repeatable=False))
+    together = Together()
+    run(Store.create(path, plan), together, in_flight=50)
+    together.close()
+    assert together.messages == [1] * 300
+    check(path, plan)
+
+
+def test_points_sent_together_that_wait_are_pending_after_a_stop(path: Path) -> None:
+    stop = Stop()
+
+    def on_row(row: Row) -> None:
+        if row.point >= 500:
+            stop.ask()
+
+    together = Together()
+    plan = beam_plan("random:3000")
+    first = run(Store.create(path, plan), together, stop=stop, on_row=on_row, in_flight=99)
+    assert first.state == "interrupted"
+    assert 500 < first.done < 3000
+    assert first.done + first.pending == 3000
+    assert run(Store.resume(path), together).done == 3000
+    together.close()
+    check(path, plan)
+
+
+def test_a_line_that_is_closed_gives_the_points_back(path: Path) -> None:
+    class Closed(Together):
+        def send(self, calls: Any, hints: Hints, receiver: AnswerReceiver) -> list[Future[Result]]:
+            if len(self.messages) == 40:
+                raise Unavailable("the client is closed")
+            return super().send(calls, hints, receiver)
+
+    closed, new = Closed(), Together()
+    plan = beam_plan("random:1000")
+    progress = run(Store.create(path, plan), closed, reconnect=lambda: new, in_flight=30)
+    closed.close()
+    new.close()
+    assert (progress.state, progress.done) == (COMPLETE, 1000)
+    assert len(closed.calls) + len(new.calls) == 1000
     check(path, plan)
 
 

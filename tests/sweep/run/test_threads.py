@@ -11,7 +11,7 @@ import pytest
 import farm
 from farm.call import Call, Operation
 from farm.errors import InvalidInput, ModelFailed, ModelNotFound
-from farm.sweep.run.in_flight import FarmUse, use_of
+from farm.sweep.run.evaluator import FarmUse, use_of
 from farm.sweep.run.threads import Threads
 
 
