@@ -27,6 +27,9 @@ from farm.storage.files import open_regular
 
 FRAME = struct.Struct("<II")
 HEAD = struct.Struct("<BQ")
+START = np.dtype([("length", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("sequence", "<u8")])
+"""`FRAME` and `HEAD` together, for many records at once."""
+READ_BYTES = 2**20
 LARGEST_BODY = 2**32 - 1
 LONGEST_MAGIC = 100
 
@@ -60,6 +63,29 @@ class Frame(NamedTuple):
     end: int
 
 
+class Run(NamedTuple):
+    """Intact records that follow one another, of one kind and length.
+
+    sequence: number of the first one; payloads: a row for each; end: as in Frame, of the last one.
+    """
+
+    kind: int
+    sequence: int
+    payloads: NDArray[np.uint8]
+    end: int
+
+    def ends(self) -> NDArray[np.int64]:
+        """Return the `end` of each record."""
+        count, size = self.payloads.shape
+        ends: NDArray[np.int64] = self.end - (START.itemsize + size) * np.arange(count - 1, -1, -1)
+        return ends
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the records."""
+        for k, end in enumerate(self.ends().tolist()):
+            yield Frame(self.kind, self.sequence + k, self.payloads[k].data, end)
+
+
 class Damage(NamedTuple):
     """Damaged bytes before an intact record, from offset `start` up to `end`.
 
@@ -90,14 +116,19 @@ def framed_all(kind: int, payloads: NDArray[np.uint8], sequence: int) -> bytes:
     length = HEAD.size + size
     if length > LARGEST_BODY:
         raise RecordTooLarge(f"records of {length} bytes are too large for the journal")
-    head = [("length", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("sequence", "<u8")]
-    rows = np.empty(count, [*head, ("payload", "u1", (size,))])
-    rows["length"], rows["kind"], rows["payload"] = length, kind, payloads
-    rows["sequence"] = np.arange(sequence, sequence + count)
-    data = rows.view(np.uint8).data
-    starts = range(FRAME.size, len(data), FRAME.size + length)
-    rows["crc"] = [zlib.crc32(data[start : start + length]) for start in starts]
+    heads = np.empty(count, START)
+    heads["length"], heads["kind"] = length, kind
+    heads["sequence"] = np.arange(sequence, sequence + count)
+    rows = np.concatenate([heads.view(np.uint8).reshape(count, START.itemsize), payloads], axis=1)
+    rows[:, 4:8] = _checksums(rows).view(np.uint8).reshape(count, 4)
     return rows.tobytes()
+
+
+def _checksums(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Return the CRC that belongs to each record, a row."""
+    data, width = rows.reshape(-1).data, rows.shape[1]
+    starts = range(0, len(data), width)
+    return np.array([zlib.crc32(data[i + FRAME.size : i + width]) for i in starts], "<u4")
 
 
 def intact_record(data: bytes) -> memoryview | None:
@@ -111,24 +142,49 @@ def read_frames(path: Path, format: Format) -> Iterator[Frame]:
 
     Another process may be writing the file. Raises WrongFormat, OSError.
     """
+    for run in read_runs(path, format):
+        yield from run.frames()
+
+
+def read_runs(path: Path, format: Format) -> Iterator[Run]:
+    """Yield the same records as `read_frames`, those of one kind and length together."""
     with open_regular(path) as file:
         check_format(file, path, format)
         end = file.tell()
         size = os.fstat(file.fileno()).st_size
-        last: int | None = None
-        while len(frame := file.read(FRAME.size)) == FRAME.size:
-            length, crc = FRAME.unpack(frame)
-            if length < HEAD.size or end + FRAME.size + length > size:
+        data, at, most, last = b"", 0, 1, None
+        while True:
+            if len(data) - at < START.itemsize:
+                data, at = data[at:] + file.read(READ_BYTES), 0
+            if len(data) - at < START.itemsize:
                 return
-            body = file.read(length)
-            if len(body) < length or zlib.crc32(body) != crc:
+            length, _ = FRAME.unpack_from(data, at)
+            kind, sequence = HEAD.unpack_from(data, at + FRAME.size)
+            width = FRAME.size + length
+            if length < HEAD.size or end + width > size or last not in (None, sequence - 1):
                 return
-            kind, sequence = HEAD.unpack_from(body)
-            if last is not None and sequence != last + 1:
+            if len(data) - at < width:
+                data, at = data[at:] + file.read(max(READ_BYTES, width)), 0
+            rows = _alike(data, at, width, most)
+            if not len(rows):
                 return
-            last = sequence
-            end += FRAME.size + length
-            yield Frame(kind, sequence, memoryview(body)[HEAD.size :], end)
+            # Look further ahead only while there is something: records may all differ in length.
+            most = 4 * most if len(rows) == most else len(rows)
+            at, end, last = at + rows.size, end + rows.size, sequence + len(rows) - 1
+            yield Run(kind, sequence, rows[:, START.itemsize :], end)
+
+
+def _alike(data: bytes, at: int, width: int, most: int) -> NDArray[np.uint8]:
+    """Return the intact records from an offset on, a row for each, that are like the first one."""
+    count = min(most, (len(data) - at) // width)
+    rows = np.frombuffer(data, np.uint8, count * width, at).reshape(count, width)
+    heads = rows[:, : START.itemsize].copy().view(START)[:, 0]
+    first = heads[:1]
+    alike = (heads["length"] == first["length"]) & (heads["kind"] == first["kind"])
+    alike &= heads["sequence"] - first["sequence"] == np.arange(count, dtype=np.uint64)
+    rows = rows[: count if alike.all() else int(np.argmin(alike))]
+    intact = heads["crc"][: len(rows)] == _checksums(rows)
+    return rows if intact.all() else rows[: int(np.argmin(intact))]
 
 
 def check_format(file: BinaryIO, path: Path, format: Format) -> None:

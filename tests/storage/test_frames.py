@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.storage import frames as frames_module
 from farm.storage.errors import RecordTooLarge, WrongFormat
 from farm.storage.frames import (
     LARGEST_BODY,
@@ -22,7 +23,9 @@ from farm.storage.frames import (
     framed_all,
     read_frames,
     read_past_damage,
+    read_runs,
 )
+from farm.sweep.file.journal import FORMAT as SWEEP
 from tests.storage.journals import FORMATS, formats, read, records_of, write
 
 
@@ -92,6 +95,43 @@ def test_a_flipped_bit_is_never_believed(
     expected = [Damage(ends[hit], ends[hit + 1])] if hit + 1 < len(records) else []
     assert damage == expected
     assert damage_after(path, format, ends[hit], hit) == (expected[0] if expected else None)
+
+
+def lengths(*sizes: int) -> list[Record]:
+    return [Record(SWEEP.kinds[-1], bytes([k % 256]) * size) for k, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("at_once", [20, 60, 2**20])
+def test_records_that_are_alike_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """However much of the file is in memory, and whatever the lengths of the records are."""
+    monkeypatch.setattr(frames_module, "READ_BYTES", at_once)
+    records = lengths(*[9] * 70, 5, 6, *[0, 3] * 5, 400, *[400] * 8)
+    ends = write(tmp_path / "j", SWEEP, records)
+    runs = list(read_runs(tmp_path / "j", SWEEP))
+    found = [frame for run in runs for frame in run.frames()]
+    assert [Record(frame.kind, bytes(frame.payload)) for frame in found] == records
+    assert [frame.end for frame in found] == ends[1:]
+    assert [frame.sequence for frame in found] == list(range(1, len(records) + 1))
+    if at_once > ends[-1]:
+        assert max(len(run.payloads) for run in runs) > 40
+        assert len(runs) < 30
+
+
+@pytest.mark.parametrize("hit", [0, 1, 37, 99])
+def test_damage_among_records_that_are_alike_ends_them(tmp_path: Path, hit: int) -> None:
+    path = tmp_path / "j"
+    records = lengths(*[9] * 100)
+    ends = write(path, SWEEP, records)
+    whole = path.read_bytes()
+    for where in range(ends[hit], ends[hit + 1]):
+        content = bytearray(whole)
+        content[where] ^= 1 << where % 8
+        path.write_bytes(content)
+        assert read(path, SWEEP) == records[:hit]
+    path.write_bytes(whole[: ends[hit]] + whole[ends[hit + 1] :])
+    assert read(path, SWEEP) == (records[:hit] or records[1:])
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"\0" * 100, b"\xff" * 100, os.urandom(4096)])

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from farm.call import Array
 from farm.storage import frames
 from farm.storage.errors import StorageError, WrongFormat
-from farm.storage.frames import Damage, Format, Frame, Record
+from farm.storage.frames import Damage, Format, Frame, Record, Run
 from farm.storage.journal import Journal
 from farm.sweep.design.plan import Plan, plan_from_text
 from farm.sweep.errors import SweepError
@@ -157,23 +157,24 @@ def add_to(journal: Journal, content: Content | DoneRows) -> None:
 
 
 def read_journal(path: Path) -> Iterator[Kept]:
-    """Yield all intact records in order, as `read_records` does."""
-    for frame in read_records(path):
-        yield Kept(frame.sequence, content_of(frame), frame.end)
+    """Yield all intact records in order, as `read_runs` does."""
+    for run in read_runs(path):
+        for frame in run.frames():
+            yield Kept(frame.sequence, content_of(frame), frame.end)
 
 
-def read_records(path: Path) -> Iterator[Frame]:
+def read_runs(path: Path) -> Iterator[Run]:
     """Yield all intact records in order, also while a sweep writes; the first one is the plan.
 
     Raises SweepError if the file is not a journal with a plan, and OSError.
     """
     has_plan = False
     try:
-        for frame in frames.read_frames(path, FORMAT):
-            has_plan = has_plan or frame.kind == PLAN
+        for run in frames.read_runs(path, FORMAT):
+            has_plan = has_plan or run.kind == PLAN
             if not has_plan:
                 break
-            yield frame
+            yield run
     except WrongFormat as error:
         why = "is not a journal of a sweep"
         if error.version is not None:
@@ -202,11 +203,6 @@ def read_past_damage(path: Path) -> Iterator[Kept | Damage]:
 def encoded(content: Content) -> Record:
     """Encode `content` as a journal record."""
     return Record(_kind(content), _payload(content))
-
-
-def is_done(frame: Frame) -> bool:
-    """Whether a record is the outcome of a done point, which begins as `ROW_FIELDS` says."""
-    return frame.kind == OUTCOME and frame.payload[8] & PLAIN == PointStatus.DONE
 
 
 def content_of(frame: Frame) -> Content:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ from farm.sweep.file.journal import (
     Row,
     content_of,
     head_of,
-    is_done,
-    read_records,
+    read_runs,
 )
 
 COLUMNS: dict[str, tuple[str, float]] = {
@@ -42,8 +40,6 @@ COLUMNS: dict[str, tuple[str, float]] = {
     "worker": ("u4", NO_WORKER),
 }
 """The columns with one number per point: dtype and fill value for unknown entries."""
-
-HEADS_BYTES = 2**22
 
 
 @dataclass(eq=False)
@@ -134,36 +130,30 @@ def read(journal: Path) -> Journaled:
     """Read a journal, even one that is being written or truncated. Raises SweepError, OSError."""
     plan: Plan | None = None
     known, where, width = PointColumns.nothing(0), np.zeros((2, 0), dtype=np.int64), 0
-    heads, numbers = bytearray(), array("q")
-    for record in read_records(journal):
-        content = None if is_done(record) else content_of(record)
-        if isinstance(content, Plan):
-            plan, width = content, ROW.size + 8 * content.row_size
-            known.grow(plan.size)
-            where = np.pad(where, ((0, 0), (0, plan.size - where.shape[1])))
-        elif isinstance(content, AnsweringWorker):
-            known.workers.append(content)
-        elif content is not None:
-            known.failures.append(content)
-        elif len(record.payload) != width:
-            raise SweepError(f"{journal}: record {record.sequence} is not of the journal's plan")
-        if record.kind == OUTCOME:
-            heads += record.payload[: ROW.size]
-            numbers.extend((record.sequence, record.end))
-            if len(heads) >= HEADS_BYTES:
-                _take(heads, numbers, known, where)
-                heads, numbers = bytearray(), array("q")
-    assert plan is not None, "read_records gives a plan first"
-    _take(heads, numbers, known, where)
-    return Journaled(plan, known, record.sequence, record.end, *where)
-
-
-def _take(heads: bytearray, numbers: array[int], known: PointColumns, where: Array) -> None:
-    """Enter outcomes, and the numbers and ends of their records, for their points."""
-    rows = np.frombuffer(heads, ROW_FIELDS)
-    known.add_all(rows)
-    done = rows["status"] & PLAIN == PointStatus.DONE
-    where[:, rows["point"][done]] = np.reshape(numbers, (-1, 2))[done].T
+    for run in read_runs(journal):
+        if run.kind != OUTCOME:
+            for content in map(content_of, run.frames()):
+                if isinstance(content, Plan):
+                    plan, width = content, ROW.size + 8 * content.row_size
+                    known.grow(plan.size)
+                    where = np.pad(where, ((0, 0), (0, plan.size - where.shape[1])))
+                elif isinstance(content, AnsweringWorker):
+                    known.workers.append(content)
+            continue
+        count, size = run.payloads.shape
+        rows = np.ascontiguousarray(run.payloads[:, : ROW.size]).view(ROW_FIELDS)[:, 0]
+        known.add_all(rows)
+        done = rows["status"] & PLAIN == PointStatus.DONE
+        numbers = run.sequence + np.arange(count)
+        if size != width and done.any():
+            number = numbers[done][0]
+            raise SweepError(f"{journal}: record {number} is not of the journal's plan")
+        where[:, rows["point"][done]] = numbers[done], run.ends()[done]
+        if not done.all():
+            failed = [f for f, is_done in zip(run.frames(), done, strict=True) if not is_done]
+            known.failures += [row for row in map(content_of, failed) if isinstance(row, Row)]
+    assert plan is not None, "read_runs gives a plan first"
+    return Journaled(plan, known, run.sequence + len(run.payloads) - 1, run.end, *where)
 
 
 PERCENTILES = (50, 95, 99)

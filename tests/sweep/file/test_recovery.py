@@ -402,6 +402,28 @@ def test_verification_finds_each_difference(path: Path) -> None:
         verify(path)
 
 
+@pytest.mark.parametrize("order", ["of the points", "mixed"])
+def test_many_points_are_replayed_to_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    monkeypatch.setattr(recover_module, "REPLAY_ROWS", 50)
+    monkeypatch.setattr(recover_module, "WORTH_READING", 4)
+    plan, path = plan_of("random:1000"), tmp_path / "many.h5"
+    points = np.arange(1000) if order != "mixed" else np.random.default_rng(0).permutation(1000)
+    store = Store.create(path, plan)
+    for point in points.tolist():
+        store.add(failed(point) if point % 9 == 4 else done(plan, point))
+    store.abandon()
+    path.unlink()
+    Store.resume(path).close(COMPLETE, {})
+    with h5py.File(path) as file:
+        for point in range(1000):
+            if point % 9 != 4:
+                assert file["out_0"][point].tolist() == values_of(plan, point)[:4].tolist()
+        expected = [2 if point % 9 == 4 else 1 for point in range(1000)]
+        assert file["status"][:].tolist() == expected
+
+
 def test_beats_while_it_replays(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file["sequence"][()] = 0
@@ -415,13 +437,13 @@ def test_beats_while_it_replays(path: Path) -> None:
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The journals that were read, each time it is read from its beginning."""
     found: list[Path] = []
-    read_frames = frames.read_frames
+    read_runs = frames.read_runs
 
-    def spy(path: Path, format: frames.Format) -> Iterator[frames.Frame]:
+    def spy(path: Path, format: frames.Format) -> Iterator[frames.Run]:
         found.append(path)
-        return read_frames(path, format)
+        return read_runs(path, format)
 
-    monkeypatch.setattr(frames, "read_frames", spy)
+    monkeypatch.setattr(frames, "read_runs", spy)
     return found
 
 
