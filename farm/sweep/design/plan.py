@@ -278,7 +278,7 @@ class Plan:
     @property
     def theta_hash(self) -> str:
         """SHA-256 of theta's bytes (little-endian float64, C order), in hexadecimal."""
-        return hashlib.sha256(np.ascontiguousarray(self.theta, dtype="<f8").tobytes()).hexdigest()
+        return hashlib.sha256(np.ascontiguousarray(self.theta, dtype="<f8").data).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return all but theta and unit as JSON data, which `from_json` reads back."""

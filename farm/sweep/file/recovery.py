@@ -178,10 +178,12 @@ def verify(path: Path) -> None:
     """Compare all values of a closed file with its journal. Raises SweepError if they differ."""
     try:
         with open_file(path, "r") as file:
+            # Before the journal is in memory too.
+            theta_hash, status = layout.read_plan(file).theta_hash, layout.read_known(file).status
             journaled = read(journal_of(path))
             plan = journaled.plan
-            same = layout.read_plan(file).theta_hash == plan.theta_hash
-            same &= np.array_equal(layout.read_known(file).status, journaled.known.status)
+            same = theta_hash == plan.theta_hash
+            same &= np.array_equal(status, journaled.known.status)
             for points, values in _values(journal_of(path), journaled, np.arange(plan.size)):
                 there = layout.read_values(file, plan.columns, points)
                 done = journaled.known.status[points] == PointStatus.DONE
