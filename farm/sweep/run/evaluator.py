@@ -111,7 +111,7 @@ def use_of(evaluator: CallEvaluator, model: str) -> FarmUse:
         return FarmUse()  # not a farm, or one that cannot be reached
 
 
-class _Futures:
+class FutureLine:
     """The line of an evaluator that takes calls one by one; ids are the futures."""
 
     def __init__(self, evaluator: CallEvaluator) -> None:
@@ -120,6 +120,7 @@ class _Futures:
     def send(
         self, calls: Sequence[tuple[Any, Call]], hints: Hints, receiver: AnswerReceiver
     ) -> list[Future[Result]]:
+        """Submit the calls, each by itself."""
         futures: list[Future[Result]] = []
         try:
             for _, call in calls:
@@ -132,6 +133,7 @@ class _Futures:
         return futures
 
     def cancel(self, ids: Iterable[Future[Result]]) -> bool:
+        """Cancel the calls."""
         return True in [future.cancel() for future in ids]
 
     def _answered(self, receiver: AnswerReceiver, key: Any, future: Future[Result]) -> None:
@@ -145,4 +147,4 @@ class _Futures:
 
 def line_of(evaluator: CallEvaluator) -> CallLine:
     """Return the line that takes calls for an evaluator."""
-    return evaluator.line if isinstance(evaluator, ManyCallsEvaluator) else _Futures(evaluator)
+    return evaluator.line if isinstance(evaluator, ManyCallsEvaluator) else FutureLine(evaluator)

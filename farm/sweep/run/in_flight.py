@@ -38,7 +38,7 @@ from farm.sweep.run.evaluator import (
     CallEvaluator,
     CallLine,
     FarmUse,
-    ManyCallsEvaluator,
+    FutureLine,
     Outcome,
     line_of,
     use_of,
@@ -109,7 +109,7 @@ class PointsInFlight:
     """
 
     def __init__(self, evaluator: CallEvaluator, plan: Plan, hints: Hints) -> None:
-        self.evaluator = evaluator
+        self.continue_at(evaluator)
         self.hints = hints
         self.points: dict[int, PointInFlight] = {}
         self._plan = plan
@@ -122,14 +122,14 @@ class PointsInFlight:
     @property
     def most_together(self) -> int:
         """Most points to submit together: 1 if the evaluator takes calls one by one."""
-        if not isinstance(self.evaluator, ManyCallsEvaluator):
+        if isinstance(self._line, FutureLine):
             return 1
         row_bytes = 8 * sum(tensor.size for tensor in self._plan.info.inputs)
         return max(1, min(MOST_TOGETHER, RUN_BYTES // (1 + row_bytes)))
 
     def submit(self, points: Array) -> None:
         """Submit points to the farm. Raises FarmError if it does not accept all their calls."""
-        submission = self._submission()
+        submission = Submission(self._line)
         sent: list[PointInFlight] = []
         calls: list[tuple[Any, Call]] = []
         for point, some in zip(points.tolist(), self._plan.calls_at(points), strict=True):
@@ -142,10 +142,7 @@ class PointsInFlight:
 
     def unsent(self, point: int) -> PointInFlight:
         """Return a point that the farm did not accept."""
-        return PointInFlight(point, self._submission(), 0, [])
-
-    def _submission(self) -> Submission:
-        return Submission(line_of(self.evaluator))
+        return PointInFlight(point, Submission(self._line), 0, [])
 
     def put(self, key: tuple[PointInFlight, int], outcome: Outcome) -> None:
         """Take the outcome of a call, on the thread that completes it."""
@@ -195,8 +192,9 @@ class PointsInFlight:
         return True
 
     def continue_at(self, evaluator: CallEvaluator) -> None:
-        """Submit later points to another evaluator, as after a restart of the farm."""
+        """Submit later points to this evaluator, as after a restart of the farm."""
         self.evaluator = evaluator
+        self._line = line_of(evaluator)
 
     def cancel(self, keep: int = 0) -> list[int]:
         """Cancel the points without an answer except the `keep` oldest; return them, newest first.
@@ -237,8 +235,8 @@ def done_rows(
     """
     if plan.derivatives or len(done) == 1:
         return None
-    answers = [cast(tuple[Result, float], sent.answers[0]) for sent in done]
-    results = [result for result, _ in answers]
+    answers: list[Any] = [sent.answers[0] for sent in done]
+    results: list[Result] = [result for result, _ in answers]
     try:
         outputs = list(zip(*[result.outputs for result in results], strict=True))
         parts = [np.array(arrays, np.float64).reshape(len(done), -1) for arrays in outputs]
