@@ -88,6 +88,15 @@ class PointColumns:
             # Of equal indices the last one counts.
             getattr(self, name)[points] = derived[name] if name in derived else rows[name]
 
+    def heads(self, points: Array) -> Array:
+        """Return what is known of these points, as `ROW_FIELDS`."""
+        heads = np.empty(len(points), ROW_FIELDS)
+        heads["point"] = points
+        for name in ("status", "attempts", "worker", "t_start", "t_run", "t_queue", "t_total"):
+            heads[name] = getattr(self, name)[points]
+        heads["status"] |= COPIED * self.copied[points] | REUSED * self.reused[points]
+        return heads
+
     def grow(self, size: int) -> None:
         """Extend the columns to `size` points; the new ones are pending."""
         longer = PointColumns.nothing(size)
@@ -151,7 +160,7 @@ def read(journal: Path) -> Journaled:
         where[:, rows["point"][done]] = numbers[done], run.ends()[done]
         if not done.all():
             failed = [f for f, is_done in zip(run.frames(), done, strict=True) if not is_done]
-            known.failures += [row for row in map(content_of, failed) if isinstance(row, Row)]
+            known.failures.extend(r for r in map(content_of, failed) if isinstance(r, Row))
     assert plan is not None, "read_runs gives a plan first"
     return Journaled(plan, known, run.sequence + len(run.payloads) - 1, run.end, *where)
 

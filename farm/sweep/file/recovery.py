@@ -29,6 +29,7 @@ from farm.sweep.file.journal import (
     FORMAT,
     NO_WORKER,
     Content,
+    DoneRows,
     PointStatus,
     Row,
     read_past_damage,
@@ -414,22 +415,7 @@ def done_rows(file: h5py.File, plan: Plan, known: PointColumns) -> Iterator[Row]
     columns = plan.columns
     done = np.flatnonzero(known.status == PointStatus.DONE)
     for points in np.split(done, range(REPLAY_ROWS, len(done), REPLAY_ROWS)):
-        for point, values in zip(
-            points.tolist(), layout.read_values(file, columns, points), strict=True
-        ):
-            yield Row(
-                point=point,
-                status=PointStatus.DONE,
-                attempt=int(known.attempts[point]),
-                copied=bool(known.copied[point]),
-                reused=bool(known.reused[point]),
-                worker=int(known.worker[point]),
-                t_start=float(known.t_start[point]),
-                t_run=float(known.t_run[point]),
-                t_queue=float(known.t_queue[point]),
-                t_total=float(known.t_total[point]),
-                values=values,
-            )
+        yield from DoneRows(known.heads(points), layout.read_values(file, columns, points))
 
 
 @dataclass(frozen=True, slots=True)
