@@ -13,6 +13,7 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.store import Store
+from farm.sweep.run.evaluator import FutureLine
 from farm.sweep.run.in_flight import PointsInFlight
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from farm.sweep.run.threads import Threads
@@ -49,6 +50,19 @@ class Logged(farm.Model):
         return outputs_of(inputs["x"])
 
 
+class Together:
+    """Takes many calls together, for the threads."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.describe, self.submit = threads.describe, threads.submit
+        line = FutureLine(threads)
+        self.send, self.cancel = line.send, line.cancel
+
+    @property
+    def line(self) -> Together:
+        return self
+
+
 def evaluations(log: Path) -> Array:
     """Return the parameters of all evaluations in a log, shape (evaluations, 2)."""
     content = log.read_bytes() if log.exists() else b""
@@ -66,14 +80,14 @@ def plan(model: Logged, *, design: str, gzip: bool) -> Plan:
     return made
 
 
-def write(path: Path, log: Path, design: str, gzip: bool) -> None:
-    """Start the sweep, or resume it."""
+def write(path: Path, log: Path, design: str, gzip: bool, together: bool = False) -> None:
+    """Start the sweep, or resume it. together: submit many points at once."""
     model = Logged(log)
     threads = Threads({"logged": model}, workers=2)
     if path.exists() or path.with_name(path.name + ".journal").exists():
         store = Store.resume(path)
     else:
         store = Store.create(path, plan(model, design=design, gzip=gzip))
-    sent = PointsInFlight(threads, store.plan, BULK)
+    sent = PointsInFlight(Together(threads) if together else threads, store.plan, BULK)
     Run(store, sent, rules=Rules(), stop=Stop()).go()
     threads.close()

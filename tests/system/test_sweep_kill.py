@@ -36,11 +36,14 @@ def context() -> ForkServerContext:
 class Loop:
     """Runs sweeps in processes that are killed, and checks the files after each kill."""
 
-    def __init__(self, folder: Path, context: ForkServerContext, design: str, gzip: bool) -> None:
+    def __init__(
+        self, folder: Path, context: ForkServerContext, design: str, gzip: bool, together: bool
+    ) -> None:
         self._folder = folder
         self._context = context
         self._design = design
         self._gzip = gzip
+        self._together = together
         self._next()
         self.sweeps = self.kills = self.broken = 0
 
@@ -54,7 +57,7 @@ class Loop:
         self._sessions += 1
         log = self._path.with_name(f"{self._path.name}.log{self._sessions}")
         process = self._context.Process(
-            target=write, args=(self._path, log, self._design, self._gzip)
+            target=write, args=(self._path, log, self._design, self._gzip, self._together)
         )
         process.start()
         process.join(seconds)
@@ -124,23 +127,29 @@ def outcomes(journal: Path) -> set[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kills", "design", "gzip"),
+    ("kills", "design", "gzip", "together"),
     [
-        pytest.param(60, "random:8000", False, id="60 kills"),
-        pytest.param(30, "random:8000", True, id="compressed"),
-        pytest.param(60, "grid", False, id="shuffled"),
-        pytest.param(120, "random:8000", False, marks=pytest.mark.nightly, id="120 kills"),
-        pytest.param(60, "random:8000", True, marks=pytest.mark.nightly, id="60 compressed"),
-        pytest.param(120, "grid", False, marks=pytest.mark.nightly, id="120 shuffled"),
+        pytest.param(40, "random:8000", False, True, id="together"),
+        pytest.param(60, "random:8000", False, False, id="60 kills"),
+        pytest.param(30, "random:8000", True, False, id="compressed"),
+        pytest.param(60, "grid", False, False, id="shuffled"),
+        pytest.param(120, "random:8000", False, False, marks=pytest.mark.nightly, id="120 kills"),
+        pytest.param(60, "random:8000", True, False, marks=pytest.mark.nightly, id="60 compressed"),
+        pytest.param(120, "grid", False, False, marks=pytest.mark.nightly, id="120 shuffled"),
     ],
 )
 @pytest.mark.timeout(600)
 def test_killed_at_random_moments(
-    tmp_path: Path, context: ForkServerContext, kills: int, design: str, gzip: bool
+    tmp_path: Path,
+    context: ForkServerContext,
+    kills: int,
+    design: str,
+    gzip: bool,
+    together: bool,
 ) -> None:
     moments = random.Random(f"{kills} {design} {gzip}")
     design = "grid:100,80" if design == "grid" else design
-    loop = Loop(tmp_path, context, design, gzip)
+    loop = Loop(tmp_path, context, design, gzip, together)
     began = time.monotonic()
     while loop.kills < kills:
         loop.kill_after(moments.uniform(0.0, LATEST_KILL_S))
