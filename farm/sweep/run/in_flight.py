@@ -159,27 +159,32 @@ class PointsInFlight:
     ) -> tuple[list[PointInFlight], list[tuple[PointInFlight, BaseException]]]:
         """Return points all of whose calls are done, and points with an error.
 
-        They are no longer in flight. Waits for an answer if there is none; takes `most` at most.
+        The first are no longer in flight; `drop` the others. Waits for an answer if there is none,
+        and takes `most` at most.
         """
         answered = self._answered
         if not answered:
             self._is_answered.clear()
             if not answered:
                 self._is_answered.wait(timeout_s)
-        done, failed = [], []
+        done: list[PointInFlight] = []
+        failed: dict[int, tuple[PointInFlight, BaseException]] = {}
         for _ in range(min(most, len(answered))):
             sent = answered.popleft()
             if self.points.get(sent.point) is not sent:
                 continue  # it has ended by another of its calls, or was cancelled
             error = sent.error()
             if error is not None:
-                failed.append((sent, error))
+                failed.setdefault(sent.point, (sent, error))
             elif None not in sent.answers:
                 done.append(sent)
-            else:
-                continue
-            del self.points[sent.point]
-        return done, failed
+                del self.points[sent.point]
+        return done, list(failed.values())
+
+    def drop(self, sent: PointInFlight) -> None:
+        """Cancel the calls of a point that have no outcome; it is no longer in flight."""
+        self.points.pop(sent.point, None)
+        sent.cancel()
 
     def wait_for(self, sent: PointInFlight, timeout_s: float) -> bool:
         """Wait until all calls of a point are answered; False if that takes longer."""

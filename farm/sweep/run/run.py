@@ -264,7 +264,7 @@ class Run:
 
     def _settle(self, sent: PointInFlight, error: BaseException) -> None:
         """Record the failure of a point, or requeue the point if the farm was unavailable."""
-        sent.cancel()
+        self._sent.drop(sent)
         if isinstance(error, Overloaded | Unavailable | ModelNotFound):
             self._todo.put_back([sent.point])
             self._wait_for_farm(error, time.monotonic())

@@ -115,8 +115,9 @@ def test_a_point_ends_with_its_last_answer_or_the_first_error() -> None:
     farm.futures[2].set_result(gradient(4))
     assert flying.ended(0.0, 1) == ([three], [])
     assert flying.ended(0.0, 9) == ([], [(five, error)])
+    assert list(flying.points) == [5]
+    flying.drop(five)
     assert not flying.points
-    five.cancel()
     assert [future.cancelled() for future in farm.futures] == [False] * 3 + [True] * 2 + [False]
     assert flying.ended(0.0, 9) == ([], []), "it has ended"
 
@@ -146,6 +147,7 @@ def test_points_that_are_submitted_together_have_outcomes_of_their_own() -> None
     farm.answer(0, 1, error := ModelFailed("x"))
     farm.answer(1, 0, answer())
     assert flying.ended(0.0, 9) == ([four], [(three, error)])
+    flying.drop(three)
     assert flying.cancel(keep=1) == [9]
     assert farm.cancelled == [102]
     farm.answer(0, 2, answer())
