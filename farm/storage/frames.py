@@ -63,7 +63,7 @@ class Frame(NamedTuple):
     end: int
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """Intact records that follow one another, of one kind and length.
 
     sequence: number of the first one; payloads: a row for each; end: as in Frame, of the last one.
@@ -146,7 +146,7 @@ def read_frames(path: Path, format: Format) -> Iterator[Frame]:
         yield from run.frames()
 
 
-def read_runs(path: Path, format: Format) -> Iterator[Run]:
+def read_runs(path: Path, format: Format) -> Iterator[FrameRun]:
     """Yield the same records as `read_frames`, those of one kind and length together."""
     with open_regular(path) as file:
         check_format(file, path, format)
@@ -171,7 +171,7 @@ def read_runs(path: Path, format: Format) -> Iterator[Run]:
             # Look further ahead only while there is something: records may all differ in length.
             most = 4 * most if len(rows) == most else len(rows)
             at, end, last = at + rows.size, end + rows.size, sequence + len(rows) - 1
-            yield Run(kind, sequence, rows[:, START.itemsize :], end)
+            yield FrameRun(kind, sequence, rows[:, START.itemsize :], end)
 
 
 def _alike(data: bytes, at: int, width: int, most: int) -> NDArray[np.uint8]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from farm.call import Array
 from farm.storage import frames
 from farm.storage.errors import StorageError, WrongFormat
-from farm.storage.frames import Damage, Format, Frame, Record, Run
+from farm.storage.frames import Damage, Format, Frame, FrameRun, Record
 from farm.storage.journal import Journal
 from farm.sweep.design.plan import Plan, plan_from_text
 from farm.sweep.errors import SweepError
@@ -163,7 +163,7 @@ def read_journal(path: Path) -> Iterator[Kept]:
             yield Kept(frame.sequence, content_of(frame), frame.end)
 
 
-def read_runs(path: Path) -> Iterator[Run]:
+def read_runs(path: Path) -> Iterator[FrameRun]:
     """Yield all intact records in order, also while a sweep writes; the first one is the plan.
 
     Raises SweepError if the file is not a journal with a plan, and OSError.

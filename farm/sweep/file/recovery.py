@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 REPLAY_ROWS = 4096
 REPLAY_BYTES = 64 * 2**20
 WORTH_READING = 16
-"""Read a whole part of a journal if it has at most so many times the bytes that are needed."""
+"""Read a whole part of a journal if it has at most this many times the bytes that are needed."""
 COPIED_BYTES = 2**30
 """Largest file that `restructure` copies: about a second's work."""
 SPARE_BYTES = 2**20

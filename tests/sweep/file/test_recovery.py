@@ -439,7 +439,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     read_runs = frames.read_runs
 
-    def spy(path: Path, format: frames.Format) -> Iterator[frames.Run]:
+    def spy(path: Path, format: frames.Format) -> Iterator[frames.FrameRun]:
         found.append(path)
         return read_runs(path, format)
 
