@@ -28,7 +28,7 @@ from farm.sweep.run.in_flight import PointsInFlight
 from farm.sweep.run.run import BULK, Rules, Run, Stop
 from tests.sweep.samples import plan_of
 
-TOGETHER, ALONE = 23, 111
+TOGETHER, ALONE = 23, 103
 """Function calls for each point, of an evaluator that takes many calls together, and of others."""
 
 MORE = 1

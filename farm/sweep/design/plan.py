@@ -212,7 +212,7 @@ class Plan:
         flat = [
             np.full((len(points), len(array)), b"", dtype=object)
             if tensor.dtype == BYTES
-            else np.tile(array, (len(points), 1))
+            else array[None].repeat(len(points), axis=0)
             for array, tensor in zip(self.fixed, tensors, strict=True)
         ]
         for i, entry, text in self.texts:
@@ -227,7 +227,7 @@ class Plan:
                     values = words[values.astype(np.int64)]
                 flat[parameter.input][active, parameter.entry] = values
         return tuple(
-            array.astype(numpy_dtype(tensor.dtype)).reshape(len(points), *tensor.shape)
+            array.astype(numpy_dtype(tensor.dtype), copy=False).reshape(len(points), *tensor.shape)
             for array, tensor in zip(flat, tensors, strict=True)
         )
 

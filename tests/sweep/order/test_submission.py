@@ -127,6 +127,17 @@ def test_guessing_takes_a_small_share_of_the_time() -> None:
     assert order.is_due(NOW + 2 + 2 * LEAST_SHARE)
 
 
+def test_points_are_short_once_enough_are_known_to_be() -> None:
+    known = PointColumns.nothing(100)
+    order = order_of(PLAN, known)
+    order.fill(np.arange(100))
+    short = [order.are_short]
+    for count, run_s in ((ENOUGH - 1, LEAST_RUN_S / 2), (1, LEAST_RUN_S), (1, 20 * LEAST_RUN_S)):
+        finish(order, known, taken(order, count), np.full(100, run_s))
+        short.append(order.are_short)
+    assert short == [False, False, True, False]
+
+
 def test_short_runs_are_not_worth_a_guess() -> None:
     known = PointColumns.nothing(100)
     order = order_of(PLAN, known)
