@@ -142,12 +142,31 @@ def read_frames(path: Path, format: Format) -> Iterator[Frame]:
 
     Another process may be writing the file. Raises WrongFormat, OSError.
     """
-    for run in read_runs(path, format):
-        yield from run.frames()
+    with open_regular(path) as file:
+        check_format(file, path, format)
+        end = file.tell()
+        size = os.fstat(file.fileno()).st_size
+        last: int | None = None
+        while len(frame := file.read(FRAME.size)) == FRAME.size:
+            length, crc = FRAME.unpack(frame)
+            if length < HEAD.size or end + FRAME.size + length > size:
+                return
+            body = file.read(length)
+            if len(body) < length or zlib.crc32(body) != crc:
+                return
+            kind, sequence = HEAD.unpack_from(body)
+            if last is not None and sequence != last + 1:
+                return
+            last = sequence
+            end += FRAME.size + length
+            yield Frame(kind, sequence, memoryview(body)[HEAD.size :], end)
 
 
 def read_runs(path: Path, format: Format) -> Iterator[FrameRun]:
-    """Yield the same records as `read_frames`, those of one kind and length together."""
+    """Yield the same records as `read_frames`, those of one kind and length together.
+
+    This is slower if most records differ in length.
+    """
     with open_regular(path) as file:
         check_format(file, path, format)
         end = file.tell()

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from farm.experiment.state.journal import FORMAT as EXPERIMENTS
-from farm.storage.frames import Format, Record, read_frames
+from farm.storage.frames import Format, Record, read_frames, read_runs
 from farm.storage.journal import Journal
 from farm.sweep.file.journal import FORMAT as SWEEP
 
@@ -34,5 +34,7 @@ def write(path: Path, format: Format, records: list[Record]) -> list[int]:
 
 
 def read(path: Path, format: Format) -> list[Record]:
-    """Return the intact records of a journal."""
-    return [Record(frame.kind, bytes(frame.payload)) for frame in read_frames(path, format)]
+    """Return the intact records of a journal, which are the same one by one and together."""
+    found = list(read_frames(path, format))
+    assert [frame for run in read_runs(path, format) for frame in run.frames()] == found
+    return [Record(frame.kind, bytes(frame.payload)) for frame in found]
