@@ -189,6 +189,7 @@ class Farm:
         worker = self.transport._workers[WorkerId(name)]
         worker.resized(0)
         worker.line.close()
+        self.transport._patient_until = 0.0  # on a busy machine this process may have been away
         self.transport._give_up(worker)
 
     def submit(
