@@ -415,7 +415,7 @@ def named(client: str, end: str = "") -> Hints:
     return Hints(client=client, end=end)
 
 
-CancelCall = Callable[[], None]
+CancelCall = Callable[[], object]
 """Cancels a call; used when the client no longer waits for the answer."""
 
 

@@ -115,7 +115,8 @@ class Dispatcher(Listeners):
         self.stages = Stages(context, memory, expected, first_worker_s)
         self.offer("cancel", self.stages.cancel_waiting, changes=True)
         self.start_call, self.start_rows = self.stages.start_call, self.stages.start_rows
-        self.calls_open = self.stages.calls_open
+        self.more_rows, self.drop_rows = self.stages.feeder.more, self.stages.feeder.drop
+        self.cancel, self.calls_open = self.stages.cancel, self.stages.calls_open
         self.first_worker = self.stages.tasks.first_worker
         self.on_joined.append(self.first_worker.joined)
         self.on_left.append(self.first_worker.left)
@@ -143,18 +144,6 @@ class Dispatcher(Listeners):
         except asyncio.CancelledError:
             self.cancel(task_id)
             raise
-
-    def more_rows(self, rows: TaskId) -> None:
-        """Report that more rows of a `start_rows` request may be open now."""
-        self.stages.feeder.more(rows)
-
-    def drop_rows(self, rows: TaskId) -> None:
-        """Cancel the parts of a `start_rows` request of which no row is wanted any more."""
-        self.stages.feeder.drop(rows)
-
-    def cancel(self, task_id: TaskId) -> None:
-        """Cancel a call: its `on_done` will not be called."""
-        self.stages.cancel(task_id)
 
     def models(self) -> Mapping[str, ModelInfo]:
         """Return the served models with their descriptions for the empty config."""
