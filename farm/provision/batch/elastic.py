@@ -35,6 +35,7 @@ from farm.provision.batch.standing import (
     kind_row,
     kinds_with,
     starts_in,
+    tell,
 )
 from farm.provision.batch.system import BatchError, BatchSystem, SubmissionRefused
 from farm.provision.batch.watch import JobWatch
@@ -113,18 +114,11 @@ class Elastic(Expectation):
             self._jobs,
             self._errands,
             is_known=earlier is not None,
+            dispatcher=dispatcher,
             changed=self._process,
-            no_word=functools.partial(dispatcher.note, f"no word from {self._system.title}", ""),
         )
         self._dispatcher = dispatcher
-        self._releases = Releases(
-            self._system,
-            self._jobs,
-            self._errands,
-            soon=self._watch.soon,
-            note=dispatcher.note,
-            tell=self._tell,
-        )
+        self._releases = Releases(self._system, self._jobs, self._errands, self._watch, dispatcher)
         for kind in self._kinds.values():
             known = restart_state.models(kind.settings)
             if known is not None:
@@ -199,7 +193,7 @@ class Elastic(Expectation):
 
     def _kind_serves(self, change: Change, workers: Sequence[dict[str, Any]]) -> None:
         job = change.job
-        self._tell(change.event, job, change.text)
+        tell(self._dispatcher, change.event, job, change.text)
         kind = self._kinds.get(job.kind)
         if kind is None:
             return
@@ -265,7 +259,8 @@ class Elastic(Expectation):
             self._jobs.in_doubt(job, self._clock())
             if job.phase is UNSURE:
                 kind.submission(f"unsure: {error}")
-                self._tell("unsure", job, f"{error}; farm looks for the job by its name")
+                text = f"{error}; farm looks for the job by its name"
+                tell(self._dispatcher, "unsure", job, text)
             return False
         finally:
             self._watch.soon()
@@ -275,7 +270,7 @@ class Elastic(Expectation):
         self._save()
         kind.submission("")
         if is_new and job.phase.has_id:
-            self._tell("submitted", job, "")
+            tell(self._dispatcher, "submitted", job, "")
         return True
 
     def _refused(self, kind: KindState, text: str) -> None:
@@ -327,7 +322,7 @@ class Elastic(Expectation):
                 work = functools.partial(self._ended, change)
                 self._errands.begin(f"end of job {change.job.key}", work)
             else:
-                self._tell(change.event, change.job, change.text)
+                tell(self._dispatcher, change.event, change.job, change.text)
                 kind = self._kinds.get(change.job.kind)
                 if change.before is UNSURE and kind is not None:
                     kind.submission("")
@@ -339,17 +334,14 @@ class Elastic(Expectation):
         crashed = row is not None and row.crashed
         in_vain = not change.before.has_served and not (row is not None and row.taken)
         if change.before.was_let_go or not (crashed or in_vain):
-            self._tell("ended", job, text)
+            tell(self._dispatcher, "ended", job, text)
             return
         if kind is not None:
             kind.policy.failed(self._clock())
         text += await asyncio.to_thread(last_words, self._folder / f"{job.id}.out")
         if kind is not None:
             kind.job_failed(f"job {job.id}: {text}")
-        self._tell("failed", job, text)
-
-    def _tell(self, event: str, job: FarmJob, text: str) -> None:
-        self._dispatcher.note(event, f"job {job.key}", f"{job.kind}: {text}" if text else job.kind)
+        tell(self._dispatcher, "failed", job, text)
 
     # The end
 
@@ -408,7 +400,7 @@ class Elastic(Expectation):
         for job in todo:
             if not job.phase.was_let_go:
                 job.goes_on(ON_LET_GO, now)
-                self._tell("cancelled", job, "the farm stops")
+                tell(self._dispatcher, "cancelled", job, "the farm stops")
         self._releases.command("cancel", todo)
         for job in self._jobs.submissions.values():
             if job.phase is UNSURE:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.job_phases import PENDING
 from farm.provision.batch.jobs import ON_CANCELLED, ON_LET_GO, Jobs
+from farm.provision.batch.standing import tell
 from farm.provision.batch.system import BatchError, BatchSystem, Stand
+from farm.provision.batch.watch import JobWatch
 
 DRAIN_S = 60.0
 """A job that was asked to drain and has no calls in flight is cancelled after this time, unless the
@@ -22,29 +25,22 @@ CANCEL_AGAIN_S = 10.0
 
 
 class Releases:
-    """Asks a batch system to end jobs of a farm; its commands run as errands.
-
-    soon: has the jobs listed soon; note: adds a line to the farm's events; tell: adds one about a
-    job.
-    """
+    """Asks a batch system to end jobs of a farm; its commands run as errands."""
 
     def __init__(
         self,
         system: BatchSystem,
         jobs: Jobs,
         errands: Errands,
-        *,
-        soon: Callable[[], None],
-        note: Callable[[str, str, str], None],
-        tell: Callable[[str, FarmJob, str], None],
+        watch: JobWatch,
+        dispatcher: Dispatcher,
     ) -> None:
         self._system = system
         self._jobs = jobs
         self._errands = errands
+        self._watch = watch
+        self._dispatcher = dispatcher
         self._clock = asyncio.get_running_loop().time
-        self._soon = soon
-        self._note = note
-        self._tell = tell
 
     def let_go(self, jobs: Sequence[FarmJob], why: str) -> None:
         """Release jobs: drain those that have started, cancel the pending ones."""
@@ -54,10 +50,10 @@ class Releases:
         begun = [job for job in jobs if job.phase is not PENDING]
         for job in pending:
             job.goes_on(ON_CANCELLED, now)
-            self._tell("cancelled", job, why)
+            tell(self._dispatcher, "cancelled", job, why)
         for job in begun:
             job.goes_on(ON_LET_GO, now)
-            self._tell("let go", job, why)
+            tell(self._dispatcher, "let go", job, why)
         self.command("drain", begun)
         self.command("cancel", pending)
 
@@ -75,7 +71,7 @@ class Releases:
         ]
         for job in late:
             job.goes_on(ON_CANCELLED, now)
-            self._tell("cancelled", job, f"it did not end within {DRAIN_S:.0f} s")
+            tell(self._dispatcher, "cancelled", job, f"it did not end within {DRAIN_S:.0f} s")
         self.command("cancel", late)
 
     def command(self, verb: Literal["drain", "cancel"], jobs: Sequence[FarmJob]) -> None:
@@ -89,11 +85,11 @@ class Releases:
 
     async def _run_command(self, verb: Literal["drain", "cancel"], jobs: Sequence[FarmJob]) -> None:
         ids = [job.id for job in jobs]
-        self._soon()
+        self._watch.soon()
         try:
             await (self._system.cancel(ids) if verb == "cancel" else self._system.drain(ids))
         except BatchError as error:
-            self._note("cancel fails", ", ".join(f"job {i}" for i in ids), str(error))
+            self._dispatcher.note("cancel fails", ", ".join(f"job {i}" for i in ids), str(error))
             return
         if verb == "cancel":
             for job in jobs:

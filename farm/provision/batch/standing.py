@@ -177,3 +177,8 @@ def job_row(job: FarmJob, now: float) -> dict[str, Any]:
         "idle_s": None if job.idle_since is None else now - job.idle_since,
         "ends_in_s": job.ends_in_s,
     }
+
+
+def tell(dispatcher: Dispatcher, event: str, job: FarmJob, text: str) -> None:
+    """Add a line about a job to the farm's events."""
+    dispatcher.note(event, f"job {job.key}", f"{job.kind}: {text}" if text else job.kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import Change
 from farm.provision.batch.jobs import Jobs
@@ -34,8 +35,8 @@ class JobWatch:
         errands: Errands,
         *,
         is_known: bool,
+        dispatcher: Dispatcher,
         changed: Callable[[Iterable[Change]], None],
-        no_word: Callable[[str], None],
     ) -> None:
         self.is_known = is_known
         self.problem = ""
@@ -43,7 +44,7 @@ class JobWatch:
         self._jobs = jobs
         self._errands = errands
         self._changed = changed
-        self._no_word = no_word
+        self._dispatcher = dispatcher
         self._clock = asyncio.get_running_loop().time
         self._look_at = self._clock()
         self._look_every_s = FIRST_LOOK_S
@@ -79,7 +80,7 @@ class JobWatch:
             self._look_every_s = min(LOOK_GROWS * self._look_every_s, LONGEST_LOOK_S)
             self._look_at = self._clock() + self._look_every_s
         if problem and not self.problem:
-            self._no_word(problem)
+            self._dispatcher.note(f"no word from {self._system.title}", "", problem)
         self.problem = problem
         self._report(changes)
 

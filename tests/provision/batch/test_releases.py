@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from farm.provision.batch.errands import Errands
 from farm.provision.batch.farm_job import FarmJob
@@ -42,10 +43,12 @@ class Scene:
             self.system,
             self.jobs,
             Errands(),
-            soon=self._soon,
-            note=lambda event, subject, text: self.events.append((event, text)),
-            tell=lambda event, job, text: self.events.append((event, text)),
+            cast(Any, SimpleNamespace(soon=self._soon)),
+            cast(Any, SimpleNamespace(note=self._note)),
         )
+
+    def _note(self, event: str, subject: str, text: str) -> None:
+        self.events.append((event, text.removeprefix("small: ")))
 
     def _soon(self) -> None:
         self.looks += 1

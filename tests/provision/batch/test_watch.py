@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from farm.provision.batch.absence import ASK_AGAIN_S
 from farm.provision.batch.errands import Errands
@@ -51,9 +52,13 @@ class Scene:
             self.jobs,
             Errands(),
             is_known=is_known,
+            dispatcher=cast(Any, SimpleNamespace(note=self._note)),
             changed=self.changes.extend,
-            no_word=self.problems.append,
         )
+
+    def _note(self, event: str, subject: str, text: str) -> None:
+        assert (event, subject) == ("no word from SLURM", "")
+        self.problems.append(text)
 
     def add(self, job_id: str) -> None:
         self.jobs.remember(job_id, f"farm-ab-small+{job_id}", "small", 0.0)
