@@ -102,16 +102,17 @@ class Starter:
     def start(self, number: int, *, log: Path, restarts: int, loopback: bool) -> Child | None:
         """Start the process in place `number`; None: its parent still loads, try again later.
 
-        log, restarts: as for `environment_of`; loopback: as for `Group`. Raises OSError, and
+        log, restarts: as for `environments_of`; loopback: as for `Group`. Raises OSError, and
         WorldError for groups.
         """
         settings = self._settings
         arguments = arguments_of(settings, number)
-        environment = environment_of(
+        shared, own = environments_of(
             settings, number, log=log, supervisor=self._supervisor, restarts=restarts
         )
+        environment = shared | own
         if self._forks and (settings.count > 1 or self._starts > 0):
-            self._choose_parent(shared_environment(settings, environment))
+            self._choose_parent(shared)
             if self._parent is not None and not self._parent.ready:
                 return None
         self._starts += 1
@@ -193,39 +194,33 @@ def arguments_of(settings: WorkerSettings, number: int) -> list[str]:
     return arguments
 
 
-def shared_environment(settings: WorkerSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of `environment_of` that is the same for all places and restarts."""
-    own = {SEAT, STARTED_BY, SUPERVISOR, SEATS, RESTARTS, LOG}
-    if settings.devices:
-        own.add("CUDA_VISIBLE_DEVICES")
-    return {name: value for name, value in environment.items() if name not in own}
-
-
-def environment_of(
+def environments_of(
     settings: WorkerSettings, number: int, *, log: Path, supervisor: str, restarts: int
-) -> dict[str, str]:
-    """Return the environment of the process in place `number`.
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the environment of all places and restarts, and what is added for place `number`.
 
     log: the file of its output, which the farm can read if it is in the run folder. supervisor: the
     name under which the farm reaches this one. restarts: earlier processes in the same place.
     """
-    environment = dict(os.environ)
+    is_known = settings.logs.resolve() == settings.connect.parent.resolve() / "logs"
+    own = {
+        SEAT: str(number),
+        STARTED_BY: settings.started_by,
+        SUPERVISOR: supervisor,
+        SEATS: str(settings.count),
+        RESTARTS: str(restarts),
+        LOG: log.name if is_known else "",
+    }
+    if settings.devices:
+        own["CUDA_VISIBLE_DEVICES"] = settings.devices[number % len(settings.devices)]
+    shared = {name: value for name, value in os.environ.items() if name not in own}
     if settings.launch is None:
         # A model's own srun takes no request from the step of this supervisor, one task on a node.
-        environment = {name: v for name, v in environment.items() if not STEP_SIZES.match(name)}
+        shared = {name: value for name, value in shared.items() if not STEP_SIZES.match(name)}
     processes = settings.count * (settings.launch.ranks if settings.launch else 1)
     threads = settings.cpus or max(1, cpus_here() // processes)
-    environment.setdefault("OMP_NUM_THREADS", str(threads))
-    environment.setdefault("NPROC", environment["OMP_NUM_THREADS"])  # read by JAX
+    shared.setdefault("OMP_NUM_THREADS", str(threads))
+    shared.setdefault("NPROC", shared["OMP_NUM_THREADS"])  # read by JAX
     if settings.log_format is not None:
-        environment[LOG_FORMAT] = settings.log_format
-    environment[SEAT] = str(number)
-    environment[STARTED_BY] = settings.started_by
-    environment[SUPERVISOR] = supervisor
-    environment[SEATS] = str(settings.count)
-    environment[RESTARTS] = str(restarts)
-    is_known = settings.logs.resolve() == settings.connect.parent.resolve() / "logs"
-    environment[LOG] = log.name if is_known else ""
-    if settings.devices:
-        environment["CUDA_VISIBLE_DEVICES"] = settings.devices[number % len(settings.devices)]
-    return environment
+        shared[LOG_FORMAT] = settings.log_format
+    return shared, own

@@ -11,7 +11,7 @@ import pytest
 
 from farm.provision.batch.allocation import labels
 from farm.provision.local.group import Launch
-from farm.provision.local.starter import WorkerSettings, arguments_of, environment_of
+from farm.provision.local.starter import WorkerSettings, arguments_of, environments_of
 
 RUN = Path("/run/farm")
 
@@ -19,6 +19,12 @@ RUN = Path("/run/farm")
 def settings(**more: Any) -> WorkerSettings:
     plain = WorkerSettings(["m.py"], 2, connect=RUN / "workers.json", logs=RUN / "logs")
     return replace(plain, **more)
+
+
+def environment_of(settings: WorkerSettings, number: int, **more: Any) -> dict[str, str]:
+    shared, own = environments_of(settings, number, **more)
+    assert shared.keys().isdisjoint(own)
+    return shared | own
 
 
 def test_arguments_name_models_and_the_farm() -> None:
