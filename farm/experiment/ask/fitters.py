@@ -175,11 +175,6 @@ class Fitter:
         return in_words(code, out_of_memory=code == -signal.SIGKILL)
 
 
-def is_quick(work: Work) -> bool:
-    """Whether the work needs no surrogate, and so none of its libraries."""
-    return not needs_surrogate(work)
-
-
 class Fitters:
     """Does the work of experiments: quick work in a thread, the rest in processes."""
 
@@ -210,7 +205,7 @@ class Fitters:
 
         Work of one experiment runs in sequence in its process. Cancelling work ends that process.
         """
-        if not self._in_processes and is_quick(work):
+        if not self._in_processes and not needs_surrogate(work):
             result = await asyncio.to_thread(outcome, work)
         else:
             async with self._turns[number], self._places:

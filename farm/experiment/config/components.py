@@ -7,6 +7,7 @@ alias declared by `class = Name`, and then in [common].
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from farm.errors import InvalidInput, UnsupportedFeature, shortened
@@ -108,16 +109,14 @@ OBJECTIVES = Classes(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Components:
     """Reads the components of one config and appends warnings about them to `warnings`."""
 
-    def __init__(
-        self, document: Document, outcomes: Sequence[Outcome], stimuli: int, warnings: list[str]
-    ) -> None:
-        self.document = document
-        self.outcomes = tuple(outcomes)
-        self.stimuli = stimuli
-        self.warnings = warnings
+    document: Document
+    outcomes: Sequence[Outcome]
+    stimuli: int
+    warnings: list[str]
 
     def surrogate(self, strategy: Section) -> Surrogate | None:
         """Return the surrogate of a strategy, or None. Raises FarmError."""

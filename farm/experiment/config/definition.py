@@ -187,8 +187,3 @@ class Config:
     sections: Mapping[str, Options] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     farm: Options | None = None
-
-    @property
-    def free(self) -> tuple[Parameter, ...]:
-        """The parameters that are coordinates: all except the fixed ones."""
-        return tuple(p for p in self.parameters if p.kind is not ParameterKind.FIXED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -32,10 +32,11 @@ from farm.experiment.config import options
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, Parameter, ParameterKind
 from farm.experiment.config.ini import FARM, Section
 from farm.experiment.config.option_table import number_of
+from farm.experiment.config.space import WHOLE
 from farm.expression import Expression
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import Binding, bind
-from farm.sweep.space.parameters import Choice, Distribution, Integer, Uniform
+from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Uniform
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +252,7 @@ def _binding(model: EvaluatedModel, info: ModelInfo) -> tuple[Binding, tuple[tup
         elif by_name[given].kind is ParameterKind.FIXED:
             fixes[name] = _plain(by_name[given].value)
         else:
-            spreads[name] = spread = _spread(by_name[given])
+            spreads[name] = spread = spread_of(by_name[given])
             source_of[id(spread)] = given
     try:
         expected = f"expected [{FARM}] input.<input>"
@@ -314,13 +315,14 @@ def _plain(value: float | str | None) -> float | str | None:
     return int(value) if isinstance(value, float) and value == int(value) else value
 
 
-def _spread(parameter: Parameter) -> Distribution:
-    """Return a distinct distribution for each parameter, which the binding passes through."""
-    match parameter.kind:
-        case ParameterKind.INTEGER | ParameterKind.BINARY:
-            return Integer(int(parameter.lower), int(parameter.upper))
-        case ParameterKind.CATEGORICAL:
-            return Choice(tuple(float(i) for i in range(len(parameter.choices))))
+def spread_of(parameter: Parameter) -> Distribution:
+    """Return the distribution that a sweep would have for a parameter, a new object each time."""
+    if parameter.kind is ParameterKind.FIXED:
+        return Choice((float(parameter.value or 0.0),))
+    if parameter.kind in WHOLE:
+        return Integer(int(parameter.lower), int(parameter.upper))
+    if parameter.log_scale and parameter.lower > 0:
+        return Log(parameter.lower, parameter.upper)
     return Uniform(parameter.lower, parameter.upper)
 
 
@@ -359,12 +361,14 @@ def _default_output(outcome: Outcome, model: EvaluatedModel, info: ModelInfo, pl
 
 
 def _output_values(tensors: tuple[TensorInfo, ...], arrays: tuple[Array, ...]) -> dict[str, Array]:
-    """Return outputs by name, and by position as out0, out1; a name takes precedence."""
-    values: dict[str, Array] = {}
-    for i, (tensor, array) in enumerate(zip(tensors, arrays, strict=True)):
-        values.setdefault(f"out{i}", np.reshape(array, tensor.shape))
-    named = {t.name: values[f"out{i}"] for i, t in reversed(list(enumerate(tensors)))}
-    return {**values, **named}
+    shaped = [np.reshape(a, t.shape) for a, t in zip(arrays, tensors, strict=True)]
+    return {name: shaped[i] for name, i in output_places(tensors).items()}
+
+
+def output_places(tensors: Sequence[TensorInfo]) -> dict[str, int]:
+    """Return outputs by position as out0, out1, and by name; a name takes precedence."""
+    by_position = {f"out{i}": i for i in range(len(tensors))}
+    return by_position | {t.name: i for i, t in reversed(list(enumerate(tensors)))}
 
 
 def _single(value: Any) -> Any:

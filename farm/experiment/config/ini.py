@@ -132,8 +132,9 @@ def read_list(text: str) -> Nested:
         position = match.end()
         if done and (word.strip() or mark in "[('\""):
             raise ValueError("a ',' is missing between two items")
-        if mark in "[(" and word:
-            position = 1 + _found("]" if mark == "[" else ")", text, position)
+        if word and mark in "[('\"":
+            if mark in "[(":
+                position = 1 + _found("]" if mark == "[" else ")", text, position)
             word += text[start:position]
         elif mark in "[(":
             if len(stack) > DEEPEST_LIST:
@@ -141,8 +142,6 @@ def read_list(text: str) -> Nested:
             inner: list[Nested] = []
             stack[-1].append(inner)
             stack.append(inner)
-        elif mark in "\"'" and word:
-            word += mark
         elif mark in "\"'":
             position = 1 + _found(mark, text, position)
             stack[-1].append(text[start + 1 : position - 1])
@@ -184,20 +183,15 @@ def first_repeated(names: Sequence[str]) -> str | None:
     return None
 
 
-class _IniParser(configparser.RawConfigParser):
-    """Leaves option names unchanged; `_plain_names` converts them."""
-
-    def optionxform(self, optionstr: str) -> str:
-        return optionstr
-
-
 def _from_ini(text: str) -> dict[str, dict[str, str]]:
-    parser = _IniParser(
+    parser = configparser.RawConfigParser(
         default_section="",  # no header produces this name: [common] is read like other sections
         inline_comment_prefixes=("#",),
         allow_no_value=True,
         empty_lines_in_values=False,
     )
+    # `_plain_names` converts the names. The documentation of configparser sets it like this.
+    parser.optionxform = str  # type: ignore[method-assign, assignment]
     try:
         parser.read_string(_BLANKS.sub(" " * LONGEST_BLANK, text.removeprefix("\ufeff")))
     except configparser.MissingSectionHeaderError as error:

@@ -173,7 +173,7 @@ def _outcome_kinds(common: Section) -> list[OutcomeKind]:
 
 
 def _strategy(section: Section, components: Components, space: Space) -> Strategy:
-    components.warnings += options.STRATEGY.older_spellings(section)
+    components.warnings.extend(options.STRATEGY.older_spellings(section))
     rules = options.STRATEGY.read_all(section)
     surrogate = components.surrogate(section)
     generator = components.generator(section, surrogate)

@@ -220,20 +220,16 @@ class ClosedLoop:
         await self._look()
         options = self._options
 
-        def running(experiment: Experiment) -> list[Event]:
-            return [
-                RunState(
-                    experiment=experiment.number,
-                    time=time.time(),
-                    phase=RunPhase.RUNNING,
-                    in_flight=options.in_flight,
-                    budget=options.budget,
-                    version=self._info.version,
-                    job=options.job,
-                )
-            ]
-
-        await self._journal.record(running)
+        running = RunState(
+            experiment=self._journal.number,
+            time=time.time(),
+            phase=RunPhase.RUNNING,
+            in_flight=options.in_flight,
+            budget=options.budget,
+            version=self._info.version,
+            job=options.job,
+        )
+        await self._journal.record(lambda e: [running])
 
     async def go(self) -> LoopProgress:
         """Run until the experiment is finished, the budget is spent, or the loop is paused."""

@@ -18,7 +18,11 @@ import numpy as np
 from farm.call import Array, ModelInfo, Result, TensorInfo
 from farm.errors import FarmError, InvalidInput, InvalidOutput
 from farm.experiment.config.definition import Config
-from farm.experiment.config.evaluated_model import EvaluatedModel, read_evaluated_model
+from farm.experiment.config.evaluated_model import (
+    EvaluatedModel,
+    output_places,
+    read_evaluated_model,
+)
 from farm.experiment.config.reader import read_config
 from farm.expression import Expression
 from farm.sweep.design.plan import Column, Plan
@@ -153,7 +157,7 @@ def _of_outputs(
 ) -> Callable[[Array], list[Sequence[float] | str]]:
     """Return the outcomes of points from the outputs in a file. Raises InvalidInput."""
     expressions = model.bound(info).expressions
-    positions = _positions(info)
+    positions = output_places(info.outputs)
     needed = {positions[name] for e in expressions.values() for name in e.names}
     places = _places("outputs", plan.info.outputs, info.outputs)
     if any(places[i] is None for i in needed):
@@ -182,12 +186,6 @@ def _of_outputs(
         return found
 
     return outcomes
-
-
-def _positions(info: ModelInfo) -> dict[str, int]:
-    """Return the output that each name in an expression means; a name precedes a position."""
-    by_position = {f"out{i}": i for i in range(len(info.outputs))}
-    return by_position | {t.name: i for i, t in reversed(list(enumerate(info.outputs)))}
 
 
 def _output_column(plan: Plan, output: int) -> Column:
@@ -262,7 +260,7 @@ def _of_trials(
 
 def _meaning(expression: Expression, info: ModelInfo) -> str:
     """Return a text that is the same for expressions that differ in spaces or names only."""
-    positions = _positions(info)
+    positions = output_places(info.outputs)
     tree = ast.parse(expression.text, mode="eval")
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in positions:

@@ -15,6 +15,7 @@ import numpy as np
 from farm.call import Array, ModelInfo, TensorInfo
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
+from farm.experiment.config.evaluated_model import spread_of
 from farm.experiment.config.space import WHOLE, Space
 from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
 from farm.sweep.design.plan import Plan
@@ -22,7 +23,6 @@ from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.space import binding
-from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Uniform
 
 STATUS = {
     TrialOutcome.PENDING: PointStatus.PENDING,
@@ -152,7 +152,7 @@ def _plan(record: ExperimentRecord, provenance: dict[str, str]) -> Plan:
         ),
         parameters=tuple(
             binding.BoundParameter(
-                column, _spread(parameter), input=i, whole=parameter.kind in WHOLE
+                column, spread_of(parameter), input=i, whole=parameter.kind in WHOLE
             )
             for i, (column, parameter, _) in enumerate(columns)
         ),
@@ -164,17 +164,6 @@ def _plan(record: ExperimentRecord, provenance: dict[str, str]) -> Plan:
         title=name,
         provenance=provenance | {key: text for key, text in texts.items() if text},
     )
-
-
-def _spread(parameter: Parameter) -> Distribution:
-    """Return the distribution that a sweep would have for the parameter."""
-    if parameter.kind is ParameterKind.FIXED:
-        return Choice((float(parameter.value or 0.0),))
-    if parameter.kind in WHOLE:
-        return Integer(math.floor(parameter.lower), math.floor(parameter.upper))
-    if parameter.log_scale and parameter.lower > 0:
-        return Log(parameter.lower, parameter.upper)
-    return Uniform(parameter.lower, parameter.upper)
 
 
 def _row(number: int, trial: Trial, store: Store) -> Row:

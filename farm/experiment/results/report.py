@@ -216,7 +216,7 @@ def _surrogate(
     if strategy is None or experiment.config.stimuli != 1 or not experiment.has_data(strategy):
         return None, ""
     data = experiment.data(strategy)
-    if len(experiment.config.free) > 2:
+    if experiment.space.dimensions > 2:
         return None, ""
 
     def at(points: Array) -> tuple[Array, Array]:

@@ -109,22 +109,19 @@ class Told(Event):
         count = len(self.points)
         if count <= most:
             return (self,) if count else ()
-        return tuple([self._piece(first, first + most) for first in range(0, count, most)])
+        return tuple([self._piece(slice(first, first + most)) for first in range(0, count, most)])
 
-    def _piece(self, first: int, end: int) -> Told:
-        extra = {
-            key: value[first:end]
-            if isinstance(value, list) and len(value) == len(self.ids)
-            else value
+    def extra_of(self, place: int | slice) -> dict[str, Any]:
+        """Return the extra values of some trials: lists with an entry per trial are split."""
+        count = len(self.ids)
+        return {
+            key: value[place] if isinstance(value, list) and len(value) == count else value
             for key, value in self.extra.items()
         }
-        return replace(
-            self,
-            points=self.points[first:end],
-            outcomes=self.outcomes[first:end],
-            ids=self.ids[first:end],
-            extra=extra,
-        )
+
+    def _piece(self, part: slice) -> Told:
+        points, outcomes, ids = self.points[part], self.outcomes[part], self.ids[part]
+        return replace(self, points=points, outcomes=outcomes, ids=ids, extra=self.extra_of(part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -118,7 +118,7 @@ def _trials(events: Iterable[Event]) -> list[Trial]:
                         outcome=TrialOutcome.TOLD,
                         told_at=event.time,
                         values=event.outcomes[k],
-                        extra=_of_trial(event, k),
+                        extra=event.extra_of(k),
                         modelled=bool(modelled[k]),
                     )
             case Failed():
@@ -134,12 +134,3 @@ def _trials(events: Iterable[Event]) -> list[Trial]:
                 for id in event.ids:
                     settle(places.get(id), outcome=TrialOutcome.RELEASED)
     return trials
-
-
-def _of_trial(event: Told, k: int) -> dict[str, Any]:
-    """Return the extra values of one trial: lists with an entry per trial are split."""
-    count = len(event.ids)
-    return {
-        key: value[k] if isinstance(value, list) and len(value) == count else value
-        for key, value in event.extra.items()
-    }

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from farm.errors import InvalidInput, Unavailable
-from farm.experiment.ask.execute import execute
-from farm.experiment.ask.fitters import Fitters, is_quick
+from farm.experiment.ask.execute import execute, needs_surrogate
+from farm.experiment.ask.fitters import Fitters
 from farm.experiment.config.reader import read_config
 from farm.experiment.config.work import Data, Generate, Generated, Query, QueryKind, Work
 from tests.support.coroutines import LIMIT_S, on_loop, until, wait_until
@@ -95,7 +95,7 @@ async def test_what_is_quick_needs_no_process() -> None:
 
 
 def test_what_is_quick() -> None:
-    assert is_quick(ask(1))
+    assert not needs_surrogate(ask(1))
     model = {"generator": "OptimizeAcqfGenerator", "acqf": "qUpperConfidenceBound"}
     config = read_config(
         {
@@ -110,8 +110,8 @@ def test_what_is_quick() -> None:
         }
     )
     work = Generate(config, 0, 1, 0, NONE, np.empty((0, 1, 1)))
-    assert not is_quick(work)
-    assert is_quick(Generate(config, 0, 1, 0, NONE, np.empty((0, 1, 1)), filler=True))
+    assert needs_surrogate(work)
+    assert not needs_surrogate(Generate(config, 0, 1, 0, NONE, np.empty((0, 1, 1)), filler=True))
 
 
 def test_a_sequence_that_ends_by_its_surrogate_is_not_quick_once_there_is_data() -> None:
@@ -124,8 +124,8 @@ def test_a_sequence_that_ends_by_its_surrogate_is_not_quick_once_there_is_data()
         (data, told, True),
     ):
         work = Generate(read_config(sections), 0, 1, 0, known, np.empty((0, 1, 2)))
-        assert is_quick(work) is quick
-    assert is_quick(Generate(read_config(measured), 0, 1, 0, told, NONE.x, filler=True))
+        assert needs_surrogate(work) is not quick
+    assert not needs_surrogate(Generate(read_config(measured), 0, 1, 0, told, NONE.x, filler=True))
 
 
 @on_loop

@@ -22,6 +22,7 @@ from farm.experiment.config.definition import (
     ParameterKind,
 )
 from farm.experiment.config.reader import LONGEST_ERROR, read_config
+from farm.experiment.config.space import Space
 
 PLAIN = """
 [common]
@@ -135,7 +136,7 @@ def test_types_of_parameters() -> None:
             "choice", ParameterKind.CATEGORICAL, 0.0, 2.0, choices=("red", "dark, green", "blue")
         ),
     )
-    assert [p.name for p in config.free] == ["c", "l", "n", "flag", "choice"]
+    assert [p.name for p in Space.of(config).free] == ["c", "l", "n", "flag", "choice"]
 
 
 def test_bounds_of_all_parameters_together() -> None:

@@ -18,6 +18,7 @@ from farm.experiment.config.definition import (
     Strategy,
     Surrogate,
 )
+from farm.experiment.config.space import Space
 from farm.experiment.config.work import Data, Generate
 
 REGRESSION = "GPRegressionModel"
@@ -72,13 +73,13 @@ def ask(
 ) -> Generate:
     """Return work for the only strategy."""
     if pending is None:
-        pending = np.empty((0, config.stimuli, len(config.free)))
+        pending = np.empty((0, config.stimuli, Space.of(config).dimensions))
     return Generate(config, 0, count, asked, known, pending, fixed or {}, seed)
 
 
 def spread(config: Config, count: int, seed: int = 0) -> Array:
     """Return Sobol points (count, d) within the bounds, not rounded."""
-    free = config.free
+    free = Space.of(config).free
     unit = sobol(len(free), count, seed)
     scaled: Array = qmc.scale(unit, [p.lower for p in free], [p.upper for p in free])
     return scaled

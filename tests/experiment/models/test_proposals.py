@@ -107,7 +107,7 @@ def test_four_asks_without_a_tell_are_four_points() -> None:
         for asked in range(4):
             work = ask(which, data(x, truth(x)), asked=asked, pending=flying)
             flying = np.concatenate([flying, generate(work).points])
-        widths = np.array([p.upper - p.lower for p in which.free])
+        widths = np.array([p.upper - p.lower for p in Space.of(which).free])
         gaps = [
             np.linalg.norm((flying[i] - flying[j]) / widths) for i in range(4) for j in range(i)
         ]
