@@ -18,7 +18,7 @@ from farm.call import Array
 from farm.errors import InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, ParameterKind
 from farm.experiment.config.option_table import number_of
-from farm.experiment.config.space import WHOLE, Space
+from farm.experiment.config.space import Space
 from farm.experiment.config.work import Answered, Query, QueryKind
 from farm.experiment.state.experiment import Experiment
 from farm.expression import is_number
@@ -92,23 +92,6 @@ def flag(message: Mapping[str, Any], key: str, default: bool) -> bool:
         if str(value).lower() in words:
             return truth
     raise InvalidInput(f"{key!r} is {shown(value)}; expected true or false")
-
-
-def held(space: Space, values: Any, where: str) -> dict[str, float]:
-    """Return the coordinates to hold constant, by parameter name. Raises InvalidInput."""
-    fixed = space.held(values, where)
-    for parameter in space.free:
-        value = fixed.get(parameter.name)
-        if value is None:
-            continue
-        whole = parameter.kind in WHOLE
-        if not parameter.lower <= value <= parameter.upper or (whole and not value.is_integer()):
-            raise InvalidInput(
-                f"{where} holds {parameter.name!r} at {value:g}; expected a "
-                f"{'whole number' if whole else 'value'} from {parameter.lower:g} to "
-                f"{parameter.upper:g}"
-            )
-    return fixed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +209,7 @@ def read_query(experiment: Experiment, message: Mapping[str, Any]) -> Query:
         data=experiment.data(strategy),
         x=_x(space, message.get("x")) if kind is QueryKind.PREDICTION else None,
         y=_y(config, message) if kind is QueryKind.INVERSE else None,
-        constraints=held(space, message.get("constraints"), "constraints"),
+        constraints=space.held(message.get("constraints"), "constraints"),
         probability=probability,
         max_time_s=_max_time(message.get("max_time")),
         seed=experiment.seed,

@@ -241,7 +241,7 @@ def _ask(experiment: Experiment, message: Mapping[str, Any], now: float) -> Step
     most = min(MAX_POINTS, MAX_NUMBERS // (config.stimuli * len(config.parameters)))
     count = messages.whole_number(message, "num_points", least=0, most=most)
     count = 1 if count is None else count
-    fixed = messages.held(experiment.space, message.get("fixed_pars"), "fixed_pars")
+    fixed = experiment.space.held(message.get("fixed_pars"), "fixed_pars")
     if count == 0:
         answer = _points_answer(experiment, experiment.space.empty(), experiment.finished)
         return Step(answer=answer)
@@ -262,7 +262,7 @@ def _ask(experiment: Experiment, message: Mapping[str, Any], now: float) -> Step
 
 def asked_event(experiment: Experiment, work: Generate, result: Generated, now: float) -> Asked:
     """Return the event that records the points of this work as handed out."""
-    first = experiment.next_id
+    first = experiment.asked
     return Asked(
         experiment=experiment.number,
         time=now,

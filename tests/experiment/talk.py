@@ -120,7 +120,7 @@ def state(experiment: Experiment) -> dict[str, Any]:
         "snapshot": experiment.snapshot(),
         "pending": {id: (point.tolist(), time) for id, (point, time) in experiment.pending.items()},
         "data": [(d.x.tolist(), d.y.tolist(), d.fit_to) for d in data],
-        "next": (experiment.next_id, experiment.generate(1).strategy, experiment.generate(1).asked),
+        "next": (experiment.asked, experiment.generate(1).strategy, experiment.generate(1).asked),
         "filler": experiment.generate(1, filler=True).asked,
     }
 

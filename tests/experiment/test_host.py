@@ -384,7 +384,7 @@ def test_events_from_inside(path: Path) -> None:
 
         def asked(experiment: Experiment, points: np.ndarray[Any, Any]) -> Sequence[Event]:
             return [
-                Asked(experiment=0, time=1.0, points=points, ids=(experiment.next_id,), strategy=0),
+                Asked(experiment=0, time=1.0, points=points, ids=(experiment.asked,), strategy=0),
                 Finished(experiment=0, time=1.0, strategy=0),
             ]
 

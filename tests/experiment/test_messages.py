@@ -109,16 +109,16 @@ def test_held_coordinates_are_within_bounds_and_in_the_users_words() -> None:
             Parameter("flag", ParameterKind.BINARY),
         ]
     )
-    assert messages.held(space, {"n": "4.0", "flag": True}, "") == {"n": 4.0, "flag": 1.0}
-    assert messages.held(space, {"x": [2], "shape": "flat", "k": "blue"}, "constraints") == {
+    assert space.held({"n": "4.0", "flag": True}, "") == {"n": 4.0, "flag": 1.0}
+    assert space.held({"x": [2], "shape": "flat", "k": "blue"}, "constraints") == {
         "x": 2.0,
         "shape": 1.0,
     }
-    assert messages.held(space, {"2": ["round"], "0": "10"}, "constraints") == {
+    assert space.held({"2": ["round"], "0": "10"}, "constraints") == {
         "x": 10.0,
         "shape": 0.0,
     }
-    assert messages.held(space, None, "constraints") == {}
+    assert space.held(None, "constraints") == {}
     for values, says in (
         ({"x": 10.5}, "constraints holds 'x' at 10.5; expected a value from 0 to 10"),
         ({"k": "red"}, "constraints holds 'k' at 'red', but it is fixed at 'blue'"),
@@ -128,7 +128,7 @@ def test_held_coordinates_are_within_bounds_and_in_the_users_words() -> None:
         ({"flag": 0.5}, "constraints holds 'flag' at 0.5; expected a whole number from 0 to 1"),
     ):
         with pytest.raises(InvalidInput, match=says):
-            messages.held(space, values, "constraints")
+            space.held(values, "constraints")
 
 
 @pytest.mark.parametrize(

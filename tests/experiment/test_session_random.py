@@ -108,7 +108,7 @@ class Conversations(RuleBasedStateMachine):
         if count:
             self.advance()
         expected = min(count, 4 - self.asks + self.fillers) if self.index == 1 else count
-        before, index = self.talk.current.next_id, self.talk.current.strategy_index
+        before, index = self.talk.current.asked, self.talk.current.strategy_index
         answer = self.talk.say("ask", {"num_points": count})
         assert answer["num_points"] == expected
         if self.index != index:

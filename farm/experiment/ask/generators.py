@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from farm.call import Array
+from farm.errors import InvalidInput
 from farm.experiment.config.definition import POINT_LISTS, Config, Generator, GeneratorKind
 from farm.experiment.config.ini import Section
 from farm.experiment.config.options import GENERATOR, LARGEST_BLOCK, SMALLEST_BLOCK
-from farm.experiment.config.point_list import PointList, check_held, read_point_list
+from farm.experiment.config.point_list import PointList, read_point_list
 from farm.experiment.config.space import Space
 from farm.experiment.config.work import Generate, Generated
 
@@ -35,7 +36,10 @@ def generate_model_free(work: Generate) -> Generated:
         return Generated(space.hold(space.from_unit(unit), work.fixed))
     seed = _seed(generator, work)
     if generator.kind in POINT_LISTS:
-        check_held(generator, work.fixed)
+        if work.fixed:
+            raise InvalidInput(
+                f"fixed_pars cannot be held: {generator.name} gives the points of its list"
+            )
         listed = _in_order(read_point_list(generator, space), space, seed)
         return Generated(listed[work.asked : work.asked + work.count])
     if generator.kind == GeneratorKind.RANDOM:

@@ -80,10 +80,6 @@ class Document:
     text: str
     own: Mapping[str, Mapping[str, str]]
 
-    def has(self, name: str) -> bool:
-        """Whether a section of this name exists."""
-        return name in self.own
-
     def section(self, name: str) -> Section:
         """Return the section of this name; a missing one has only the options of [common]."""
         own = self.own.get(name, {})

@@ -131,11 +131,3 @@ def outside(listed: PointList, space: Space) -> int:
     """Return the number of listed points with a coordinate outside the bounds."""
     beyond = (listed.points < space.lower) | (listed.points > space.upper)
     return int(np.any(beyond, axis=(1, 2)).sum())
-
-
-def check_held(generator: Generator, fixed: object) -> None:
-    """Raise InvalidInput if coordinates of listed points are to be held fixed."""
-    if fixed:
-        raise InvalidInput(
-            f"fixed_pars cannot be held: {generator.name} gives the points of its list"
-        )

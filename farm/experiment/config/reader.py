@@ -68,7 +68,7 @@ def _read(source: str | Mapping[str, Any]) -> Config:
         metadata=_metadata(document),
         sections=_sections(document, parameters),
         warnings=tuple(dict.fromkeys(warnings)),
-        farm=dict(document.own[FARM]) if document.has(FARM) else None,
+        farm=document.own.get(FARM),
     )
     if config.farm is not None:
         read_evaluated_model(config)
@@ -200,7 +200,7 @@ def _seed_conditions(document: Document, strategy: Section) -> Mapping[str, tupl
     name = options.STRATEGY.read(strategy, "seed_data_conditions")
     if name is None:
         return None
-    if not document.has(name):
+    if name not in document.own:
         raise options.STRATEGY.wrong(strategy, "seed_data_conditions")
     conditions = document.section(name)
     return {option: options.SEED_CONDITIONS.read(conditions, option) for option in conditions.own}

@@ -166,8 +166,8 @@ class Space:
     def held(self, values: Mapping[Any, Any] | None, where: str) -> dict[str, float]:
         """Return the coordinates held by `constraints` or `fixed_pars`, by parameter name.
 
-        Keys are names, or positions among all parameters; values are `v` or `[v]`; fixed parameters
-        may be named with their own value. Raises InvalidInput.
+        Keys are names, or positions among all parameters; values are `v` or `[v]`, within the
+        bounds; fixed parameters may be named with their own value. Raises InvalidInput.
         """
         if not values:
             return {}
@@ -183,6 +183,13 @@ class Space:
                 raise InvalidInput(
                     f"{where} holds {parameter.name!r} at {_shown(one)}, but it is fixed "
                     f"at {parameter.value!r}"
+                )
+        for p in (parameter for parameter in self.free if parameter.name in held):
+            number, whole = held[p.name], p.kind in WHOLE
+            if not p.lower <= number <= p.upper or (whole and not number.is_integer()):
+                raise InvalidInput(
+                    f"{where} holds {p.name!r} at {number:g}; expected a "
+                    f"{'whole number' if whole else 'value'} from {p.lower:g} to {p.upper:g}"
                 )
         return held
 

@@ -109,7 +109,16 @@ class Told(Event):
         count = len(self.points)
         if count <= most:
             return (self,) if count else ()
-        return tuple([self._piece(slice(first, first + most)) for first in range(0, count, most)])
+        return tuple(
+            replace(
+                self,
+                points=self.points[part],
+                outcomes=self.outcomes[part],
+                ids=self.ids[part],
+                extra=self.extra_of(part),
+            )
+            for part in [slice(first, first + most) for first in range(0, count, most)]
+        )
 
     def extra_of(self, place: int | slice) -> dict[str, Any]:
         """Return the extra values of some trials: lists with an entry per trial are split."""
@@ -118,10 +127,6 @@ class Told(Event):
             key: value[place] if isinstance(value, list) and len(value) == count else value
             for key, value in self.extra.items()
         }
-
-    def _piece(self, part: slice) -> Told:
-        points, outcomes, ids = self.points[part], self.outcomes[part], self.ids[part]
-        return replace(self, points=points, outcomes=outcomes, ids=ids, extra=self.extra_of(part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

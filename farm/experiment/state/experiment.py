@@ -208,7 +208,7 @@ class Experiment:
 
     @property
     def asked(self) -> int:
-        """Number of points handed out, including fillers."""
+        """Number of points handed out, including fillers; the id of the next one."""
         return self._pending.added
 
     @property
@@ -241,11 +241,6 @@ class Experiment:
         """Points that wait for their outcome, and the Unix seconds of their ask; oldest first."""
         points = zip(self._pending.points, self._pending.times.tolist(), strict=True)
         return dict(zip(self._pending.ids.tolist(), points, strict=True))
-
-    @property
-    def next_id(self) -> int:
-        """Id of the next point asked for: points are numbered over the whole experiment."""
-        return self.asked
 
     @property
     def finished(self) -> bool:

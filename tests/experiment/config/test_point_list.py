@@ -8,7 +8,7 @@ import pytest
 
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import Generator, Parameter, ParameterKind
-from farm.experiment.config.point_list import PointList, check_held, outside, read_point_list
+from farm.experiment.config.point_list import PointList, outside, read_point_list
 from farm.experiment.config.space import Space
 
 A = Parameter("a", upper=5.0)
@@ -121,10 +121,3 @@ def test_points_of_many_coordinates_are_fewer() -> None:
 def test_pairs_that_are_none_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"2 value\(s\) for each parameter"):
         listed("[[1, 2], [3, 4]]", stimuli=2)
-
-
-def test_listed_points_are_not_held() -> None:
-    generator = Generator("ManualGenerator", "mine")
-    check_held(generator, {})
-    with pytest.raises(InvalidInput, match="fixed_pars cannot be held: mine gives the points of"):
-        check_held(generator, {"a": 1.0})

@@ -56,7 +56,7 @@ class Driven:
     def ask(self, count: int = 1, *, post_range: float | None = None, **more: Any) -> int:
         """Ask for points; return the strategy that generates them."""
         work = self.experiment.generate(count, filler=more.get("filler", False))
-        first = self.experiment.next_id
+        first = self.experiment.asked
         points = np.arange(first, first + count)[:, None, None] * np.ones((1, 2))
         self.apply(
             Asked(
