@@ -273,7 +273,7 @@ class Peers:
             self._agenda.did(1)
 
     def _later(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps:
-        yield from self._begin(line, frames) or ()
+        yield from self._begin(line, frames) or (1,)
 
     def _begin(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps | None:
         """Process a message; return what is left of a long one."""

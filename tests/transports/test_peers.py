@@ -13,7 +13,9 @@ import pytest
 from farm.call import Call, Hints, ModelInfo, Operation, Origin, Result, WorkerInfo
 from farm.dispatcher.partition import QUICK_RUN_S
 from farm.errors import InvalidInput, LossCause, TimeLimitExceeded, WorkerLost
+from farm.scheduler.state import WorkerId
 from farm.transports import peers as module
+from farm.transports.agenda import STEPS_A_TURN
 from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
@@ -654,3 +656,23 @@ async def test_a_restart_goes_to_the_supervisor_that_is_named() -> None:
         assert (await supervisor.hear(Kind.RESTART)).data == [W1]
         assert not farm.transport.restart(W1, "node3/3")
         assert other.line.receive() in (None, [wire.encode(Kind.PROBE)[0]])
+
+
+@on_loop
+async def test_short_messages_that_had_to_wait_count_as_work_like_others() -> None:
+    async with Farm.up() as farm:
+        await farm.worker()
+        steps: list[int] = []
+        agenda, line = farm.transport._agenda, farm.transport._workers[WorkerId(W1)].line
+        frames = wire.encode_answers([(10**9, Result((np.array([8.0]),)))])  # of no open call
+
+        def receive() -> None:
+            for _ in range(3 * STEPS_A_TURN):
+                farm.transport.received(line, frames)
+
+        farm.dispatcher.turns.act_on(receive)
+        while line.name in farm.transport.behind:
+            steps.append(len(agenda.waiting[line.name]))
+            await asyncio.sleep(0)
+        done = [before - after for before, after in zip(steps, [*steps[1:], 0], strict=True)]
+        assert 0 < max(done) <= STEPS_A_TURN, done
