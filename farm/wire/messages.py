@@ -369,7 +369,7 @@ def decode_some_answers(message: Message) -> Iterable[Answers]:
     try:
         results, errors = message.data
         frames = [bytearray(message.frames[0]), *message.frames[1:]] if results else ()
-        if not errors and len(results) == 1 and type(results[0][0]) is int:
+        if errors == [] and len(results) == 1 and type(results[0][0]) is int:
             return [[_answer(frames, message.inline_at, results[0])]]
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None

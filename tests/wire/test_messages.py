@@ -607,6 +607,14 @@ def test_hostile_answer_is_an_answer_too() -> None:
     assert isinstance(answers[4], InvalidOutput)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("errors", [None, False, 0])
+def test_answers_without_a_list_of_errors_are_malformed(count: int, errors: object) -> None:
+    rows = [[number, [], 0.1, -1.0, 0.0] for number in range(count)]
+    with pytest.raises(InvalidRequest, match="malformed ANSWERS message"):
+        wire.decode_answers(wire.decode([message(Kind.ANSWERS, [rows, errors])]))
+
+
 def test_unknown_error_is_a_failure_of_the_model() -> None:
     data = [[], [[1, "NewError", "something new", ""]]]
     ((_, error),) = wire.decode_answers(wire.decode([message(Kind.ANSWERS, data)]))
