@@ -27,6 +27,14 @@ def message(value: Any) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
+def received(pipe: BinaryIO) -> Any:
+    """Return the next value from the pipe; None if it closes before its end."""
+    head = pipe.read(LENGTH.size)
+    length = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
+    body = pipe.read(length)
+    return pickle.loads(body) if length and len(body) == length else None
+
+
 def outcome(work: Work) -> Generated | Answered | FarmError:
     """Return the result of the work, or the error if it failed for any reason."""
     try:
@@ -54,14 +62,6 @@ def main(lifeline: int, channel: int) -> int:
     be_killed_first(800)  # it is replaced
     tie_to(lifeline)
     with socket.socket(fileno=channel) as line, line.makefile("rb") as requests:
-        while (work := _read(requests)) is not None:
+        while (work := received(requests)) is not None:
             line.sendall(message(outcome(work)))
     return 0
-
-
-def _read(requests: BinaryIO) -> Work | None:
-    head = requests.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    work: Work = pickle.loads(requests.read(LENGTH.unpack(head)[0]))
-    return work

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import pickle
 import select
 import signal
 import socket
@@ -25,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError, Unavailable
 from farm.experiment.ask.execute import needs_surrogate
-from farm.experiment.ask.fitter import LENGTH, message, outcome
+from farm.experiment.ask.fitter import message, outcome, received
 from farm.experiment.ask.parent import ASKED, NEWS
 from farm.experiment.config.work import Answered, Generated, Work
 from farm.machine.lifeline import Lifeline, TiedProcess
@@ -114,13 +113,9 @@ class Fitter:
         """Return the outcome of the work; blocks. Raises FitterDied."""
         try:
             self._channel.sendall(message(work))
-            head = self._answers.read(LENGTH.size)
-            if len(head) == LENGTH.size:
-                (length,) = LENGTH.unpack(head)
-                body = self._answers.read(length)
-                if len(body) == length:
-                    result: Generated | Answered | FarmError = pickle.loads(body)
-                    return result
+            result: Generated | Answered | FarmError | None = received(self._answers)
+            if result is not None:
+                return result
         except (BrokenPipeError, ConnectionResetError):
             pass
         raise FitterDied(self._end())

@@ -98,37 +98,36 @@ Options = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Acquisition:
-    """An acquisition function, which rates candidates for the next point.
-
-    kind: the name of its class; name: the name of its section. objective: the class that transforms
-    the outcomes first, such as "ProbitObjective", or "".
-    """
+class Component:
+    """A part of a strategy. kind: the name of its class; name: the name of its section."""
 
     kind: str
     name: str
     options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Acquisition(Component):
+    """An acquisition function, which rates candidates for the next point.
+
+    objective: the class that transforms the outcomes first, such as "ProbitObjective", or "".
+    """
+
     objective: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Generator:
+class Generator(Component):
     """A source of points. parts: for an independent generator, one generator per outcome."""
 
-    kind: str
-    name: str
-    options: Options = field(default_factory=dict)
     acquisition: Acquisition | None = None
     parts: tuple[Generator, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Surrogate:
+class Surrogate(Component):
     """A model fitted to the trials. parts: for an independent surrogate, one per outcome."""
 
-    kind: str
-    name: str
-    options: Options = field(default_factory=dict)
     parts: tuple[Surrogate, ...] = ()
 
 

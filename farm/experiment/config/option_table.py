@@ -153,10 +153,6 @@ class ConfigOption:
         before, placeholder, _ = self.name.partition("<")
         return name.startswith(before) and name != before if placeholder else name == self.name
 
-    def of_class(self, kind: str) -> bool:
-        """Whether a component of this class has the option."""
-        return not self.classes or kind in self.classes.split(", ")
-
     def parse(self, text: str, expected: str = "") -> Any:
         """Return the value of a text. Raises ValueError with the valid texts."""
         none = OR_NONE if self.expected.endswith(OR_NONE) else ""
@@ -227,7 +223,7 @@ class OptionTable:
         return {
             option.name: self.read(section, option.name)
             for option in self.options
-            if "<" not in option.name and option.of_class(kind)
+            if "<" not in option.name and (kind in option.classes.split(", ") or not option.classes)
         }
 
     def older_spellings(self, section: Section) -> list[str]:

@@ -48,7 +48,9 @@ class Space:
         self.whole = np.array([p.kind in WHOLE for p in self.free], dtype=bool)
         self.log = np.array([p.log_scale for p in self.free], dtype=bool)
         self._index = {p.name: i for i, p in enumerate(self.free)}
-        self._offset = np.array([_offset(p) for p in self.free], dtype=np.float64)
+        # What is added before the logarithm: nothing if every value is positive.
+        offset = [1.0 - p.lower if p.log_scale and p.lower <= 0 else 0.0 for p in self.free]
+        self._offset = np.array(offset, dtype=np.float64)
         half = np.where(self.whole, 0.5, 0.0)
         self._start = self._scaled(self.lower - half)
         extent = self._scaled(self.upper + half) - self._start
@@ -118,7 +120,8 @@ class Space:
                 numbers = points[:, :, index] if self.stimuli > 1 else points[:, 0, index]
                 column = (numbers + 0.0).tolist()
                 if parameter.kind is ParameterKind.CATEGORICAL:
-                    column = _texts(column, parameter.choices)
+                    choices = np.array(parameter.choices, dtype=object)
+                    column = choices[numbers.astype(int)].tolist()
             values[parameter.name] = column
         return values
 
@@ -320,13 +323,6 @@ class Space:
         return self.parameters[int(position)]
 
 
-def _offset(parameter: Parameter) -> float:
-    """Return the offset added before the logarithm: 0 if every value is positive."""
-    if not parameter.log_scale or parameter.lower > 0:
-        return 0.0
-    return 1.0 - parameter.lower
-
-
 def coordinate(parameter: Parameter, value: Any) -> float:
     """Return the coordinate of a free parameter's value: a number, a numeric text or a choice.
 
@@ -346,12 +342,6 @@ def coordinate(parameter: Parameter, value: Any) -> float:
             return number
         expected = "a finite number"
     raise InvalidInput(f"parameter {parameter.name!r} is {_shown(value)}; expected {expected}")
-
-
-def _texts(column: Any, choices: Sequence[str]) -> Any:
-    if isinstance(column, list):
-        return [_texts(item, choices) for item in column]
-    return choices[int(column)]
 
 
 def _shown(value: object) -> str:

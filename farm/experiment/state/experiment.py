@@ -165,7 +165,8 @@ class Experiment:
             case Asked():
                 self._apply_asked(event)
             case Told():
-                self._apply_told(event)
+                self._trials.add(event)
+                self._settle([id for id in event.ids if id is not None])
             case Failed():
                 self.loop.fail(len(event.ids))
                 self._settle(event.ids)
@@ -193,10 +194,6 @@ class Experiment:
         self.note = event.note
         self._pending.add(event.ids, event.points, event.time)
         self._pending.keep_last(MAX_PENDING)
-
-    def _apply_told(self, event: Told) -> None:
-        self._trials.add(event)
-        self._settle([id for id in event.ids if id is not None])
 
     def _settle(self, ids: Sequence[int]) -> None:
         """Mark these points as no longer waiting for an outcome."""

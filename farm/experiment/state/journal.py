@@ -43,7 +43,7 @@ class EventCommits(Commits[Sequence[Event]]):
 
     def encode(self, item: Sequence[Event]) -> Record:
         """Return the record of events that are written together."""
-        return _record(item)
+        return Record(FORMAT.kinds[0], b"\n".join(map(_text, item)))
 
     def explain(self, error: Exception) -> Unavailable:
         """Return the error that clients get."""
@@ -147,10 +147,6 @@ def _frames(path: Path) -> Iterator[Frame]:
             "build on one another: restore a copy, or continue with the part before the damage: "
             f"head -c {damage.start} {path} > NEW"
         )
-
-
-def _record(events: Sequence[Event]) -> Record:
-    return Record(FORMAT.kinds[0], b"\n".join(map(_text, events)))
 
 
 def _text(event: Event) -> bytes:
