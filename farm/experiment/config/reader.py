@@ -143,7 +143,14 @@ def _outcomes(common: Section, warnings: list[str]) -> tuple[tuple[Outcome, ...]
     """Return the outcomes and the number of stimuli per trial."""
     stimuli = options.COMMON.read(common, "stimuli_per_trial")
     if common.has("outcome_types") or not common.has("outcome_type"):
-        kinds = _outcome_kinds(common)
+        words = [word.lower() for word in options.COMMON.read(common, "outcome_types")]
+        if not {*words} <= {*OutcomeKind, options.ORDINAL}:
+            raise options.COMMON.wrong(common, "outcome_types")
+        if options.ORDINAL in words:
+            raise UnsupportedFeature(
+                "[common] outcome_types: ordinal outcomes are not offered; use continuous"
+            )
+        kinds = [OutcomeKind(word) for word in words]
     else:
         kind, stimuli = options.OLDER_OUTCOMES[options.COMMON.read(common, "outcome_type")]
         kinds = [kind]
@@ -159,17 +166,6 @@ def _outcomes(common: Section, warnings: list[str]) -> tuple[tuple[Outcome, ...]
     if common.has("outcome_names"):
         names = options.COMMON.read_list(common, "outcome_names", len(kinds))
     return tuple(Outcome(n, k) for n, k in zip(names, kinds, strict=True)), stimuli
-
-
-def _outcome_kinds(common: Section) -> list[OutcomeKind]:
-    words = [word.lower() for word in options.COMMON.read(common, "outcome_types")]
-    if not {*words} <= {*OutcomeKind, options.ORDINAL}:
-        raise options.COMMON.wrong(common, "outcome_types")
-    if options.ORDINAL in words:
-        raise UnsupportedFeature(
-            "[common] outcome_types: ordinal outcomes are not offered; use continuous"
-        )
-    return [OutcomeKind(word) for word in words]
 
 
 def _strategy(section: Section, components: Components, space: Space) -> Strategy:

@@ -33,21 +33,19 @@ async def reported(
     if not isinstance(farm, ReportTaker):
         yield
         return
-    task = asyncio.create_task(_keep_reporting(loop, host, number, farm))
+
+    async def keep_reporting() -> None:
+        while True:
+            await _report(loop, host, number, farm)
+            await asyncio.sleep(EVERY_S)
+
+    task = asyncio.create_task(keep_reporting())
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait([task])
         await _report(loop, host, number, farm, ended=True)
-
-
-async def _keep_reporting(
-    loop: ClosedLoop, host: Experiments, number: int, farm: ReportTaker
-) -> None:
-    while True:
-        await _report(loop, host, number, farm)
-        await asyncio.sleep(EVERY_S)
 
 
 async def _report(
