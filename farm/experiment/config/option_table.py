@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from configparser import RawConfigParser
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,15 @@ _LIMITS: dict[str, Callable[[float, float], bool]] = {
 """The words for a limit of numbers, and the comparison with it."""
 
 
+@lru_cache(maxsize=256)
+def _limits(expected: str) -> list[tuple[Callable[[float, float], bool], float]]:
+    found = [(holds, re.findall(words, expected)) for words, holds in _LIMITS.items()]
+    return [(holds, float(limit)) for holds, limits in found for limit in limits]
+
+
 def _limited(value: float | None, expected: str) -> float:
     """Return a finite number within the limits that `expected` states."""
-    limits = [(holds, limit) for w, holds in _LIMITS.items() for limit in re.findall(w, expected)]
-    if value is None or not all(holds(value, float(limit)) for holds, limit in limits):
+    if value is None or not all(holds(value, limit) for holds, limit in _limits(expected)):
         raise ValueError(expected)
     return value
 
