@@ -326,13 +326,9 @@ def varying_shape(shape: tuple[int, ...], declared: tuple[int, ...]) -> tuple[in
     return tuple(shape[0] // known if n == -1 else n for n in declared)
 
 
-def _is_as_declared(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
-    # Compare the type objects: comparing types by name would cost as much as the rest.
-    return array.shape == shape and array.dtype is _FLOAT64 and dtype == "float64"
-
-
 def _fits_exactly(array: Array, tensor: TensorInfo) -> bool:
-    return _is_as_declared(array, tensor.shape, tensor.dtype)
+    # Compare the type objects: comparing types by name would cost as much as the rest.
+    return array.shape == tensor.shape and array.dtype is _FLOAT64 and tensor.dtype == "float64"
 
 
 def as_declared(call: Call, info: ModelInfo) -> Call:
@@ -381,6 +377,11 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
 
     Raises InvalidOutput, with expected and actual values, if it does not match the declaration.
     """
+    lead = () if rows is None else (rows,)
+    if len(info.outputs) == 1:
+        (only,) = info.outputs
+        if (array := _exact(value, lead + only.shape, only.dtype)) is not None:
+            return (array,)
     expected = [t.name for t in info.outputs]
     if len(expected) == 1 and not _holds_output(value, info.outputs[0], rows):
         values: Sequence[Any] = [value]
@@ -401,7 +402,6 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
             f"declares {len(expected)} outputs {expected}; return a dict by name "
             "or a sequence in that order"
         )
-    lead = () if rows is None else (rows,)
     return tuple(
         [_checked_output(v, lead, t, info) for v, t in zip(values, info.outputs, strict=True)]
     )
@@ -411,12 +411,21 @@ def _checked_output(
     value: Any, lead: tuple[int, ...], tensor: TensorInfo, info: ModelInfo
 ) -> Array:
     shape = lead + tensor.shape
-    if type(value) is np.ndarray and _is_as_declared(value, shape, tensor.dtype):
-        return value if value.flags.c_contiguous else value.copy()
-    if type(value) is np.float64 and shape == (1,) and tensor.dtype == "float64":
-        return np.array([value])  # such as the sum of an array
+    if (array := _exact(value, shape, tensor.dtype)) is not None:
+        return array
     what = f"output {tensor.name!r} of model {info.name!r}"
     return checked_array(value, shape, tensor.dtype, what)
+
+
+def _exact(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
+    """Return an output that needs no conversion, the usual case; None for any other."""
+    if dtype != "float64":
+        return None
+    if type(value) is np.float64 and shape == (1,):
+        return np.array([value])  # such as the sum of an array
+    if type(value) is not np.ndarray or value.dtype is not _FLOAT64 or value.shape != shape:
+        return None
+    return value if value.flags.c_contiguous else value.copy()
 
 
 def _holds_output(value: Any, tensor: TensorInfo, rows: int | None) -> bool:

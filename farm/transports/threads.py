@@ -65,9 +65,9 @@ class _Worker(Host):
             self._claimed_at = time.perf_counter()
             return [i for i in positions if self.waiting.pop(self._batch[i][0], None) is not None]
 
-    def must_end(self, position: int) -> bool:
-        """Whether it is stopped."""
-        return self._stopped
+    def begins(self, position: int, row: int = 0) -> bool:
+        """Return whether it goes on: not once it is stopped."""
+        return not self._stopped
 
     def is_wanted(self, position: int) -> bool:
         """Whether the stream goes on."""

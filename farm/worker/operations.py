@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from itertools import repeat
 from time import perf_counter
 from typing import Any
 
@@ -41,41 +42,28 @@ def evaluate(model: Model, info: ModelInfo, call: Call, *sequence: Sequence) -> 
 
     sequence: the state of a stateful model.
     """
-    inputs = inputs_for(_single_row(call, info), info)
-    found, run_time = run(model, info, inputs, call, *sequence)
-    outputs = [output.copy() for output in found]
-    if call.rows is not None:
-        outputs = [output[None] for output in outputs]
-    return Result(tuple(outputs), run_time)
-
-
-def run(
-    model: Model, info: ModelInfo, inputs: Inputs, call: Call, *sequence: Sequence
-) -> tuple[tuple[Array, ...], float]:
-    """Return the checked outputs of one evaluation, which may be the model's own, and its time."""
-    config = config_of(call)
+    inputs = inputs_for(call if call.rows is None else _single_row(call, info), info)
+    config = {} if call.config == EMPTY_CONFIG else config_of(call)
     start = perf_counter()
     value = model.evaluate(inputs, config, *sequence)
     run_time = perf_counter() - start
-    return check_outputs(value, info), run_time
+    outputs = tuple(map(np.ndarray.copy, check_outputs(value, info)))
+    if call.rows is not None:
+        outputs = tuple([output[None] for output in outputs])
+    return Result(outputs, run_time)
 
 
-def inputs_of_rows(call: Call, info: ModelInfo) -> Callable[[int], Inputs]:
-    """Return a function that gives the inputs of one row of a call, as `inputs_for` does."""
-    columns = [(t.name, array) for t, array in zip(info.inputs, call.inputs, strict=True)]
+def inputs_of_rows(call: Call, info: ModelInfo) -> Iterator[Inputs]:
+    """Yield the inputs of each row of a call, as `inputs_for` does, when that row begins."""
     plain = [
         array.ndim > 1 and array.shape[1:] == tensor.shape and array.dtype == tensor.dtype
-        for tensor, (_, array) in zip(info.inputs, columns, strict=True)
+        for tensor, array in zip(info.inputs, call.inputs, strict=True)
     ]
-
-    def copied(row: int) -> Inputs:
-        return Inputs([(name, array[row].copy()) for name, array in columns])
-
-    def converted(row: int) -> Inputs:
-        arrays = tuple([array[row, ...] for array in call.inputs])  # arrays, of texts too
-        return inputs_for(Call(call.model, call.operation, arrays, call.config), info)
-
-    return copied if all(plain) else converted
+    if plain and all(plain):  # without a function call for each row
+        rows = zip(*[map(np.ndarray.copy, array) for array in call.inputs], strict=True)
+        return map(Inputs, map(zip, repeat([tensor.name for tensor in info.inputs]), rows))
+    given = [[array[row, ...] for array in call.inputs] for row in range(call.rows or 1)]
+    return (inputs_for(replace(call, rows=None, inputs=tuple(row)), info) for row in given)
 
 
 def evaluate_rows(model: Model, info: ModelInfo, calls: Items[Call]) -> list[Result]:

@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from farm import functions, sequences
-from farm.call import RUN_BYTES, RUN_S, Array, Call, ModelInfo, Operation, Result
+from farm.call import EMPTY_CONFIG, RUN_BYTES, RUN_S, Array, Call, ModelInfo, Operation, Result
 from farm.errors import (
     FarmError,
     InvalidInput,
@@ -24,7 +24,7 @@ from farm.errors import (
     ModelNotFound,
     error_named,
 )
-from farm.model import Model, check_call, info_of
+from farm.model import Model, check_call, check_outputs, info_of
 from farm.sequences import SequenceId, SequenceStep
 from farm.worker import operations
 from farm.worker.running import now_running
@@ -67,15 +67,15 @@ class Host:
         """Return those of the next calls that are still to run: these begin now, together."""
         return positions
 
-    def begins(self, position: int, row: int = 0) -> None:
-        """A call begins by itself after it failed together with others, or its row `row` begins."""
+    def begins(self, position: int, row: int = 0) -> bool:
+        """A call begins by itself after it failed together with others, or its row `row` begins.
+
+        Return whether that row may begin; otherwise the run of rows ends before it.
+        """
+        return True
 
     def runs_rows(self, position: int, run: RowRun) -> None:
         """A call begins as a run of rows, which another thread may split."""
-
-    def must_end(self, position: int) -> bool:
-        """Whether a run of rows has to end after the row that it has evaluated."""
-        return False
 
     def is_wanted(self, position: int) -> bool:
         """Whether a stream has to go on after its last answer."""
@@ -100,41 +100,40 @@ class RowRun:
     def evaluate(self, model: Model, info: ModelInfo, call: Call) -> Result:
         """Evaluate row after row, as many as fit in one answer."""
         assert call.rows is not None, "it is a call of rows"
-        inputs_of = operations.inputs_of_rows(call, info)
         times = self._times
         shapes: list[tuple[int, ...]] = []
-        size = row_size = 0
+        varies = any(tensor.varies for tensor in info.outputs)
         failed: FarmError | None = None
-        began = perf_counter()
-        self._is_last = False
-        for row in range(call.rows):
-            if row:
-                if (
-                    perf_counter() - began >= RUN_S
-                    or size >= RUN_BYTES
-                    or self._host.must_end(self._position)
+        began = now = perf_counter()
+        most, self._is_last = call.rows, False
+        try:
+            for row, inputs in enumerate(operations.inputs_of_rows(call, info)):
+                if row and (
+                    row >= most
+                    or now - began >= RUN_S
+                    or not self._host.begins(self._position, row)
                 ):
                     break
-                self._host.begins(self._position, row)
-            try:
-                outputs, run_time_s = operations.run(model, info, inputs_of(row), call)
-            except BaseException as error:
-                failed = _logged(named(error), call)
-                break
-            if not row:
-                shapes = [array.shape for array in outputs]
-                row_size = sum([array.nbytes for array in outputs])
-                most = min(call.rows, 1 + RUN_BYTES // max(1, row_size))
-                self._room = [np.empty((most, *array.shape), array.dtype) for array in outputs]
-            elif [array.shape for array in outputs] != shapes:
-                break  # no array can hold both; this row begins the next run
-            for column, array in zip(self._room, outputs, strict=True):
-                column[row, ...] = array  # not as an object, if it holds bytes
-            size += row_size
-            with self._lock:
-                times.append(run_time_s)
-                if self._is_last:
-                    break
+                config = {} if call.config == EMPTY_CONFIG else operations.config_of(call)
+                start = perf_counter()
+                value = model.evaluate(inputs, config)
+                now = perf_counter()
+                outputs = check_outputs(value, info)
+                if not row:
+                    shapes = [array.shape for array in outputs]
+                    row_size = sum([array.nbytes for array in outputs])
+                    most = min(most, -(-RUN_BYTES // max(1, row_size)))
+                    self._room = [np.empty((most, *array.shape), array.dtype) for array in outputs]
+                elif varies and [array.shape for array in outputs] != shapes:
+                    break  # no array can hold both; this row begins the next run
+                for column, array in zip(self._room, outputs, strict=True):
+                    column[row, ...] = array  # not as an object, if it holds bytes
+                with self._lock:
+                    times.append(now - start)
+                    if self._is_last:
+                        break
+        except BaseException as error:
+            failed = _logged(named(error), call)
         with self._lock:
             self._is_last = True
         return self._answer(len(times), failed)

@@ -259,8 +259,9 @@ def test_a_run_of_rows_is_evaluated_row_by_row() -> None:
             begun.append((tuple(positions), 0))
             return positions
 
-        def begins(self, position: int, row: int = 0) -> None:
+        def begins(self, position: int, row: int = 0) -> bool:
             begun.append(((position,), row))
+            return True
 
     calls = [run_of(1, 2, 3), run_of(4)]
     three, one = Runner({"m": model}).execute(calls, Noting())
@@ -355,9 +356,9 @@ def test_a_host_may_end_a_run_between_two_rows() -> None:
     asked: list[int] = []
 
     class Draining(Host):
-        def must_end(self, position: int) -> bool:
+        def begins(self, position: int, row: int = 0) -> bool:
             asked.append(position)
-            return len(model.seen) == 3
+            return len(model.seen) < 3
 
     (outcome,) = Runner({"m": model}).execute([run_of(*range(9))], Draining())
     assert result(outcome).outputs[0].tolist() == [[0.0], [2.0], [4.0]]
@@ -438,8 +439,9 @@ def test_a_host_hears_what_runs_before_each_model_call() -> None:
             events.append(("start", list(positions)))
             return positions
 
-        def begins(self, position: int, row: int = 0) -> None:
+        def begins(self, position: int, row: int = 0) -> bool:
             events.append(("start", [position]))
+            return True
 
     runner = Runner({"b": Telling()})
     runner.execute([evaluate("b", [1, 1]), evaluate("b", [-1, 0])], Noting())

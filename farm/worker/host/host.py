@@ -181,11 +181,14 @@ class _Batch(Host):
             self._process.runs([*held.unflushed, *[self._ids[i] for i in positions]])
         return positions
 
-    def begins(self, position: int, row: int = 0) -> None:
-        """Report a call, or a row of it."""
+    def begins(self, position: int, row: int = 0) -> bool:
+        """Report a call, or a row of it; no row begins while the worker drains."""
         if not row:
             self._begin()
+        elif self._held.drains:
+            return False
         self._process.runs([*self._held.unflushed, self._ids[position]], row)
+        return True
 
     def _begin(self) -> None:
         self.began_at = time.perf_counter()
@@ -195,10 +198,6 @@ class _Batch(Host):
         """Keep the run: the listener splits it if it takes long."""
         waited_s = max(0.0, self.began_at - self._waiting[position][1][1])
         self.row_run = self._ids[position], run, waited_s
-
-    def must_end(self, position: int) -> bool:
-        """Whether the worker drains."""
-        return self._held.drains
 
     def is_wanted(self, position: int) -> bool:
         """Whether the answers are still wanted."""
