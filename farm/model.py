@@ -364,8 +364,9 @@ def inputs_for(call: Call, info: ModelInfo) -> Inputs:
     """
     inputs = Inputs()
     for array, tensor in zip(call.inputs, info.inputs, strict=True):
-        if call.rows is None and _fits_exactly(array, tensor):
-            inputs[tensor.name] = np.array(array, order="C")  # the usual case
+        usual = array.dtype is _FLOAT64 and array.shape == tensor.shape
+        if usual and tensor.dtype == "float64" and call.rows is None:
+            inputs[tensor.name] = array.copy()
             continue
         copied = np.array(array, dtype=numpy_dtype(tensor.dtype), order="C")
         inputs[tensor.name] = copied.reshape(shape_of(array, tensor, call.rows))

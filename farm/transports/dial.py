@@ -29,15 +29,21 @@ class DialedLine(Protocol):
     """One ordered line of messages to the dispatcher, for use by one thread at a time.
 
     may_come_back: it reconnects by itself when it breaks, and may lose messages; otherwise it ends.
+    drained: the last message was all that had arrived, as far as is known; queued: bytes to flush.
     """
 
     may_come_back: bool
+    drained: bool
+    queued: int
 
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the line has ended."""
 
-    def receive(self) -> Sequence[Buffer] | None:
-        """Return the frames of the next message; None if there is none now."""
+    def receive(self, *, anew: bool = False) -> Sequence[Buffer] | None:
+        """Return the frames of the next message; None if there is none now.
+
+        anew: more may have arrived since the last one, although that was all.
+        """
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all messages have left this process; return False on timeout."""

@@ -315,8 +315,10 @@ def encode_answers(
     groups: ids, and a `groupable` result with a row for each of them.
     """
     writer = ArrayWriter()
-    results: list[Any] = [rows_group(writer, ids, result) for ids, result in groups]
+    results: list[Any] = []
     errors: list[Any] = []
+    for ids, result in groups:
+        results.append(rows_group(writer, ids, result))
     answers = list(answers)
     many = len(answers) >= WORTH_A_GROUP
     runs: Iterable[list[tuple[int, Any]]] = runs_of_answers(answers) if many else [answers]
@@ -325,7 +327,7 @@ def encode_answers(
             results.append(result_group(writer, run))
             continue
         for task_id, outcome in run:
-            if isinstance(outcome, Result):
+            if type(outcome) is Result:
                 try:
                     results.append(_result_row(writer, task_id, outcome))
                     continue
@@ -336,7 +338,7 @@ def encode_answers(
 
 
 def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
-    arrays = [writer.put(a) for a in result.outputs]
+    arrays = list(map(writer.put, result.outputs))
     row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
     times = result.row_times_s
     if not is_plain(result) or result.worker or result.batch_rows != 1 or times:

@@ -10,6 +10,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from operator import attrgetter
 from time import perf_counter
 
 import numpy as np
@@ -39,6 +40,7 @@ DESCRIPTIONS_KEPT = 1000
 OURS = frozenset({__file__, functions.__file__, operations.__file__})
 # The text that a client shows its user; the error's detail has all of it.
 MESSAGE_LENGTH = 2000
+_ORIGIN = attrgetter("origin")
 
 
 def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
@@ -167,7 +169,7 @@ class Runner:
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = dict(models)
-        self._descriptions: dict[tuple[str, str], ModelInfo] = {}
+        self._descriptions: dict[tuple[str, str], tuple[Model, ModelInfo]] = {}
         self._kept: dict[tuple[str, SequenceId], sequences.Sequence] = {}
 
     def models(self) -> tuple[ModelInfo, ...]:
@@ -232,9 +234,9 @@ class Runner:
         with the rows finished so far when one fails, after `RUN_S`, when its outputs reach
         `RUN_BYTES`, or when the host says that it must end.
         """
-        has_names = bool([call for call in calls if call.origin is not None])
+        has_names = any(map(_ORIGIN, calls))
         try:
-            for planned in self._groups(calls):
+            for planned in self._groups(calls) if len(calls) > 1 else [[0]] * len(calls):
                 group = host.claim(planned)
                 begins_again = False
                 if len(group) > 1:
@@ -268,8 +270,6 @@ class Runner:
                 now_running(())
 
     def _groups(self, calls: Sequence[Call]) -> list[list[int]]:
-        if len(calls) == 1:
-            return [[0]]
         groups: list[list[int]] = []
         filling: dict[object, tuple[list[int], int]] = {}
         for i, call in enumerate(calls):
@@ -294,7 +294,8 @@ class Runner:
             kept: tuple[sequences.Sequence, ...] = ()
             if call.step is not None and self._is_stateful(call.model):
                 kept = (self._state_for(call.step, call),)
-            model, info = self._described(call)
+            known = self._descriptions.get((call.model, call.config))
+            model, info = known or self._described(call)
             if call.operation is Operation.DESCRIBE:
                 return Result((), info=info)
             check_call(call, info)
@@ -345,19 +346,17 @@ class Runner:
         return [error or next(answers) for error in mistakes]
 
     def _described(self, call: Call) -> tuple[Model, ModelInfo]:
-        model = self._models.get(call.model)
-        if model is None:
-            raise ModelNotFound(
-                f"no model {call.model!r} here; the models are {sorted(self._models)}"
-            )
         key = call.model, call.config
-        info = self._descriptions.get(key)
-        if info is None:
-            info = info_of(model, operations.config_of(call), name=call.model)
+        if (known := self._descriptions.get(key)) is None:
+            if (model := self._models.get(call.model)) is None:
+                raise ModelNotFound(
+                    f"no model {call.model!r} here; the models are {sorted(self._models)}"
+                )
+            known = model, info_of(model, operations.config_of(call), name=call.model)
             while len(self._descriptions) >= DESCRIPTIONS_KEPT:
                 self._descriptions.pop(next(iter(self._descriptions)), None)
-            self._descriptions[key] = info
-        return model, info
+            self._descriptions[key] = known
+        return known
 
 
 def named(error: BaseException) -> FarmError:

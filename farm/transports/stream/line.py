@@ -82,11 +82,14 @@ class StreamLine:
 
     # Reading
 
-    def receive(self) -> list[Buffer] | None:
+    def receive(self, *, anew: bool = False) -> list[Buffer] | None:
         """Return the frames of the next message; None if there is none now.
 
-        Small frames are bytes; large ones are memory that the receiver may modify.
+        anew: see `DialedLine`. Small frames are bytes; large ones are memory that the receiver may
+        modify.
         """
+        if anew:
+            self._is_empty = False
         while (self._begin == self._end and not self._frames) or not self._parsed():
             if not self._read():
                 return None

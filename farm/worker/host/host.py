@@ -94,17 +94,9 @@ class _HeldCalls:
             else:
                 self.answers.append((task_id, call))
 
-    def begin(self, ids: Sequence[int], positions: Sequence[int]) -> Sequence[int]:
-        """Let those of the calls at these positions run that still wait; return their positions."""
-        if len(positions) == 1:  # the usual case
-            first = ids[positions[0]]
-            if self.waiting.pop(first, None) is None:
-                return []
-            self.running.add(first)
-            return positions
-        mine = [i for i in positions if self.waiting.pop(ids[i], None) is not None]
-        self.running.update([ids[i] for i in mine])
-        return mine
+    def any_left(self) -> bool:
+        """Whether there is something to do although no message comes."""
+        return bool(self.waiting or self.unflushed or self.drains)
 
     def take_out(self, ids: Iterable[int]) -> list[int]:
         """Remove those of these calls that have not begun, and return them."""
@@ -141,12 +133,6 @@ class _HeldCalls:
                 self.unwanted.discard(task_id)
                 self.in_vain.discard(task_id)
 
-    def sent(self, *, flushed: bool) -> None:
-        """Note that the answers were sent; flushed: they have left the process, too."""
-        if not flushed:
-            self.unflushed += [task_id for task_id, _ in self.answers]
-        self.answers = []
-
 
 class _Batch(Host):
     """The calls that a worker runs together, and what their runner asks.
@@ -159,9 +145,11 @@ class _Batch(Host):
         self._held = held
         self._lock = lock
         self._process = process
-        self._waiting = list(held.waiting.items())
-        self._ids = [task_id for task_id, _ in self._waiting]
-        self.calls = [call for _, (call, _) in self._waiting]
+        self._ids = [*held.waiting]
+        self.calls: Sequence[Call] = ()
+        self._arrived_at: Sequence[float] = ()
+        if held.waiting:
+            self.calls, self._arrived_at = zip(*held.waiting.values(), strict=True)
         self.began_at = time.perf_counter()
         self.streams = False
         self.row_run: tuple[int, RowRun, float] | None = None
@@ -170,34 +158,36 @@ class _Batch(Host):
     def claim(self, positions: Sequence[int]) -> Sequence[int]:
         """Return those of these calls that still wait here; they begin now."""
         held = self._held
+        mine: list[int] = []
+        tasks: list[int] = []
         with self._lock:
             if held.drains and not _goes_on(self.calls[positions[0]]):
                 return []
-            positions = held.begin(self._ids, positions)
-        if positions:
-            self._begin()
-            self.streams = self.calls[positions[0]].operation is Operation.STREAM
+            for i in positions:
+                if (task_id := self._ids[i]) in held.waiting:
+                    del held.waiting[task_id]
+                    mine += [i]
+                    tasks += [task_id]
+            held.running.update(tasks)
+        if mine:
+            self.began_at, self._suspended_s = time.perf_counter(), 0.0
+            self.streams = self.calls[mine[0]].operation is Operation.STREAM
             # Answers that have not left this process would be lost with it, like running calls.
-            self._process.runs([*held.unflushed, *[self._ids[i] for i in positions]])
-        return positions
+            self._process.runs([*held.unflushed, *tasks])
+        return mine
 
     def begins(self, position: int, row: int = 0) -> bool:
         """Report a call, or a row of it; no row begins while the worker drains."""
         if not row:
-            self._begin()
+            self.began_at, self._suspended_s = time.perf_counter(), 0.0
         elif self._held.drains:
             return False
         self._process.runs([*self._held.unflushed, self._ids[position]], row)
         return True
 
-    def _begin(self) -> None:
-        self.began_at = time.perf_counter()
-        self._suspended_s = 0.0
-
     def runs_rows(self, position: int, run: RowRun) -> None:
         """Keep the run: the listener splits it if it takes long."""
-        waited_s = max(0.0, self.began_at - self._waiting[position][1][1])
-        self.row_run = self._ids[position], run, waited_s
+        self.row_run = self._ids[position], run, self.began_at - self._arrived_at[position]
 
     def is_wanted(self, position: int) -> bool:
         """Whether the answers are still wanted."""
@@ -209,18 +199,19 @@ class _Batch(Host):
         idle_s: for how long the worker had no calls before this one. The lock must be held.
         """
         now = time.perf_counter()
-        held, waiting, began_at = self._held, self._waiting, self.began_at
+        held, began_at = self._held, self.began_at
         self.row_run = None
         if not held.answers:
             held.answers_since = now
         goes_on = False
         for i, outcome in outcomes:
-            if isinstance(outcome, Result):
+            if type(outcome) is Result:
                 goes_on = outcome.more
-                outcome = timed(outcome, max(0.0, began_at - waiting[i][1][1]), idle_s)
+                outcome = timed(outcome, began_at - self._arrived_at[i], idle_s)
             held.answer(self._ids[i], outcome, more=goes_on)
         # The next run may take long, which is unlikely after a short one.
-        return goes_on or now - min(began_at, held.answers_since) >= HOLD_ANSWERS_S
+        due_at = now - HOLD_ANSWERS_S
+        return goes_on or began_at <= due_at or held.answers_since <= due_at
 
     def split(self) -> None:
         """Answer the finished rows of a long run, so that only the row that runs stays here."""
@@ -315,24 +306,26 @@ class WorkerHost:
                     return
                 self._busy = bool(held.waiting)
                 if self._busy:
-                    line.reports.has_calls()
                     self._batch = _Batch(held, self._lock, self._process)
                 settled = bool(held.unflushed) and self._flush()
             if line.joined and not is_told:
                 is_told = True
                 on_joined()
-            if not self._busy:
-                if settled:
-                    self._process.runs(())
+            if self._busy:
+                if not self._look.is_set():
+                    self._look.set()
+                began_at = self._batch.began_at
+                self._run(self._batch, -1.0 if ended_at is None else began_at - ended_at)
+                ended_at = time.perf_counter()
+                if not (line.dialed.drained and line.joined) or held.any_left():
+                    continue  # the wait would not notice what has come
+            elif settled:
+                self._process.runs(())
+            if line.silence.silent_s or not line.joined:
                 line.check()
-                ready = wait(line.dialed, line.turn_s(), writes=bool(held.unflushed))
-                if self._wakes.read_end in ready:
-                    self._wakes.clear()
-                continue
-            if not self._look.is_set():
-                self._look.set()
-            self._run(self._batch, -1.0 if ended_at is None else self._batch.began_at - ended_at)
-            ended_at = time.perf_counter()
+            ready = wait(line.dialed, line.turn_s(), writes=bool(held.unflushed))
+            if self._wakes.read_end in ready:
+                self._wakes.clear()
 
     def _run(self, batch: _Batch, idle_s: float) -> None:
         held = self._held
@@ -353,15 +346,18 @@ class WorkerHost:
 
     def _attend(self) -> None:
         """Read and process all messages; join and drain if due."""
-        line, held, heard = self._line, self._held, False
-        while (frames := line.dialed.receive()) is not None:
-            heard = True
+        line, held = self._line, self._held
+        dialed = line.dialed
+        frames = dialed.receive(anew=True)
+        heard = frames is not None
+        while frames is not None:
             try:
                 self._received(wire.decode(frames))
             except InvalidRequest as error:
                 line.refused(error)
+            frames = None if dialed.drained else dialed.receive()
         now = time.monotonic()
-        if line.tend(now, heard=heard, busy=self._busy):
+        if line.tend(now, heard=heard, busy=self._busy or bool(held.waiting)):
             held.unflushed.clear()
             self._begin_anew()
         if held.drains and not self._draining:
@@ -418,10 +414,11 @@ class WorkerHost:
         line, held = self._line, self._held
         if not held.answers or not line.tell(wire.encode_answers(held.answers)):
             return  # kept for the next line, if this one has ended
-        flushed = line.dialed.flush(0.0)
-        held.sent(flushed=flushed)
-        if self._busy and not flushed:
-            self._wakes.wake()  # the listener writes the rest while the next call runs
+        if line.dialed.queued and not line.dialed.flush(0.0):
+            held.unflushed += [task_id for task_id, _ in held.answers]
+            if self._busy:
+                self._wakes.wake()  # the listener writes the rest while the next call runs
+        held.answers = []
 
     def _flush(self) -> bool:
         """Write what remains of the answers; return whether that was the rest of some."""

@@ -143,6 +143,8 @@ class WorkerLine:
             heard = True  # the end of the line would be noticed
         if self.silence.lasts(now, heard=heard):
             self.put(Kind.PROBE)
+        if busy and self.reports.after_s > REPORT_EVERY_S:
+            self.reports.has_calls()
         if self.joined and now >= self.reports.at:
             self.put(Kind.PROBE, encode_usage(self.reports.next(now, busy=busy)))
         return is_new
@@ -169,8 +171,9 @@ class WorkerLine:
             return longest_s
         if self.dialed.may_come_back or not self.joined:
             return LONGEST_LOOK_S
+        left_s = self.reports.at - time.monotonic()
         # Add a millisecond: the wait rounds down, and would busy-wait for the last one.
-        return max(0.0, self.reports.at - time.monotonic()) + 0.001
+        return left_s + 0.001 if left_s > 0 else 0.001
 
     def close(self) -> None:
         """Close; recently sent messages have two seconds to leave."""
@@ -229,25 +232,24 @@ class DispatcherSilence:
 class UseReports:
     """The reports of one worker's use; at: when the next one is due, by the monotonic clock.
 
-    pids: the processes of this machine that work for it.
+    after_s: the time from one to the next. pids: the processes of this machine that work for it.
     """
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._meter = UsageMeter(pids)
         self.at = self._last_at = 0.0
-        self._after_s = REPORT_EVERY_S
+        self.after_s = REPORT_EVERY_S
 
     def has_calls(self) -> None:
         """Note that the worker is about to run calls: it reports more often then."""
-        if self._after_s > REPORT_EVERY_S:
-            self._after_s = REPORT_EVERY_S
-            self.at = min(self.at, self._last_at + REPORT_EVERY_S)
+        self.after_s = REPORT_EVERY_S
+        self.at = min(self.at, self._last_at + REPORT_EVERY_S)
 
     def next(self, now: float, *, busy: bool) -> Used:
         """Return the report that is due."""
-        self._last_at, self.at = now, now + self._after_s
+        self._last_at, self.at = now, now + self.after_s
         if not busy:
-            self._after_s = min(2 * self._after_s, REPORT_IDLE_S)
+            self.after_s = min(2 * self.after_s, REPORT_IDLE_S)
         return Used(*self._meter.read())
 
 
