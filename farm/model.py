@@ -404,18 +404,11 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
             "or a sequence in that order"
         )
     return tuple(
-        [_checked_output(v, lead, t, info) for v, t in zip(values, info.outputs, strict=True)]
+        [
+            checked_array(v, lead + t.shape, t.dtype, f"output {t.name!r} of model {info.name!r}")
+            for v, t in zip(values, info.outputs, strict=True)
+        ]
     )
-
-
-def _checked_output(
-    value: Any, lead: tuple[int, ...], tensor: TensorInfo, info: ModelInfo
-) -> Array:
-    shape = lead + tensor.shape
-    if (array := _exact(value, shape, tensor.dtype)) is not None:
-        return array
-    what = f"output {tensor.name!r} of model {info.name!r}"
-    return checked_array(value, shape, tensor.dtype, what)
 
 
 def _exact(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
@@ -446,6 +439,8 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
 
     Raises InvalidOutput that names `what`, with expected and actual values.
     """
+    if (exact := _exact(value, shape, dtype)) is not None:
+        return exact
     if dtype == BYTES:
         try:
             array = bytes_array(value)

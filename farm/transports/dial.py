@@ -29,7 +29,8 @@ class DialedLine(Protocol):
     """One ordered line of messages to the dispatcher, for use by one thread at a time.
 
     may_come_back: it reconnects by itself when it breaks, and may lose messages; otherwise it ends.
-    drained: the last message was all that had arrived, as far as is known; queued: bytes to flush.
+    drained: the last message was all that had arrived; the next `receive` says if it looks anew.
+    queued: bytes to flush, if it is known.
     """
 
     may_come_back: bool
@@ -40,10 +41,7 @@ class DialedLine(Protocol):
         """Send a message without waiting; return False if the line has ended."""
 
     def receive(self, *, anew: bool = False) -> Sequence[Buffer] | None:
-        """Return the frames of the next message; None if there is none now.
-
-        anew: more may have arrived since the last one, although that was all.
-        """
+        """Return the frames of the next message; None if there is none now."""
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all messages have left this process; return False on timeout."""

@@ -42,7 +42,7 @@ from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, err
 from farm.sequences import SequenceId, checked_id, step_of_row
 from farm.wire.arrays import ArrayWriter, array_at, calls_of, column_at
 from farm.wire.groups import CallGroup, call_group, result_group, rows_group
-from farm.wire.runs import A_PIECE, is_plain, pieces_of, runs_of_answers, runs_of_calls
+from farm.wire.runs import A_PIECE, pieces_of, runs_of_answers, runs_of_calls
 
 VERSION = 2
 
@@ -112,9 +112,10 @@ def encode(
 ) -> list[Buffer]:
     """Return the frames of a message. Raises TypeError if `data` is not JSON data."""
     text = orjson.dumps(data)
-    head = HEAD.pack(VERSION, kind, 0, len(text)) + text
+    length = len(text)
+    head = HEAD.pack(VERSION, kind, 0, length) + text
     if arrays:
-        head += bytes(-len(head) % 8) + arrays
+        head += bytes(-length % 8) + arrays  # as the part before the JSON has 8 bytes
     return [head, *(a.view(np.uint8).data for a in large)] if large else [head]
 
 
@@ -199,7 +200,7 @@ def decode_calls(message: Message) -> tuple[Hints | None, Tasks]:
     The arrays are read-only, as a Call never changes. Raises InvalidRequest.
     """
     hints, some = decode_some_calls(message)
-    return hints, list(chain.from_iterable(some))
+    return hints, list(chain(*some))
 
 
 def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[SomeTasks]]:
@@ -323,7 +324,7 @@ def encode_answers(
     many = len(answers) >= WORTH_A_GROUP
     runs: Iterable[list[tuple[int, Any]]] = runs_of_answers(answers) if many else [answers]
     for run in runs:
-        if len(run) >= WORTH_A_GROUP:
+        if many and len(run) >= WORTH_A_GROUP:
             results.append(result_group(writer, run))
             continue
         for task_id, outcome in run:
@@ -340,11 +341,12 @@ def encode_answers(
 def _result_row(writer: ArrayWriter, task_id: int, result: Result) -> list[Any]:
     arrays = list(map(writer.put, result.outputs))
     row = [task_id, arrays, result.run_time_s, result.idle_s, result.queue_time_s]
-    times = result.row_times_s
-    if not is_plain(result) or result.worker or result.batch_rows != 1 or times:
+    times, batch_rows = result.row_times_s, result.batch_rows
+    stated = result.info, result.failed, result.copied, result.reused, result.more, result.worker
+    if (*stated, batch_rows, times) != (None, None, False, False, False, "", 1, ()):
         info = None if result.info is None else result.info.to_json()
         failed = None if result.failed is None else error_row(result.failed)
-        row += [result.worker, info, result.batch_rows, result.more, failed]
+        row += [result.worker, info, batch_rows, result.more, failed]
         if result.reused or times:
             row += [result.copied, result.reused, *([times] if times else [])]
         elif result.copied:

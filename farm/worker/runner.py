@@ -10,7 +10,6 @@ import logging
 import threading
 import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from operator import attrgetter
 from time import perf_counter
 
 import numpy as np
@@ -40,7 +39,6 @@ DESCRIPTIONS_KEPT = 1000
 OURS = frozenset({__file__, functions.__file__, operations.__file__})
 # The text that a client shows its user; the error's detail has all of it.
 MESSAGE_LENGTH = 2000
-_ORIGIN = attrgetter("origin")
 
 
 def timed(result: Result, queue_time_s: float, idle_s: float = -1.0) -> Result:
@@ -103,7 +101,6 @@ class RowRun:
         """Evaluate row after row, as many as fit in one answer."""
         assert call.rows is not None, "it is a call of rows"
         times = self._times
-        shapes: list[tuple[int, ...]] = []
         varies = any(tensor.varies for tensor in info.outputs)
         failed: FarmError | None = None
         began = now = perf_counter()
@@ -122,11 +119,10 @@ class RowRun:
                 now = perf_counter()
                 outputs = check_outputs(value, info)
                 if not row:
-                    shapes = [array.shape for array in outputs]
-                    row_size = sum([array.nbytes for array in outputs])
-                    most = min(most, -(-RUN_BYTES // max(1, row_size)))
+                    row_size = max(1, sum([array.nbytes for array in outputs]))
+                    most = min(most, -(-RUN_BYTES // row_size))
                     self._room = [np.empty((most, *array.shape), array.dtype) for array in outputs]
-                elif varies and [array.shape for array in outputs] != shapes:
+                elif varies and [a.shape for a in outputs] != [c.shape[1:] for c in self._room]:
                     break  # no array can hold both; this row begins the next run
                 for column, array in zip(self._room, outputs, strict=True):
                     column[row, ...] = array  # not as an object, if it holds bytes
@@ -234,9 +230,16 @@ class Runner:
         with the rows finished so far when one fails, after `RUN_S`, when its outputs reach
         `RUN_BYTES`, or when the host says that it must end.
         """
-        has_names = any(map(_ORIGIN, calls))
+        if len(calls) == 1:
+            (call,) = calls
+            if call.operation is Operation.EVALUATE and call.rows is None and call.origin is None:
+                return iter([[(0, self._answer(call))]] if host.claim((0,)) else ())
+        return self._run(calls, host)
+
+    def _run(self, calls: Sequence[Call], host: Host) -> Iterator[list[tuple[int, Outcome]]]:
+        has_names = bool([call for call in calls if call.origin is not None])
         try:
-            for planned in self._groups(calls) if len(calls) > 1 else [[0]] * len(calls):
+            for planned in self._groups(calls):
                 group = host.claim(planned)
                 begins_again = False
                 if len(group) > 1:

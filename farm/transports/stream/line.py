@@ -85,11 +85,10 @@ class StreamLine:
     def receive(self, *, anew: bool = False) -> list[Buffer] | None:
         """Return the frames of the next message; None if there is none now.
 
-        anew: see `DialedLine`. Small frames are bytes; large ones are memory that the receiver may
-        modify.
+        Small frames are bytes, large ones memory that the receiver may modify. anew: more may have
+        arrived since the last message was all.
         """
-        if anew:
-            self._is_empty = False
+        self._is_empty &= not anew
         while (self._begin == self._end and not self._frames) or not self._parsed():
             if not self._read():
                 return None

@@ -85,19 +85,6 @@ class _HeldCalls:
         """Let no other call begin; any thread or signal handler may call this."""
         self.drains = True
 
-    def take(self, calls: Iterable[tuple[int, Call | InvalidRequest]]) -> None:
-        """Take calls that have arrived; one that cannot be read has its answer."""
-        now = time.perf_counter()
-        for task_id, call in calls:
-            if isinstance(call, Call):
-                self.waiting[task_id] = call, now
-            else:
-                self.answers.append((task_id, call))
-
-    def any_left(self) -> bool:
-        """Whether there is something to do although no message comes."""
-        return bool(self.waiting or self.unflushed or self.drains)
-
     def take_out(self, ids: Iterable[int]) -> list[int]:
         """Remove those of these calls that have not begun, and return them."""
         return [i for i in ids if self.waiting.pop(i, None) is not None]
@@ -135,13 +122,15 @@ class _HeldCalls:
 
 
 class _Batch(Host):
-    """The calls that a worker runs together, and what their runner asks.
+    """The calls that wait at a worker, which it runs together, and what their runner asks.
 
     began_at: when the present model call began; streams: it is a stream; row_run: it is a run of
     rows, with the id of its call and the time that this has waited.
     """
 
-    def __init__(self, held: _HeldCalls, lock: threading.Lock, process: WorkerProcess) -> None:
+    def __init__(
+        self, held: _HeldCalls, lock: threading.Lock, process: WorkerProcess, now: float
+    ) -> None:
         self._held = held
         self._lock = lock
         self._process = process
@@ -150,7 +139,7 @@ class _Batch(Host):
         self._arrived_at: Sequence[float] = ()
         if held.waiting:
             self.calls, self._arrived_at = zip(*held.waiting.values(), strict=True)
-        self.began_at = time.perf_counter()
+        self.began_at = now
         self.streams = False
         self.row_run: tuple[int, RowRun, float] | None = None
         self._looked_at = self._suspended_s = 0.0
@@ -170,7 +159,7 @@ class _Batch(Host):
                     tasks += [task_id]
             held.running.update(tasks)
         if mine:
-            self.began_at, self._suspended_s = time.perf_counter(), 0.0
+            self.began_at, self._suspended_s = time.monotonic(), 0.0
             self.streams = self.calls[mine[0]].operation is Operation.STREAM
             # Answers that have not left this process would be lost with it, like running calls.
             self._process.runs([*held.unflushed, *tasks])
@@ -179,7 +168,7 @@ class _Batch(Host):
     def begins(self, position: int, row: int = 0) -> bool:
         """Report a call, or a row of it; no row begins while the worker drains."""
         if not row:
-            self.began_at, self._suspended_s = time.perf_counter(), 0.0
+            self.began_at, self._suspended_s = time.monotonic(), 0.0
         elif self._held.drains:
             return False
         self._process.runs([*self._held.unflushed, self._ids[position]], row)
@@ -198,7 +187,7 @@ class _Batch(Host):
 
         idle_s: for how long the worker had no calls before this one. The lock must be held.
         """
-        now = time.perf_counter()
+        now = time.monotonic()
         held, began_at = self._held, self.began_at
         self.row_run = None
         if not held.answers:
@@ -223,11 +212,11 @@ class _Batch(Host):
 
     def lasts_s(self) -> float:
         """Return the seconds since the present model call began, or the last one."""
-        return time.perf_counter() - self.began_at
+        return time.monotonic() - self.began_at
 
     def look(self) -> None:
         """Note that the listener looks; a long time without a look does not count for the run."""
-        now = time.perf_counter()
+        now = time.monotonic()
         passed_s = now - max(self._looked_at, self.began_at)
         if passed_s > LONGEST_LOOK_S:
             self._suspended_s += passed_s
@@ -270,7 +259,7 @@ class WorkerHost:
         self._held = _HeldCalls()
         self._busy = self._draining = False
         # Written by the main thread, read by the listener: the present batch, or the last one.
-        self._batch = _Batch(self._held, self._lock, self._process)
+        self._batch = _Batch(self._held, self._lock, process, time.monotonic())
         self._look = threading.Event()
         self._closing = threading.Event()
 
@@ -300,13 +289,13 @@ class WorkerHost:
         is_told = False
         while True:
             with self._lock:
-                self._attend()
+                now = self._attend()
                 if self._draining and not (held.waiting or self._keeps_sequences()):
                     line.leave()
                     return
                 self._busy = bool(held.waiting)
                 if self._busy:
-                    self._batch = _Batch(held, self._lock, self._process)
+                    self._batch = _Batch(held, self._lock, self._process, now)
                 settled = bool(held.unflushed) and self._flush()
             if line.joined and not is_told:
                 is_told = True
@@ -314,16 +303,17 @@ class WorkerHost:
             if self._busy:
                 if not self._look.is_set():
                     self._look.set()
-                began_at = self._batch.began_at
-                self._run(self._batch, -1.0 if ended_at is None else began_at - ended_at)
-                ended_at = time.perf_counter()
-                if not (line.dialed.drained and line.joined) or held.any_left():
+                self._run(self._batch, -1.0 if ended_at is None else now - ended_at)
+                now = ended_at = time.monotonic()
+                if not (line.dialed.drained and line.joined):
                     continue  # the wait would not notice what has come
+                if held.waiting or held.unflushed or held.drains:
+                    continue
             elif settled:
                 self._process.runs(())
             if line.silence.silent_s or not line.joined:
                 line.check()
-            ready = wait(line.dialed, line.turn_s(), writes=bool(held.unflushed))
+            ready = wait(line.dialed, line.turn_s(now=now), writes=bool(held.unflushed))
             if self._wakes.read_end in ready:
                 self._wakes.clear()
 
@@ -344,19 +334,18 @@ class WorkerHost:
 
     # The line; callers of these methods hold the lock
 
-    def _attend(self) -> None:
-        """Read and process all messages; join and drain if due."""
-        line, held = self._line, self._held
+    def _attend(self) -> float:
+        """Read and process all messages; join and drain if due. Return the time when it began."""
+        line, held, now = self._line, self._held, time.monotonic()
         dialed = line.dialed
         frames = dialed.receive(anew=True)
         heard = frames is not None
         while frames is not None:
             try:
-                self._received(wire.decode(frames))
+                self._received(wire.decode(frames), now)
             except InvalidRequest as error:
                 line.refused(error)
             frames = None if dialed.drained else dialed.receive()
-        now = time.monotonic()
         if line.tend(now, heard=heard, busy=self._busy or bool(held.waiting)):
             held.unflushed.clear()
             self._begin_anew()
@@ -368,18 +357,24 @@ class WorkerHost:
                 self._recall(back)
         elif not line.joined and not self._busy:
             line.join(now)
+        return now
 
     def _begin_anew(self) -> None:
         """Prepare for another life: the dispatcher has requeued the calls that it had sent here."""
         self._held.forget()
         self._runner.end_sequences()
 
-    def _received(self, message: wire.Message) -> None:
+    def _received(self, message: wire.Message, now: float) -> None:
         kind = message.kind
         if kind is Kind.CALLS:
             if self._line.joined:  # otherwise they were sent to an earlier life, and requeued
-                self._held.take(wire.decode_calls(message)[1])
-                if self._held.answers:
+                held = self._held
+                for task_id, call in wire.decode_calls(message)[1]:
+                    if isinstance(call, Call):
+                        held.waiting[task_id] = call, now
+                    else:
+                        held.answers.append((task_id, call))
+                if held.answers:
                     self._send_answers()
         elif kind is Kind.RECALL:
             self._send_answers()
@@ -415,10 +410,10 @@ class WorkerHost:
         if not held.answers or not line.tell(wire.encode_answers(held.answers)):
             return  # kept for the next line, if this one has ended
         if line.dialed.queued and not line.dialed.flush(0.0):
-            held.unflushed += [task_id for task_id, _ in held.answers]
+            held.unflushed.extend([task_id for task_id, _ in held.answers])
             if self._busy:
                 self._wakes.wake()  # the listener writes the rest while the next call runs
-        held.answers = []
+        held.answers.clear()
 
     def _flush(self) -> bool:
         """Write what remains of the answers; return whether that was the rest of some."""

@@ -79,6 +79,7 @@ class WorkerLine:
         self._life = secrets.token_hex(8)
         self._join_sent_at: float | None = None
         self._told = 0  # messages of this life that answered or recalled calls
+        self._has_ended = False  # the line, and there is no other one yet
 
     def join(self, now: float) -> None:
         """Send a JOIN, again and again until a WELCOME comes: it may be lost with a connection."""
@@ -136,12 +137,11 @@ class WorkerLine:
         For after each look at the line; heard: there were messages. Returns whether there is
         another line, over which another life begins.
         """
-        dialed, is_new = self.dialed, False
-        if dialed.ended():
-            is_new = self._dial_again()
-        elif not dialed.may_come_back:
+        self._has_ended = not heard and self.dialed.ended()
+        is_new = self._has_ended and self._dial_again()
+        if not (self._has_ended or self.dialed.may_come_back):
             heard = True  # the end of the line would be noticed
-        if self.silence.lasts(now, heard=heard):
+        if (self.silence.silent_s or not heard) and self.silence.lasts(now, heard=heard):
             self.put(Kind.PROBE)
         if busy and self.reports.after_s > REPORT_EVERY_S:
             self.reports.has_calls()
@@ -155,23 +155,23 @@ class WorkerLine:
         line = self._dialer.again(self.dialed, DIAL_EVERY_S)
         if line is None:
             return False
-        self.dialed = line
+        self.dialed, self._has_ended = line, False
         self.begin_anew()
         return True
 
-    def turn_s(self, longest_s: float | None = None) -> float:
+    def turn_s(self, longest_s: float | None = None, *, now: float = 0.0) -> float:
         """Return how long to sleep: not long after the line has ended, to dial again soon.
 
         longest_s: None for an idle worker, which sleeps to its next report if its line wakes it
-        when it ends; any other line has to be watched for silence.
+        when it ends; any other line has to be watched for silence. now: for an idle worker.
         """
-        if self.dialed.ended():
+        if self._has_ended:
             return DIAL_EVERY_S
         if longest_s is not None:
             return longest_s
         if self.dialed.may_come_back or not self.joined:
             return LONGEST_LOOK_S
-        left_s = self.reports.at - time.monotonic()
+        left_s = self.reports.at - now
         # Add a millisecond: the wait rounds down, and would busy-wait for the last one.
         return left_s + 0.001 if left_s > 0 else 0.001
 

@@ -426,9 +426,7 @@ def test_the_time_that_a_worker_was_suspended_is_no_time_of_its_run(
 ) -> None:
     """What runs in vain ends soon after the worker goes on, which then need not be replaced."""
     suspended_s = 0.0
-    clock = SimpleNamespace(
-        monotonic=time.monotonic, perf_counter=lambda: time.perf_counter() + suspended_s
-    )
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + suspended_s)
     monkeypatch.setattr(host, "time", clock)
     running = start(start_s=LIMIT_S)
     running.block(desk)
