@@ -379,10 +379,12 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
     Raises InvalidOutput, with expected and actual values, if it does not match the declaration.
     """
     lead = () if rows is None else (rows,)
-    if len(info.outputs) == 1:
-        (only,) = info.outputs
-        if (array := _exact(value, lead + only.shape, only.dtype)) is not None:
-            return (array,)
+    if len(info.outputs) == 1 and (only := info.outputs[0]).dtype == "float64":  # usual cases
+        shape = lead + only.shape
+        if type(value) is np.float64 and shape == (1,):
+            return (np.array([value]),)  # such as the sum of an array
+        if type(value) is np.ndarray and value.dtype is _FLOAT64 and value.shape == shape:
+            return (value if value.flags.c_contiguous else value.copy(),)
     expected = [t.name for t in info.outputs]
     if len(expected) == 1 and not _holds_output(value, info.outputs[0], rows):
         values: Sequence[Any] = [value]
@@ -411,17 +413,6 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
     )
 
 
-def _exact(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
-    """Return an output that needs no conversion, the usual case; None for any other."""
-    if dtype != "float64":
-        return None
-    if type(value) is np.float64 and shape == (1,):
-        return np.array([value])  # such as the sum of an array
-    if type(value) is not np.ndarray or value.dtype is not _FLOAT64 or value.shape != shape:
-        return None
-    return value if value.flags.c_contiguous else value.copy()
-
-
 def _holds_output(value: Any, tensor: TensorInfo, rows: int | None) -> bool:
     # `[array]` for a model with one output: a list that holds the array and is not the array, as
     # UM-Bridge models answer: for an output of size 1, [[3.0]] is such a list and [3.0] is the
@@ -439,8 +430,6 @@ def checked_array(value: Any, shape: tuple[int, ...], dtype: str, what: str) -> 
 
     Raises InvalidOutput that names `what`, with expected and actual values.
     """
-    if (exact := _exact(value, shape, dtype)) is not None:
-        return exact
     if dtype == BYTES:
         try:
             array = bytes_array(value)

@@ -55,13 +55,13 @@ def evaluate(model: Model, info: ModelInfo, call: Call, *sequence: Sequence) -> 
 
 def inputs_of_rows(call: Call, info: ModelInfo) -> Iterator[Inputs]:
     """Yield the inputs of each row of a call, as `inputs_for` does, when that row begins."""
-    plain = [
-        array.ndim > 1 and array.shape[1:] == tensor.shape and array.dtype == tensor.dtype
-        for tensor, array in zip(info.inputs, call.inputs, strict=True)
-    ]
-    if plain and all(plain):  # without a function call for each row
-        rows = zip(*[map(np.ndarray.copy, array) for array in call.inputs], strict=True)
-        return map(Inputs, map(zip, repeat([tensor.name for tensor in info.inputs]), rows))
+    columns: list[Iterator[Array]] = []
+    for tensor, array in zip(info.inputs, call.inputs, strict=True):
+        if array.ndim > 1 and array.shape[1:] == tensor.shape and array.dtype == tensor.dtype:
+            columns.append(map(np.ndarray.copy, array))
+    if columns and len(columns) == len(call.inputs):  # without a function call for each row
+        names = [tensor.name for tensor in info.inputs]
+        return map(Inputs, map(zip, repeat(names), zip(*columns, strict=True)))
     given = [[array[row, ...] for array in call.inputs] for row in range(call.rows or 1)]
     return (inputs_for(replace(call, rows=None, inputs=tuple(row)), info) for row in given)
 

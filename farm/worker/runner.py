@@ -95,13 +95,14 @@ class RowRun:
         self._lock = threading.Lock()
         self._room: list[Array] = []
         self._times: list[float] = []
+        self._count = 0  # rows that have run
         self._is_last = True  # no row begins after the one that runs
 
     def evaluate(self, model: Model, info: ModelInfo, call: Call) -> Result:
         """Evaluate row after row, as many as fit in one answer."""
         assert call.rows is not None, "it is a call of rows"
-        times = self._times
-        varies = any(tensor.varies for tensor in info.outputs)
+        times = self._times = [0.0] * call.rows
+        varies = bool([tensor for tensor in info.outputs if tensor.varies])
         failed: FarmError | None = None
         began = now = perf_counter()
         most, self._is_last = call.rows, False
@@ -127,14 +128,14 @@ class RowRun:
                 for column, array in zip(self._room, outputs, strict=True):
                     column[row, ...] = array  # not as an object, if it holds bytes
                 with self._lock:
-                    times.append(now - start)
+                    times[row], self._count = now - start, row + 1
                     if self._is_last:
                         break
         except BaseException as error:
             failed = _logged(named(error), call)
         with self._lock:
             self._is_last = True
-        return self._answer(len(times), failed)
+        return self._answer(self._count, failed)
 
     def split(self) -> Result | None:
         """Return the finished rows, as the first answer of several, and let no other row begin.
@@ -146,7 +147,7 @@ class RowRun:
             if self._is_last:
                 return None
             self._is_last = True
-            count = len(self._times)
+            count = self._count
         return self._answer(count, more=True)
 
     def _answer(self, count: int, failed: FarmError | None = None, *, more: bool = False) -> Result:
