@@ -305,10 +305,8 @@ class WorkerHost:
                     self._look.set()
                 self._run(self._batch, -1.0 if ended_at is None else now - ended_at)
                 now = ended_at = time.monotonic()
-                if not (line.dialed.drained and line.joined):
-                    continue  # the wait would not notice what has come
-                if held.waiting or held.unflushed or held.drains:
-                    continue
+                if held.waiting or held.drains or not line.joined:
+                    continue  # the wait would not notice that
             elif settled:
                 self._process.runs(())
             if line.silence.silent_s or not line.joined:

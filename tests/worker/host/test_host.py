@@ -354,6 +354,27 @@ def test_drain_while_a_model_runs(desk: Desk, start: Start) -> None:
     running.host.drain()  # a second time is harmless
 
 
+def test_what_comes_during_a_run_is_done_after_it_although_no_message_follows(
+    desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "REPORT_EVERY_S", 10 * LIMIT_S)  # nothing else ends a wait
+    running = start()
+    running.block(desk)
+    desk.call((2, cube(2.0)))
+    desk.say(Kind.CHECK, [0])
+    desk.hear(Kind.MISSING)  # the call has arrived
+    running.gate.open.set()
+    assert [list(desk.answers()) for _ in range(2)] == [[1], [2]]
+    running.gate.open.clear()
+    running.gate.waits.clear()
+    running.block(desk, 3)
+    running.host.drain()
+    desk.hear(Kind.RESIZE)
+    running.gate.open.set()
+    assert list(desk.answers()) == [3]
+    desk.hear(Kind.LEAVE)
+
+
 def test_drain_between_the_calls_of_a_message(desk: Desk, start: Start) -> None:
     running = start()
     running.gate.on_run = running.host.drain  # before the socket is read again
