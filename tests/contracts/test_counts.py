@@ -1,4 +1,4 @@
-"""How many functions the front door calls for one request: what a call costs on any machine.
+"""How many functions front door and worker call for one request: what it costs on any machine.
 
 A number falls in the commit that lowers it. Rates and processor time depend on the machine; these
 do not. `benchmarks/lone_call.py --only farm --profile 400` shows the functions.
@@ -17,6 +17,7 @@ from tests.support.lone_caller import (
     Callers,
     CountingFarm,
     FunctionCalls,
+    Mapper,
     NativeCaller,
     counting_farm,
     profiled,
@@ -34,6 +35,9 @@ ALONE = {
 NATIVE, NATIVE_CLIENT = (303, 143), (156, 72)
 """The same of `model(x)` of farm's own client: of the front door, and of the calling thread."""
 
+WORKER, WORKER_ROW = (111, 42), (17, 5)
+"""The same of the worker: for one caller of UM-Bridge, and for a row among many of `map`."""
+
 CALLERS = 64
 AMONG_MANY = {
     "farm": (95, 45),
@@ -48,7 +52,10 @@ MORE, MORE_AMONG_MANY = 3, 20
 """A number may rise by so many, as when a timer rings. How many calls run as one task depends on
 how long the model took in the runs before."""
 
-ROUNDS, REQUESTS = 3, 160
+MORE_A_ROW = 2
+"""Those of a row may rise by so many. How many rows a run has depends on the machine."""
+
+ROUNDS, REQUESTS, ROWS = 3, 160, 5000
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +98,29 @@ def test_a_lone_call_of_the_native_client_costs_no_more(counting: CountingFarm) 
         ]
     check(here, NATIVE_CLIENT)
     check(there, NATIVE)
+
+
+def test_a_lone_call_costs_the_worker_no_more(counting: CountingFarm) -> None:
+    with contextlib.closing(Caller("farm", counting.addresses["farm"])) as caller:
+        caller.call(REQUESTS)
+        counts = [
+            FunctionCalls.of(
+                profiled(counting.worker, caller, counting.worker_profile, REQUESTS), REQUESTS
+            )
+            for _ in range(ROUNDS)
+        ]
+    check(counts, WORKER)
+
+
+def test_a_row_costs_the_worker_no_more(counting: CountingFarm) -> None:
+    with farm.connect(counting.run) as client:
+        mapper = Mapper(client)
+        mapper.call(ROWS)
+        counts = [
+            FunctionCalls.of(profiled(counting.worker, mapper, counting.worker_profile, ROWS), ROWS)
+            for _ in range(ROUNDS)
+        ]
+    check(counts, WORKER_ROW, MORE_A_ROW)
 
 
 def check(counts: list[FunctionCalls], most: tuple[int, int], more: int = MORE) -> None:

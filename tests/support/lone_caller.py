@@ -54,6 +54,19 @@ import farm
 def forward(x):
     return x.sum()
 """
+COUNTING = f"""
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, {str(Path(__file__).parent.parent.parent)!r})
+from tests.support.lone_caller import Counting
+
+Counting(str(Path(__file__).with_name("worker.profile")))
+Path(__file__).with_name("worker.pid").write_text(str(os.getpid()))
+"""
+"""What a model's file also has if its worker counts its function calls."""
+
 BODY = b'{"name": "forward", "input": [[1.0, 2.0, 3.0, 4.0]], "config": {}}'
 EXPECTED = b"10.0"
 
@@ -73,6 +86,9 @@ COUNTED = 500
 
 OWN = os.path.join(os.path.dirname(farm.__file__), "")
 """The folder of farm's own functions."""
+
+WAITS = frozenset({"_spin", "poll"})
+"""The functions of front door and worker that wait without sleep."""
 
 VARIABLE = "COUNTED"
 """The environment variable with the file that a counting program writes its profile to."""
@@ -108,11 +124,11 @@ class FunctionCalls(NamedTuple):
 
     @classmethod
     def of(cls, profile: pstats.Stats, requests: int) -> FunctionCalls:
-        """Return those of a profile, without turns of the loop that only wait for what comes."""
+        """Return those of a profile, without those that only wait for what comes."""
         every = own = 0
         for (file, _, name), (_, count, _, _, callers) in profile.stats.items():  # type: ignore[attr-defined]  # not in the stubs
-            waits = sum(n for (_, _, by), (_, n, _, _) in callers.items() if by == "_spin")
-            count -= count if name == "_spin" else waits
+            waits = sum(n for (_, _, by), (_, n, _, _) in callers.items() if by in WAITS)
+            count -= count if name in WAITS else waits
             every += count
             own += count if file.startswith(OWN) else 0
         return cls(every / requests, own / requests)
@@ -273,10 +289,21 @@ class NativeCaller:
         return pstats.Stats(profile)
 
 
+class Mapper:
+    """A caller of `map` of farm's own client, whose points are the rows of runs."""
+
+    def __init__(self, client: farm.Client) -> None:
+        self._model = client.model("forward")
+
+    def call(self, count: int) -> None:
+        """Evaluate so many points."""
+        assert sum(1 for _ in self._model.map(np.ones((count, 4)))) == count
+
+
 def profiled(
-    pid: int, caller: Caller | Callers | NativeCaller, path: Path, requests: int = COUNTED
+    pid: int, caller: Caller | Callers | NativeCaller | Mapper, path: Path, requests: int = COUNTED
 ) -> pstats.Stats:
-    """Return the profile of a `Counting` server while it answers these requests."""
+    """Return the profile of a `Counting` process while it answers these requests."""
     done = path.with_name(f"{path.name}.done")
     os.kill(pid, signal.SIGURG)
     while not path.exists():
@@ -292,18 +319,23 @@ def profiled(
 
 
 class CountingFarm(NamedTuple):
-    """A farm with one worker: its run folder and process, and its address for each protocol."""
+    """A farm with one worker: its run folder and process, and its address for each protocol.
+
+    profile, worker_profile: the files that front door and worker write.
+    """
 
     run: Path
     pid: int
     addresses: dict[str, tuple[str, int]]
     profile: Path
+    worker: int
+    worker_profile: Path
 
 
 @contextlib.contextmanager
 def counting_farm(folder: Path) -> Iterator[CountingFarm]:
-    """Run a farm in a process that counts its function calls."""
-    (folder / "model.py").write_text(MODEL)
+    """Run a farm that counts its function calls, as its worker does."""
+    (folder / "model.py").write_text(COUNTING + MODEL)
     profile = folder / "farm.profile"
     environment = {**os.environ, VARIABLE: str(profile)}
     command = [sys.executable, "-m", "tests.support.lone_caller", str(folder)]
@@ -313,7 +345,10 @@ def counting_farm(folder: Path) -> Iterator[CountingFarm]:
     ) as process:
         try:
             run = folder / "run"
-            yield CountingFarm(run, process.pid, _addresses(process, run), profile)
+            addresses = _addresses(process, run)
+            worker = int((folder / "worker.pid").read_text())
+            there = folder / "worker.profile"
+            yield CountingFarm(run, process.pid, addresses, profile, worker, there)
         finally:
             process.terminate()
 
