@@ -29,8 +29,7 @@ class DialedLine(Protocol):
     """One ordered line of messages to the dispatcher, for use by one thread at a time.
 
     may_come_back: it reconnects by itself when it breaks, and may lose messages; otherwise it ends.
-    drained: the last message was all that had arrived; the next `receive` says if it looks anew.
-    queued: bytes to flush, if it is known.
+    drained: the last message was all that had arrived. queued: bytes to flush; 0 if unknown.
     """
 
     may_come_back: bool
@@ -40,8 +39,11 @@ class DialedLine(Protocol):
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the line has ended."""
 
-    def receive(self, *, anew: bool = False) -> Sequence[Buffer] | None:
-        """Return the frames of the next message; None if there is none now."""
+    def receive(self, *, again: bool = False) -> Sequence[Buffer] | None:
+        """Return the frames of the next message; None if there is none now.
+
+        again: more may have arrived since the last message.
+        """
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all messages have left this process; return False on timeout."""

@@ -296,7 +296,7 @@ class Runner:
         """Return the outcome of one call that runs alone."""
         try:
             kept: tuple[sequences.Sequence, ...] = ()
-            if call.step is not None and self._is_stateful(call.model):
+            if call.step and getattr(self._models.get(call.model), "stateful", False):
                 kept = (self._state_for(call.step, call),)
             known = self._descriptions.get((call.model, call.config))
             model, info = known or self._described(call)
@@ -316,10 +316,6 @@ class Runner:
             return operations.evaluate(model, info, call, *kept)
         except BaseException as error:  # a model may raise SystemExit: only its call fails
             return _logged(named(error), call)
-
-    def _is_stateful(self, name: str) -> bool:
-        model = self._models.get(name)
-        return model is not None and bool(model.stateful)
 
     def _answers(self, call: Call) -> Generator[Outcome]:
         """Yield the outcomes of a stream: its answers, and its end or its error."""

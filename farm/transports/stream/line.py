@@ -82,13 +82,13 @@ class StreamLine:
 
     # Reading
 
-    def receive(self, *, anew: bool = False) -> list[Buffer] | None:
+    def receive(self, *, again: bool = False) -> list[Buffer] | None:
         """Return the frames of the next message; None if there is none now.
 
-        Small frames are bytes, large ones memory that the receiver may modify. anew: more may have
-        arrived since the last message was all.
+        Small frames are bytes; large ones are memory that the receiver may modify. again: see
+        `DialedLine`.
         """
-        self._is_empty &= not anew
+        self._is_empty &= not again
         while (self._begin == self._end and not self._frames) or not self._parsed():
             if not self._read():
                 return None

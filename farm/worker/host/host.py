@@ -336,8 +336,7 @@ class WorkerHost:
         """Read and process all messages; join and drain if due. Return the time when it began."""
         line, held, now = self._line, self._held, time.monotonic()
         dialed = line.dialed
-        frames = dialed.receive(anew=True)
-        heard = frames is not None
+        heard = (frames := dialed.receive(again=True)) is not None
         while frames is not None:
             try:
                 self._received(wire.decode(frames), now)

@@ -141,7 +141,8 @@ class WorkerLine:
         is_new = self._has_ended and self._dial_again()
         if not (self._has_ended or self.dialed.may_come_back):
             heard = True  # the end of the line would be noticed
-        if (self.silence.silent_s or not heard) and self.silence.lasts(now, heard=heard):
+        may_be_silent = not heard or self.dialed.may_come_back or self.silence.silent_s
+        if may_be_silent and self.silence.lasts(now, heard=heard):
             self.put(Kind.PROBE)
         if busy and self.reports.after_s > REPORT_EVERY_S:
             self.reports.has_calls()
