@@ -39,10 +39,10 @@ class DialedLine(Protocol):
     def send(self, frames: list[Buffer]) -> bool:
         """Send a message without waiting; return False if the line has ended."""
 
-    def receive(self, *, again: bool = False) -> Sequence[Buffer] | None:
+    def receive(self, most: int | None = None) -> Sequence[Buffer] | None:
         """Return the frames of the next message; None if there is none now.
 
-        again: more may have arrived since the last message.
+        most: as for `StreamLine`; others have no bound.
         """
 
     def flush(self, timeout_s: float) -> bool:

@@ -42,7 +42,7 @@ _HEAD = struct.Struct("<Q")
 _MORE = 1 << 63
 _PARTS_AT_ONCE = 512  # sendmsg takes 1024 (IOV_MAX)
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-_UNLIMITED = 1 << 62
+UNLIMITED = 1 << 62
 _NO_BUFFER = memoryview(b"")
 _spare: deque[memoryview] = deque(maxlen=MOST_SPARE)  # of all threads: its methods are atomic
 
@@ -68,7 +68,7 @@ class StreamLine:
         self._frames: list[Buffer] = []
         self._rest = _NO_BUFFER  # of the last frame, if it is large: the part that has not come
         self._more = False  # another frame follows the last one
-        self._may_read = _UNLIMITED
+        self._may_read = UNLIMITED
         self._is_empty = self.drained = False
         self._over = False
         # Writing
@@ -82,26 +82,24 @@ class StreamLine:
 
     # Reading
 
-    def receive(self, *, again: bool = False) -> list[Buffer] | None:
+    def receive(self, most: int | None = None) -> list[Buffer] | None:
         """Return the frames of the next message; None if there is none now.
 
-        Small frames are bytes; large ones are memory that the receiver may modify. again: see
-        `DialedLine`.
+        most: look for more, and read so many bytes until this is given again; unread data keeps
+        `fileno` readable. Small frames are bytes; large ones memory that the receiver may modify.
         """
-        self._is_empty &= not again
+        if most is not None:
+            self._may_read, self._is_empty = most, False
         while (self._begin == self._end and not self._frames) or not self._parsed():
             if not self._read():
                 return None
         frames, self._frames = self._frames, []
         self.drained = self._is_empty and self._begin == self._end
-        if self.drained:
-            self._share_buffer()
+        if self.drained and self._view:  # as `_share_buffer` does
+            _spare.append(self._view)
+            self._view = _NO_BUFFER
+            self._begin = self._end = 0
         return frames
-
-    def allow(self, count: int) -> None:
-        """Let `receive` read `count` more bytes; unread data keeps `fileno` readable."""
-        self._may_read = count
-        self._is_empty = False
 
     def _parsed(self) -> bool:
         """Parse the message as far as its bytes have arrived; return whether it is complete."""
@@ -121,7 +119,7 @@ class StreamLine:
             elif have < length:
                 return False
             else:
-                self._frames.append(bytes(self._view[at : at + length]))
+                self._frames += (bytes(self._view[at : at + length]),)
                 self._begin = at + length
             self._more = head != length
         return False
@@ -212,19 +210,18 @@ class StreamLine:
         """Send a message; False if the peer is gone."""
         if self._refuses:
             return False
+        *others, last = frames
+        length = len(last)
+        size = 8 + length
         parts: list[Buffer] = []
-        size = 0
-        last = len(frames) - 1
-        for number, frame in enumerate(frames):
-            length = len(frame)
-            parts.append(_HEAD.pack(length if number == last else length | _MORE))
-            if length:
-                parts.append(frame)
-            size += 8 + length
+        for frame in others:
+            parts += _HEAD.pack(len(frame) | _MORE), frame
+            size += 8 + len(frame)
+        parts += _HEAD.pack(length), last
         if self._queue:
             self._leave(parts, size, 0)
             return True
-        if size > WRITE_AT_ONCE or len(parts) > _PARTS_AT_ONCE:
+        if size > WRITE_AT_ONCE or (others and len(parts) > _PARTS_AT_ONCE):
             self._leave(parts, size, 0)
             return self.write_some()
         try:

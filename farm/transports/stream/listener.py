@@ -81,7 +81,7 @@ class _StreamPeer(StreamLine):
 
     def rest(self) -> Iterator[list[Buffer]]:
         """Return the messages that have arrived but were not read, within bounds."""
-        self.allow(REST_BYTES)
+        self._may_read, self._is_empty = REST_BYTES, False
         # Asked twice: a short read does not prove the end.
         while frames := self.receive() or self.receive():
             yield frames
@@ -219,9 +219,8 @@ class UnixListener:
             if peer.name in self._peers.behind:
                 self._later(peer)
                 continue
-            peer.allow(BYTES_PER_TURN)
-            for _ in range(MESSAGES_PER_TURN):
-                frames = peer.receive()
+            for number in range(MESSAGES_PER_TURN):
+                frames = peer.receive(None if number else BYTES_PER_TURN)
                 if frames is None:
                     if peer.ended():
                         self.drop(peer)

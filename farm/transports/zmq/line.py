@@ -124,7 +124,7 @@ class DealerLine:
             os.write(self._bell_write, b"m")
         return True
 
-    def receive(self, *, again: bool = False) -> Sequence[Buffer] | None:
+    def receive(self, most: int | None = None) -> Sequence[Buffer] | None:
         """Return the frames of the next message; None if there is none now."""
         while self._monitor is not None and has_message(self._monitor):
             event = recv_monitor_message(self._monitor)["event"]

@@ -21,6 +21,7 @@ from farm.machine.wake_pipe import WakePipe
 from farm.scheduler.state import needs_no_slot
 from farm.transports.connection import Connection
 from farm.transports.dial import LineWait
+from farm.transports.stream.line import UNLIMITED
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, decode_ended
 from farm.worker.host.line import LONGEST_LOOK_S, WorkerLine
@@ -336,7 +337,7 @@ class WorkerHost:
         """Read and process all messages; join and drain if due. Return the time when it began."""
         line, held, now = self._line, self._held, time.monotonic()
         dialed = line.dialed
-        heard = (frames := dialed.receive(again=True)) is not None
+        heard = (frames := dialed.receive(UNLIMITED)) is not None
         while frames is not None:
             try:
                 self._received(wire.decode(frames), now)

@@ -148,13 +148,11 @@ def test_no_more_than_a_bounded_part_is_written_or_read_at_once(
     assert one.queued == 50_008 - 10_000
     one.write_some()
     assert one.queued == 50_008 - 20_000
-    other.allow(3000)
-    assert other.receive() is None
+    assert other.receive(3000) is None
     assert len(other._rest) >= 47_000
     one.flush(0.1)
     before = len(other._rest)
-    other.allow(3000)
-    assert other.receive() is None
+    assert other.receive(3000) is None
     assert len(other._rest) == before - 3000
     assert WRITE_AT_ONCE > 10_000
 

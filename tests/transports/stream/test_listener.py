@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Call, Operation, Result
+from farm.call import Buffer, Call, Operation, Result
 from farm.errors import WorkerLost
 from farm.machine.resources import allow_many_open_files
 from farm.transports.stream import listener as module
@@ -192,13 +192,13 @@ async def test_no_more_than_a_bounded_part_of_a_large_message_is_read_in_a_turn(
         await until(lambda: farm.put(client, Kind.PROBE))
         (peer,) = [p for p in unix(farm)._lines if p.name == b"client:x"]
         reads: list[int] = []
-        allow = peer.allow
+        receive = peer.receive
 
-        def counted(count: int) -> None:
-            reads.append(count)
-            allow(count)
+        def counted(most: int | None = None) -> list[Buffer] | None:
+            reads.extend([] if most is None else [most])
+            return receive(most)
 
-        peer.allow = counted  # type: ignore[method-assign]  # counts
+        peer.receive = counted  # type: ignore[method-assign]  # counts
         array = np.ones(4_000_000)
         call = Call("cube", Operation.EVALUATE, (array,), '{"n":4000000}')
         client.send(wire.encode_calls([(1, call)]))
