@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import traceback
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -220,7 +220,7 @@ class Runner:
 
     def run(
         self, calls: Sequence[Call], host: Host = NULL_HOST
-    ) -> Iterator[list[tuple[int, Outcome]]]:
+    ) -> Iterable[list[tuple[int, Outcome]]]:
         """Yield (position in `calls`, outcome) for the calls of each model call as it ends.
 
         Evaluate calls with equal model and config share one model call of up to `max_batch` rows.
@@ -234,7 +234,7 @@ class Runner:
         if len(calls) == 1:
             (call,) = calls
             if call.operation is Operation.EVALUATE and call.rows is None and call.origin is None:
-                return iter([[(0, self._answer(call))]] if host.claim((0,)) else ())
+                return [[(0, self._answer(call))]] if host.claim((0,)) else ()
         return self._run(calls, host)
 
     def _run(self, calls: Sequence[Call], host: Host) -> Iterator[list[tuple[int, Outcome]]]:

@@ -457,7 +457,7 @@ def test_a_host_hears_what_runs_before_each_model_call() -> None:
 
 def test_outcomes_come_as_each_model_call_ends() -> None:
     model = Batched()
-    steps = Runner({"b": model}).run([evaluate("b", [i, i]) for i in range(6)])
+    steps = iter(Runner({"b": model}).run([evaluate("b", [i, i]) for i in range(6)]))
     assert [i for i, _ in next(steps)] == [0, 1, 2, 3]
     assert model.seen == [4]
     assert [i for i, _ in next(steps)] == [4, 5]
@@ -805,7 +805,7 @@ def test_an_error_ends_a_stream() -> None:
     assert isinstance(outcomes[0], Result)
     assert isinstance(outcomes[1], ModelFailed)
     assert len(outcomes) == 2
-    ((_, error),) = next(Runner({"c": Counts()}).run([count_to(1.0, rows=2)]))
+    ((_, error),) = next(iter(Runner({"c": Counts()}).run([count_to(1.0, rows=2)])))
     assert isinstance(error, InvalidInput)
 
 

@@ -72,7 +72,7 @@ def test_a_batch_has_the_ids_of_its_calls() -> None:
 def test_a_stream_that_ends_early_leaves_no_id() -> None:
     model = Watched()
     asked = Call("watched", Operation.STREAM, (np.array([1.0]),), origin=Origin("id-9"))
-    answers = Runner({"watched": model}).run([asked])
+    answers = iter(Runner({"watched": model}).run([asked]))
     next(answers)
     assert fields()["call"] == "id-9"
     answers.close()  # type: ignore[attr-defined]  # a generator
