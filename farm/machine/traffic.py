@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-
-Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(slots=True)
@@ -14,16 +11,6 @@ class Traffic:
 
     received: int = 0
     sent: int = 0
-
-    def receives_message(self, frames: Iterable[Bytes]) -> None:
-        """Count a message that has arrived."""
-        for frame in frames:
-            self.received += memoryview(frame).nbytes
-
-    def sends_message(self, frames: Iterable[Bytes]) -> None:
-        """Count a message that was sent."""
-        for frame in frames:
-            self.sent += memoryview(frame).nbytes
 
     def receives(self, count: int) -> None:
         """Count bytes that were received."""

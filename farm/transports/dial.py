@@ -20,7 +20,6 @@ from farm.transports.stream.line import StreamLine
 DIAL_EVERY_S = 0.25
 """Interval at which a peer whose line has ended dials the same address again."""
 
-
 ACCEPTED_WITHIN_S = 2.0
 """Timeout within which a reachable machine accepts a connection."""
 

@@ -8,7 +8,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,7 +26,6 @@ from farm.errors import (
     UnsupportedFeature,
     WorkerLost,
 )
-from farm.machine.traffic import Traffic
 from farm.model import check_call
 from farm.scheduler.state import TaskId
 from farm.scheduler.view import View
@@ -60,13 +59,11 @@ PATIENCE_PROBES = 3
 REFUSALS = (ModelNotFound, Overloaded, Unavailable)
 """Errors after which a client sends a call again, as one that has not begun."""
 
-
 ROWS_A_RUN = 128
 """Most rows of a run: its overhead, too, takes time, and hardly more than these save (measured)."""
 
 LEAST_ROWS = 16
 """Fewer calls than this in a group are started one by one."""
-
 
 Open: TypeAlias = "TaskId | NativeRows | CancelCall"
 """A call of a client: a task, a row, or a wait until its model is known, which this cancels."""
@@ -203,11 +200,11 @@ class _NativeClient:
             self.answered.append(self)
         self.groups.append((ids, result))
 
-    def send_some(self, traffic: Traffic) -> bool:
+    def send_some(self, traffic: dict[str, int]) -> bool:
         """Send a message of answers; keep them if the client is briefly disconnected."""
         some = self.answers[:ANSWERS_A_MESSAGE]
         groups: list[tuple[list[int], Result]] = []
-        room = ANSWERS_A_MESSAGE - len(some)
+        room = ANSWERS_A_MESSAGE - len(some) if self.groups else 0
         for group in self.groups:
             room -= len(group[0])
             if room < 0 and (some or groups):
@@ -215,8 +212,8 @@ class _NativeClient:
             groups.append(group)
         if not (some or groups) or not self.line.send(frames := wire.encode_answers(some, groups)):
             return False
-        traffic.sends_message(frames)
-        del self.answers[: len(some)]
+        traffic["sent"] += sum(map(len, frames))
+        del self.answers[:ANSWERS_A_MESSAGE]
         for _ in groups:
             self.groups.popleft()
         return True
@@ -228,8 +225,9 @@ PROBE = wire.encode(Kind.PROBE)
 class NativeClients:
     """Passes messages of native clients to the dispatcher, and sends the answers."""
 
-    def __init__(self, dispatcher: Dispatcher, agenda: Agenda, traffic: Traffic) -> None:
+    def __init__(self, dispatcher: Dispatcher, agenda: Agenda, traffic: dict[str, int]) -> None:
         self._dispatcher = dispatcher
+        self._models = dispatcher.models()
         self._traffic = traffic
         self._agenda = agenda
         self._clients: dict[bytes, _NativeClient] = {}
@@ -265,11 +263,21 @@ class NativeClients:
         line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         return None
 
-    def _calls(self, client: _NativeClient, message: Message) -> Steps:
-        said, calls = wire.decode_some_calls(message)
-        hints = said or Hints()
-        hints = replace(hints, client=hints.client or client.name, patient=True)
+    def _calls(self, client: _NativeClient, message: Message) -> Steps | None:
+        """Start calls: a single one at once."""
+        said, calls = wire.decode_some_calls(message, client.name)
+        hints = said or Hints(client.name, patient=True)
         again = message.kind is Kind.CALLS_AGAIN
+        if again or type(calls) is not list:
+            return self._some_calls(client, calls, hints, again)
+        for call_id, call in calls[0]:
+            if call_id not in client.calls:
+                self._start(client, call_id, call, hints, again=False)
+        return None
+
+    def _some_calls(
+        self, client: _NativeClient, calls: Iterable[wire.SomeTasks], hints: Hints, again: bool
+    ) -> Steps:
         answered = set[int]()
         if again:  # after a lost connection: a call may be running or answered
             answered.update(i for i, _ in client.answers)
@@ -283,7 +291,7 @@ class NativeClients:
                     self._start(client, call_id, call, hints, again=again)
                 yield 1
         if again:
-            self._send_answers(client)
+            self.put_off.append(client)
 
     def _start_rows(self, client: _NativeClient, group: CallGroup, hints: Hints) -> bool:
         """Start calls in runs, if these are short; False: each has to be started by itself.
@@ -336,7 +344,7 @@ class NativeClients:
                 raise UnsupportedFeature("streams are for HTTP and gRPC clients")
             if call.origin is not None:  # for the parts of a long call
                 hints = replace(hints, call_id=call.origin.call_id)
-            info = self._dispatcher.models().get(call.model)
+            info = self._models.get(call.model)
             if info is None or (not info.repeatable and call.operation is not Operation.DESCRIBE):
                 if again and not client.begun.are_all:
                     self._begun.add(client.key, call_id)
@@ -367,7 +375,7 @@ class NativeClients:
             else:
                 self._start(client, call_id, call, left, again=again, waits=False)
 
-        dispatcher, models = self._dispatcher, self._dispatcher.models()
+        dispatcher, models = self._dispatcher, self._models
         return dispatcher.first_worker.when_known(go, lambda: call.model in models)
 
     def _start_once(self, client: _NativeClient, call_id: int, call: Call, hints: Hints) -> None:
@@ -408,14 +416,11 @@ class NativeClients:
 
     def turn(self) -> None:
         """Send the collected answers."""
-        clients = self.put_off.copy()
-        self.put_off.clear()
+        clients = self.put_off[:]
+        del self.put_off[:]
         for client in clients:
-            self._send_answers(client)
-
-    def _send_answers(self, client: _NativeClient) -> None:
-        if client.send_some(self._traffic) and (client.answers or client.groups):
-            self._agenda.add((b"answers", client.line.name), self._all_sent(client))
+            if client.send_some(self._traffic) and (client.answers or client.groups):
+                self._agenda.add((b"answers", client.line.name), self._all_sent(client))
 
     def _all_sent(self, client: _NativeClient) -> Steps:
         while client.send_some(self._traffic):
@@ -429,8 +434,7 @@ class NativeClients:
         line = client.line
         asked = decode_question(message)
         if asked.what == "models":
-            models = self._dispatcher.models().values()
-            line.send(encode_told(asked, [info.to_json() for info in models]))
+            line.send(encode_told(asked, [info.to_json() for info in self._models.values()]))
         elif asked.what == "status":
             line.send(encode_told(asked, {**self._dispatcher.snapshot(), "is_owner": True}))
         else:
@@ -463,10 +467,11 @@ class NativeClients:
                 continue
             reached = client.line.send(PROBE)
             if reached:
-                self._send_answers(client)
+                self.put_off.append(client)
             if client.is_gone(reached=reached, patient=patient):
                 self._agenda.drop(client.line.name)
                 self._agenda.add(client.line.name, self._gone(client))
+        self.turn()
 
     def ended(self, line: PeerLine) -> None:
         """Cancel the calls of a client whose line has ended."""
@@ -487,5 +492,5 @@ class NativeClients:
     def close(self) -> None:
         """Send the remaining answers."""
         for client in self._clients.values():
-            while client.send_some(self._traffic):
+            for _ in self._all_sent(client):
                 pass

@@ -12,11 +12,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from farm.call import Buffer, Call, WorkerInfo
 from farm.errors import FarmError, InvalidInput, InvalidRequest, LossCause
-from farm.machine.traffic import Traffic
 from farm.scheduler.state import ENDS_ABOUT_S, TaskId, WorkerId
 from farm.sequences import SequenceId
 from farm.transports.agenda import Agenda, Steps
@@ -175,7 +174,7 @@ class Peers:
         self._supervisors: dict[bytes, PeerLine] = {}
         self._killed: deque[WorkerId] = deque(maxlen=KILLED_KNOWN)
         self._to_probe: deque[_JoinedWorker] = deque()  # in this round
-        self._traffic = Traffic()  # of calls, answers, and all that peers send
+        self._traffic = {"received": 0, "sent": 0}  # bytes of calls, and of all that peers send
         self._patient_until = 0.0
         self._warned = 0
         self._warned_in = 0.0
@@ -185,7 +184,7 @@ class Peers:
     def start(self, dispatcher: Dispatcher) -> None:
         """Start on the running loop."""
         self._dispatcher = dispatcher
-        dispatcher.add_part("messages", self._traffic.shown)
+        dispatcher.add_part("messages", self._traffic.copy)
         self._loop = asyncio.get_running_loop()
         self._agenda = Agenda(dispatcher.turns)
         self.behind = self._agenda.waiting
@@ -214,7 +213,7 @@ class Peers:
             self._unreachable(peer)
             ids = [task_id for task_id, _ in tasks]
             self._loop.call_soon(self._dispatcher.recalled, worker, ids)
-        self._traffic.sends_message(frames)
+        self._traffic["sent"] += sum(map(len, frames))
 
     def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
         """Recall tasks from a worker."""
@@ -264,7 +263,7 @@ class Peers:
 
         Call it within `LoopTurns.act_on`.
         """
-        self._traffic.receives_message(frames)
+        self._traffic["received"] += sum(map(len, frames))
         if line.name in self.behind or self._agenda.left <= 0:
             self._agenda.add(line.name, self._later(line, frames))
         elif (rest := self._begin(line, frames)) is not None:
@@ -278,9 +277,10 @@ class Peers:
     def _begin(self, line: PeerLine, frames: Sequence[Buffer]) -> Steps | None:
         """Process a message; return what is left of a long one."""
         try:
-            if line.is_client and frames:
+            if line.is_client and frames and len(frames[0]) > wire_bounds.QUICK_BYTES:
                 wire_bounds.check(frames[0])
-            rest = self._received(line, wire.decode(frames))
+            receive = self._clients.received if line.is_client else self._received
+            rest = receive(line, wire.decode(frames))
         except Exception as error:
             self._failed(line, error)
             return None
@@ -313,8 +313,6 @@ class Peers:
             log.warning("more messages are refused; for a minute they are not logged")
 
     def _received(self, line: PeerLine, message: Message) -> Steps | None:
-        if line.is_client:
-            return self._clients.received(line, message)
         kind = message.kind
         joined = self._by_line.get(line.name)
         if kind is Kind.JOIN:
@@ -352,7 +350,7 @@ class Peers:
     def _finished(
         self, worker: WorkerId, peer: _JoinedWorker | None, some: wire.Answers, *, heard: int
     ) -> int:
-        answers = cast(list[tuple[TaskId, wire.Outcome]], some)
+        answers: list[Any] = some  # of tasks
         if peer is not None:
             peer.heard += heard
             for task_id, outcome in answers:

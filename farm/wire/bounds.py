@@ -28,8 +28,6 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 def check(frame: Buffer) -> None:
     """Raise InvalidRequest if the message would take long to parse; frame: its first frame."""
-    if len(frame) <= QUICK_BYTES:
-        return
     size = HEAD.unpack_from(frame)[-1]
     if size <= QUICK_BYTES:
         return

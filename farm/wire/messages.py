@@ -16,7 +16,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import chain
+from functools import lru_cache, partial
+from itertools import chain, starmap
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +39,7 @@ from farm.call import (
     Result,
     WorkerInfo,
     checked_call_id,
+    immutable,
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, error_named
 from farm.sequences import SequenceId, checked_id, step_of_row
@@ -84,7 +87,8 @@ class Kind(IntEnum):
     END_SEQUENCES = 22  # D to W: forget the states of these sequences
 
 
-class Message(NamedTuple):
+@immutable
+class Message:
     """One decoded message: its kind, its JSON, and the frames that hold its arrays."""
 
     kind: Kind
@@ -175,7 +179,7 @@ def encode_calls(
         if many and len(run) >= WORTH_A_GROUP:
             rows.append(call_group(writer, run))
         else:
-            rows += [_call_row(writer, task_id, call) for task_id, call in run]
+            rows += starmap(partial(_call_row, writer), run)
     said = None if hints is None else hints_row(hints)
     return encode(kind, [said, rows], b"".join(writer.inline), writer.large)
 
@@ -203,11 +207,18 @@ def decode_calls(message: Message) -> tuple[Hints | None, Tasks]:
     return hints, list(chain(*some))
 
 
-def decode_some_calls(message: Message) -> tuple[Hints | None, Iterator[SomeTasks]]:
-    """Decode a few hundred calls at a time, grouped ones as CallGroup; iterating may raise, too."""
+def decode_some_calls(
+    message: Message, sender: str = ""
+) -> tuple[Hints | None, Iterable[SomeTasks]]:
+    """Decode a few hundred calls at a time, grouped ones as CallGroup; iterating may raise, too.
+
+    A single call is decoded at once, to a list. sender: as for `hints_of_row`.
+    """
     try:
         said, rows = message.data
-        hints = None if said is None else hints_of_row(said)
+        hints = None if said is None else hints_of_row(sender, *said)
+        if len(rows) == 1 and type(rows[0][0]) is int:
+            return hints, [[(rows[0][0], _call(message, rows[0]))]]
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
     return hints, _some_calls(message, rows)
@@ -223,11 +234,7 @@ def _some_calls(message: Message, rows: Iterable[Any]) -> Iterator[SomeTasks]:
                 for piece in pieces_of(row, 3, (0,)):
                     yield _calls(message, piece)
                 continue
-            task_id = _id(row[0])
-            try:
-                tasks.append((task_id, _call(message, row)))
-            except _MALFORMED as error:
-                tasks.append((task_id, _malformed("call", error)))
+            tasks.append((_id(row[0]), _call(message, row)))
             if len(tasks) >= A_PIECE:
                 yield tasks
                 tasks = []
@@ -254,27 +261,31 @@ def _calls(message: Message, group: list[Any]) -> SomeTasks:
         return [(task_id, wrong) for task_id in ids]
 
 
-def _call(message: Message, row: list[Any]) -> Call:
-    inputs = tuple([array_at(message.frames, message.inline_at, where) for where in row[3]])
-    model = _text(row[1])
-    operation = _OPERATIONS[row[2]]
-    if len(row) == 4:
-        return Call(model, operation, inputs)
-    config, rows = row[4], None if row[5] is None else _rows(row[5])
-    step = step_of_row(row.pop()) if len(row) == 8 else None
-    said = row.pop() if len(row) in (7, 12) else None
-    origin = None if said is None else origin_of(said)
-    derivative = None
-    if len(row) > 6:
-        out_wrt, in_wrt, in_wrt2, sens, vec = row[6:]
-        derivative = Derivative(
-            _id(out_wrt),
-            _id(in_wrt),
-            _id(in_wrt2),
-            None if sens is None else array_at(message.frames, message.inline_at, sens),
-            None if vec is None else array_at(message.frames, message.inline_at, vec),
-        )
-    return Call(model, operation, inputs, _text(config), derivative, rows, origin, step)
+def _call(message: Message, row: list[Any]) -> Call | InvalidRequest:
+    """Return the call of a row, or an error in its place."""
+    try:
+        _, name, known, arrays, *more = row
+        inputs = tuple(map(partial(array_at, message.frames, message.inline_at), arrays))
+        model, operation = name if type(name) is str else _text(name), _OPERATIONS[known]
+        if not more:
+            return Call(model, operation, inputs)
+        config, rows = row[4], None if row[5] is None else _rows(row[5])
+        step = step_of_row(row.pop()) if len(row) == 8 else None
+        said = row.pop() if len(row) in (7, 12) else None
+        origin = None if said is None else origin_of(said)
+        derivative = None
+        if len(row) > 6:
+            out_wrt, in_wrt, in_wrt2, sens, vec = row[6:]
+            derivative = Derivative(
+                _id(out_wrt),
+                _id(in_wrt),
+                _id(in_wrt2),
+                None if sens is None else array_at(message.frames, message.inline_at, sens),
+                None if vec is None else array_at(message.frames, message.inline_at, vec),
+            )
+        return Call(model, operation, inputs, _text(config), derivative, rows, origin, step)
+    except _MALFORMED as error:
+        return _malformed("call", error)
 
 
 _OPERATIONS = {operation.value: operation for operation in Operation}
@@ -374,10 +385,10 @@ def decode_some_answers(message: Message) -> Iterable[Answers]:
         results, errors = message.data
         frames = [bytearray(message.frames[0]), *message.frames[1:]] if results else ()
         if errors == [] and len(results) == 1 and type(results[0][0]) is int:
-            return [[_answer(frames, message.inline_at, results[0])]]
+            return [[(results[0][0], _result(frames, message.inline_at, results[0]))]]
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
-    return _some_answers(message._replace(frames=frames))
+    return _some_answers(Message(message.kind, message.data, frames, message.inline_at))
 
 
 def _some_answers(message: Message) -> Iterator[Answers]:
@@ -391,7 +402,7 @@ def _some_answers(message: Message) -> Iterator[Answers]:
                 for piece in pieces_of(row, 1, (0, 2, 3, 5)):
                     yield list(_results(message, piece))
                 continue
-            answers.append(_answer(message.frames, message.inline_at, row))
+            answers.append((_id(row[0]), _result(message.frames, message.inline_at, row)))
             if len(answers) >= A_PIECE:
                 yield answers
                 answers = []
@@ -404,16 +415,6 @@ def _some_answers(message: Message) -> Iterator[Answers]:
         yield answers
     except _MALFORMED as error:
         raise _malformed(f"{message.kind.name} message", error) from None
-
-
-def _answer(frames: Sequence[Buffer], inline_at: int, row: list[Any]) -> tuple[int, Outcome]:
-    task_id = row[0]
-    if type(task_id) is not int:
-        raise TypeError(f"expected a whole number, got {task_id!r}")
-    try:
-        return task_id, _result(frames, inline_at, row)
-    except _MALFORMED as error:
-        return task_id, InvalidOutput(_malformed("answer", error).message)
 
 
 def _results(message: Message, group: list[Any]) -> Iterable[tuple[int, Outcome]]:
@@ -444,19 +445,27 @@ def _check_times(run_time_s: float, idle_s: float, queue_time_s: float = 0.0) ->
         raise ValueError(f"a run of {run_time_s} s after {idle_s} and {queue_time_s} s")
 
 
-def _result(frames: Sequence[Buffer], inline_at: int, row: list[Any]) -> Result:
-    outputs = tuple([array_at(frames, inline_at, where) for where in row[1]])
-    run_time_s, idle_s, queue_time_s = row[2:5]
-    _check_times(run_time_s, idle_s, queue_time_s)
-    if len(row) == 5:
-        return Result(outputs, run_time_s, None, "", queue_time_s, idle_s)
-    worker, info, batch_rows, more, failed, *marks = row[5:]
-    known = None if info is None else ModelInfo.from_json(info)
-    error = None if failed is None else error_named(*map(_text, failed))
-    run = run_time_s, known, _text(worker), queue_time_s, idle_s, _rows(batch_rows)
-    copied, reused, times = marks[:1] == [True], marks[1:2] == [True], tuple(*marks[2:3])
-    _check_times(min(times, default=0.0), max(times, default=0.0))
-    return Result(outputs, *run, bool(more), error, copied, reused, times)
+def _result(frames: Sequence[Buffer], inline_at: int, row: list[Any]) -> Outcome:
+    """Return the result of a row, or an error in its place."""
+    try:
+        _, arrays, run_s, idle_s, queue_s, *rest = row
+        outputs = tuple(map(partial(array_at, frames, inline_at), arrays))
+        if not (0.0 <= run_s <= LONGEST_S >= queue_s >= 0.0 and -1.0 <= idle_s <= LONGEST_S):
+            _check_times(run_s, idle_s, queue_s)
+        if not rest:
+            return Result(outputs, run_s, None, "", queue_s, idle_s)
+        worker, info, batch_rows, more, failed, *marks = rest
+        known = None if info is None else ModelInfo.from_json(info)
+        error = None if failed is None else error_named(*map(_text, failed))
+        name = worker if type(worker) is str else _text(worker)
+        rows = batch_rows if type(batch_rows) is int and batch_rows > 0 else _rows(batch_rows)
+        copied, reused, times = marks[:1] == [True], marks[1:2] == [True], tuple(*marks[2:3])
+        if times:
+            _check_times(min(times), max(times))
+        run = run_s, known, name, queue_s, idle_s, rows
+        return Result(outputs, *run, bool(more), error, copied, reused, times)
+    except _MALFORMED as unread:
+        return InvalidOutput(_malformed("answer", unread).message)
 
 
 # Other messages
@@ -519,14 +528,16 @@ LONGEST_S = 1e9
 """Maximum of times in a message; thirty years, so that sums and timers stay finite."""
 
 
-def hints_row(hints: Hints) -> list[Any]:
-    """Return the hints that a client may give as a row, which `hints_of_row` reads."""
-    return [hints.client, hints.priority, hints.deadline_s, hints.chain]
+hints_row = attrgetter("client", "priority", "deadline_s", "chain")
+"""Returns the hints that a client may give as a row, which `hints_of_row` reads."""
 
 
-def hints_of_row(row: Sequence[Any]) -> Hints:
-    """Read a row of hints. Raises TypeError and ValueError if it is not one."""
-    client, priority, deadline_s, chain = row
+@lru_cache(maxsize=64, typed=True)
+def hints_of_row(sender: str, client: Any, priority: Any, deadline_s: Any, chain: Any) -> Hints:
+    """Read a row of hints. Raises TypeError and ValueError if it is not one.
+
+    sender: the client's name if it gives none. A native client is patient.
+    """
     if not isinstance(client, str) or not isinstance(chain, str | None):
         raise TypeError(f"the names {client!r} and {chain!r}; expected texts")
     if type(priority) is not int:
@@ -536,8 +547,9 @@ def hints_of_row(row: Sequence[Any]) -> Hints:
     if deadline_s is not None and not -LONGEST_S <= deadline_s <= LONGEST_S:
         raise ValueError(f"a deadline of {deadline_s} s")
     client, chain = client[:LONGEST_NAME], None if chain is None else chain[:LONGEST_NAME]
-    shown_as = (client, chain) if client or chain else None
-    return Hints(client, priority, deadline_s, chain=chain, shown_as=shown_as)
+    names = (client, chain) if client or chain else None
+    name = client or sender
+    return Hints(name, priority, deadline_s, chain=chain, shown_as=names, patient=True)
 
 
 def last_fields(call: Call) -> list[Any]:

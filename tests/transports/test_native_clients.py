@@ -496,6 +496,27 @@ async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> Non
 
 
 @on_loop
+async def test_very_many_messages_of_one_call_are_taken_in_over_many_turns() -> None:
+    async with up(max_queued=100_000) as (farm, _, client):
+        client.say(Kind.PROBE)
+        await client.hear(Kind.WELCOME)
+        (known,) = farm.transport._clients._clients.values()
+        messages = [wire.encode_calls([(number, cube())]) for number in range(20 * STEPS_A_TURN)]
+
+        def come() -> None:
+            for frames in messages:
+                farm.transport.received(known.line, frames)
+
+        farm.dispatcher.turns.act_on(come)
+        taken = [farm.dispatcher.stages.calls_open()]
+        assert taken[0] <= STEPS_A_TURN
+        while taken[-1] < len(messages):
+            await asyncio.sleep(0)
+            taken.append(farm.dispatcher.stages.calls_open())
+        assert max(b - a for a, b in itertools.pairwise(taken)) <= 2 * STEPS_A_TURN
+
+
+@on_loop
 async def test_very_many_answers_leave_in_many_messages() -> None:
     async with up(max_queued=1) as (_, _, client):
         count = 4 * module.ANSWERS_A_MESSAGE

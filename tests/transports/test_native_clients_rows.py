@@ -15,7 +15,6 @@ import pytest
 from farm.call import Buffer, Call, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.dispatcher.partition import QUICK_RUN_S
 from farm.errors import Cancelled, FarmError, InvalidOutput, ModelFailed, WorkerLost
-from farm.machine.traffic import Traffic
 from farm.scheduler.state import TaskId, WorkerId
 from farm.scheduler.view import View
 from farm.transports.begun import Begun
@@ -456,7 +455,7 @@ def test_a_message_has_a_bounded_number_of_answers() -> None:
     client.call_done(2000, ModelFailed("no"))
     assert collected == [client], "once, until they are sent"
     sent: list[int] = []
-    while client.send_some(Traffic()):
+    while client.send_some({"sent": 0}):
         answers = wire.decode_some_answers(wire.decode(messages.pop()))
         ids = [call_id for some in answers for call_id, _ in some]
         assert 0 < len(ids) <= ANSWERS_A_MESSAGE
