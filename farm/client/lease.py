@@ -15,12 +15,13 @@ import select
 import threading
 from collections import deque
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from farm.call import Buffer, Result
 from farm.client.line import Outcome
 from farm.errors import InvalidRequest
-from farm.transports.dial import DialedLine
+from farm.transports.stream.line import UNLIMITED, StreamLine
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
 
@@ -49,60 +50,59 @@ class LoneCall:
     as by Ctrl-C, it is unknown how much of a message has been sent or read.
     """
 
-    __slots__ = ("_arrived", "outcome", "thread", "touches_line")
+    __slots__ = ("_arrived", "thread", "touches_line")
 
     def __init__(self) -> None:
-        self.outcome: Outcome | None = None
         self.thread = threading.get_ident()
         self.touches_line = False
-        self._arrived = threading.Lock()
-        self._arrived.acquire()
+        self._arrived: SimpleQueue[Outcome] = SimpleQueue()
 
     def put(self, key: object, outcome: Outcome) -> None:
         """Deliver the outcome from another thread."""
-        self.outcome = outcome
-        self._arrived.release()
+        self._arrived.put(outcome)
 
     def flush(self) -> None:
         """Do nothing: `put` has woken the caller."""
 
     def wait(self) -> Outcome:
         """Wait until the outcome has arrived, and return it."""
-        while (outcome := self.outcome) is None:
-            self._arrived.acquire()
-        return outcome
+        return self._arrived.get()
 
     def exchange(
-        self, call_id: int, frames: list[Buffer], line: DialedLine, wake_fd: int, lease: Lease
+        self, call_id: int, frames: list[Buffer], line: StreamLine, wake_fd: int, lease: Lease
     ) -> Result | None:
         """Send the call and return its result; None if the client's thread has to go on.
 
         wake_fd: readable when the client's thread is needed.
         """
         self.touches_line = True
-        line.send(frames)
-        sent = line.flush(0.0)
+        sent = line.send(frames) and (not line.queued or line.flush(0.0))
         self.touches_line = False
         if not sent:
             return None
-        poll = select.poll()
-        line_fd = line.fileno()
-        poll.register(line_fd, select.POLLIN)
-        poll.register(wake_fd, select.POLLIN)
+        poll = lease.polls.pop(line, None)
+        if poll is None:
+            lease.polls.clear()  # of lines that have ended
+            poll = select.poll()
+            for fd in (line.fileno(), wake_fd):
+                poll.register(fd, select.POLLIN)
         while True:
             ready = poll.poll(LEAD_MS)
-            if len(ready) != 1 or ready[0][0] != line_fd:
+            if not ready or wake_fd in dict(ready):
                 return None
             result = None
             self.touches_line = True
-            while lease.held_by() is self and (message := line.receive()) is not None:
+            while lease.held_by() is self and (message := line.receive(UNLIMITED)) is not None:
                 found = _result(message, call_id)
                 if found is None:
                     lease.unread.append(message)
                 else:
                     result = found
+                if line.drained:
+                    break
             self.touches_line = False
             if result is not None or lease.unread or lease.held_by() is not self or line.ended():
+                lease.polls[line] = poll
                 return result
 
 
@@ -112,12 +112,12 @@ def _result(frames: Sequence[Buffer], call_id: int) -> Result | None:
         message = wire.decode(frames)
         if message.kind is not Kind.ANSWERS:
             return None
-        answers = wire.decode_answers(message)
+        answers = wire.decode_some_answers(message)
     except InvalidRequest:
         return None  # whoever reads it again reports it
-    if len(answers) != 1 or answers[0][0] != call_id:
+    if type(answers) is not list or answers[0][0][0] != call_id:
         return None
-    outcome = answers[0][1]
+    outcome = answers[0][0][1]
     return outcome if isinstance(outcome, Result) else None
 
 
@@ -133,6 +133,8 @@ class Lease:
         self._holders: dict[int, object] = {_LEASE: owner}  # each step on it is atomic
         self._needed = threading.Event()
         self._taken = 0
+        self.polls: dict[StreamLine, select.poll] = {}
+        """The poll object of the last caller, by line, while no caller uses it."""
         self.unread: deque[Sequence[Buffer]] = deque()
         """Messages that callers have read and left to the thread."""
         self.is_spoilt = False
@@ -158,21 +160,22 @@ class Lease:
             if lone.touches_line:
                 self.is_spoilt = True
             self._holders.pop(_LEASE, None)
-            if self._is_needed():
+            if self.unread or self.is_spoilt or self._owner.has_work():
                 self._needed.set()
 
-    def call_thread(self) -> None:
-        """Wake the thread if it rests. It begins once no caller uses the line.
+    def call_thread(self) -> bool:
+        """Wake the thread if it rests; return whether a caller has the line, until it leaves it.
 
         The calling thread may itself be in the middle of a call that has the line, if it runs a
         signal handler. That call then leaves the line to the client's thread.
         """
         holder = self._holders.get(_LEASE)
         if holder is self._owner:
-            return
+            return False
         if isinstance(holder, LoneCall) and holder.thread == threading.get_ident():
             self.give_back(holder)
         self._needed.set()
+        return holder is not None
 
     def mend(self) -> bool:
         """Return whether the line was spoilt; for the thread, which opens another one then."""

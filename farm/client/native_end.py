@@ -9,7 +9,6 @@ A caller of one blocking call after another uses the line itself (`lease.py`).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -24,6 +23,7 @@ from farm.client.open_calls import OpenCalls, OpenQuestions, Task, Waiting, mess
 from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unavailable
 from farm.machine.wake_pipe import WakePipe
 from farm.transports.dial import DIAL_EVERY_S, DialedLine, Dialer, LineWait
+from farm.transports.stream.line import StreamLine
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Message
 from farm.wire.questions import AskedQuestion, encode_question
@@ -70,11 +70,10 @@ class _Outbox:
         self._lease = lease
 
     def put(self, item: tuple[Hints, Sequence[Task]] | list[Buffer]) -> None:
-        """Leave calls, or a message, and wake the thread if it sleeps or rests."""
+        """Leave calls, or a message, and wake the thread, or the caller in its place."""
         self.items.append(item)
-        if self._asleep:
+        if self._lease.call_thread() or self._asleep:
             self.wake()
-        self._lease.call_thread()
 
     def wake(self) -> None:
         """Wake whoever sleeps."""
@@ -82,7 +81,7 @@ class _Outbox:
         self.wakes.wake()
 
     def sleeps(self, asleep: bool) -> None:
-        """Note that the thread, or a caller in its place, is about to sleep, or has slept."""
+        """Note that the thread is about to sleep, or has slept."""
         self._asleep = asleep
 
     def unsent(self) -> set[int]:
@@ -198,16 +197,15 @@ class End:
         if hints.call_id:
             call = hints.named(call)
         call_id = next(self._ids)
-        lone = LoneCall()
-        lease = self._lease
+        lone, lease = LoneCall(), self._lease
         outcome: Outcome | None = None
+        gave_back = False
         try:
             self._calls.waiting[call_id] = Waiting(call, hints, time.monotonic(), lone, None)
             if lease.take(lone):
-                try:
-                    outcome = self._lead(lone, call_id, call, hints)
-                finally:
-                    lease.give_back(lone)
+                outcome = self._lead(lone, call_id, call, hints)
+                lease.give_back(lone)
+                gave_back = True
             else:
                 self._outbox.put((hints, [(call_id, call)]))
             if outcome is None:
@@ -216,33 +214,31 @@ class End:
                 outcome = lone.wait()
             return outcome
         finally:
-            lease.give_back(lone)  # again, in case that another interruption hit the first time
+            if not gave_back:
+                lease.give_back(lone)
             if outcome is None:
                 self.cancel([call_id])
 
     def _lead(self, lone: LoneCall, call_id: int, call: Call, hints: Hints) -> Outcome | None:
         """Send the call and return its result; None: the thread does the rest."""
-        line = self._line
-        frames = None
-        if not line.may_come_back and not self._is_busy() and self._calls.may_repeat(call):
-            with contextlib.suppress(Exception):  # the thread reports what is wrong
+        line, outbox = self._line, self._outbox
+        if type(line) is StreamLine and not self._is_busy(call):
+            try:
                 frames = wire.encode_calls([(call_id, call)], hints)
-        outbox = self._outbox
-        if frames is None:
-            outbox.items.append((hints, [(call_id, call)]))
-            return None
-        outbox.sleeps(True)
-        try:
-            result = lone.exchange(call_id, frames, line, outbox.wakes.read_end, self._lease)
-        finally:
-            outbox.sleeps(False)
-        if result is None or self._calls.waiting.pop(call_id, None) is None:
-            return None
-        return result
+            except Exception:
+                frames = []  # the thread reports what is wrong
+            if frames:
+                result = lone.exchange(call_id, frames, line, outbox.wakes.read_end, self._lease)
+                return result if result and self._calls.waiting.pop(call_id, None) else None
+        outbox.items.append((hints, [(call_id, call)]))
+        return None
 
-    def _is_busy(self) -> bool:
-        """Whether there is more to do than to wait for one call."""
-        if len(self._calls.waiting) > 1 or self._questions.asked or self._outbox.items:
+    def _is_busy(self, call: Call) -> bool:
+        """Whether there is more to do than to wait for this call, or it may not run twice."""
+        calls = self._calls
+        if len(calls.waiting) > 1 or not calls.repeatable.get(call.model):
+            return True
+        if self._questions.asked or self._outbox.items:
             return True
         return self._closing or bool(self._lease.unread) or self._lease.is_spoilt
 
@@ -308,7 +304,8 @@ class End:
 
     def has_work(self) -> bool:
         """Whether the thread has something to do."""
-        return bool(self._outbox.items) or self._somebody_waits() or self._closing
+        waits = self._calls.waiting or self._questions.asked
+        return bool(waits or self._outbox.items or self._closing)
 
     def _somebody_waits(self) -> bool:
         return bool(self._calls.waiting or self._questions.asked)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from farm.call import Buffer, Call, Hints, Operation, Result
+from farm.call import Buffer, Call, Hints, Operation, Result, immutable
 from farm.client.line import Outcome, Receiver
 from farm.errors import DeadlineExceeded, FarmError, ModelNotFound, Unavailable, WorkerLost
 from farm.wire.messages import Message
@@ -25,7 +25,8 @@ AGAIN_EVERY_S = 0.5
 Task = tuple[int, Call]
 
 
-class Waiting(NamedTuple):
+@immutable
+class Waiting:
     """A call without an outcome, and the receiver of its outcome."""
 
     call: Call
@@ -44,7 +45,7 @@ class OpenCalls:
 
     def __init__(self, repeatable: Mapping[str, bool], patience_s: float) -> None:
         self.waiting: dict[int, Waiting] = {}
-        self._repeatable = repeatable
+        self.repeatable = repeatable
         self._patience_s = patience_s
         self._refused: list[int] = []  # to be sent again
         self._refusals: dict[int, tuple[float, FarmError]] = {}  # since when, and why the last time
@@ -59,10 +60,10 @@ class OpenCalls:
             entry = self.waiting.pop(call_id, None)
             if entry is None:
                 continue  # cancelled, or answered twice after a lost connection
-            _, hints, _, receiver, key = entry
-            if hints.call_id and not isinstance(outcome, Result):
-                outcome = outcome.of_call(hints.call_id)
-            receiver.put(key, outcome)
+            receiver, call_name = entry.receiver, entry.hints.call_id
+            if call_name and not isinstance(outcome, Result):
+                outcome = outcome.of_call(call_name)
+            receiver.put(entry.key, outcome)
             if receiver is not last:
                 last = receiver
                 touched.append(receiver)
@@ -107,13 +108,11 @@ class OpenCalls:
 
     def fail_late(self, now: float) -> None:
         """Fail calls whose deadline has passed, while there is no farm to do so."""
-        self.settle(
-            [
-                (i, DeadlineExceeded(f"no answer within {now - since:.3g} s; the farm was away"))
-                for i, (_, hints, since, _, _) in self.waiting.copy().items()
-                if hints.deadline_s is not None and now - since > hints.deadline_s
-            ]
-        )
+        for i, entry in self.waiting.copy().items():
+            limit_s, waited_s = entry.hints.deadline_s, now - entry.since
+            if limit_s is not None and waited_s > limit_s:
+                text = f"no answer within {waited_s:.3g} s; the farm was away"
+                self.settle([(i, DeadlineExceeded(text))])
 
     # Calls that a farm refuses while it starts or stops
 
@@ -125,7 +124,7 @@ class OpenCalls:
         entry = self.waiting.get(call_id)
         if entry is None or not isinstance(error, Unavailable | ModelNotFound):
             return False
-        if entry.call.model not in self._repeatable:
+        if entry.call.model not in self.repeatable:
             return False
         now = time.monotonic()
         since, _ = self._refusals.get(call_id, (now, error))
@@ -149,12 +148,8 @@ class OpenCalls:
 
     # Calls that must not run twice
 
-    def may_repeat(self, call: Call) -> bool:
-        """Whether the farm has said that the call may run twice."""
-        return self._repeatable.get(call.model, False)
-
     def _runs_once(self, call: Call) -> bool:
-        repeatable = self._repeatable.get(call.model, True)
+        repeatable = self.repeatable.get(call.model, True)
         return not repeatable and call.operation is not Operation.DESCRIBE
 
     def lost(self, unsent: Container[int]) -> None:

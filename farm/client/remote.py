@@ -35,6 +35,8 @@ BYTES_IN_FLIGHT = 512 * 1024**2
 
 LEAST_IN_FLIGHT = 64
 
+_EMPTY = canonical_config(None)
+
 CONFIGS_KEPT = 256
 """Most descriptions cached by config; a new config for each call must not fill the memory."""
 
@@ -71,7 +73,8 @@ class RemoteModel:
     @briefly(FarmError)
     def evaluate(self, point: Point, config: Config | None = None) -> Output:
         """Evaluate the model at a point and return the output."""
-        return self._output(point, config)
+        values, client = self._values_for(config), self.client
+        return waited_for(client.line, values.call(point), client.hints, values.output)
 
     __call__ = evaluate
 
@@ -144,9 +147,7 @@ class RemoteModel:
         output = self._output(point, config, Operation.APPLY_HESSIAN, **wrt, sens=sens, vec=vec)
         return cast(Array, output)
 
-    def _output(
-        self, point: Point, config: Config | None, operation: str = Operation.EVALUATE, **which: Any
-    ) -> Output:
+    def _output(self, point: Point, config: Config | None, operation: str, **which: Any) -> Output:
         """Return what `submit` with these arguments finds; an interruption cancels the call."""
         request = self._request(config, operation, **which)
         client = self.client
@@ -389,7 +390,7 @@ class RemoteModel:
             await asyncio.to_thread(self._values_for, config)
 
     def _values_for(self, config: Config | None) -> Values:
-        key = _key_of(config)
+        key = _EMPTY if config is None else _key_of(config)
         values = self._values.get(key)
         if values is None:
             info = self.client.line.describe(self.name, key)

@@ -38,7 +38,8 @@ class Values:
 
         Raises InvalidInput, UnsupportedFeature.
         """
-        self._check_evaluates()
+        if Operation.EVALUATE not in self.info.operations:
+            raise self._without_evaluate()
         return Call(self.info.name, Operation.EVALUATE, self.arrays(point), self.config)
 
     def calls(self, points: Iterable[Point]) -> Iterator[Call | FarmError]:
@@ -55,7 +56,8 @@ class Values:
         points: of shape (N, *shape of the input), or (N, its size). Raises InvalidInput,
         UnsupportedFeature.
         """
-        self._check_evaluates()
+        if Operation.EVALUATE not in self.info.operations:
+            raise self._without_evaluate()
         rows = self.rows(points)
         self.check_one_array(self.info.outputs)
         name, config = self.info.name, self.config
@@ -87,16 +89,17 @@ class Values:
         if tensors[0].varies:
             raise InvalidInput(f"an array of points needs a model with fixed sizes; {about}")
 
-    def _check_evaluates(self) -> None:
-        if Operation.EVALUATE not in self.info.operations:
-            offered = ", ".join(sorted(self.info.operations)) or "nothing"
-            raise UnsupportedFeature(
-                f"model {self.info.name!r} does not offer evaluate; it offers {offered}"
-            )
+    def _without_evaluate(self) -> UnsupportedFeature:
+        offered = ", ".join(sorted(self.info.operations)) or "nothing"
+        return UnsupportedFeature(
+            f"model {self.info.name!r} does not offer evaluate; it offers {offered}"
+        )
 
     def arrays(self, point: Point) -> tuple[Array, ...]:
         """Return the inputs of a point, in the model's order, as copies. Raises InvalidInput."""
-        tensors = self._inputs
+        tensors, kind = self._inputs, type(point)
+        if len(tensors) == 1 and (kind is np.ndarray or (kind is list and len(point) > 1)):
+            return (self._array(point, *tensors[0]),)  # the usual point
         values = [point] if len(tensors) == 1 else point
         if isinstance(point, Mapping):
             if point.keys() != {tensor.name for tensor, _ in tensors}:
@@ -134,20 +137,20 @@ class Values:
 
     def output(self, result: Result) -> Output:
         """Return the output of an evaluation as a copy. Raises InvalidOutput if it does not fit."""
-        self._check_count(result)
-        arrays = [self._given(y, *t) for y, t in zip(result.outputs, self._outputs, strict=True)]
+        if len(result.outputs) != len(self._outputs):
+            raise self._miscounted(result)
+        arrays = list(map(self._given, result.outputs, self._outputs))
         if len(arrays) == 1:
             return arrays[0]
         return {t.name: array for t, array in zip(self.info.outputs, arrays, strict=True)}
 
     def put(self, result: Result, room: Array, index: int) -> None:
         """Write the output of an evaluation to row `index` of `room`. Raises InvalidOutput."""
-        self._check_count(result)
-        tensor = self.info.outputs[0]
+        if len(result.outputs) != len(self._outputs):
+            raise self._miscounted(result)
         array = result.outputs[0]
-        room[index] = (
-            array if array.shape == tensor.shape else self._given(array, *self._outputs[0])
-        )
+        has_shape = array.shape == self.info.outputs[0].shape
+        room[index] = array if has_shape else self._given(array, self._outputs[0])
 
     def room(self, count: int) -> Array:
         """Return an empty array for the only output of `count` evaluations.
@@ -157,22 +160,22 @@ class Values:
         tensor, dtype = self._outputs[0]
         return np.empty((count, *tensor.shape), dtype)
 
-    def _check_count(self, result: Result) -> None:
-        if len(result.outputs) != len(self._outputs):
-            raise InvalidOutput(
-                f"the answer has {len(result.outputs)} outputs, model {self.info.name!r} "
-                f"declares {shown(self.info.outputs)}"
-            )
+    def _miscounted(self, result: Result) -> InvalidOutput:
+        return InvalidOutput(
+            f"the answer has {len(result.outputs)} outputs, model {self.info.name!r} "
+            f"declares {shown(self.info.outputs)}"
+        )
 
-    def _given(self, array: Array, tensor: TensorInfo, dtype: np.dtype[Any]) -> Array:
-        if tensor.varies:
+    def _given(self, array: Array, declared: tuple[TensorInfo, np.dtype[Any]]) -> Array:
+        """Return a copy: the array is a view of a message and would keep it in memory."""
+        tensor, dtype = declared
+        if array.shape == tensor.shape or tensor.varies:
             return np.array(array, dtype)
         if array.size != tensor.size:
             raise InvalidOutput(
                 f"output {tensor.name!r} has shape {array.shape}, "
                 f"model {self.info.name!r} declares {tensor.shape}"
             )
-        # Copy: the array is a view of a message and would keep the whole message in memory.
         return np.array(array, dtype).reshape(tensor.shape)
 
 
@@ -184,6 +187,8 @@ def numbers(value: Any, dtype: np.dtype[Any], what: str) -> Array:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{what} is not an array of numbers: {error}") from None
+    if array.dtype == dtype:
+        return array if type(value) is list else np.array(array, order="C")
     if not casts(array.dtype, dtype):
         raise InvalidInput(f"{what} is {array.dtype}, expected numbers of type {dtype}")
     if entry := unfit(array, dtype):
