@@ -35,7 +35,7 @@ ALONE = {
 NATIVE, NATIVE_CLIENT = (303, 143), (156, 72)
 """The same of `model(x)` of farm's own client: of the front door, and of the calling thread."""
 
-WORKER, WORKER_ROW = (111, 42), (17, 5)
+WORKER, WORKER_ROW = (104, 41), (17, 5)
 """The same of the worker: for one caller of UM-Bridge, and for a row among many of `map`."""
 
 CALLERS = 64
