@@ -63,13 +63,18 @@ class WorkerProcess:
 PLAIN_PROCESS = WorkerProcess()
 
 
+FIRST_RUN_S = 60.0
+"""Seconds that a process stays in its first run: the next one would import or compile as long."""
+
+
 class _HeldCalls:
     """The calls at a worker: waiting, running, or with answers that have not left the process.
 
     Its users hold the host's lock. waiting: with their arrival times; unwanted: those that
     run but whose answers are not needed, and in_vain: those among them that no dispatcher may still
     use (streams among the first end early); unflushed: answered, but the answer is still in this
-    process; drains: no call begins but those of sequences whose states are here.
+    process; drains: no call begins but those of sequences whose states are here; has_run: a run has
+    ended.
     """
 
     def __init__(self) -> None:
@@ -80,7 +85,7 @@ class _HeldCalls:
         self.answers: list[tuple[int, Outcome]] = []
         self.answers_since = 0.0
         self.unflushed: list[int] = []
-        self.drains = False
+        self.drains = self.has_run = False
 
     def drain(self) -> None:
         """Let no other call begin; any thread or signal handler may call this."""
@@ -116,6 +121,7 @@ class _HeldCalls:
         """Keep an answer until it is sent; more: it is not the last one to its call."""
         self.answers.append((task_id, outcome))
         if not more:
+            self.has_run = True
             self.running.discard(task_id)
             if self.unwanted:
                 self.unwanted.discard(task_id)
@@ -468,6 +474,8 @@ class WorkerHost:
         is_vain = in_vain and self._held.running <= in_vain
         if start_s is None or not is_vain or self._runner.keeps_sequences():
             return False
+        if not self._held.has_run:
+            start_s += FIRST_RUN_S
         return self._draining or (self._batch.has_run_s() > start_s and not self._batch.streams)
 
     def _keeps_sequences(self) -> bool:

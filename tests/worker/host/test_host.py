@@ -414,9 +414,10 @@ def test_a_drained_worker_leaves_during_a_run_whose_answer_is_not_needed(
 
 @pytest.mark.parametrize("start_s", [0.0, LIMIT_S], ids=["quick", "slow"])
 def test_a_worker_leaves_a_run_in_vain_if_another_starts_sooner(
-    desk: Desk, start: Start, start_s: float
+    desk: Desk, start: Start, start_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls that wait behind that run are recalled, and others run them."""
+    monkeypatch.setattr(host, "FIRST_RUN_S", 0.0)
     running = start(start_s=start_s)
     left = running.process.left
     running.block(desk)
@@ -435,11 +436,29 @@ def test_a_worker_leaves_as_soon_as_its_run_in_vain_has_taken_longer_than_a_star
     desk: Desk, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "LISTENER_TURN_S", 10 * LIMIT_S)
+    monkeypatch.setattr(host, "FIRST_RUN_S", 0.0)
     running = start(start_s=0.3)
     running.block(desk)
     desk.say(Kind.END_STREAM, [1])
     assert desk.hear(Kind.LEAVE).data == ["drained", 0]
     wait_until(lambda: running.process.left == [False])
+
+
+def test_a_worker_stays_in_its_first_run_though_that_is_in_vain(desk: Desk, start: Start) -> None:
+    """The next process would import and compile as long, and be left in the same way."""
+    running = start(start_s=0.0)
+    running.block(desk)
+    desk.say(Kind.END_STREAM, [1])
+    desk.say(Kind.CHECK, [0])
+    desk.hear(Kind.MISSING)  # the end of the stream has been heard
+    running.gate.open.set()
+    assert set(desk.answers()) == {1}
+    assert running.process.left == []
+    running.gate.open.clear()
+    running.gate.waits.clear()
+    running.block(desk, 2)
+    desk.say(Kind.END_STREAM, [2])
+    assert desk.hear(Kind.LEAVE).data == ["drained", 1]
 
 
 def test_the_time_that_a_worker_was_suspended_is_no_time_of_its_run(
