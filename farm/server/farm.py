@@ -16,13 +16,13 @@ from farm.descriptors import every
 from farm.dispatcher.descriptions import served_models
 from farm.dispatcher.dispatcher import Dispatcher, Transport
 from farm.dispatcher.first_worker import Expectation
-from farm.dispatcher.turns import LoneCaller
 from farm.experiment.host import Experiments
 from farm.experiment.loop.evaluators import Around
 from farm.experiment.loop.runs import Runs
 from farm.grpc.server import check_packages
 from farm.http.access import Access
 from farm.machine.keeper_line import keeper
+from farm.machine.spinning import LoneCaller
 from farm.model import Model
 from farm.monitoring.monitor import watch
 from farm.monitoring.tracing import Tracing, start_tracing
@@ -219,7 +219,7 @@ class Farm:
             first_worker_s=limit_s if self._protocols else math.inf,
         )
         open_ = dispatcher.stages.tasks.open, dispatcher.stages.gathered
-        dispatcher.turns.after_acting(LoneCaller(*open_).acted)
+        dispatcher.turns.after_acting(LoneCaller(*open_, self._loop).acted)
         dispatcher.add_part("descriptions", lambda: served_models(dispatcher.models()))
         if recorder is not None:
             recorder.start(dispatcher.description, dispatcher.note)

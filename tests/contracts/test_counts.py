@@ -24,27 +24,27 @@ from tests.support.lone_caller import (
 )
 
 ALONE = {
-    "farm": (258, 130),
-    "kserve": (335, 174),
-    "grpc": (247, 131),
-    "graphpipe": (262, 134),
-    "mip": (358, 175),
+    "farm": (241, 122),
+    "kserve": (317, 166),
+    "grpc": (231, 123),
+    "graphpipe": (247, 126),
+    "mip": (341, 167),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 
-NATIVE, NATIVE_CLIENT = (303, 143), (156, 72)
+NATIVE, NATIVE_CLIENT = (236, 116), (83, 35)
 """The same of `model(x)` of farm's own client: of the front door, and of the calling thread."""
 
-WORKER, WORKER_ROW = (104, 41), (17, 5)
+WORKER, WORKER_ROW = (94, 36), (17, 5)
 """The same of the worker: for one caller of UM-Bridge, and for a row among many of `map`."""
 
 CALLERS = 64
 AMONG_MANY = {
     "farm": (95, 45),
-    "kserve": (174, 89),
-    "grpc": (86, 46),
+    "kserve": (172, 89),
+    "grpc": (84, 46),
     "graphpipe": (101, 49),
-    "mip": (267, 126),
+    "mip": (263, 124),
 }
 """The same of each of so many callers, who call at the same time."""
 
