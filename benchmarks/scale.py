@@ -57,6 +57,8 @@ class SocketLine:
     """A line over ZeroMQ. Those of a process share one context, and so one thread."""
 
     may_come_back = True
+    drained = False
+    queued = 0
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], to: Connection, name: str) -> None:
         self.socket = socket = context.socket(zmq.DEALER)
@@ -74,7 +76,7 @@ class SocketLine:
         zmq_line.send(self.socket, frames)
         return True
 
-    def receive(self) -> Sequence[Buffer] | None:
+    def receive(self, most: int | None = None) -> Sequence[Buffer] | None:
         """Return the frames of the next message; None if there is none now."""
         return zmq_line.receive(self.socket)
 
