@@ -645,8 +645,10 @@ def test_a_restart_counts_for_its_place_and_as_no_crash(
 def test_a_worker_whose_run_is_not_needed_any_more_is_replaced_at_once(
     farm: Farm, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the run has taken longer than the start of a process."""
+    """If it is not its first, and has taken longer than the start of a process."""
     start("sleep", first_s=1000.0)
+    farm.submit("sleep", 0).result(LIMIT_S)
+    (tmp_path / "sleeping").unlink()
     call = farm.submit("sleep", 1000)
     begun(tmp_path)
     (before,) = farm.wait_for_workers(1)
