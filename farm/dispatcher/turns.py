@@ -32,7 +32,7 @@ class Late(Protocol):
 class LoopTurns:
     """Acts once at the end of each turn in which there is something to act on.
 
-    acts_soon: whether it will, so that nobody has to ask for it.
+    acts_soon: whether it will, without being asked again.
     """
 
     def __init__(self, scheduler: Scheduler, dispatcher: Dispatcher) -> None:
