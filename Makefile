@@ -1,16 +1,16 @@
 # The same verbs here and in CI; `make help` lists them. Each makes the environment first.
 PYTHON ?= python3
-JOBS ?= 3
+JOBS ?= 4
 PYTHONS ?= $(foreach version,3.12 3.13 3.14,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null))
 BIN := .venv/bin
 BASE := .venv/.base
 STAMP := .venv/.installed
 CODE := $(wildcard farm tests benchmarks examples)
 PURE := tests/encoding tests/wire tests/scheduler tests/dispatcher tests/protocols tests/sweep/design tests/sweep/space tests/experiment/config \
-	tests/http/test_reader.py tests/grpc/test_hpack.py tests/grpc/test_http2.py tests/test_call.py tests/test_expression.py tests/test_model.py
+	tests/http1/test_reader.py tests/grpc/http2 tests/test_call.py tests/test_expression.py tests/test_model.py
 IMPURE := *endpoint* *connection* *service* *remote*
 # What meets the interpreter itself: the event loop, threads, processes, sockets, typing.
-INTERPRETER := tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/contracts tests/http tests/machine \
+INTERPRETER := tests/cli/test_call.py tests/cli/test_cli.py tests/cli/test_status.py tests/client tests/contracts tests/http1 tests/machine \
 	tests/server tests/storage tests/sweep/file tests/transports/dask tests/transports/zmq tests/worker/frameworks/test_jax.py \
 	tests/worker/frameworks/test_onnx.py tests/worker/mpi
 # What meets other packages.
@@ -59,7 +59,7 @@ $(STAMP): $(BASE)
 demo: $(BASE) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: $(STAMP) ## the default test suite, four to eight minutes on two cores, in JOBS=3 processes
+test: $(STAMP) ## the default test suite, four to eight minutes on two cores, in JOBS=4 processes
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds
@@ -182,8 +182,8 @@ format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-proto: $(STAMP) ## write the messages of farm/protocols/kserve/grpc/*.proto as Python
-	$(BIN)/python -m tests.support.kserve_proto
+proto: $(STAMP) ## write the messages of the .proto files in farm as descriptors
+	$(BIN)/python -m tests.support.proto
 
 # Diagrams are drawn by mermaid, which npm gets; those that are drawn already need neither.
 MERMAID := mermaid@11.17.2

@@ -36,10 +36,10 @@ import numpy as np
 
 from farm.call import Array
 from farm.experiment.ask.execute import execute
-from farm.experiment.ask.fitters import ONE_THREAD
 from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Data, Generate, Generated
+from farm.experiment.work import Data, Generate, Generated
+from farm.machine.job_process import ONE_THREAD
 from machine import versions
 
 optuna: Any = import_module("optuna") if find_spec("optuna") else None

@@ -24,7 +24,7 @@ from farm.call import Array
 from farm.experiment.ask.execute import execute, predict
 from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Data, Generate, Generated
+from farm.experiment.work import Data, Generate, Generated
 from machine import versions
 
 CONFIG = """

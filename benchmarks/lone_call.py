@@ -51,10 +51,10 @@ from evaluate import __file__ as evaluate_file
 from evaluate import answers, free_port
 from farm.call import Call, ModelInfo, Result
 from farm.encoding.json_numbers import NonFinite
-from farm.http.access import Access
-from farm.http.server import HttpServer
+from farm.http1.access import Access
+from farm.http1.server import HttpServer
 from farm.model import Model
-from farm.protocols.site import Endpoints
+from farm.protocols.interface import Endpoints
 from farm.protocols.umbridge.endpoint import UmBridgeEndpoint
 from farm.server.doors import Router
 from farm.transports.stream.line import StreamLine

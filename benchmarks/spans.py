@@ -19,10 +19,11 @@ from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
-from farm.http.access import Access
-from farm.http.call_ids import Naming
-from farm.http.exchange import Exchange
-from farm.http.reader import RequestHead
+from farm.http1.access import Access
+from farm.http1.call_ids import Naming
+from farm.http1.exchange import Exchange
+from farm.http1.reader import RequestHead
+from farm.http1.request import Destination
 from farm.monitoring.tracing import Tracing, start_tracing
 from machine import versions
 
@@ -71,7 +72,7 @@ def request(tracing: Tracing) -> None:
     head = RequestHead("POST", b"/Evaluate", "1.1", [], headers, 0, True)
     served = SimpleNamespace(naming=Naming(None, tracing))
     line: Any = SimpleNamespace(served=served, peer=SimpleNamespace(host="127.0.0.1"))
-    exchange = Exchange(line, head, ("/Evaluate", lambda request, answer: None), 0)
+    exchange = Exchange(line, head, Destination.at("/Evaluate", lambda request, answer: None), 0)
     exchange.begin(OPEN)
     context = tracing.within(exchange.head.headers[b"traceparent"].decode())
     about = {"farm.model": "beam", "farm.operation": "evaluate"}

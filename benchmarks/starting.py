@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from farm.provision.local.child import Child
-from farm.provision.local.warm_parent import WarmParent
+from farm.machine.fork_parent import ForkParent
+from farm.provision.local.child import MODULE, Child
 from machine import versions
 
 PYTHON = [sys.executable, "-P"]
@@ -49,7 +49,7 @@ def double(x):
 """
 
 
-def ready_after(parent: WarmParent | None, model: Path, run: Path) -> float:
+def ready_after(parent: ForkParent | None, model: Path, run: Path) -> float:
     """Return how many milliseconds after its start a worker process is ready."""
     arguments = [str(model), "--connect", str(run / "workers.json")]
     began = time.monotonic()
@@ -65,7 +65,7 @@ def ready_after(parent: WarmParent | None, model: Path, run: Path) -> float:
         child.close()
 
 
-def used_by_forked(parent: WarmParent, model: Path, run: Path) -> float:
+def used_by_forked(parent: ForkParent, model: Path, run: Path) -> float:
     """Return the processor time of a forked worker process and its killing, in milliseconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ready_after(parent, model, run)
@@ -74,10 +74,10 @@ def used_by_forked(parent: WarmParent, model: Path, run: Path) -> float:
 
 
 @contextmanager
-def warm_parent(model: Path, run: Path) -> Iterator[WarmParent]:
+def warm_parent(model: Path, run: Path) -> Iterator[ForkParent]:
     """Start the process that workers are forked from."""
     words = [str(model), "--connect", str(run / "workers.json")]
-    with closing(WarmParent(words, os.environ)) as parent:
+    with closing(ForkParent(MODULE, words, os.environ)) as parent:
         while not parent.look(time.monotonic()):
             select.select([parent], [], [])
         yield parent

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from farm.protocols.mip.remote import MipModel
     from farm.sequences import Sequence
     from farm.server.in_process import serve
-    from farm.sweep.api import Point, Sweep, sweep
+    from farm.sweep.api import extend_sweep, sweep
     from farm.sweep.errors import SweepError
-    from farm.sweep.extend import extend_sweep
     from farm.sweep.file.progress import Progress
-    from farm.sweep.sensitivity.ranking import Sensitivity
+    from farm.sweep.sensitivity.analysis import Sensitivity
+    from farm.sweep.session import Point, Sweep
     from farm.sweep.space.grammar import choice
     from farm.sweep.space.parameters import Integer as integer
     from farm.sweep.space.parameters import Log as log
@@ -44,55 +44,38 @@ if TYPE_CHECKING:
     from farm.worker.frameworks.torch import TorchModel
     from farm.worker.lines import LinesModel
 else:
+    _NAMES = {
+        "farm.call": "Call Derivative Hints ModelInfo Operation Result TensorInfo",
+        "farm.client": "Client Executor RemoteModel call_id chain connect",
+        "farm.errors": "FarmError",
+        "farm.functions": "model",
+        "farm.loading": "load_failures load_pandas load_progress load_xarray sensitivity",
+        "farm.model": "Config Inputs Model tensor",
+        "farm.protocols.graphpipe.remote": "GraphpipeModel",
+        "farm.protocols.kserve.rest.remote": "KserveModel",
+        "farm.protocols.mip.remote": "MipModel",
+        "farm.sequences": "Sequence",
+        "farm.server.in_process": "serve",
+        "farm.sweep.api": "extend_sweep sweep",
+        "farm.sweep.errors": "SweepError",
+        "farm.sweep.file.progress": "Progress",
+        "farm.sweep.sensitivity.analysis": "Sensitivity",
+        "farm.sweep.session": "Point Sweep",
+        "farm.sweep.space.grammar": "choice",
+        "farm.sweep.space.parameters": "Integer Log Normal",
+        "farm.worker.command": "CommandModel",
+        "farm.worker.frameworks.fitted": "SkopsModel XgboostModel",
+        "farm.worker.frameworks.fmu": "FmuModel",
+        "farm.worker.frameworks.jax": "jax_model",
+        "farm.worker.frameworks.onnx": "OnnxModel",
+        "farm.worker.frameworks.torch": "TorchModel",
+        "farm.worker.lines": "LinesModel",
+    }
+    _RENAMED = {"Integer": "integer", "Log": "log", "Normal": "normal"}
     _LATER = {
-        "Call": ("farm.call", "Call"),
-        "Client": ("farm.client", "Client"),
-        "CommandModel": ("farm.worker.command", "CommandModel"),
-        "Config": ("farm.model", "Config"),
-        "Derivative": ("farm.call", "Derivative"),
-        "Executor": ("farm.client", "Executor"),
-        "FarmError": ("farm.errors", "FarmError"),
-        "FmuModel": ("farm.worker.frameworks.fmu", "FmuModel"),
-        "GraphpipeModel": ("farm.protocols.graphpipe.remote", "GraphpipeModel"),
-        "Hints": ("farm.call", "Hints"),
-        "Inputs": ("farm.model", "Inputs"),
-        "KserveModel": ("farm.protocols.kserve.rest.remote", "KserveModel"),
-        "LinesModel": ("farm.worker.lines", "LinesModel"),
-        "MipModel": ("farm.protocols.mip.remote", "MipModel"),
-        "Model": ("farm.model", "Model"),
-        "ModelInfo": ("farm.call", "ModelInfo"),
-        "OnnxModel": ("farm.worker.frameworks.onnx", "OnnxModel"),
-        "Operation": ("farm.call", "Operation"),
-        "Point": ("farm.sweep.api", "Point"),
-        "Progress": ("farm.sweep.file.progress", "Progress"),
-        "RemoteModel": ("farm.client", "RemoteModel"),
-        "Result": ("farm.call", "Result"),
-        "Sensitivity": ("farm.sweep.sensitivity.ranking", "Sensitivity"),
-        "Sequence": ("farm.sequences", "Sequence"),
-        "SkopsModel": ("farm.worker.frameworks.fitted", "SkopsModel"),
-        "Sweep": ("farm.sweep.api", "Sweep"),
-        "SweepError": ("farm.sweep.errors", "SweepError"),
-        "TensorInfo": ("farm.call", "TensorInfo"),
-        "TorchModel": ("farm.worker.frameworks.torch", "TorchModel"),
-        "XgboostModel": ("farm.worker.frameworks.fitted", "XgboostModel"),
-        "call_id": ("farm.client", "call_id"),
-        "chain": ("farm.client", "chain"),
-        "choice": ("farm.sweep.space.grammar", "choice"),
-        "connect": ("farm.client", "connect"),
-        "extend_sweep": ("farm.sweep.extend", "extend_sweep"),
-        "integer": ("farm.sweep.space.parameters", "Integer"),
-        "jax_model": ("farm.worker.frameworks.jax", "jax_model"),
-        "load_failures": ("farm.loading", "load_failures"),
-        "load_pandas": ("farm.loading", "load_pandas"),
-        "load_progress": ("farm.loading", "load_progress"),
-        "load_xarray": ("farm.loading", "load_xarray"),
-        "log": ("farm.sweep.space.parameters", "Log"),
-        "model": ("farm.functions", "model"),
-        "normal": ("farm.sweep.space.parameters", "Normal"),
-        "sensitivity": ("farm.loading", "sensitivity"),
-        "serve": ("farm.server.in_process", "serve"),
-        "sweep": ("farm.sweep.api", "sweep"),
-        "tensor": ("farm.model", "tensor"),
+        _RENAMED.get(name, name): (module, name)
+        for module, names in _NAMES.items()
+        for name in names.split()
     }
 
     _MODULES = frozenset(("call", "dtypes", "errors", "functions", "ops", "units"))

@@ -19,12 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from farm.errors import Unavailable
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+T = TypeVar("T")
 
 GROUP = "farm.protocols"
 """The group of entry points in which other packages register their descriptors."""
@@ -99,12 +98,10 @@ class Protocol:
     """The descriptor of a protocol, for serving it and for using its servers.
 
     name: as in farm.json.
-    serve: names a function from a `farm.protocols.site.Site` to its `Endpoints`.
+    serve: names a function from a `farm.protocols.interface.Site` to its `Endpoints`.
     options: its settings. check: names a function from their values by name and the Settings of the
     farm to the options in the form that `serve` expects; it raises SettingsError. Without it,
     `serve` receives the mapping itself.
-    experiments: whether it serves experiments; its options are then None where it is not served,
-    and have `journal`, the file that keeps the experiments, or None for the default file.
     remotes, objects: other sources of models that it adds.
     """
 
@@ -112,7 +109,6 @@ class Protocol:
     serve: str
     options: tuple[Option, ...] = ()
     check: str = ""
-    experiments: bool = False
     remotes: tuple[Remote, ...] = ()
     objects: Objects | None = None
 
@@ -141,33 +137,34 @@ def every() -> tuple[Protocol, ...]:
 
 
 def _installed() -> Iterator[Protocol]:
-    from importlib.metadata import entry_points  # takes longer to import than all of this module
-
     names = {protocol.name for protocol in built_in()}
     options = {option.name for protocol in built_in() for option in protocol.options}
-    for point in entry_points(group=GROUP):
-        protocol = _loaded(point)
+    for protocol, shown in of_packages(GROUP, Protocol, "protocol"):
         clash = options & {option.name for option in protocol.options}
         if protocol.name in names or clash:
             what = f"option {min(clash)!r}" if clash else f"name {protocol.name!r}"
-            raise Unavailable(f"{_shown(point)} has the {what}, which another protocol already has")
+            raise Unavailable(f"{shown} has the {what}, which another protocol already has")
         names.add(protocol.name)
         options |= {option.name for option in protocol.options}
         yield protocol
 
 
-def _loaded(point: EntryPoint) -> Protocol:
-    try:
-        protocol = point.load()
-    except Exception as error:
-        raise Unavailable(f"{_shown(point)} cannot be loaded: {error!r}") from error
-    if not isinstance(protocol, Protocol):
-        raise Unavailable(
-            f"{_shown(point)} is a {type(protocol).__name__}; expected a farm.descriptors.Protocol"
-        )
-    return protocol
+def of_packages(group: str, kind: type[T], what: str) -> Iterator[tuple[T, str]]:
+    """Yield the descriptors that installed packages register in a group, with words for messages.
 
+    kind: their type. what: the noun for one of them. Raises Unavailable if one cannot be loaded or
+    is of another type.
+    """
+    from importlib.metadata import entry_points  # takes longer to import than all of this module
 
-def _shown(point: EntryPoint) -> str:
-    package = point.dist.name if point.dist is not None else "an installed package"
-    return f"the protocol {point.name!r} of {package} ({point.value})"
+    for point in entry_points(group=group):
+        package = point.dist.name if point.dist is not None else "an installed package"
+        shown = f"the {what} {point.name!r} of {package} ({point.value})"
+        try:
+            descriptor = point.load()
+        except Exception as error:
+            raise Unavailable(f"{shown} cannot be loaded: {error!r}") from error
+        if not isinstance(descriptor, kind):
+            expected = f"{kind.__module__}.{kind.__qualname__}"
+            raise Unavailable(f"{shown} is a {type(descriptor).__name__}; expected a {expected}")
+        yield descriptor, shown

@@ -21,6 +21,7 @@ import re
 from enum import StrEnum
 from typing import ClassVar
 
+BEFORE_IT_RAN = "the call was cancelled before it ran"
 INTERNAL_ERROR = "the farm made a mistake; its log says which"
 
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")

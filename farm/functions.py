@@ -1,4 +1,4 @@
-"""Functions as models: `@farm.model`, plain functions that say their sizes, and forwarding."""
+"""Functions as models: `@farm.model`, and plain functions; models with one method for several."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import difflib
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Items
 from dataclasses import replace
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import numpy as np
 
-from farm.call import TensorInfo
+from farm.call import TAKE_SENS, TAKE_VEC, Array, Operation, TensorInfo
 from farm.declared import Tensors
 from farm.model import Config, Inputs, Model, operations_of
 from farm.sequences import Sequence
 
+T = TypeVar("T")
 Function = Callable[..., Any]
 
 TRAITS = (
@@ -56,6 +58,81 @@ class ForwardingModel(Model):
         for trait in TRAITS:
             setattr(self, trait, getattr(model, trait))
         self.operations = operations_of(model)
+
+
+class DifferentiableModel(Model):
+    """A model whose methods for derivatives all call `differentiate`, which a subclass writes."""
+
+    def differentiate(
+        self,
+        operation: Operation,
+        wrt: tuple[int, ...],
+        inputs: Inputs,
+        vectors: Items[Array],
+        config: Config,
+    ) -> Any:
+        """Return the derivative; for value_and_gradient a pair with the outputs first.
+
+        wrt: positions of the output and of the inputs; vectors: sens, vec or both.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no differentiate")
+
+    def gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """Return J^T sens."""
+        return self.differentiate(Operation.GRADIENT, (out_wrt, in_wrt), inputs, [sens], config)
+
+    def value_and_gradient(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
+    ) -> Any:
+        """Return the outputs and J^T sens."""
+        wrt = out_wrt, in_wrt
+        return self.differentiate(Operation.VALUE_AND_GRADIENT, wrt, inputs, [sens], config)
+
+    def apply_jacobian(
+        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
+    ) -> Any:
+        """Return J vec."""
+        wrt = out_wrt, in_wrt
+        return self.differentiate(Operation.APPLY_JACOBIAN, wrt, inputs, [vec], config)
+
+    def apply_hessian(
+        self,
+        out_wrt: int,
+        in_wrt1: int,
+        in_wrt2: int,
+        inputs: Inputs,
+        sens: Array,
+        vec: Array,
+        config: Config,
+    ) -> Any:
+        """Return the derivative of J^T sens along vec."""
+        wrt = out_wrt, in_wrt1, in_wrt2
+        return self.differentiate(Operation.APPLY_HESSIAN, wrt, inputs, [sens, vec], config)
+
+
+def vectors_of(operation: Operation, sens: T, vec: T) -> list[T]:
+    """Return those of the two that a derivative takes."""
+    return [sens] * (operation in TAKE_SENS) + [vec] * (operation in TAKE_VEC)
+
+
+def offered(
+    pairs: Iterable[tuple[int, int]], gives: Callable[[Operation, tuple[int, ...]], bool]
+) -> Iterator[Operation]:
+    """Yield the operations of a model that finds out which derivatives it can compute.
+
+    pairs: positions of outputs and inputs of floating-point numbers. gives: whether the derivative
+    can be computed, for an operation and its positions.
+    """
+    pairs = list(pairs)
+    yield Operation.EVALUATE
+    for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN):
+        more = operation is Operation.APPLY_HESSIAN
+        if any(gives(operation, (o, i, i) if more else (o, i)) for o, i in pairs):
+            yield operation
+            if operation is Operation.GRADIENT:
+                yield Operation.VALUE_AND_GRADIENT
 
 
 class FunctionModel(Model):

@@ -238,19 +238,15 @@ def check_call(call: Call, info: ModelInfo) -> None:
         if usual and tensor.dtype == "float64" and call.rows is None:
             continue
         if not _shape_fits(array, tensor, call.rows):
-            if array.ndim <= 1 and call.rows is None and not tensor.varies:
-                raise InvalidInput(
-                    f"input {i} ({tensor.name!r}) has length {array.size}, "
-                    f"model {name!r} expects {tensor.size}"
-                )
-            raise InvalidInput(
-                f"input {i} ({tensor.name!r}) has shape {array.shape}, model {name!r} expects "
-                f"{tensor.shape if call.rows is None else (call.rows, *tensor.shape)}"
-            )
-        if array.dtype != tensor.dtype and not casts(array.dtype, numpy_dtype(tensor.dtype)):
+            actual = _lengths(array, tensor, call, name)
+            raise InvalidInput(f"input {i} ({tensor.name!r}) has {actual}")
+        if array.dtype == tensor.dtype:
+            continue
+        wanted = numpy_dtype(tensor.dtype)
+        if not casts(array.dtype, wanted):
             text = f"input {i} ({tensor.name!r}) is {array.dtype}, model {name!r} expects"
             raise InvalidInput(f"{text} {tensor.dtype}")
-        if array.dtype != tensor.dtype and (entry := unfit(array, numpy_dtype(tensor.dtype))):
+        if entry := unfit(array, wanted):
             raise InvalidInput(
                 f"input {i} ({tensor.name!r}) holds {entry}, which the type {tensor.dtype} that "
                 f"model {name!r} expects cannot hold"
@@ -259,6 +255,14 @@ def check_call(call: Call, info: ModelInfo) -> None:
         if call.derivative is None or call.rows is not None:
             raise InvalidInput(f"{call.operation} needs its indices and takes no batch of rows")
         _check_derivative(call.operation, call.derivative, info)
+
+
+def _lengths(array: Array, tensor: TensorInfo, call: Call, name: str) -> str:
+    """Return the length or shape of an input and of what its model expects."""
+    if array.ndim <= 1 and call.rows is None and not tensor.varies:
+        return f"length {array.size}, model {name!r} expects {tensor.size}"
+    expected = tensor.shape if call.rows is None else (call.rows, *tensor.shape)
+    return f"shape {array.shape}, model {name!r} expects {expected}"
 
 
 def _wrong_step(call: Call, info: ModelInfo) -> FarmError:
@@ -398,10 +402,8 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
     elif isinstance(value, list | tuple | np.ndarray) and len(value) == len(expected):
         values = list(value)
     else:
-        size = f" of {len(value)}" if isinstance(value, list | tuple | np.ndarray) else ""
-        kind = "None" if value is None else f"a {type(value).__name__}{size}"
         raise InvalidOutput(
-            f"model {info.name!r} returned {kind}, "
+            f"model {info.name!r} returned {_described(value)}, "
             f"declares {len(expected)} outputs {expected}; return a dict by name "
             "or a sequence in that order"
         )
@@ -411,6 +413,11 @@ def check_outputs(value: Any, info: ModelInfo, *, rows: int | None = None) -> tu
             for v, t in zip(values, info.outputs, strict=True)
         ]
     )
+
+
+def _described(value: Any) -> str:
+    size = f" of {len(value)}" if isinstance(value, list | tuple | np.ndarray) else ""
+    return "None" if value is None else f"a {type(value).__name__}{size}"
 
 
 def _holds_output(value: Any, tensor: TensorInfo, rows: int | None) -> bool:

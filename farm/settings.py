@@ -332,9 +332,9 @@ def _converted(name: str, value: Any, types: Mapping[str, str], sets: str, what:
     kind = types[name].removesuffix(" | None")
     if value is None and kind != types[name]:
         return None
-    expected: tuple[Any, ...] = _EXPECTED.get(kind, (str,))
-    if not isinstance(value, expected) or isinstance(value, bool) != (kind == "bool"):
-        raise SettingsError(f"{sets} {value!r}; expected {_IN_WORDS.get(kind, 'a text')}")
+    accepted, in_words = _EXPECTED.get(kind, ((str,), "a text"))
+    if not isinstance(value, accepted) or isinstance(value, bool) != (kind == "bool"):
+        raise SettingsError(f"{sets} {value!r}; expected {in_words}")
     if kind.startswith("tuple"):
         if not all(isinstance(item, str) for item in value):
             raise SettingsError(f"{sets} {value!r}; expected a list of texts")
@@ -397,19 +397,11 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-_EXPECTED: dict[str, tuple[Any, ...]] = {
-    "Path": (str, Path),
-    "int": (Integral,),
-    "bool": (bool,),
-    "tuple[str, ...]": (list, tuple),
-    "float": (Real,),
+_EXPECTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "Path": ((str, Path), "a path"),
+    "int": ((Integral,), "a whole number"),
+    "bool": ((bool,), "true or false"),
+    "tuple[str, ...]": ((list, tuple), "a list of texts"),
+    "float": ((Real,), "a number"),
 }
-"""The accepted types of values, by the type of the setting. Other settings are texts."""
-
-_IN_WORDS = {
-    "Path": "a path",
-    "int": "a whole number",
-    "bool": "true or false",
-    "tuple[str, ...]": "a list of texts",
-    "float": "a number",
-}
+"""The accepted types of values, also in words, by the type of the setting; others are texts."""

@@ -2,8 +2,8 @@
 
 A table is made of rows (phases, event, phase). A thing changes its phase in one way only, by the
 event that happens to it: `task.phase = SENT[task.phase]`. In a phase in which the event may not
-happen that raises `NoTransition` and changes nothing. The diagrams in docs/architecture.md are
-drawn from the same tables.
+happen that raises `NoTransition` and changes nothing. The diagrams in docs/explanation/phases.md
+are drawn from the same tables.
 """
 
 from __future__ import annotations

@@ -112,6 +112,12 @@ SHOWN_ONLY = {
 """Languages that no test of this file can try, and where they are tried, or why not."""
 
 
+def topic_of(name: str) -> str:
+    """Return the page whose folder has this page; itself if none has: `docs/models.md`."""
+    topic = f"{Path(name).parent.as_posix()}.md"
+    return topic if (ROOT / topic).exists() else name
+
+
 def doubt(name: str, block: Block) -> str:
     """Return why it is not known how a block is tried; "" if it is."""
     if block.note.startswith("run in "):
@@ -120,9 +126,11 @@ def doubt(name: str, block: Block) -> str:
     if block.note:
         return ""
     if block.language == "python":
-        return "" if name in PYTHON_RUNS_IN else "no test runs the Python of this page"
+        return "" if topic_of(name) in PYTHON_RUNS_IN else "no test runs the Python of this page"
     if is_shell(block):
-        return "" if name in SHELL_RUNS_IN else "no test types the shell blocks of this page"
+        return (
+            "" if topic_of(name) in SHELL_RUNS_IN else "no test types the shell blocks of this page"
+        )
     if block.language in {*READERS, *SHOWN_ONLY, "ini"}:
         return ""
     return "neither a language nor a comment above it says what it is"
@@ -136,10 +144,11 @@ def test_every_block_is_of_a_known_kind(name: str) -> None:
 
 
 def shell_pages() -> set[str]:
-    """Return the pages with blocks of a shell that no comment explains."""
+    """Return the topics with blocks of a shell that no comment explains."""
     pages = zip(NAMES, DOCUMENTS, strict=True)
     found = {name: blocks(page.read_text()) for name, page in pages}
-    return {n for n, shown in found.items() if any(is_shell(b) and not b.note for b in shown)}
+    shown = (n for n, page in found.items() if any(is_shell(b) and not b.note for b in page))
+    return {topic_of(name) for name in shown}
 
 
 def test_every_page_with_blocks_of_a_shell_has_a_test() -> None:

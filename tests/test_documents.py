@@ -21,9 +21,10 @@ from farm.worker.loader import load_models
 from farm.worker.mpi.world import launcher_path
 from farm.worker.runner import Runner
 from tests.support.front_door import front_door
+from tests.support.shown_blocks import text_of
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "models.md").read_text()
+PAGE = text_of("docs/models.md")
 SHOWN = dict(enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
 ELSEWHERE = {
     10: "tests/worker/frameworks/test_torch.py",
@@ -192,7 +193,7 @@ def test_the_model_of_the_mpi_page(tmp_path: Path) -> None:
 
 
 def test_the_tests_that_the_threat_model_names_exist() -> None:
-    page = (ROOT / "docs" / "security.md").read_text()
+    page = text_of("docs/security.md")
     named = re.findall(r"`(tests/[^`]*)::([^`]*)`", page)
     assert len(named) > 20
     missing = []

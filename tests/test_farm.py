@@ -10,7 +10,7 @@ import types
 import pytest
 
 import farm
-from farm.sweep import api
+from farm.sweep import session
 from farm.sweep.space import parameters
 
 HEAVY = {
@@ -32,7 +32,7 @@ def test_sweep_is_the_function_whatever_is_imported_before() -> None:
     assert parameters.__name__ == "farm.sweep.space.parameters"
     with pytest.raises(TypeError, match="out"):
         farm.sweep("model.py", {})  # type: ignore[call-arg]  # the missing argument is the test
-    assert farm.Sweep is api.Sweep
+    assert farm.Sweep is session.Sweep
 
 
 def test_the_names_are_listed() -> None:

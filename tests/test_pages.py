@@ -11,11 +11,10 @@ import pytest
 
 import farm
 from tests.support.front_door import front_door
-from tests.support.shown_blocks import blocks
+from tests.support.shown_blocks import blocks, text_of
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(20)
-DOCS = Path(__file__).parent.parent / "docs"
 MODEL = """
 import farm
 
@@ -29,7 +28,7 @@ class Model(farm.Model):
 
 def shown(page: str) -> list[str]:
     """Return the blocks of Python on a page, and those with a note that names this file."""
-    found = blocks((DOCS / page).read_text())
+    found = blocks(text_of(f"docs/{page}"))
     return [b.text for b in found if b.language == "python" or b.note.endswith("test_pages.py")]
 
 

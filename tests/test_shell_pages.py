@@ -18,6 +18,7 @@ from farm.errors import Cancelled, ModelFailed
 from tests.support.coroutines import wait_until
 from tests.support.front_door import front_door
 from tests.support.shell_page import ROOT, ShellPage
+from tests.support.shown_blocks import text_of
 from tests.support.span_collector import SOON, span_collector
 from tests.support.time_limits import scaled
 
@@ -48,7 +49,7 @@ class Model(farm.Model):
 
 def shown_file(page: str, name: str) -> str:
     """Return the file that a page shows in a block that begins with its name."""
-    text = (ROOT / "docs" / page).read_text()
+    text = text_of(f"docs/{page}")
     (found,) = re.findall(rf"```python\n(# {re.escape(name)}\n.*?)```", text, re.DOTALL)
     return str(found)
 

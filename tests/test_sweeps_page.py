@@ -12,12 +12,14 @@ import pytest
 
 import farm
 from tests.support.front_door import front_door
+from tests.support.shown_blocks import text_of
 from tests.support.time_limits import scaled
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "sweeps.md").read_text()
+PAGE = text_of("docs/sweeps.md")
 READING, FROM_PYTHON = (
-    re.findall(r"```python\n(.*?)```", text, re.DOTALL) for text in PAGE.split("## From Python")
+    re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for text in PAGE.split("# Sweeps from Python")
 )
 (MODEL,) = re.findall(
     r"```python\n(import farm\n\n\nclass Beam.*?)```", (ROOT / "README.md").read_text(), re.DOTALL

@@ -15,7 +15,7 @@ import pytest
 import farm
 from farm.errors import Detail, ModelFailed, error_named
 from farm.storage import lock
-from farm.sweep.file.lock import lock_of
+from farm.sweep.file.recovery import lock_of
 from farm.wording import briefly, counted, on_command_line, worded
 
 

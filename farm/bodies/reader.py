@@ -1,10 +1,10 @@
 """A process that runs codecs for the server; `readers.py` starts it and communicates with it.
 
-    python -m farm.bodies.reader LIFELINE SOCKET MEMORY
+    python -m farm.bodies.reader --lifeline N --line N MEMORY
 
-Each message is one byte accompanied by descriptors of memory files. A request has the job and
-optionally the body. A job is the names of the codec's module and function, then its arguments as
-frames of `farm.bodies.values`. The reply has the job's result as such frames.
+A request has the job and optionally the body, each in a memory file. A job is the names of the
+codec's module and function, then its arguments as frames of `farm.bodies.values`. The reply has the
+job's result as such frames.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib
 import os
 import resource
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -24,8 +23,9 @@ from farm.bodies import values
 from farm.bodies.unpacking import Refused, unpacked
 from farm.call import Buffer
 from farm.errors import FarmError, InvalidInput
+from farm.machine.job_process import be_killed_first, do_jobs
 from farm.machine.lifeline import end_with
-from farm.machine.memory_file import file_of, frames_in, mapped
+from farm.machine.memory_file import frames_in, mapped
 
 BODY = object()
 """Placeholder for the request's body among a job's arguments."""
@@ -34,30 +34,16 @@ NICENESS = 5
 """Lower priority than the server's: the server answers every client, a reader only one."""
 
 
-def main(lifeline: int, line: socket.socket, memory_bytes: int) -> int:
+def main(lifeline: int, line: int, memory_bytes: int) -> int:
     """Run jobs until the server disconnects; return the exit status. memory_bytes: memory limit."""
-    # If memory runs out, the kernel should kill this process rather than the server: it is
-    # replaced.
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("800")
+    be_killed_first(800)
     end_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is handled by the farm
     os.nice(NICENESS)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    while True:
-        _, descriptors, _, _ = socket.recv_fds(line, 1, 2)
-        if not descriptors:
-            return 0
-        try:
-            answer = file_of(_done(descriptors, memory_bytes))
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        try:
-            socket.send_fds(line, [b"."], [answer])
-        finally:
-            os.close(answer)
+    do_jobs(line, lambda files: _done(files, memory_bytes))
+    return 0
 
 
 def _done(descriptors: Sequence[int], memory_bytes: int) -> list[Buffer]:
@@ -103,5 +89,5 @@ def _carried_out(function: Callable[..., Any], job: Any, descriptors: Sequence[i
 
 
 if __name__ == "__main__":
-    end, its_socket, its_memory = map(int, sys.argv[1:])
-    sys.exit(main(end, socket.socket(fileno=its_socket), its_memory))
+    _, its_lifeline, _, its_line, its_memory = sys.argv[1:]
+    sys.exit(main(int(its_lifeline), int(its_line), int(its_memory)))

@@ -13,12 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import socket
-import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -29,9 +26,7 @@ from farm.bodies.body import HeldBody
 from farm.bodies.unpacking import Refused
 from farm.call import Buffer, CancelCall, Hints
 from farm.errors import FarmError, Unavailable
-from farm.machine.lifeline import TiedProcess
-from farm.machine.memory_file import file_of, frames_in
-from farm.machine.programs import in_words, python
+from farm.machine.job_process import JobProcess, ProcessDied
 
 logger = logging.getLogger(__name__)
 
@@ -52,18 +47,8 @@ legal jobs are ten times as fast.
 SMALLEST_MEMORY, LARGEST_MEMORY = 1 << 30, 16 << 30
 """Bounds of a reader's memory limit, on any machine."""
 
-ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
-
 Outcome = Any
 """A job's return value, or the exception it raised: a FarmError, Refused, or the codec's own."""
-
-
-class ReaderDied(Exception):
-    """The reader ended during its job; the message says how."""
-
-
-class TooSlow(Exception):
-    """The job exceeded its time limit."""
 
 
 class Mistake(Exception):
@@ -130,67 +115,14 @@ class _ReaderJob:
         return values.kinds_of(sys.modules[self.function.__module__])
 
 
-class ReaderProcess(TiedProcess):
-    """One process of `farm.bodies.reader`; started on construction, from any thread."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        self.ends: asyncio.TimerHandle | None = None
-        self._line, its_line = socket.socketpair()
-        its = its_line.fileno()
-
-        def command(lifeline: int) -> list[str]:
-            return [*python("farm.bodies.reader"), *map(str, (lifeline, its, memory_bytes))]
-
-        try:
-            super().__init__(
-                command, stdin=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD}, pass_fds=(its,)
-            )
-        except BaseException:
-            self._line.close()
-            raise
-        finally:
-            its_line.close()
-
-    def execute(self, frames: list[Buffer], body: HeldBody | None, limit_s: float) -> list[Buffer]:
-        """Return the frames of a job's outcome; blocks. Raises Died, TooSlow."""
-        job = file_of(frames)
-        try:
-            descriptors = [job] if body is None else [job, body.descriptor]
-            self._line.settimeout(limit_s)
-            socket.send_fds(self._line, [b"."], descriptors)
-            _, answers, _, _ = socket.recv_fds(self._line, 1, 1)
-        except TimeoutError:
-            self.kill()
-            raise TooSlow from None
-        except OSError:  # the reader has closed the connection
-            answers = []
-        finally:
-            os.close(job)
-        if not answers:
-            raise ReaderDied(self._end())
-        try:
-            return [*frames_in(answers[0])]
-        finally:
-            os.close(answers[0])
-
-    def close(self) -> None:
-        """End the process and release its resources, while no thread is in `execute`."""
-        if self.ends is not None:
-            self.ends.cancel()
-        super().close()
-        self._line.close()
-
-    def _end(self) -> str:
-        """Return how the process ended, in words."""
-        code = self.process.wait()
-        return in_words(code, out_of_memory=code == -signal.SIGKILL)
-
-
 class Readers:
     """A pool of readers that clients use in turn, on the event loop that calls `execute`.
 
     A client here is the other end of a connection, whatever names it gives itself; these take turns
     within it. No client occupies all readers: one stays free for the next client's message.
+
+    A reader is a fresh interpreter: a parent would take the memory that it saves, as one reader is
+    enough most of the time.
     """
 
     def __init__(
@@ -210,8 +142,8 @@ class Readers:
         # By end, then by name, each in the order of their turns.
         self._waiting: dict[str, dict[str, deque[_ReaderJob]]] = {}
         self._at_work: Counter[str] = Counter()  # jobs by end
-        self._idle: list[ReaderProcess] = []
-        self._busy: set[ReaderProcess] = set()
+        self._idle: dict[JobProcess, asyncio.TimerHandle] = {}  # with its end
+        self._busy: set[JobProcess] = set()
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="readers")
         self._stopped = False
 
@@ -248,7 +180,7 @@ class Readers:
         for reader in list(self._busy):
             reader.kill()
         while self._idle:
-            self._idle.pop().close()
+            self._taken().close()
         by_name = [jobs for names in self._waiting.values() for jobs in names.values()]
         jobs = list(chain.from_iterable(by_name))
         self._waiting.clear()
@@ -291,15 +223,13 @@ class Readers:
     def _begin(self, job: _ReaderJob) -> None:
         end = job.hints.end
         self._at_work[end] += 1
-        reader = self._idle.pop() if self._idle else None
+        reader = self._taken() if self._idle else None
         if reader is not None:
             self._busy.add(reader)
-            if reader.ends is not None:
-                reader.ends.cancel()
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self._carry_out, job, reader)
 
-        def ended(work: asyncio.Future[tuple[Outcome, ReaderProcess | None]]) -> None:
+        def ended(work: asyncio.Future[tuple[Outcome, JobProcess | None]]) -> None:
             outcome, reader = work.result()
             self._at_work[end] -= 1
             self._at_work = +self._at_work
@@ -319,24 +249,29 @@ class Readers:
 
         work.add_done_callback(ended)
 
-    def _keep(self, reader: ReaderProcess) -> None:
+    def _taken(self) -> JobProcess:
+        """Remove an idle reader, the one that was used last, and return it."""
+        reader, ends = self._idle.popitem()
+        ends.cancel()
+        return reader
+
+    def _keep(self, reader: JobProcess) -> None:
         """Keep an idle reader for a while, for the next job."""
         if self._stopped:
             reader.close()
             return
 
         def end() -> None:
-            self._idle.remove(reader)
+            del self._idle[reader]
             reader.close()
 
-        self._idle.append(reader)
-        reader.ends = asyncio.get_running_loop().call_later(self._idle_s, end)
+        self._idle[reader] = asyncio.get_running_loop().call_later(self._idle_s, end)
 
     # In a thread, which blocks while a reader works
 
     def _carry_out(
-        self, job: _ReaderJob, reader: ReaderProcess | None
-    ) -> tuple[Outcome, ReaderProcess | None]:
+        self, job: _ReaderJob, reader: JobProcess | None
+    ) -> tuple[Outcome, JobProcess | None]:
         """Return a job's outcome, and the reader if it is still usable."""
         body = job.body()
         limit_s = self._time_limit_s + (0 if body is None else body.size / BYTES_A_SECOND)
@@ -346,16 +281,17 @@ class Readers:
                 break
             try:
                 if reader is None:
-                    reader = ReaderProcess(self._memory_bytes)
+                    reader = JobProcess("farm.bodies.reader", [str(self._memory_bytes)])
                     self._busy.add(reader)
-                answer = reader.execute(job.frames(body), body, limit_s)
+                files = [] if body is None else [body.descriptor]
+                answer = reader.ask(job.frames(body), *files, limit_s=limit_s)
                 return _outcome_in(answer, job.kinds()), reader
             except (FarmError, TypeError) as error:  # raised by `frames`: the reader got nothing
                 return error, reader
-            except TooSlow:
+            except TimeoutError:
                 self._drop(reader)
                 return Unavailable(f"the message was not read within {limit_s:.0f} s"), None
-            except (ReaderDied, OSError) as error:
+            except (ProcessDied, OSError) as error:
                 why = str(error)
                 self._drop(reader)
                 reader = None
@@ -365,13 +301,13 @@ class Readers:
             why = "the farm is shutting down"
         return Unavailable(f"the process that reads long messages ended: {why}"), None
 
-    def _drop(self, reader: ReaderProcess | None) -> None:
+    def _drop(self, reader: JobProcess | None) -> None:
         if reader is not None:
             reader.close()
             self._busy.discard(reader)
 
 
-def _outcome_in(frames: list[Buffer], kinds: values.Kinds) -> Outcome:
+def _outcome_in(frames: Sequence[Buffer], kinds: values.Kinds) -> Outcome:
     kind, value = values.decode(frames, kinds=kinds)
     if kind == "refused":
         return Refused(*value)

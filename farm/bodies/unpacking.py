@@ -39,7 +39,37 @@ class Refused(Exception):
 def unpacked(body: bytes, headers: Headers, limit: int) -> bytes:
     """Return the body without its Content-Encoding. Raises Refused, also above `limit` bytes."""
     encoding = headers.get(b"content-encoding")
-    return body if encoding is None else _unpacked(body, encoding.lower(), limit)
+    if encoding is None:
+        return body
+    encoding = encoding.lower()
+    if encoding in (b"", b"identity"):
+        return body
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        shown = encoding.decode("ascii", "replace")
+        message = f"Content-Encoding {shown!r} is not understood here; gzip and deflate are"
+        raise Refused(415, "UnsupportedEncoding", message)
+    swells_to = max(SWELLS_FREELY, MOST_SWELLING * len(body))
+    most = min(limit, swells_to) + 1
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect gzip or zlib
+    try:
+        whole = unpacker.decompress(body, most)
+        if unpacker.unused_data and b"gzip" in encoding:
+            whole, is_whole = _more_members(whole, unpacker.unused_data, most)
+        else:
+            is_whole = unpacker.eof and not unpacker.unused_data
+    except zlib.error as error:
+        raise Refused(
+            400, "InvalidInput", f"the body is not {encoding.decode()}: {error}"
+        ) from None
+    if len(whole) > limit:
+        raise too_large(limit)
+    if len(whole) > swells_to:
+        raise Refused(
+            413, "TooLarge", f"the body unpacks to more than {MOST_SWELLING} times its size"
+        )
+    if not is_whole:
+        raise Refused(400, "InvalidInput", "the compressed body is cut short or has a tail")
+    return whole
 
 
 def wrong_method(what: str, method: str, *allowed: str) -> Refused:
@@ -52,37 +82,6 @@ def wrong_method(what: str, method: str, *allowed: str) -> Refused:
 def too_large(limit: int) -> Refused:
     """Return the refusal of a body above `limit` bytes."""
     return Refused(413, "TooLarge", f"the body is longer than {limit} bytes, the limit here")
-
-
-def _unpacked(body: bytes, encoding: bytes, limit: int) -> bytes:
-    if encoding in (b"", b"identity"):
-        return body
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        shown = encoding.decode("ascii", "replace")
-        message = f"Content-Encoding {shown!r} is not understood here; gzip and deflate are"
-        raise Refused(415, "UnsupportedEncoding", message)
-    swells_to = max(SWELLS_FREELY, MOST_SWELLING * len(body))
-    most = min(limit, swells_to) + 1
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect gzip or zlib
-    try:
-        unpacked = unpacker.decompress(body, most)
-        if unpacker.unused_data and b"gzip" in encoding:
-            unpacked, is_whole = _more_members(unpacked, unpacker.unused_data, most)
-        else:
-            is_whole = unpacker.eof and not unpacker.unused_data
-    except zlib.error as error:
-        raise Refused(
-            400, "InvalidInput", f"the body is not {encoding.decode()}: {error}"
-        ) from None
-    if len(unpacked) > limit:
-        raise too_large(limit)
-    if len(unpacked) > swells_to:
-        raise Refused(
-            413, "TooLarge", f"the body unpacks to more than {MOST_SWELLING} times its size"
-        )
-    if not is_whole:
-        raise Refused(400, "InvalidInput", "the compressed body is cut short or has a tail")
-    return unpacked
 
 
 def _more_members(unpacked: bytes, rest: bytes, most: int) -> tuple[bytes, bool]:

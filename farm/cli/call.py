@@ -24,9 +24,8 @@ from farm.call import (
     Result,
     canonical_config,
 )
-from farm.cli.options import target_option
+from farm.cli.options import json_option, target_option
 from farm.client import Client, connect
-from farm.client.daemon_pool import aside
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
@@ -37,6 +36,7 @@ from farm.errors import (
     error_named,
 )
 from farm.expression import number
+from farm.machine.daemon_pool import aside
 from farm.wording import counted
 
 ASK_AGAIN_S = 0.5
@@ -87,7 +87,7 @@ Examples:
     help="Patience with a farm that does not answer, also at the first contact.  [default: 60 s, "
     "but none at the first contact]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@json_option("Print the result as a JSON object.")
 def call(
     inputs: tuple[str, ...],
     target: str | None,
@@ -186,13 +186,16 @@ def _canonical(config: str) -> str:
 
 
 def _described(client: Client, model: str | None, config: str) -> ModelInfo:
-    if model is None:
-        models = client.expect_models()
-        if len(models) != 1:
-            names = ", ".join(models) or "none"
-            raise click.UsageError(f"specify --model; the farm has: {names}")
-        model = models[0]
-    return client.describe(model, json.loads(config))
+    name = only_model(client) if model is None else model
+    return client.describe(name, json.loads(config))
+
+
+def only_model(client: Client) -> str:
+    """Return the name of the only model of a farm. Raises UsageError."""
+    models = client.expect_models()
+    if len(models) != 1:
+        raise click.UsageError(f"specify --model; the farm has: {', '.join(models) or 'none'}")
+    return models[0]
 
 
 def _inputs(texts: tuple[str, ...], info: ModelInfo) -> tuple[Array, ...]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from queue import Empty, Queue
 
 import click
-import orjson
 
 from farm.cli.exits import DONE, FAILURES
-from farm.cli.options import ANY_FILE, target_argument
+from farm.cli.options import ANY_FILE, json_option, print_json, target_argument
 from farm.cli.tables import printable
 from farm.doctor import batch, folder, machine, packages
 from farm.doctor import target as farm_target
@@ -43,7 +42,7 @@ Check = Callable[[], list[Finding]]
     metavar="FILE.TOML",
     help="Also check this file for `farm serve --cluster`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all findings as a JSON list.")
+@json_option("Print all findings as a JSON list.")
 def doctor(target: str | None, cluster: Path | None, as_json: bool) -> int:
     """Check the environment, this machine, a farm and the batch system. Nothing is changed.
 
@@ -58,7 +57,7 @@ def doctor(target: str | None, cluster: Path | None, as_json: bool) -> int:
             _print(finding)
     wrong = sum(each.weight is Weight.WRONG for each in found)
     if as_json:
-        click.echo(orjson.dumps([asdict(each) for each in found], option=orjson.OPT_INDENT_2))
+        print_json([asdict(each) for each in found])
     else:
         warnings = sum(each.weight is Weight.WARNING for each in found)
         click.echo(f"{wrong} wrong, {warnings} warnings")

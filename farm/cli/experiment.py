@@ -13,7 +13,7 @@ from farm.cli.exits import on_this_machine
 from farm.cli.groups import CommandGroup
 from farm.cli.options import ANY_FILE
 from farm.experiment.host import Experiments
-from farm.http.access import Access
+from farm.http1.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
 from farm.transports.connection import new_token
 from farm.wording import counted

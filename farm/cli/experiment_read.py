@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from farm.cli.exits import on_this_machine
-from farm.cli.options import ANY_FILE, new_file, report_option
+from farm.cli.options import ANY_FILE, json_option, new_file, report_option
 from farm.cli.tables import text_table
 from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
 from farm.experiment.host import applied
@@ -68,7 +68,7 @@ def journal_of(path: Path) -> Path:
 
 @click.command(epilog=STATUS_EXAMPLES)
 @journal_argument
-@click.option("--json", "as_json", is_flag=True, help="Print all details as a JSON list.")
+@json_option("Print all details as a JSON list.")
 @on_this_machine()
 def status(journal: Path, as_json: bool) -> None:
     """Show the experiments of a journal: strategies, points asked, told and pending.
@@ -122,7 +122,7 @@ def export(journal: Path, out: Path, number: int | None) -> None:
 @id_option
 @click.option("--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]")
 @click.option("--min", "least", is_flag=True, help="Find the minimum instead of the maximum.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@json_option("Print the result as a JSON object.")
 @on_this_machine()
 def best(
     journal: Path, number: int | None, outcome: str | None, least: bool, as_json: bool

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from farm.cli import signals
 from farm.cli.exits import DONE, INCOMPLETE, INTERRUPTED, VerbFailed, on_this_machine
-from farm.cli.options import ANY_FILE, EXISTING_FILE
+from farm.cli.options import ANY_FILE, EXISTING_FILE, json_option
 from farm.cli.sweep_farm import OpenFarm, Target, farm_options, file_version, open_farm
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.experiment.config.evaluated_model import read_evaluated_model
@@ -24,14 +24,14 @@ from farm.experiment.config.reader import read_config
 from farm.experiment.host import Experiments
 from farm.experiment.loop.evaluators import RemoteEvaluator, fitting_model
 from farm.experiment.loop.progress import LoopOptions, LoopProgress
-from farm.experiment.loop.reporting import reported
-from farm.experiment.loop.run import ClosedLoop
+from farm.experiment.loop.run import ClosedLoop, check_end
+from farm.experiment.loop.runs import reported
 from farm.experiment.loop.seed_files import read_seed_files
 from farm.experiment.results.best import best_told
 from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.state.events import RunPhase
 from farm.experiment.state.experiment import Experiment
-from farm.http.access import Access
+from farm.http1.access import Access
 from farm.protocols.aepsych.service import AepsychServer, read_address
 from farm.sweep.file.provenance import job_of, restarted_job
 from farm.sweep.run.display import LiveBar
@@ -106,21 +106,15 @@ Served = tuple[Access, str, int]
     is_flag=True,
     help="Allow an --aepsych address that other machines can reach; anyone there can connect.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the final state as a JSON object to stdout."
-)
+@json_option("Print the final state as a JSON object to stdout.")
 def run(
     config: Path,
     target: Target,
     journal: Path | None,
-    new: bool,
-    resume: bool,
-    in_flight: int | None,
-    budget: int | None,
-    seed_data: tuple[str, ...],
     aepsych: str | None,
     insecure: bool,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Run the experiment of CONFIG: ask for points, evaluate them on a farm, tell the outcomes.
 
@@ -138,9 +132,8 @@ def run(
     target, kills = _limited(target, model.time_limit_s)
     with contextlib.ExitStack() as stack:
         experiments = stack.enter_context(_kept(journal))
-        seed_folder = Path() if seed_data else config.parent
-        asked = _RunOptions(new, resume, in_flight, budget, seed_data, seed_folder)
-        closed = _Closed(experiments, text, asked)
+        folder = Path() if asked["seed_data"] else config.parent
+        closed = _Closed(experiments, text, _RunOptions(**asked, seed_folder=folder))
         if not (as_json or served) and closed.is_over(file_version(target)):
             return DONE
         farm = stack.enter_context(open_farm(target, journal, model.name))
@@ -302,11 +295,11 @@ class _Closed:
         known, journal = self._experiments.experiments, self._experiments.db_name
         if self._continued is None:
             # Check before creating the experiment, so that a wrong configuration adds none.
-            self._model.check_end(self._config, self._asked.budget)
-        info = await fitting_model(self._model, farm)
+            check_end(self._model, self._config, self._asked.budget)
+        bound = await fitting_model(self._model, farm)
         if self._continued is not None:
             experiment = known[self._continued]
-            self._check_version(experiment, info.version)
+            self._check_version(experiment, bound.info.version)
             if self._has_ended(experiment):
                 self._say(self._end_of(experiment))
             else:
@@ -319,7 +312,7 @@ class _Closed:
             return self._continued
         files = self._asked.seed_data or self._model.seed_data
         given = await asyncio.to_thread(
-            read_seed_files, files, self._asked.seed_folder, self._config, self._model, info
+            read_seed_files, files, self._asked.seed_folder, self._config, bound
         )
         earlier = list(known.values())
         number = await self._experiments.set_up(self._config.text, given)

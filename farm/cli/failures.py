@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from farm.cli.options import target_option
+from farm.cli.options import json_option, print_json, target_option
 from farm.cli.tables import printable as plain
 from farm.cli.tables import short_name
 from farm.client import connect
@@ -36,7 +35,7 @@ DAY_S = 86400.0
 @click.command(epilog=EXAMPLES)
 @click.argument("reason", metavar="[ID]", required=False)
 @target_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 @click.option("--all", "is_all", is_flag=True, help=f"Print more than {ROWS_SHOWN} reasons.")
 def failures(reason: str | None, target: str | None, as_json: bool, is_all: bool) -> None:
     """Show the calls of a farm that failed, and the workers that it lost, by reason.
@@ -51,7 +50,7 @@ def failures(reason: str | None, target: str | None, as_json: bool, is_all: bool
             state = client.status()
             found = {key: state.get(key, []) for key in ("failures", "losses")}
     if as_json:
-        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        print_json(found)
     elif reason is not None:
         click.echo(one(found))
     else:

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+
+from farm.provision.batch.systems import SLURM
 
 LAUNCHER = Path(__file__).with_name("farm.sh")
 
@@ -145,7 +147,7 @@ def check(line: Sequence[str]) -> int:
             variables |= {f"{name}_HET_GROUP_{i}": value for name, value in size.items()}
     done = subprocess.run(
         ["bash", script, "--check", *words],
-        env={**_outside_jobs(os.environ), **variables},
+        env={**SLURM.outside_jobs(os.environ), **variables},
         check=False,
     )
     return done.returncode
@@ -166,12 +168,6 @@ def _split(words: Sequence[str]) -> list[list[str]]:
         else:
             parts[-1].append(word)
     return parts
-
-
-def _outside_jobs(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if not name.startswith("SLURM_")} | {
-        name: environment[name] for name in ("SLURM_CONF",) if name in environment
-    }
 
 
 def _size(script: str, options: list[str], *, first: bool) -> dict[str, str]:

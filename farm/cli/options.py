@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import orjson
 
 from farm.machine.resources import allowed_cpus
 from farm.settings import SETTINGS, choices_of
@@ -40,6 +41,16 @@ def target_argument(command: Command) -> Command:
 
     asked: Command = click.option("--to", metavar=TARGET, help=TARGET_HELP)(with_target)
     return click.argument("named", metavar="[TARGET]", required=False)(asked)
+
+
+def json_option(help: str) -> Callable[[Command], Command]:
+    """Return the option `--json`; the command receives `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def print_json(value: Any) -> None:
+    """Print an answer of a farm as indented JSON."""
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
 
 
 MOST_PER_CPU = 64

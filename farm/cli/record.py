@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from farm.cli.groups import CommandGroup
-from farm.cli.options import ANY_FILE, EXISTING_FILE, new_file
+from farm.cli.options import ANY_FILE, EXISTING_FILE, json_option, new_file
 from farm.cli.tables import printable, text_table
 from farm.errors import FarmError
 from farm.record.exchange.export import Selection, points_of, write_sweep
@@ -77,7 +77,7 @@ def record() -> None:
 
 @record.command(epilog=STATUS_EXAMPLES)
 @record_argument
-@click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
+@json_option("Print all details as one JSON object.")
 def status(file: Path, as_json: bool) -> None:
     """Show what a record holds, and its damaged places. A farm may be writing it."""
     with _errors(), _bar(file.stat().st_size, "reading") as tick:

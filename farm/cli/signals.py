@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from farm.provision.batch.allocation import end_time, job_id
+from farm.provision.batch.systems import usable
 
 if TYPE_CHECKING:  # `farm worker` need not load what sweeps use
     from farm.provision.local.supervisor import Workers
@@ -47,6 +48,7 @@ def stopped_by_signals(stop: Stop) -> Iterator[None]:
     In a batch job the last two ask as Ctrl-C does, however often: SLURM sends SIGTERM to every
     process of a job, and its script may send another. At once is then when the job ends.
     """
+    in_job = bool(job_id(systems=usable()))  # a handler must neither import packages nor fail
 
     def ask(number: int, frame: types.FrameType | None) -> None:
         if stop.asked:
@@ -54,7 +56,7 @@ def stopped_by_signals(stop: Stop) -> Iterator[None]:
         stop.ask()
 
     def end(number: int, frame: types.FrameType | None) -> None:
-        if not job_id():
+        if not in_job:
             stop.ask_at_once()
         stop.ask()
         threading.Thread(target=_stop_with_the_job, args=(stop,), daemon=True).start()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.markup import escape
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.cli.failures import summary
-from farm.cli.options import target_argument
+from farm.cli.options import json_option, print_json, target_argument
 from farm.cli.status_history import event_lines, since, time_span
 from farm.cli.tables import printable, short_name, text_table
 from farm.cli.worker_table import worker_tables
@@ -41,7 +40,7 @@ CHAINS_SHOWN = CLIENTS_SHOWN = PROGRESS_SHOWN = 20
 
 @click.command(epilog=EXAMPLES)
 @target_argument
-@click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
+@json_option("Print all details as one JSON object.")
 @click.option("--watch", is_flag=True, help="Refresh each second until Ctrl-C.")
 @click.option(
     "--why",
@@ -74,20 +73,14 @@ def status(
     if of is not None and watch:
         raise click.UsageError("--why and --watch exclude one another")
     with connect(target) as client:
+        if as_json:
+            print_json(_answer(client, of, chain, since_s))
+            return
         if of is not None:
-            found = why(client, of, chain)
-            option = orjson.OPT_INDENT_2
-            click.echo(orjson.dumps(found, option=option) if as_json else lines(found))
+            click.echo(lines(why(client, of, chain)))
             return
         if since_s is not None:
-            if as_json:
-                told = client.history(since=-since_s)
-                click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2))
-            else:
-                Console().print(since(client, since_s))
-            return
-        if as_json:
-            click.echo(orjson.dumps(client.status(), option=orjson.OPT_INDENT_2))
+            Console().print(since(client, since_s))
             return
         console = Console()
         if not watch:
@@ -97,6 +90,13 @@ def status(
             while True:
                 live.update(tables(client.status()), refresh=True)
                 time.sleep(1.0)
+
+
+def _answer(client: Client, of: str | None, chain: str | None, since_s: float | None) -> Any:
+    """Return what the options ask for, as JSON data."""
+    if of is not None:
+        return why(client, of, chain)
+    return client.status() if since_s is None else client.history(since=-since_s)
 
 
 def tables(state: dict[str, Any]) -> RenderableType:

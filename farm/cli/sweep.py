@@ -16,6 +16,7 @@ import numpy as np
 from click.shell_completion import CompletionItem
 
 from farm.cli import sweep_read
+from farm.cli.call import only_model
 from farm.cli.exits import DONE, FAILURES, VerbFailed
 from farm.cli.groups import CommandGroup, no_such_command, similar_to
 from farm.cli.options import ANY_FILE
@@ -31,11 +32,10 @@ from farm.cli.sweep_farm import (
 )
 from farm.cli.sweep_points import AskedSpace, space_options
 from farm.cli.sweep_sensitivity import sensitivity
-from farm.cli.sweep_session import hints_of, rule_options, run_session
+from farm.cli.sweep_session import rule_options, run_session
 from farm.client import Client
 from farm.errors import FarmError
 from farm.sweep.design.comparison import check_same_model, check_same_plan
-from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
 from farm.sweep.design.extension import appended_plan, longer_plan
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
 from farm.sweep.design.points import parse_design
@@ -46,9 +46,15 @@ from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import signed
-from farm.sweep.order.given import extended, with_costs
-from farm.sweep.run.in_flight import probe
-from farm.sweep.run.model_costs import with_asked_costs
+from farm.sweep.order.costs import (
+    COLUMN,
+    CostRule,
+    extended,
+    parse_cost,
+    with_asked_costs,
+    with_costs,
+)
+from farm.sweep.run.in_flight import hints_of, probe
 from farm.wording import counted, timespan
 
 USUAL = """\b
@@ -261,22 +267,31 @@ def run(
             return _continue(claim, there, target, model, rules, retry_failed=retry_failed)
         request = replace(request, seed=secrets.randbits(31) if seed is None else seed)
         with open_farm(target, out, model) as farm:
-            name = _the_model(farm.client, model)
-            plan = make_plan(request, lambda config: farm.client.describe(name, config))
-            hints = hints_of(plan, rules)
-            plan = (
-                with_asked_costs(plan, farm.client, hints)
-                if cost is None
-                else with_costs(plan, cost)
-            )
-            for note in request.design.notes:
-                click.echo(f"note: {note}", err=True)
-            old = "" if claim.plan is None else ", replacing the sweep there"
-            product = plan.design.product(len(plan.parameters))
-            size = f"{product} = {plan.size}" if product else f"{plan.size}"
-            click.echo(f"{size} points of {name}, seed {plan.seed}, into {out}{old}", err=True)
-            started = None if no_probe else probe(plan, farm.client, hints)
+            plan = _planned(request, farm.client, model, cost, rules)
+            _announce(plan, out, replaces=claim.plan is not None)
+            started = None if no_probe else probe(plan, farm.client, rules["priority"])
             return run_session(claim.create(_signed(plan)), farm, rules, started=started)
+
+
+def _planned(
+    request: SweepRequest, client: Client, model: str | None, cost: CostRule | None, rules: Any
+) -> Plan:
+    """Return the plan of a new sweep, with the costs of its points."""
+    name = _the_model(client, model)
+    plan = make_plan(request, lambda config: client.describe(name, config))
+    if cost is not None:
+        return with_costs(plan, cost)
+    return with_asked_costs(plan, client, hints_of(plan, rules["priority"]))
+
+
+def _announce(plan: Plan, out: Path, *, replaces: bool) -> None:
+    for note in plan.design.notes:
+        click.echo(f"note: {note}", err=True)
+    old = ", replacing the sweep there" if replaces else ""
+    product = plan.design.product(len(plan.parameters))
+    size = f"{product} = {plan.size}" if product else f"{plan.size}"
+    text = f"{size} points of {plan.info.name}, seed {plan.seed}, into {out}{old}"
+    click.echo(text, err=True)
 
 
 @sweep.command()
@@ -361,7 +376,10 @@ def extend(
         raise click.UsageError("--seed is for --design; --points continues with the sweep's seed")
     with terminable(), Claim(file) as claim:
         there = claim.existing()
-        plan, note = _longer(there, points, design, seed)
+        if points is not None:
+            plan, note = longer_plan(there, points), ""
+        else:
+            plan, note = appended_plan(there, parse_design(design or ""), seed=seed)
         plan = extended(plan)
         for text in filter(None, [*plan.all_parts[-1].design.notes, note]):
             click.echo(f"note: {text}", err=True)
@@ -369,16 +387,6 @@ def extend(
         with open_farm(target, file, plan.info.name) as farm:
             check_model(there, farm.client.describe(there.info.name, there.config_of(0)))
             return run_session(claim.extend(plan), farm, rules)
-
-
-def _longer(
-    plan: Plan, points: int | None, design: str | None, seed: int | None
-) -> tuple[Plan, str]:
-    """Return the longer plan and a note. Raises SweepError."""
-    if points is not None:
-        return longer_plan(plan, points), ""
-    assert design is not None
-    return appended_plan(plan, parse_design(design), seed=seed)
 
 
 for command in (extend, *sweep_read.COMMANDS, sensitivity):
@@ -439,12 +447,11 @@ def _signed(plan: Plan) -> Plan:
 
 
 def _the_model(client: Client, name: str | None) -> str:
+    if name is None:
+        return only_model(client)
     models = client.expect_models()
-    if name is None and len(models) == 1:
-        return models[0]
-    if name is None or name not in models:
-        problem = "specify --model" if name is None else f"no model {name!r}"
-        raise click.UsageError(f"{problem}; the farm has: {', '.join(models) or 'none'}")
+    if name not in models:
+        raise click.UsageError(f"no model {name!r}; the farm has: {', '.join(models) or 'none'}")
     return name
 
 

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from farm.cli.exits import DONE, FAILURES, INCOMPLETE, TIME_OUT
-from farm.cli.options import ANY_FILE, new_file, report_option
+from farm.cli.options import ANY_FILE, json_option, new_file, report_option
 from farm.cli.tables import text_table
 from farm.errors import printable
 from farm.sweep.file.progress import Progress
@@ -42,7 +42,7 @@ file_argument = click.argument("file", type=ANY_FILE)
 
 @click.command()
 @file_argument
-@click.option("--json", "as_json", is_flag=True, help="Print all details as one JSON object.")
+@json_option("Print all details as one JSON object.")
 def status(file: Path, as_json: bool) -> None:
     """Show the progress of a sweep: counts, rate, expected end, run times, nodes.
 

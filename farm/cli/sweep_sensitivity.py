@@ -10,11 +10,18 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from farm.cli.options import json_option
 from farm.cli.sweep_read import file_argument
 from farm.cli.tables import text_table
 from farm.errors import printable
-from farm.sweep.sensitivity.analysis import AUTO, METHODS, Sensitivity, analyse_with_constants
-from farm.sweep.sensitivity.ranking import correlation_note, with_interval
+from farm.sweep.sensitivity.analysis import (
+    AUTO,
+    METHODS,
+    Sensitivity,
+    analyse_with_constants,
+    correlation_note,
+    with_interval,
+)
 from farm.wording import counted
 
 EXAMPLES = """\b
@@ -67,7 +74,7 @@ SINGLE = {
     show_default=True,
     help="Seed of the resampling that confidence intervals come from.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all measures as JSON.")
+@json_option("Print all measures as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the measures of each parameter as CSV.")
 def sensitivity(
     file: Path, method: str, output: str | None, seed: int, as_json: bool, as_csv: bool

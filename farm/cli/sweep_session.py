@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from farm.call import Hints
 from farm.cli.exits import DONE, FAILURES, INCOMPLETE
 from farm.cli.signals import stopped_by_signals
 from farm.cli.sweep_farm import OpenFarm
-from farm.sweep.design.plan import Plan
 from farm.sweep.file.progress import Progress
 from farm.sweep.file.recovery import RUNNING
 from farm.sweep.file.store import COMPLETE, Store
@@ -94,16 +92,11 @@ def run_session(
 ) -> int:
     """Run the open points of a sweep, print how it ended, and return the exit status."""
     stop = Stop()
-    sent = started or PointsInFlight(farm.client, store.plan, hints_of(store.plan, rules))
+    sent = started or PointsInFlight(farm.client, store.plan, rules["priority"])
     with Display() as display, stopped_by_signals(stop):
         try:
-            session = Run(
-                store,
-                sent,
-                rules=_rules(rules, store),
-                stop=stop,
-                host=_Terminal(display, farm, stop),
-            )
+            host = _Terminal(display, farm, stop)
+            session = Run(store, sent, rules=_rules(rules, store.plan.size), stop=stop, host=host)
         except BaseException:
             store.abandon()
             raise
@@ -118,15 +111,10 @@ def run_session(
     return FAILURES if progress.unsuccessful else DONE
 
 
-def _rules(options: dict[str, Any], store: Store) -> Rules:
-    plan, hours, limit = store.plan, options["max_hours"], options["max_failures"]
+def _rules(options: dict[str, Any], points: int) -> Rules:
+    hours, limit = options["max_hours"], options["max_failures"]
     return Rules(
-        max_failures=None if limit is None else limit(plan.size),
+        max_failures=None if limit is None else limit(points),
         max_s=None if hours is None else 3600 * hours,
         in_flight=options["in_flight"],
     )
-
-
-def hints_of(plan: Plan, options: dict[str, Any]) -> Hints:
-    """Return the hints of all calls of a sweep."""
-    return Hints(f"sweep-{plan.run_id[:8]}", options["priority"], chain="")

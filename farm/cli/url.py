@@ -8,7 +8,7 @@ import re
 import click
 import orjson
 
-from farm.cli.options import target_argument
+from farm.cli.options import json_option, target_argument
 from farm.client.client import RUN_FOLDER
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
@@ -24,9 +24,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @target_argument
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print address, token and URL as one JSON object."
-)
+@json_option("Print address, token and URL as one JSON object.")
 def url(target: str | None, as_json: bool) -> None:
     """Print the HTTP address of a farm with its token. Anyone who has it can call the models.
 

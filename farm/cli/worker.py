@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -20,6 +21,7 @@ from farm.cli.signals import drained_by_signals
 from farm.errors import InvalidInput
 from farm.machine.json_log import LOG_FORMAT, logged
 from farm.provision.batch.allocation import ENDS_AT, end_time, job_id
+from farm.provision.batch.systems import usable
 from farm.provision.local.devices import cpus_here, devices
 from farm.provision.local.group import launch_of
 from farm.provision.local.starter import WorkerSettings
@@ -101,18 +103,11 @@ Examples:
 def worker(
     models: tuple[str, ...],
     connect: Path,
-    count: int | None,
-    mpi: int | None,
-    mpi_launch: str | None,
-    cpus: int | None,
-    gpus: str | None,
-    fork: bool,
-    time_limit_s: float | None,
     ends_at: float | None,
     time_left: float | None,
     drain_before_s: float | None,
-    logs: Path | None,
     log_format: LogFormat,
+    **asked: Any,
 ) -> int:
     """Load MODELs in model processes and work for a running farm until SIGTERM or Ctrl-C.
 
@@ -129,10 +124,10 @@ def worker(
         ends_at = time.time() + time_left
     if drain_before_s is not None and ends_at is None:
         raise click.UsageError("--drain-before needs --ends-at or --time-left")
-    if mpi_launch is not None and mpi is None:
+    if asked["mpi_launch"] is not None and asked["mpi"] is None:
         raise click.UsageError("--mpi-launch needs --mpi RANKS")
-    if mpi is not None and mpi_launch is None and told_size() > 1:
-        if count or cpus or gpus or logs:
+    if asked["mpi"] is not None and asked["mpi_launch"] is None and told_size() > 1:
+        if any(asked[name] for name in ("count", "cpus", "gpus", "logs")):
             raise click.UsageError(
                 "-n, --cpus, --gpus and --logs are for processes that farm starts; under srun or "
                 "mpiexec pass these to the launcher, or let farm start one with --mpi-launch"
@@ -140,8 +135,40 @@ def worker(
         from farm.provision.local.rank import serve_rank
 
         os.environ[LOG_FORMAT] = log_format
+        limits = {"time_limit_s": asked["time_limit_s"], "ends_at": ends_at}
         with _at(ends_at, drain_before_s, lambda: os.kill(os.getpid(), signal.SIGTERM)):
-            return serve_rank(models, file, ranks=mpi, time_limit_s=time_limit_s, ends_at=ends_at)
+            return serve_rank(models, file, ranks=asked["mpi"], **limits)
+    workers = Workers(_settings(models, file, ends_at, **asked))
+    logs_here = logged(log_format, "farm worker")
+    try:
+        with logs_here, drained_by_signals(workers), _at(ends_at, drain_before_s, workers.drain):
+            workers.start()
+            _wait_ready(workers)
+            if not workers.ended.done():
+                click.echo(f"{wording.counted(workers.settings.count, 'worker')} ready", err=True)
+            workers.ended.result()
+    except WorkersFailed as error:
+        if error.detail:
+            click.echo(error.detail, err=True)
+        raise click.ClickException(str(error)) from None
+    return 0
+
+
+def _settings(
+    models: tuple[str, ...],
+    file: Path,
+    ends_at: float | None,
+    *,
+    count: int | None,
+    mpi: int | None,
+    mpi_launch: str | None,
+    cpus: int | None,
+    gpus: str | None,
+    fork: bool,
+    time_limit_s: float | None,
+    logs: Path | None,
+) -> WorkerSettings:
+    """Return the settings of processes that farm starts. Raises UsageError."""
     if gpus is not None and mpi is not None:
         raise click.UsageError(
             "--gpus assigns GPUs to single processes; assign those of ranks with --mpi-launch"
@@ -152,35 +179,19 @@ def worker(
         raise click.UsageError(error.message) from None
     if count is None:
         count = max(1, cpus_here() // (cpus * (mpi or 1))) if cpus and not its_devices else 1
-    count *= max(1, len(its_devices))
-    workers = Workers(
-        WorkerSettings(
-            models=models,
-            count=count,
-            cpus=cpus,
-            devices=its_devices,
-            fork=fork,
-            connect=file,
-            logs=logs or file.parent / "logs",
-            time_limit_s=time_limit_s,
-            # Ask SLURM once here, instead of in each process.
-            ends_at=ends_at or end_time() or math.inf,
-            launch=launch_of(mpi, mpi_launch),
-        )
+    return WorkerSettings(
+        models=models,
+        count=count * max(1, len(its_devices)),
+        cpus=cpus,
+        devices=its_devices,
+        fork=fork,
+        connect=file,
+        logs=logs or file.parent / "logs",
+        time_limit_s=time_limit_s,
+        # Ask SLURM once here, instead of in each process.
+        ends_at=ends_at or end_time() or math.inf,
+        launch=launch_of(mpi, mpi_launch),
     )
-    logs_here = logged(log_format, "farm worker")
-    try:
-        with logs_here, drained_by_signals(workers), _at(ends_at, drain_before_s, workers.drain):
-            workers.start()
-            _wait_ready(workers)
-            if not workers.ended.done():
-                click.echo(f"{wording.counted(count, 'worker')} ready", err=True)
-            workers.ended.result()
-    except WorkersFailed as error:
-        if error.detail:
-            click.echo(error.detail, err=True)
-        raise click.ClickException(str(error)) from None
-    return 0
 
 
 def _wait_ready(workers: Workers) -> None:
@@ -214,7 +225,7 @@ def _at(ends_at: float | None, before_s: float | None, drain: Callable[[], None]
 def _awaited(connect: Path) -> Path:
     """Return the file for workers; in a job whose script has just started the farm, wait for it."""
     file = workers_file(connect)
-    if file.is_file() or not job_id():
+    if file.is_file() or not job_id(systems=usable()):
         return file
     click.echo(f"waiting for {file}", err=True)
     limit = time.monotonic() + FILE_S

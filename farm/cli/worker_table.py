@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -79,30 +79,38 @@ def _hosts(rows: Sequence[Row]) -> list[RenderableType]:
     hosts: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         hosts[row["host"]].append(row)
-    cells = []
-    for host, those in list(hosts.items())[:HOSTS_SHOWN]:
-        running = [row["running_s"] for row in those if row["running_s"] is not None]
-        p50s = [s for row in those if (s := row["run_times_s"]["p50"]) is not None]
-        memory = [m for row in those if (m := row["memory_bytes"]) is not None]
-        cores = [p for row in those if (p := row["processor"]) is not None]
-        cells.append(
-            [
-                host or "?",
-                len(those),
-                len(running),
-                sum(bool(row["trouble"]) for row in those) or "",
-                timespan(max(running)) if running else "",
-                timespan(median(p50s)) if p50s else "",
-                sum(row["done"] for row in those),
-                sum(row["failed"] for row in those) or "",
-                size(sum(memory)) if memory else "",
-                f"{sum(cores):.1f}" if cores else "",
-                sum(row["restarts"] for row in those) or "",
-            ]
-        )
+    cells = [_host(name, those) for name, those in list(hosts.items())[:HOSTS_SHOWN]]
     counts = (">workers", ">busy", "?>trouble", "?>longest", "?>p50", ">done")
     columns = ("host", *counts, "?>failed", "?>memory", "?>cpu", "?>restarts")
     table = text_table(columns, cells)
     table.columns[0].no_wrap = True
     more = len(hosts) - HOSTS_SHOWN
     return [table, f"and {more} more hosts; --json lists all workers"] if more > 0 else [table]
+
+
+def _host(name: str, rows: Sequence[Row]) -> list[object]:
+    """The cells of a host, in the order of the columns of `_hosts`."""
+
+    def known(values: Iterable[float | None]) -> list[float]:
+        return [value for value in values if value is not None]
+
+    running, memory, cores = (
+        known(row[key] for row in rows) for key in ("running_s", "memory_bytes", "processor")
+    )
+    p50s = known(row["run_times_s"]["p50"] for row in rows)
+    done, failed, restarts = (
+        sum(row[key] for row in rows) for key in ("done", "failed", "restarts")
+    )
+    return [
+        name or "?",
+        len(rows),
+        len(running),
+        sum(bool(row["trouble"]) for row in rows) or "",
+        timespan(max(running)) if running else "",
+        timespan(median(p50s)) if p50s else "",
+        done,
+        failed or "",
+        size(sum(memory)) if memory else "",
+        f"{sum(cores):.1f}" if cores else "",
+        restarts or "",
+    ]

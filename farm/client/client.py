@@ -16,15 +16,12 @@ from typing import Any, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client.failures import FailedCalls, LostWorkers, row_of
-from farm.client.http_line import HttpLine
 from farm.client.line import Line, as_it_is, submit
 from farm.client.names import with_names
 from farm.client.native_line import PATIENCE_S, NativeLine
-from farm.client.recorded_line import RecordedLine
 from farm.client.remote import RemoteModel
 from farm.client.reports import ProgressReports, report_of
 from farm.errors import FarmError, InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
-from farm.report.page import table
 from farm.storage.lock import is_alive
 from farm.transports.connection import CLIENTS_FILE, ConnectionFile, read_connection
 from farm.wording import briefly
@@ -90,6 +87,8 @@ def connect(
     named = given is not RUN_FOLDER
     line: Line
     if isinstance(given, str) and re.match(r"https?://", given, re.IGNORECASE):
+        from farm.client.http_line import HttpLine
+
         line = HttpLine(
             given,
             token=token,
@@ -108,6 +107,8 @@ def connect(
         find = partial(_native_line, given, patience_s, named)
         line, names = first.with_(find, lambda _: _may_come(given, named))
     if record is not None:
+        from farm.client.recorded_line import RecordedLine
+
         try:
             line = RecordedLine(line, Path(record), reuse=reuse, version=version)
         except BaseException:
@@ -446,7 +447,8 @@ class Client:
 
     def __repr__(self) -> str:
         models = f": {', '.join(sorted(self._seen))}" if self._seen else ""
-        return f"<Client of {_shown(self._address[0])}{models}>"
+        address = re.sub(r"//[^/@]*@", "//", str(self._address[0]))  # without the token
+        return f"<Client of {address}{models}>"
 
     def _repr_html_(self) -> str:
         """Return what a farm does now as a table; of another server, the text alone."""
@@ -454,6 +456,8 @@ class Client:
             status = self.line.status()
         except FarmError:  # another server, or the farm is gone
             return f"<code>{escape(repr(self))}</code>"
+        from farm.report.page import table
+
         columns = ("model", "operation", "queued", "in_flight", "done", "failed")
         rows = [[queue[name] for name in columns] for queue in status["queues"]]
         head = f"{self!r}, workers: {len(status['workers'])}"
@@ -466,11 +470,6 @@ class Client:
 def _names(client: str | None, chain: str | None) -> dict[str, str]:
     names = {"client": client, "chain": chain}
     return {key: name for key, name in names.items() if name is not None}
-
-
-def _shown(target: str | Path) -> str:
-    """Return an address without the token that it may contain."""
-    return re.sub(r"//[^/@]*@", "//", str(target))
 
 
 def _connect_again(target: str | Path, settings: Mapping[str, Any], had_models: bool) -> Client:

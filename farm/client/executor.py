@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from farm.client.daemon_pool import DaemonPool
 from farm.client.names import GivenNames, named, set_names
 from farm.client.remote import RemoteModel
 from farm.errors import Cancelled
+from farm.machine.daemon_pool import DaemonPool
 from farm.machine.forks import renew_in_children
 
 P = ParamSpec("P")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Generic, TypeVar
 
-from farm.call import Call, Hints, Result
-from farm.client.line import CallFuture, Line, Outcome, submit_all
+from farm.call import Call, Hints
+from farm.client.line import Line, Outcome
 from farm.errors import FarmError, Overloaded
 
 IN_FLIGHT = 4096
@@ -27,7 +27,7 @@ GATHER_S = 0.002
 """Longest time to collect calls for a message; calls that arrive more slowly are sent at once."""
 
 START_S = 0.02
-"""Longest time for which the flow sends calls before the first outcome is requested."""
+"""Longest time for which an eager flow sends calls before the first outcome is requested."""
 
 PAUSE_S = 0.2
 """Pause of a flow after the farm's queue was full."""
@@ -54,6 +54,28 @@ class _Inbox:
             self.something.wait(timeout_s)
 
 
+class _LoopInbox(_Inbox):
+    """The same for a flow on an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._arrival = asyncio.Event()
+
+    def flush(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._arrival.set)
+
+    async def come(self, timeout_s: float | None) -> None:
+        """Wait until an outcome has arrived, or for `timeout_s` seconds."""
+        self._arrival.clear()
+        if not self.arrived:
+            # Not wait_for, which may lose a cancellation in Python 3.11.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._arrival.wait()
+
+
 class _Refused:
     """Calls that the farm's full queue refused; they are sent again at the time `until`."""
 
@@ -72,7 +94,8 @@ class Flow(Iterator[tuple[int, Outcome]]):
     calls: consumed as there is room, on the thread that iterates; an error in place of a call is
     its outcome. ordered: yield outcomes by index, otherwise as they arrive. in_flight: most calls
     that are sent but whose outcomes are not yet taken. An exception, `close` and garbage collection
-    of the flow cancel the open calls. If the farm's queue is full, the flow waits.
+    of the flow cancel the open calls. If the farm's queue is full, the flow waits. eager: send
+    calls, for START_S at most, before the first outcome is requested.
     """
 
     def __init__(
@@ -83,6 +106,7 @@ class Flow(Iterator[tuple[int, Outcome]]):
         *,
         ordered: bool,
         in_flight: int = IN_FLIGHT,
+        eager: bool = True,
     ) -> None:
         self._line = line
         self._calls: Iterator[tuple[int, Call | FarmError]] | None = enumerate(calls)
@@ -97,7 +121,7 @@ class Flow(Iterator[tuple[int, Outcome]]):
         self._turn = 0 if ordered else None  # the index whose outcome comes next
         self._inbox = _Inbox()
         limit = time.monotonic() + START_S
-        while self._room() and time.monotonic() < limit:
+        while eager and self._room() and time.monotonic() < limit:
             self._send_some()
 
     def __next__(self) -> tuple[int, Outcome]:
@@ -108,13 +132,38 @@ class Flow(Iterator[tuple[int, Outcome]]):
                 if self._room():
                     self._send_some()
                 elif self._open:
-                    self._wait()
+                    self._inbox.wait(self._pause_s())
                 else:
                     raise StopIteration
             return taken
         except BaseException:
             self.close()
             raise
+
+    async def on_loop(self) -> AsyncGenerator[tuple[int, Outcome]]:
+        """Yield the same on an event loop, whose other tasks have their turn after each message.
+
+        Cancelling the task that iterates, and closing the iterator, cancel the open calls.
+        """
+        inbox = self._inbox = _LoopInbox()
+        try:
+            while True:
+                if self._room() >= self._worth_sending:
+                    await self._send_in_turn()
+                while (taken := self._take()) is None:
+                    if self._room():
+                        await self._send_in_turn()
+                    elif self._open:
+                        await inbox.come(self._pause_s())
+                    else:
+                        return
+                yield taken
+        finally:
+            self.close()
+
+    async def _send_in_turn(self) -> None:
+        self._send_some()
+        await asyncio.sleep(0)
 
     def close(self) -> None:
         """Cancel the open calls; there are no more outcomes."""
@@ -188,108 +237,8 @@ class Flow(Iterator[tuple[int, Outcome]]):
             self._turn += 1
         return index, outcome
 
-    def _wait(self) -> None:
-        pause_s = self._refused.until - time.monotonic() if self._refused.calls else None
-        self._inbox.wait(None if pause_s is None else max(0.0, pause_s))
-
-
-T = TypeVar("T")
-
-
-class _Place(Generic[T]):
-    """A call at its place among the others, or the error in place of a call."""
-
-    __slots__ = ("call", "future", "sent")
-
-    def __init__(self, call: Call | FarmError) -> None:
-        self.call = call
-        self.sent: CallFuture[T] | None = None
-        self.future: asyncio.Future[T] | None = None
-
-    def send(self, sent: CallFuture[T]) -> None:
-        """Wait for this future of the call from now on."""
-        self.sent = sent
-        self.future = asyncio.wrap_future(sent)
-
-    def cancel(self) -> None:
-        """Cancel the call at once; cancelling the loop's future would take an iteration."""
-        if self.sent is not None and self.future is not None:
-            self.sent.cancel()
-            if not (self.future.cancel() or self.future.cancelled()):
-                self.future.exception()  # read it, or asyncio logs it as never retrieved
-
-    def was_refused(self) -> bool:
-        """Whether the farm's queue was full."""
-        future = self.future
-        if future is None or not future.done() or future.cancelled():
-            return False
-        return isinstance(future.exception(), Overloaded)
-
-    async def outcome(self) -> T | FarmError:
-        """Wait for the outcome."""
-        if self.future is None:
-            assert isinstance(self.call, FarmError), "it is sent otherwise"
-            return self.call
-        try:
-            return await self.future
-        except FarmError as error:
-            return error
-
-
-async def outcomes_in_turn(
-    line: Line,
-    calls: Iterator[Call | FarmError],
-    hints: Hints,
-    convert: Callable[[Result], T],
-    *,
-    in_flight: int,
-) -> AsyncGenerator[T | FarmError]:
-    """Yield the converted outcome of each call, or its error, in the order of the calls.
-
-    calls: consumed as there is room. in_flight: most calls that are sent but whose outcomes are not
-    yet taken. Cancelling the task that iterates, and closing the iterator, cancel the open calls.
-    If the farm's queue is full, the calls wait.
-    """
-    hints = hints if hints.chain is not None else replace(hints, chain="")  # bulk
-    worth_sending = min(SEND_AT_ONCE, max(1, in_flight // 4))
-    window: deque[_Place[T]] = deque()
-    at_once = 1
-    more = True
-
-    def send(places: Sequence[_Place[T]]) -> None:
-        sent = [(place, place.call) for place in places if isinstance(place.call, Call)]
-        futures = submit_all(line, [call for _, call in sent], hints, convert)
-        for (place, _), future in zip(sent, futures, strict=True):
-            place.send(future)
-
-    try:
-        while True:
-            room = in_flight - len(window)
-            idle = not window or not (window[0].future is None or window[0].future.done())
-            if more and (room >= worth_sending or (room and idle)):
-                limit = time.monotonic() + GATHER_S
-                chunk: list[_Place[T]] = []
-                wanted = min(room, at_once)
-                for call in islice(calls, wanted):
-                    chunk.append(_Place(call))
-                    if time.monotonic() > limit:
-                        break
-                else:
-                    more = len(chunk) == wanted
-                at_once = min(2 * at_once, SEND_AT_ONCE)
-                window.extend(chunk)
-                send(chunk)
-                await asyncio.sleep(0)  # others on the loop have their turn
-                continue
-            if not window:
-                return
-            outcome = await window[0].outcome()
-            if isinstance(outcome, Overloaded) and window[0].was_refused():
-                await asyncio.sleep(PAUSE_S)
-                send([place for place in window if place.was_refused()])
-                continue
-            window.popleft()
-            yield outcome
-    finally:
-        for place in window:
-            place.cancel()
+    def _pause_s(self) -> float | None:
+        """Return how long to wait for outcomes at most: until refused calls may be sent again."""
+        if not self._refused.calls:
+            return None
+        return max(0.0, self._refused.until - time.monotonic())

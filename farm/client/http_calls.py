@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from farm.call import Call, Hints, Result
 from farm.client.line import Outcome, Receiver
 from farm.errors import Cancelled, DeadlineExceeded, FarmError
-from farm.http.client import Cancellation
+from farm.http1.client import Cancellation
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5)
 """Pauses before a request without an answer is sent again; the last one is repeated."""

@@ -20,7 +20,6 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo, halves, joined
-from farm.client.daemon_pool import DaemonPool
 from farm.client.http_calls import HttpCalls, HttpJob, Silence, Task, WaitingTask
 from farm.client.http_watch import FarmWatch
 from farm.client.line import Outcome, Receiver
@@ -36,7 +35,8 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
 )
-from farm.http.client import JSON, Cancellation, HttpClient, Response
+from farm.http1.client import JSON, Cancellation, HttpClient, Response
+from farm.machine.daemon_pool import DaemonPool
 from farm.machine.forks import renew_in_children
 from farm.protocols.points.client import alike, decode_line, encode_points
 from farm.protocols.umbridge.client import (
@@ -259,20 +259,17 @@ class HttpLine:
         return list(keys)
 
     def _headers(self, job: HttpJob) -> dict[str, str]:
-        headers = dict(JSON)
-        hints, left_s = job.hints, job.left_s()
-        if self.is_farm:
-            if hints.client:
-                headers["Farm-Client"] = hints.client
-            if hints.chain is not None:
-                headers["Farm-Chain"] = hints.chain
-            if hints.priority:
-                headers["Farm-Priority"] = str(hints.priority)
-            if left_s is not None:
-                headers["Farm-Deadline"] = str(left_s)
-            if hints.call_id:
-                headers["X-Request-ID"] = hints.call_id
-        return headers
+        hints = job.hints
+        if not self.is_farm:
+            return dict(JSON)
+        named = {
+            "Farm-Client": hints.client or None,
+            "Farm-Chain": hints.chain,
+            "Farm-Priority": hints.priority or None,
+            "Farm-Deadline": job.left_s(),
+            "X-Request-ID": hints.call_id or None,
+        }
+        return {**JSON, **{name: str(value) for name, value in named.items() if value is not None}}
 
     def _requests(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """Group calls into requests: for a farm, many evaluations of one model and config each."""

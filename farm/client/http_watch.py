@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from farm.client.daemon_pool import DaemonPool
 from farm.client.http_calls import HttpCalls
 from farm.errors import FarmError, Unavailable
-from farm.http.client import Cancellation, HttpClient
+from farm.http1.client import Cancellation, HttpClient
+from farm.machine.daemon_pool import DaemonPool
 from farm.machine.forks import renew_in_children
 
 ASK_AFTER_S = 10.0

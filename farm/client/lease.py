@@ -18,9 +18,11 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from farm.call import Buffer, Result
+from farm.call import Buffer, Hints, Result
 from farm.client.line import Outcome
+from farm.client.open_calls import Task
 from farm.errors import InvalidRequest
+from farm.machine.wake_pipe import WakePipe
 from farm.transports.stream.line import UNLIMITED, StreamLine
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
@@ -84,8 +86,11 @@ class LoneCall:
         if poll is None:
             lease.polls.clear()  # of lines that have ended
             poll = select.poll()
-            for fd in (line.fileno(), wake_fd):
-                poll.register(fd, select.POLLIN)
+            try:
+                for fd in (line.fileno(), wake_fd):
+                    poll.register(fd, select.POLLIN)
+            except ValueError:
+                return None  # -1: a signal handler has closed the client
         while True:
             ready = poll.poll(LEAD_MS)
             if not ready or wake_fd in dict(ready):
@@ -207,3 +212,38 @@ class Lease:
         if _LEASE in self._holders:
             return False
         return bool(self.unread) or self.is_spoilt or self._owner.has_work()
+
+
+class Outbox:
+    """The work that callers leave to the thread, which they wake. Each step on it is atomic."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.items: deque[tuple[Hints, Sequence[Task]] | list[Buffer]] = deque()
+        self.wakes = WakePipe()
+        self._asleep = False
+        self._lease = lease
+
+    def put(self, item: tuple[Hints, Sequence[Task]] | list[Buffer]) -> None:
+        """Leave calls, or a message, and wake the thread, or the caller in its place."""
+        self.items.append(item)
+        if self._lease.call_thread() or self._asleep:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake whoever sleeps."""
+        self._asleep = False
+        self.wakes.wake()
+
+    def sleeps(self, asleep: bool) -> None:
+        """Note that the thread is about to sleep, or has slept."""
+        self._asleep = asleep
+
+    def unsent(self) -> set[int]:
+        """Return the calls in it."""
+        batches = [item[1] for item in self.items.copy() if not isinstance(item, list)]
+        return {call_id for tasks in batches for call_id, _ in tasks}
+
+    def clear(self) -> None:
+        """Drop what has been put here so far."""
+        for _ in range(len(self.items)):
+            self.items.popleft()

@@ -114,18 +114,6 @@ def submit(line: Line, call: Call, hints: Hints, convert: Callable[[Result], T])
     return future
 
 
-def submit_all(
-    line: Line, calls: Sequence[Call], hints: Hints, convert: Callable[[Result], T]
-) -> list[CallFuture[T]]:
-    """Return a future for each of the calls, which are sent together; otherwise like `submit`."""
-    futures = [CallFuture(line, convert) for _ in calls]
-    if calls:
-        ids = line.send(list(zip(futures, calls, strict=True)), hints, _FUTURES)
-        for future, call_id in zip(futures, ids, strict=True):
-            future._ids = [call_id]
-    return futures
-
-
 def waited_for(line: Line, call: Call, hints: Hints, convert: Callable[[Result], T]) -> T:
     """Return `convert(result)` for the call; an interruption of the wait cancels the call.
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from farm.call import NO_HINTS, Buffer, Call, Hints
-from farm.client.lease import Lease, LoneCall
+from farm.client.lease import Lease, LoneCall, Outbox
 from farm.client.line import Outcome, Receiver
 from farm.client.open_calls import OpenCalls, OpenQuestions, Task, Waiting, messages
 from farm.errors import Cancelled, FarmError, InvalidInput, InvalidRequest, Unavailable
-from farm.machine.wake_pipe import WakePipe
 from farm.transports.dial import DIAL_EVERY_S, DialedLine, Dialer, LineWait
 from farm.transports.stream.line import StreamLine
 from farm.wire import messages as wire
@@ -58,41 +56,6 @@ LAST_WORDS_S = 5.0
 
 _of_parents: list[End] = []
 """In a forked process, the ends of its parent: their ZeroMQ sockets must not be collected there."""
-
-
-class _Outbox:
-    """The work that callers leave to the thread, which they wake. Each step on it is atomic."""
-
-    def __init__(self, lease: Lease) -> None:
-        self.items: deque[tuple[Hints, Sequence[Task]] | list[Buffer]] = deque()
-        self.wakes = WakePipe()
-        self._asleep = False
-        self._lease = lease
-
-    def put(self, item: tuple[Hints, Sequence[Task]] | list[Buffer]) -> None:
-        """Leave calls, or a message, and wake the thread, or the caller in its place."""
-        self.items.append(item)
-        if self._lease.call_thread() or self._asleep:
-            self.wake()
-
-    def wake(self) -> None:
-        """Wake whoever sleeps."""
-        self._asleep = False
-        self.wakes.wake()
-
-    def sleeps(self, asleep: bool) -> None:
-        """Note that the thread is about to sleep, or has slept."""
-        self._asleep = asleep
-
-    def unsent(self) -> set[int]:
-        """Return the calls in it."""
-        batches = [item[1] for item in self.items.copy() if not isinstance(item, list)]
-        return {call_id for tasks in batches for call_id, _ in tasks}
-
-    def clear(self) -> None:
-        """Drop what has been put here so far."""
-        for _ in range(len(self.items)):
-            self.items.popleft()
 
 
 class _Patience:
@@ -162,7 +125,7 @@ class End:
         self._calls = OpenCalls(repeatable, patience_s)
         self._questions = OpenQuestions()
         self._lease = Lease(self)
-        self._outbox = _Outbox(self._lease)
+        self._outbox = Outbox(self._lease)
         self._closing = False
         self._closed = False
         # Used by whoever has the lease.
@@ -246,9 +209,16 @@ class End:
         """Cancel calls; False if each of them had an outcome."""
         taken = [i for i in ids if self._calls.waiting.pop(i, None) is not None]
         if taken and not self._closed:
-            for some in _batches(taken):
-                self._outbox.put(wire.encode(Kind.CANCEL, some))
+            self._say(Kind.CANCEL, taken)
         return bool(taken)
+
+    def cancel_waiting(self, ids: Iterable[int]) -> None:
+        """Cancel those of the calls that no worker has; each of these fails with Cancelled."""
+        self._say(Kind.CANCEL_WAITING, [i for i in ids if i in self._calls.waiting])
+
+    def _say(self, kind: Kind, ids: list[int]) -> None:
+        for some in _batches(ids):
+            self._outbox.put(wire.encode(kind, some))
 
     def ask(self, what: str, arguments: Mapping[str, str], timeout_s: float | None) -> Any:
         """Return the farm's answer to a question about itself. Raises FarmError."""

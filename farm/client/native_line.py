@@ -109,6 +109,11 @@ class NativeLine:
         """Cancel calls; they then get no outcome. False if each of them already had one."""
         return self._end is not None and self._end.cancel(ids)
 
+    def cancel_waiting(self, ids: Iterable[int]) -> None:
+        """Cancel those of the calls that no worker has; each of these fails with Cancelled."""
+        if self._end is not None:
+            self._end.cancel_waiting(ids)
+
     def names(self) -> list[str]:
         """Return the names of the models that the farm serves. Raises Unavailable."""
         return [info.name for info in self._models()]

@@ -15,10 +15,10 @@ from farm.call import Call, Hints, ModelInfo, Result
 from farm.client.line import Line, Outcome, Receiver
 from farm.errors import Unavailable
 from farm.machine.forks import renew_in_children
-from farm.record.entry import Status, encoded, entry_of, status_of
+from farm.record.entry import encoded, entry_of
 from farm.record.file import RecordFile
 from farm.record.key import keys_of
-from farm.record.recorder import FAILURES, NOT_KEPT, model_record
+from farm.record.recorder import NOT_KEPT, is_kept, model_record, rows_of
 
 log = logging.getLogger(__name__)
 
@@ -199,30 +199,23 @@ class RecordedLine:
 
     def _keep(self, asked: _Asked, outcome: Outcome) -> None:
         call = asked.call
-        if not asked.evaluation or (
-            not isinstance(outcome, Result) and not isinstance(outcome, FAILURES)
-        ):
+        if not asked.evaluation or not is_kept(call, outcome):
             return
-        entry = entry_of(
-            call,
-            asked.evaluation,
-            asked.version,
-            time=time.time(),
-            client=asked.hints.client,
-            chain=asked.hints.chain or "",
-        )
-        if isinstance(outcome, Result):
-            entry = replace(
-                entry,
-                outputs=outcome.outputs,
-                status=status_of(outcome.outputs),
-                run_time_s=outcome.run_time_s / outcome.batch_rows,
-                worker=outcome.worker,
+        for _, status, outputs, run_time_s, error in rows_of(call, outcome):
+            entry = entry_of(
+                call,
+                asked.evaluation,
+                asked.version,
+                outputs=outputs,
+                time=time.time(),
+                run_time_s=run_time_s,
+                status=status,
+                error=error,
+                worker=outcome.worker if isinstance(outcome, Result) else "",
+                client=asked.hints.client,
+                chain=asked.hints.chain or "",
             )
-        else:
-            told = type(outcome).__name__, outcome.message, outcome.detail
-            entry = replace(entry, status=Status.FAILED, error=told)
-        self._file.add([encoded(entry)])
+            self._file.add([encoded(entry)])
 
     def _identity(self, call: Call) -> tuple[str, bytes]:
         """Return version and key of a call; an empty key if it is not recorded."""

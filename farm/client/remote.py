@@ -7,24 +7,22 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from farm.call import DERIVATIVES, Array, Call, ModelInfo, Operation, Result, canonical_config
 from farm.client.derivatives import Derivatives
-from farm.client.flow import IN_FLIGHT, Flow, outcomes_in_turn
-from farm.client.line import submit, waited_for
+from farm.client.flow import IN_FLIGHT, Flow
+from farm.client.line import Outcome, submit, waited_for
 from farm.client.values import Output, Point, Values
 from farm.errors import FarmError, InvalidInput
-from farm.report.page import tensors
 from farm.wording import briefly, short
 
 if TYPE_CHECKING:
     from farm.client.client import Client
 
-T = TypeVar("T")
 Config = Mapping[str, Any]
 Request = Values | Derivatives
 GivesOneArray = Literal["evaluate", "gradient", "apply_jacobian", "apply_hessian"]
@@ -39,6 +37,16 @@ _EMPTY = canonical_config(None)
 
 CONFIGS_KEPT = 256
 """Most descriptions cached by config; a new config for each call must not fill the memory."""
+
+
+class Which(TypedDict, total=False):
+    """Keywords of `submit`, `map` and their like that say which derivative; see `map`."""
+
+    out: int | str
+    wrt: int | str
+    wrt2: int | str | None
+    sens: Vectors | None
+    vec: Vectors | None
 
 
 class RemoteModel:
@@ -92,9 +100,9 @@ class RemoteModel:
         out_wrt, in_wrt: by name, or by position from 0; sens: same shape as output `out_wrt`; None,
         if that output has one entry: 1.0.
         """
-        operation = Operation.GRADIENT
-        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, sens=sens)
-        return cast(Array, output)
+        which: Which = {"out": out_wrt, "wrt": in_wrt, "sens": sens}
+        result: Array = self._output(point, config, "gradient", **which)
+        return result
 
     @briefly(FarmError)
     def value_and_gradient(
@@ -109,9 +117,9 @@ class RemoteModel:
 
         The model computes both at once if it can; otherwise the farm evaluates and differentiates.
         """
-        operation = Operation.VALUE_AND_GRADIENT
-        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, sens=sens)
-        return cast(tuple[Output, Array], output)
+        which: Which = {"out": out_wrt, "wrt": in_wrt, "sens": sens}
+        pair: tuple[Output, Array] = self._output(point, config, "value_and_gradient", **which)
+        return pair
 
     @briefly(FarmError)
     def apply_jacobian(
@@ -123,9 +131,9 @@ class RemoteModel:
         config: Config | None = None,
     ) -> Array:
         """Return J vec in the shape of output `out_wrt`; vec: same shape as input `in_wrt`."""
-        operation = Operation.APPLY_JACOBIAN
-        output = self._output(point, config, operation, out=out_wrt, wrt=in_wrt, vec=vec)
-        return cast(Array, output)
+        which: Which = {"out": out_wrt, "wrt": in_wrt, "vec": vec}
+        result: Array = self._output(point, config, "apply_jacobian", **which)
+        return result
 
     @briefly(FarmError)
     def apply_hessian(
@@ -143,11 +151,13 @@ class RemoteModel:
         J is the Jacobian with respect to `in_wrt1`. sens: same shape as output `out_wrt`; vec: same
         shape as input `in_wrt2`; the result has the shape of input `in_wrt1`.
         """
-        wrt = {"out": out_wrt, "wrt": in_wrt1, "wrt2": in_wrt2}
-        output = self._output(point, config, Operation.APPLY_HESSIAN, **wrt, sens=sens, vec=vec)
-        return cast(Array, output)
+        which: Which = {"out": out_wrt, "wrt": in_wrt1, "wrt2": in_wrt2, "sens": sens, "vec": vec}
+        result: Array = self._output(point, config, "apply_hessian", **which)
+        return result
 
-    def _output(self, point: Point, config: Config | None, operation: str, **which: Any) -> Output:
+    def _output(
+        self, point: Point, config: Config | None, operation: str, **which: Unpack[Which]
+    ) -> Output:
         """Return what `submit` with these arguments finds; an interruption cancels the call."""
         request = self._request(config, operation, **which)
         client = self.client
@@ -160,16 +170,11 @@ class RemoteModel:
         config: Config | None = None,
         *,
         operation: str = "evaluate",
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: ArrayLike | None = None,
-        vec: ArrayLike | None = None,
+        **which: Unpack[Which],
     ) -> Output:
         """Return what `submit` with these arguments finds; cancelling the wait cancels the call."""
         await self._describe_on_loop(config)
-        wrts: dict[str, Any] = {"out": out, "wrt": wrt, "wrt2": wrt2}
-        asked = self.submit(point, config, operation=operation, **wrts, sens=sens, vec=vec)
+        asked = self.submit(point, config, operation=operation, **which)
         try:
             return await asyncio.wrap_future(asked)
         finally:
@@ -184,17 +189,13 @@ class RemoteModel:
         config: Config | None = None,
         *,
         operation: str = "evaluate",
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: ArrayLike | None = None,
-        vec: ArrayLike | None = None,
+        **which: Unpack[Which],
     ) -> Future[Output]:
         """Submit a point and return a future of its output; `cancel()` cancels the call.
 
         operation and what follows: as for `map`, for one point.
         """
-        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
+        request = self._request(config, operation, **which)
         client = self.client
         return submit(client.line, request.call(point), client.hints, request.output)
 
@@ -205,13 +206,9 @@ class RemoteModel:
         config: Config | None = None,
         *,
         operation: GivesOneArray = "evaluate",
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: Vectors | None = None,
-        vec: Vectors | None = None,
         return_errors: Literal[False] = False,
         in_flight: int | None = None,
+        **which: Unpack[Which],
     ) -> Array: ...
 
     @overload
@@ -221,13 +218,9 @@ class RemoteModel:
         config: Config | None = None,
         *,
         operation: Literal["value_and_gradient"],
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: Vectors | None = None,
-        vec: Vectors | None = None,
         return_errors: Literal[False] = False,
         in_flight: int | None = None,
+        **which: Unpack[Which],
     ) -> tuple[Array, Array]: ...
 
     @overload
@@ -237,13 +230,9 @@ class RemoteModel:
         config: Config | None = None,
         *,
         operation: str = "evaluate",
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: Vectors | None = None,
-        vec: Vectors | None = None,
         return_errors: bool = False,
         in_flight: int | None = None,
+        **which: Unpack[Which],
     ) -> Iterator[Output]: ...
 
     @briefly(FarmError)
@@ -281,7 +270,7 @@ class RemoteModel:
         if isinstance(points, np.ndarray) and points.dtype != object and not return_errors:
             outputs: Array | tuple[Array, Array] = self._map_array(request, points, in_flight)
             return outputs
-        flow = self._flow(request, request.calls(points), ordered=True, in_flight=in_flight)
+        flow = self._flow(request, request.calls(points), in_flight=in_flight)
         return _outputs(flow, request, return_errors)
 
     @briefly(FarmError)
@@ -291,16 +280,12 @@ class RemoteModel:
         config: Config | None = None,
         *,
         operation: str = "evaluate",
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: Vectors | None = None,
-        vec: Vectors | None = None,
         return_errors: bool = False,
         in_flight: int | None = None,
+        **which: Unpack[Which],
     ) -> Iterator[tuple[int, Output]]:
         """Yield (index, output) of each point as it finishes; otherwise like `map`."""
-        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
+        request = self._request(config, operation, **which)
         flow = self._flow(request, request.calls(points), ordered=False, in_flight=in_flight)
         return _outputs_by_index(flow, request, return_errors)
 
@@ -311,13 +296,9 @@ class RemoteModel:
         config: Config | None = None,
         *,
         operation: str = "evaluate",
-        out: int | str = 0,
-        wrt: int | str = 0,
-        wrt2: int | str | None = None,
-        sens: Vectors | None = None,
-        vec: Vectors | None = None,
         return_errors: bool = False,
         in_flight: int | None = None,
+        **which: Unpack[Which],
     ) -> AsyncIterator[Output]:
         """Yield the outputs at many points in their order, for `async for`; see `map`.
 
@@ -325,22 +306,11 @@ class RemoteModel:
         Cancelling the task cancels the open calls.
         """
         await self._describe_on_loop(config)
-        request = self._request(config, operation, out, wrt, wrt2, sens, vec)
-        client = self.client
-        outcomes = outcomes_in_turn(
-            client.line,
-            request.calls(points),
-            client.hints,
-            request.output,
-            in_flight=_in_flight(request, in_flight),
-        )
-        index = 0
-        async with contextlib.aclosing(outcomes):
-            async for outcome in outcomes:
-                if isinstance(outcome, FarmError) and not return_errors:
-                    raise _at(index, outcome)
-                yield outcome
-                index += 1
+        request = self._request(config, operation, **which)
+        flow = self._flow(request, request.calls(points), in_flight=in_flight, eager=False)
+        async with contextlib.aclosing(flow.on_loop()) as outcomes:
+            async for index, outcome in outcomes:
+                yield _output(request, index, outcome, return_errors)
 
     def _map_array(self, request: Request, points: Array, in_flight: int | None) -> Any:
         calls = request.table(points)
@@ -356,12 +326,12 @@ class RemoteModel:
         request: Request,
         calls: Iterable[Call | FarmError],
         *,
-        ordered: bool,
+        ordered: bool = True,
         in_flight: int | None,
+        eager: bool = True,
     ) -> Flow:
-        client = self.client
-        most = _in_flight(request, in_flight)
-        return Flow(client.line, calls, client.hints, ordered=ordered, in_flight=most)
+        line, hints, most = self.client.line, self.client.hints, _in_flight(request, in_flight)
+        return Flow(line, calls, hints, ordered=ordered, in_flight=most, eager=eager)
 
     def _request(
         self,
@@ -409,6 +379,8 @@ class RemoteModel:
             info = self.describe()
         except FarmError:
             return head
+        from farm.report.page import tensors
+
         offers = ", ".join(sorted(info.operations))
         about = escape(f"{info.description} " if info.description else "") + escape(offers)
         return f"{head}{tensors(info)}<small>{about}</small>"
@@ -439,17 +411,21 @@ def _outputs_by_index(
 ) -> Iterator[tuple[int, Output]]:
     try:
         for index, outcome in flow:
-            try:
-                if not isinstance(outcome, Result):
-                    raise outcome
-                output = request.output(outcome)
-            except FarmError as error:
-                if not return_errors:
-                    raise _at(index, error) from None
-                output = error
-            yield index, output
+            yield index, _output(request, index, outcome, return_errors)
     finally:
         flow.close()
+
+
+def _output(request: Request, index: int, outcome: Outcome, return_errors: bool) -> Output:
+    """Return the output of a point, or its error if it is not to be raised."""
+    try:
+        if not isinstance(outcome, Result):
+            raise outcome
+        return request.output(outcome)
+    except FarmError as error:
+        if not return_errors:
+            raise _at(index, error) from None
+        return error
 
 
 def _in_flight(request: Request, wanted: int | None) -> int:

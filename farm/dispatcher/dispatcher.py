@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Protocol, cast
 
 from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
+from farm.dispatcher.call_statistics import Chains, Measures, ModelStatistics, Statistics
 from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.events import Departure, Listeners
 from farm.dispatcher.first_worker import Expectation
@@ -23,7 +24,6 @@ from farm.dispatcher.questions import Questions
 from farm.dispatcher.reuse import Memory
 from farm.dispatcher.stage import StageContext, tell
 from farm.dispatcher.stages import Stages
-from farm.dispatcher.statistics import Chains, Measures, ModelStatistics, Statistics
 from farm.dispatcher.turns import Changes, LoopTurns
 from farm.errors import FarmError, LossCause, Overloaded, Unavailable
 from farm.scheduler.actions import Action, EndSequence, EndStream, Outcome, Recall, Reply, Send
@@ -159,7 +159,9 @@ class Dispatcher(Listeners):
         self.ended.fold()
         return self._statistics.models
 
-    async def describe(self, model: str, config: str = EMPTY_CONFIG) -> ModelInfo:
+    async def describe(
+        self, model: str, config: str = EMPTY_CONFIG, hints: Hints = NO_HINTS
+    ) -> ModelInfo:
         """Return the model's description for a config; a cached one needs no worker.
 
         Raises ModelNotFound, and the errors of the model's own `describe`.
@@ -167,7 +169,7 @@ class Dispatcher(Listeners):
         known = self.description(model, config)
         if known is not None:
             return known
-        result = await self.submit(Call(model, Operation.DESCRIBE, config=config))
+        result = await self.submit(Call(model, Operation.DESCRIBE, config=config), hints)
         assert result.info is not None, "a worker answers describe with an info"
         return result.info
 

@@ -422,17 +422,21 @@ class Feeder:
         if parts is not None:
             parts.drop()
 
-    def fail_waiting(self, client: str, chain: str | None, error: FarmError) -> int:
-        """Answer the rows of a client, or of one of its chains, that are not in the scheduler.
+    def of_client(self, client: str, chain: str | None) -> list[TaskId]:
+        """Return the calls of a client, or of one of its chains."""
+        of_client = [parts for parts in self._open.values() if parts.hints.client == client]
+        return [parts.id for parts in of_client if chain in (None, parts.hints.chain)]
 
-        Returns how many calls these count as.
+    def fail_waiting(self, call_id: TaskId, error: FarmError) -> tuple[int, list[TaskId]]:
+        """Answer the rows of a call that are not in the scheduler.
+
+        Returns how many calls these count as, and the tasks of the others; of another call itself.
         """
-        of_client = [
-            parts
-            for parts in self._open.values()
-            if parts.hints.client == client and chain in (None, parts.hints.chain)
-        ]
-        return sum([parts.fail(error, only_waiting=True) for parts in of_client])
+        parts = self._open.get(call_id)
+        if parts is None:
+            return 0, [call_id]
+        count = parts.fail(error, only_waiting=True)
+        return count, [part.task for part in parts.alive if part.task is not None]
 
     def cancel(self, call_id: TaskId) -> bool:
         """Cancel a call: outcomes of its rows are no longer reported. False if it is not open."""

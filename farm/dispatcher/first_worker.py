@@ -11,11 +11,11 @@ import asyncio
 import heapq
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, WorkerInfo
 from farm.dispatcher.ended import EndedCalls
@@ -73,7 +73,6 @@ class FirstWorker:
         self._ended = ended
         self.workers: Counter[str] = Counter()  # by model
         self._requests: dict[_Waiting, None] = {}  # in the order in which they came
-        self._going: deque[_Waiting] = deque()
         self._news = (0, True)  # the number of models at the last look, and whether more may come
         # By model, heaps: the first limit comes first.
         self._calls: dict[str, list[tuple[float, TaskId]]] = {}
@@ -186,19 +185,14 @@ class FirstWorker:
 
     def _let_go(self, some: Iterable[_Waiting]) -> None:
         """Let requests continue, so many in an iteration of the event loop."""
-        is_going = bool(self._going)
-        self._going += some
-        if not is_going:
-            self._go()
-
-    def _go(self) -> None:
-        for _ in range(min(AT_ONCE, len(self._going))):
-            waiting = self._going.popleft()
+        rest = iter(some)
+        now = list(islice(rest, AT_ONCE))
+        for waiting in now:
             if waiting in self._requests:
                 self._forget(waiting)
                 waiting.go()
-        if self._going:
-            asyncio.get_running_loop().call_soon(self._go)
+        if len(now) == AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._let_go, rest)
 
     def _forget(self, waiting: _Waiting) -> None:
         self._requests.pop(waiting, None)

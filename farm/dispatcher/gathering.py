@@ -20,7 +20,7 @@ from farm.dispatcher.events import Departure
 from farm.dispatcher.feeder import Feeder
 from farm.dispatcher.partition import QUICK_RUN_S, Rows, check_answer
 from farm.dispatcher.stage import CallStage, OnDone, StageContext
-from farm.errors import Cancelled, FarmError
+from farm.errors import BEFORE_IT_RAN, Cancelled, FarmError
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
 from farm.wire.groups import row_results
@@ -77,7 +77,7 @@ class GatheredCalls(Rows):
         """Return calls from `first` on as one. Raises Cancelled if that one is cancelled."""
         waiting, like = self.waiting, self.call
         if waiting[first] is None:
-            raise Cancelled("the call was cancelled before it ran")
+            raise Cancelled(BEFORE_IT_RAN)
         end = min(first + most, len(waiting))
         if None in waiting[first:end]:
             end = waiting.index(None, first)

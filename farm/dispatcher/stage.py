@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from farm.call import Call, Hints, Result
+from farm.dispatcher.call_statistics import Chains
 from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.events import Listeners
-from farm.dispatcher.statistics import Chains
 from farm.dispatcher.turns import LoopTurns
 from farm.scheduler.actions import Outcome
 from farm.scheduler.core import Scheduler

@@ -142,14 +142,20 @@ class Stages:
         error = Cancelled(
             f"the owner of the farm cancelled the waiting calls of {client!r}{of_chain}"
         )
-        count = self.feeder.fail_waiting(client, chain, error)  # first: their parts leave room
-        for number, task_id in enumerate(self._waiting.waiting(client, chain), 1):
-            count += self._waiting.fail(task_id, error)
+        count = 0
+        calls = [*self.feeder.of_client(client, chain), *self._waiting.waiting(client, chain)]
+        for number, call_id in enumerate(calls, 1):
+            count += self.cancel_if_waiting(call_id, error)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         text = f"the owner cancelled {count} waiting calls"
         self.context.listeners.note("cancelled", client, text)
         return {"cancelled": count}
+
+    def cancel_if_waiting(self, call_id: TaskId, error: Cancelled) -> int:
+        """Answer a call, or those of its rows, that no worker has; return how many these are."""
+        count, tasks = self.feeder.fail_waiting(call_id, error)
+        return count + sum([self._waiting.fail(task, error) for task in tasks])
 
     def calls_open(self) -> int:
         """Return how many calls, or tasks, have no outcome: many of one may be one of the other."""

@@ -6,19 +6,20 @@ import asyncio
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from farm.doctor.finding import Finding, Weight, ok, warning, wrong
 from farm.errors import FarmError, Unavailable
 from farm.provision.batch.commands import Commands
 from farm.provision.batch.plan import ClusterPlan, read_plan
-from farm.provision.batch.system import BatchError, BatchSystem, Stand
-from farm.provision.batch.systems import SYSTEMS
-from farm.provision.batch.systems.slurm import clean
+from farm.provision.batch.system import BatchError, Stand
+from farm.provision.batch.systems import SLURM, BatchSystem, every
 from farm.settings import SettingsError
 from farm.wording import counted
 
 ANSWER_S = 15.0
+PROOF_S = 5.0
 
 
 def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
@@ -30,22 +31,20 @@ def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
     one answers.
     """
     needed = _system_of(cluster)
-    asked_for = needed.title if needed is not None else used
-    owner = "" if asked_for else qstat_owner()
+    try:
+        known = every()
+    except Unavailable as error:
+        return [wrong("batch system", error.message, "remove that package, or install it again")]
     answering: list[Finding] = []
-    if owner == UNKNOWN:
-        text = "qstat is neither that of PBS nor that of Grid Engine"
-        remedy = "look at the output of `qstat --version` and `qstat -help`"
-        answering.append(warning("batch system", text, remedy))
     silent: list[Finding] = []
-    for name, system in SYSTEMS.items():
-        if asked_for and system.title != asked_for:
-            continue
-        if owner and name in QSTAT_SYSTEMS and name != owner:
-            continue  # PBS and Grid Engine have commands of the same names
+    if title := needed.title if needed is not None else used:
+        asked = [system for system in known if system.title == title]
+    else:
+        asked, answering = _with_own_commands(known)
+    for system in asked:
         make = wrong if system is needed else warning
         try:
-            asked = system()
+            adapter = system.load()()
         except Unavailable as error:
             if system is needed:
                 remedy = "run this where its commands are, such as a login node; or load a module"
@@ -53,7 +52,7 @@ def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
             continue
         remedy = f"try `{system.own_jobs}` by hand; farm cannot start jobs until it answers"
         try:
-            listing = asyncio.run(asyncio.wait_for(asked.jobs(), ANSWER_S))
+            listing = asyncio.run(asyncio.wait_for(adapter.jobs(), ANSWER_S))
         except (BatchError, TimeoutError) as error:
             said = str(error) or f"no answer in {ANSWER_S:g} s"
             silent.append(make("batch system", f"{system.title} does not answer: {said}", remedy))
@@ -64,14 +63,56 @@ def systems(cluster: Path | None = None, used: str = "") -> list[Finding]:
             live = sum(row.stand is not Stand.ENDED for row in listing.rows)
             text = f"{system.title} answers; you have {counted(live, 'job')}"
             answering.append(ok("batch system", text))
-        if name == "slurm" and shutil.which("sinfo"):
+        if system is SLURM and shutil.which("sinfo"):
             answering += _partitions()
     if answering:
         silent = [finding for finding in silent if finding.weight is Weight.WRONG]
     return answering + silent or [ok("batch system", "none on this machine")]
 
 
-def _system_of(cluster: Path | None) -> type[BatchSystem] | None:
+def _with_own_commands(known: Sequence[BatchSystem]) -> tuple[list[BatchSystem], list[Finding]]:
+    """Return the systems whose commands here, if any, are their own.
+
+    The findings name commands that belong to none of the systems with a command of that name.
+    """
+    rivals: dict[str, list[BatchSystem]] = {}
+    for system in known:
+        if system.proof:
+            rivals.setdefault(system.proof[0].split()[0], []).append(system)
+    findings, others = [], []
+    for command, sharing in rivals.items():
+        owner = next(filter(_is_proven, sharing), None)
+        others += [system for system in sharing if system is not owner]
+        if owner is None and shutil.which(command) is not None:
+            titles = " nor that of ".join(system.title for system in sharing)
+            lines = " and ".join(f"`{system.proof[0]}`" for system in sharing if system.proof)
+            text, remedy = (
+                f"{command} is neither that of {titles}",
+                f"look at the output of {lines}",
+            )
+            findings.append(warning("batch system", text, remedy))
+    return [system for system in known if system not in others], findings
+
+
+def _is_proven(system: BatchSystem) -> bool:
+    """Whether a command here prints what proves that it is this system's."""
+    assert system.proof is not None
+    line, form = system.proof
+    try:
+        done = subprocess.run(
+            line.split(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=PROOF_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return re.search(form, done.stdout.decode(errors="replace")) is not None
+
+
+def _system_of(cluster: Path | None) -> BatchSystem | None:
     """Return the batch system that a file for `--cluster` names; None if it cannot be read."""
     try:
         return None if cluster is None else _read(cluster).system
@@ -86,7 +127,7 @@ def plan(path: Path) -> list[Finding]:
     except (SettingsError, FarmError) as error:
         return [wrong("cluster file", str(error), f"correct {path}")]
     found: list[Finding] = []
-    if read.system is SYSTEMS["slurm"] and shutil.which("sinfo"):
+    if read.system is SLURM and shutil.which("sinfo"):
         try:
             there = partitions(_sinfo())
         except BatchError:  # `systems` reports it
@@ -101,7 +142,7 @@ def plan(path: Path) -> list[Finding]:
             for name in filter(None, (kind.queue or "").split(","))
             if there and name not in there
         ]
-    text = f"{path}: {len(read.kinds)} kinds of workers for {read.system.title}"
+    text = f"{path}: {counted(len(read.kinds), 'kind')} of workers for {read.system.title}"
     return found or [ok("cluster file", text)]
 
 
@@ -149,44 +190,5 @@ def _partitions() -> list[Finding]:
 
 def _sinfo() -> str:
     """Return sinfo's lines of partition, availability, nodes and their state. Raises BatchError."""
-    commands = Commands(clean, timeout_s=ANSWER_S)
+    commands = Commands(SLURM.outside_jobs, timeout_s=ANSWER_S)
     return asyncio.run(commands.run("sinfo", "-h", "-o", "%P|%a|%D|%t"))
-
-
-QSTAT_S = 5.0
-
-QSTAT_SYSTEMS = ("pbs", "grid-engine")
-"""The batch systems that have a command `qstat`."""
-
-UNKNOWN = "unknown"
-
-_PBS = re.compile(r"\bpbs_version\b", re.IGNORECASE)
-"""Output of `qstat --version`; source: qstat(1B) of PBS Pro."""
-
-_GRID_ENGINE = re.compile(r"^usage: qstat \[options\]|\bGrid Engine\b|^\w*GE \d", re.MULTILINE)
-"""Output of `qstat -help`: a line with the version, such as `SGE 8.1.9`, and then the usage."""
-
-
-def qstat_owner() -> str:
-    """Return the key of the system that `qstat` belongs to; UNKNOWN for others; empty: no qstat."""
-    if (path := shutil.which("qstat")) is None:
-        return ""
-    if _PBS.search(_printed(path, "--version")):
-        return "pbs"
-    return "grid-engine" if _GRID_ENGINE.search(_printed(path, "-help")) else UNKNOWN
-
-
-def _printed(*command: str) -> str:
-    """Return what a command prints; empty if it cannot be run or does not end."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=QSTAT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace")

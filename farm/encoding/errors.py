@@ -9,17 +9,7 @@ import orjson
 
 from farm import errors
 from farm.encoding.json_numbers import parse
-from farm.errors import (
-    DeadlineExceeded,
-    FarmError,
-    InvalidInput,
-    InvalidRequest,
-    ModelFailed,
-    ModelNotFound,
-    Unavailable,
-    UnsupportedFeature,
-    shortened,
-)
+from farm.errors import FarmError, InvalidRequest, shortened
 
 ERRORS: Mapping[type[FarmError], tuple[str, int]] = MappingProxyType(
     {
@@ -58,12 +48,12 @@ def valid_text(text: str) -> str:
 
 
 ERRORS_BY_STATUS: Mapping[int, type[FarmError]] = {
-    400: InvalidInput,
-    404: ModelNotFound,
-    413: InvalidInput,
-    422: InvalidInput,
-    501: UnsupportedFeature,
-    504: DeadlineExceeded,
+    400: errors.InvalidInput,
+    404: errors.ModelNotFound,
+    413: errors.InvalidInput,
+    422: errors.InvalidInput,
+    501: errors.UnsupportedFeature,
+    504: errors.DeadlineExceeded,
 }
 """Errors by HTTP status. Other 5xx: the model failed; any other: no model server is there."""
 
@@ -72,7 +62,9 @@ def decode_error(status: int, body: bytes) -> FarmError:
     """Return the error that a server reports by a status other than 200."""
     kind = ERRORS_BY_STATUS.get(status)
     if kind is None:
-        kind = ModelFailed if status >= 500 and status not in (502, 503) else Unavailable
+        kind = (
+            errors.ModelFailed if status >= 500 and status not in (502, 503) else errors.Unavailable
+        )
     return kind(f"the server answered with status {status}: {_error_text(body)}")
 
 

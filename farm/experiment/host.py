@@ -1,8 +1,8 @@
 """The experiments of a server: applies requests of clients and closed loops in order, durably.
 
-A request takes this path: `Session.receive` returns the next step; `fitters.py` does its work; its
-events are written to the journal before they are applied, and applied before the answer is sent. So
-an answered request survives any end of the server, and a refused one leaves no trace.
+`Session.receive` returns the next step of a request; `fitters.py` does its work; its events are
+written to the journal before they are applied, and applied before the answer is sent. So an
+answered request survives any end of the server, and a refused one leaves no trace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,12 +20,12 @@ from typing import Any, Protocol
 from farm.errors import FarmError, Unavailable, UnsupportedFeature
 from farm.experiment.ask.fitters import Fitters
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Answered, Generated, Work
 from farm.experiment.session import SETUPS, RunAction, RunCommand, Session, Step
 from farm.experiment.state.events import Event, SetUp
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.journal import ExperimentJournal
 from farm.experiment.state.seeding import InitialTrials
+from farm.experiment.work import Answered, Generated, Work
 from farm.protocols.aepsych.codec import AepsychReply, AepsychRequest
 
 logger = logging.getLogger(__name__)
@@ -98,10 +98,9 @@ class Experiments:
         self._loops = loops
 
     async def set_up(self, config: str, given: Sequence[InitialTrials]) -> int:
-        """Begin an experiment with the trials of its `seed_data`; return its number.
+        """Begin an experiment with the trials of its `seed_data`, together; return its number.
 
-        Both are stored together: a killed program leaves no experiment without its trials. Raises
-        FarmError; then nothing has changed.
+        Raises FarmError; then nothing has changed.
         """
         session = self.session()
         async with self.turn(SETUPS):
@@ -117,12 +116,10 @@ class Experiments:
         One request of a session at a time. Cancelling it is atomic too.
         """
         turn = session.turn(request)
-        async with contextlib.AsyncExitStack() as held:
-            if turn is not None:
-                await held.enter_async_context(self.turn(turn))
+        async with contextlib.nullcontext() if turn is None else self.turn(turn):
             number = turn if turn is not None else session.current
             step = await self._take(session, number, lambda: session.receive(request, time.time()))
-            while step.work is not None or step.slow is not None:
+            while step.work is not None:
                 assert number is not None, "work belongs to an experiment"
                 step = await self._work(session, number, step)
             if step.run is not None:
@@ -130,11 +127,9 @@ class Experiments:
         assert step.answer is not None, "the last step has an answer"
         return AepsychReply(step.answer, step.close)
 
-    @contextlib.asynccontextmanager
-    async def turn(self, number: int) -> AsyncIterator[None]:
-        """Hold the turn to ask an experiment for points, from counting them to recording them."""
-        async with self._turns[number]:
-            yield
+    def turn(self, number: int) -> asyncio.Lock:
+        """Return the turn to ask an experiment for points, from counting to recording them."""
+        return self._turns[number]
 
     async def execute(self, number: int, work: Work) -> Generated | Answered:
         """Do work for an experiment, in its process if it needs one. Raises FarmError."""
@@ -177,12 +172,11 @@ class Experiments:
 
     async def _work(self, session: Session, number: int, step: Step) -> Step:
         work, then = step.work, step.then
-        assert then is not None
-        result: Any
-        if step.slow is not None:
-            result = await asyncio.to_thread(step.slow)
+        assert work is not None, "it is called for work"
+        assert then is not None, "work has a function for its result"
+        if callable(work):
+            result: Any = await asyncio.to_thread(work)
         else:
-            assert work is not None
             result = await self.execute(number, work)
         return await self._take(session, number, lambda: then(result, time.time()))
 
@@ -210,8 +204,7 @@ class Experiments:
             change = asyncio.create_task(self._change(number, step, seen, make))
             self._changing.add(change)
             change.add_done_callback(self._settled)
-            # The caller may be cancelled; events on their way to the disk must be applied all the
-            # same.
+            # A cancelled caller does not stop events on their way to the disk.
             step = await asyncio.shield(change)
         if session is not None:
             session.took(step)

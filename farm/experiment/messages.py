@@ -1,15 +1,11 @@
-"""Parses the values of a client's messages, in all the forms that clients use. Pure.
-
-Everything is checked before anything is done with it: errors give the name, the expected and the
-received value.
-"""
+"""Parses the values of a client's messages, in all the forms that clients use. Pure."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from configparser import RawConfigParser
 from typing import Any
 
 import numpy as np
@@ -18,14 +14,14 @@ from farm.call import Array
 from farm.errors import InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, ParameterKind
 from farm.experiment.config.option_table import number_of
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Answered, Query, QueryKind
+from farm.experiment.space import Space
+from farm.experiment.state.events import Told
 from farm.experiment.state.experiment import Experiment
+from farm.experiment.work import Answered, Query, QueryKind
 from farm.expression import is_number
 
 MAX_SEED = 2**31
-TRUE = ("true", "1", "1.0", "yes", "on")
-FALSE = ("false", "0", "0.0", "no", "off")
+FLAGS = {**RawConfigParser.BOOLEAN_STATES, "1.0": True, "0.0": False}
 
 
 def config_source(message: Mapping[str, Any]) -> str | Mapping[str, Any]:
@@ -56,11 +52,6 @@ def seed_of(config: Config, number: int) -> int:
     return number
 
 
-def experiment_number(message: Mapping[str, Any]) -> int | None:
-    """Return the `strat_id` of a message, which may be a text."""
-    return whole_number(message, "strat_id", least=0)
-
-
 def whole_number(
     message: Mapping[str, Any], key: str, *, least: int, most: float = math.inf
 ) -> int | None:
@@ -88,24 +79,13 @@ def flag(message: Mapping[str, Any], key: str, default: bool) -> bool:
     value = message.get(key)
     if value is None:
         return default
-    for truth, words in ((True, TRUE), (False, FALSE)):
-        if str(value).lower() in words:
-            return truth
-    raise InvalidInput(f"{key!r} is {shown(value)}; expected true or false")
+    if str(value).lower() not in FLAGS:
+        raise InvalidInput(f"{key!r} is {shown(value)}; expected true or false")
+    return FLAGS[str(value).lower()]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trials:
-    """The trials of a tell. points: shape (n, stimuli, d); outcomes: shape (n, outcomes)."""
-
-    points: Array
-    outcomes: Array
-    model_data: bool
-    extra: Mapping[str, Any]
-
-
-def read_tell(experiment: Experiment, message: Mapping[str, Any]) -> Trials:
-    """Return the trials of a tell, checked. Raises InvalidInput."""
+def read_tell(experiment: Experiment, message: Mapping[str, Any], now: float) -> Told:
+    """Return the trials of a tell, not matched with points yet. Raises InvalidInput."""
     config = experiment.config
     if message.get("config") is None:
         names = ", ".join(p.name for p in config.parameters)
@@ -120,7 +100,15 @@ def read_tell(experiment: Experiment, message: Mapping[str, Any]) -> Trials:
     for name, column in columns.items():
         if name not in fixed or not _all_are(fixed[name], column):
             extra[name if name not in extra else f"config.{name}"] = column
-    return Trials(points, outcomes, flag(message, "model_data", True), extra)
+    return Told(
+        experiment=experiment.number,
+        time=now,
+        points=points,
+        outcomes=outcomes,
+        ids=(),
+        model_data=flag(message, "model_data", True),
+        extra=extra,
+    )
 
 
 def most_trials(message: Mapping[str, Any]) -> int:
@@ -149,8 +137,8 @@ def _outcomes(config: Config, value: Any, count: int) -> Array:
         columns = [value]
     else:
         raise InvalidInput(f"'outcome' is {shown(value)}; expected {_wanted(config)}")
-    told = [_column(o, c, count) for o, c in zip(config.outcomes, columns, strict=True)]
-    return np.array(told, dtype=np.float64).reshape(len(names), count).T
+    numbers = [_column(o, c, count) for o, c in zip(config.outcomes, columns, strict=True)]
+    return np.array(numbers, dtype=np.float64).reshape(len(names), count).T
 
 
 def _wanted(config: Config) -> str:

@@ -1,15 +1,14 @@
 """One client's conversation about experiments: takes a message, returns events, work and an answer.
 
 A session changes no experiment: a Step holds the events of a message, and its owner stores and
-applies them. So a message that is refused, or that cannot be stored, has no effect. `messages.py`
-parses the values of messages.
+applies them. So a message that is refused, or cannot be stored, has no effect.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,10 +20,10 @@ from farm.experiment import messages
 from farm.experiment.ask.execute import can_execute
 from farm.experiment.config.definition import Config, Generator, ParameterKind
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Answered, Generate, Generated, Work
 from farm.experiment.state.events import Asked, Event, Finished, Released, SetUp, Told
 from farm.experiment.state.experiment import Experiment
-from farm.experiment.state.seeding import InitialTrials, begun_with, seeds_of, unread_seed_data
+from farm.experiment.state.seeding import InitialTrials, seeds_of, unread_seed_data
+from farm.experiment.work import Answered, Generate, Generated, Work
 from farm.protocols.aepsych.codec import AepsychRequest
 
 if TYPE_CHECKING:
@@ -35,14 +34,12 @@ SETUPS = -1
 MAX_POINTS = 10_000
 """Maximum points of one ask. An answer of more than about 100 is too long for the Python client."""
 MAX_NUMBERS = 1_000_000
-"""Maximum coordinates of one ask's points: the answer has 20 MB, and encoding it delays other
-clients by a second.
-"""
+"""Maximum coordinates of one ask's points: encoding 20 MB delays other clients by a second."""
 
 LONG_TELL = 2_000
 """Number of trials from which a tell is parsed in a thread."""
 TRIALS_AN_EVENT = 10_000
-"""Longer tells are split into several events, so that each is quick to write and to apply."""
+"""Longer tells are split, so that each event is quick to write and to apply."""
 
 LONGEST_NOTES = 2000
 """Maximum bytes of the notes in `info`: the Python client reads 4096 bytes of the whole answer."""
@@ -70,19 +67,16 @@ class RunCommand:
 class Step:
     """The steps of a message, in this order: store and apply `events`, then work or answer.
 
-    answer: the answer, if no work is left. The answer to a status command is the experiment's own
-    status; the owner of the loop may add to it.
-    work, then: work to do, and a function for its result and the time at which it is done.
-    slow: a function to run in a thread, in place of work.
-    run: a command for the loop. close: the connection ends after the answer.
-    current: the session's experiment from now on; set by `Session.took`.
+    answer: if no work is left; the owner of the loop may add to the answer to a command. work,
+    then: what to do, or to call in a thread, and the function for its result and the time of it.
+    run: a command for the loop. close: the connection ends after the answer. current: the session's
+    experiment from now on.
     """
 
     events: tuple[Event, ...] = ()
     answer: Mapping[str, Any] | None = None
-    work: Work | None = None
+    work: Work | Callable[[], Any] | None = None
     then: Callable[[Any, float], Step] | None = None
-    slow: Callable[[], Any] | None = None
     run: RunCommand | None = None
     close: bool = False
     current: int | None = None
@@ -100,10 +94,10 @@ class Session:
         self.last_set_up = ""
 
     def turn(self, request: AepsychRequest) -> int | None:
-        """Return the turn to hold from before `receive` to the last Step; None: no turn is needed.
+        """Return the turn to hold from before `receive` to the last Step, or None.
 
-        Asks of one experiment are answered one after another: the turn is its number. For setups it
-        is SETUPS. Tells, queries and all others never wait.
+        Asks of one experiment are answered one after another: the turn is its number. Setups share
+        SETUPS. All others never wait.
         """
         if request.type == "setup":
             return SETUPS
@@ -161,8 +155,8 @@ class Session:
         experiment = self.world.experiments.get(number)
         if experiment is None:
             count = len(self.world.experiments)
-            there = f"there are {count}, from 0" if count else "there are none yet"
-            raise InvalidInput(f"experiment {number} does not exist; {there}")
+            known = f"there are {count}, from 0" if count else "there are none yet"
+            raise InvalidInput(f"experiment {number} does not exist; {known}")
         return experiment
 
     def set_up(
@@ -190,11 +184,12 @@ class Session:
         )
         new = Experiment(number, config, seed=event.seed, experiment_id=event.experiment_id)
         given = unread_seed_data(new) if given is None else given
-        seeds = [*begun_with(new, given, now), *seeds_of(new, self.world.experiments, now)]
+        seeds = [trials.given_to(new, now) for trials in given]
+        seeds += seeds_of(new, self.world.experiments, now)
         return Step(events=(event, *seeds), answer={"strat_id": number}, current=number)
 
     def _resume(self, message: Mapping[str, Any]) -> Step:
-        number = messages.experiment_number(message)
+        number = messages.whole_number(message, "strat_id", least=0)
         if number is None:
             raise InvalidInput("'strat_id' is missing; expected the number of an experiment")
         self._experiment(number)
@@ -220,8 +215,7 @@ class Session:
         return info | ({"notes": _readable(notes)} if notes else {})
 
     def _run(self, action: RunAction, message: Mapping[str, Any]) -> Step:
-        experiment = self._experiment(messages.experiment_number(message))
-        known = asdict(experiment.snapshot())
+        experiment = self._experiment(messages.whole_number(message, "strat_id", least=0))
         if experiment.config.farm is None and action is not RunAction.STATUS:
             raise InvalidInput(
                 f"experiment {experiment.number} has no section [farm], which defines the model "
@@ -233,7 +227,7 @@ class Session:
             in_flight=messages.whole_number(message, "in_flight", least=1),
             budget=messages.whole_number(message, "budget", least=1),
         )
-        return Step(answer=known, run=command)
+        return Step(answer=asdict(experiment.snapshot()), run=command)
 
 
 def _ask(experiment: Experiment, message: Mapping[str, Any], now: float) -> Step:
@@ -283,23 +277,16 @@ def _points_answer(experiment: Experiment, points: Array, finished: bool) -> dic
 def _tell(
     experiment: Experiment, message: Mapping[str, Any], beside: Mapping[str, Any], now: float
 ) -> Step:
-    def told(trials: messages.Trials, now: float) -> Step:
-        event = Told(
-            experiment=experiment.number,
-            time=now,
-            points=trials.points,
-            outcomes=trials.outcomes,
-            ids=experiment.match(trials.points),
-            model_data=trials.model_data,
-            extra={**beside, **trials.extra},
-        )
+    def told(trials: Told, now: float) -> Step:
+        ids, extra = experiment.match(trials.points), {**beside, **trials.extra}
+        event = replace(trials, time=now, ids=ids, extra=extra)
         added = int(event.modelled.sum())
         answer = {"trials_recorded": len(event.points), "model_data_added": added}
         return Step(events=event.in_pieces(TRIALS_AN_EVENT), answer=answer)
 
     if messages.most_trials(message) > LONG_TELL:
-        return Step(slow=partial(messages.read_tell, experiment, message), then=told)
-    return told(messages.read_tell(experiment, message), now)
+        return Step(work=partial(messages.read_tell, experiment, message, now), then=told)
+    return told(messages.read_tell(experiment, message, now), now)
 
 
 def _query(experiment: Experiment, message: Mapping[str, Any]) -> Step:

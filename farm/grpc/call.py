@@ -6,14 +6,15 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from farm.bodies.body import Body
 from farm.bodies.held import FREE_BYTES
 from farm.bodies.unpacking import Headers
 from farm.call import CancelCall
 from farm.errors import INTERNAL_ERROR, FarmError
-from farm.grpc.frames import LONG, PREFIX, literal
+from farm.grpc.http2.frames import LONG, PREFIX, literal
 from farm.grpc.messages import (
     AROUND,
     ERRORS,
@@ -26,7 +27,7 @@ from farm.grpc.messages import (
     trailers,
 )
 from farm.grpc.requests import CallMessages, Message, MessageRoom, unpacked
-from farm.http.call_ids import NAMING, REQUEST_ID, TRACE_PARENT, Naming, call_id_of
+from farm.http1.call_ids import NAMING, REQUEST_ID, TRACE_PARENT, Naming, call_id_of
 from farm.monitoring.tracing import RequestSpan
 
 if TYPE_CHECKING:
@@ -89,17 +90,17 @@ Bidirectional = Callable[[Requests, Write, Caller], Awaitable[None]]
 """Takes several messages and sends several."""
 
 
-class Service(Protocol):
+class Service:
     """Methods by their paths, such as `/inference.GRPCInferenceService/ModelInfer`.
 
     direct: for some paths of `unary`; short messages then need no task, which costs two more turns
     of the event loop.
     """
 
-    unary: Mapping[str, Unary]
-    direct: Mapping[str, Direct]
-    server_streams: Mapping[str, ServerStream]
-    bidirectional: Mapping[str, Bidirectional]
+    unary: Mapping[str, Unary] = MappingProxyType({})
+    direct: Mapping[str, Direct] = MappingProxyType({})
+    server_streams: Mapping[str, ServerStream] = MappingProxyType({})
+    bidirectional: Mapping[str, Bidirectional] = MappingProxyType({})
 
     def end_streams(self) -> None:
         """End all streams because the server stops: they finish running work and close."""
@@ -128,7 +129,7 @@ class GrpcCall:
         self._written = 0  # bytes since the last pause
 
     def begin(self, path: str, caller: Caller) -> Caller | None:
-        """Start the call, whose headers have arrived. Raises Failed.
+        """Start the call, whose headers have arrived. Raises GrpcFailure.
 
         Return the caller if further calls with the same headers need nothing but it and the path.
         """
@@ -183,7 +184,7 @@ class GrpcCall:
         return literal(REQUEST_ID, self._call_id) if self._call_id else b""
 
     def received(self, part: bytes, *, ended: bool = False) -> None:
-        """Handle a part of the request's body; ended: the last one. Raises Failed."""
+        """Handle a part of the request's body; ended: the last one. Raises GrpcFailure."""
         messages, size = self._messages, len(part)
         if messages is None:
             served = self._line.served
@@ -221,7 +222,7 @@ class GrpcCall:
         self._run(body)
 
     def look(self, progress: int) -> None:
-        """Raise Failed if bytes are missing and few have come since the last look."""
+        """Raise GrpcFailure if bytes are missing and few have come since the last look."""
         messages = None if self._requests is None else self._messages
         waits = self._undo is None if messages is None else messages.is_partial
         if not waits or (self._room is not None and self._room.is_waiting):

@@ -12,16 +12,16 @@ from typing import cast
 from farm.bodies.held import HeldBytes
 from farm.bodies.unpacking import Refused
 from farm.grpc.call import NO_CALLER, Caller, GrpcCall, Service
-from farm.grpc.frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
-from farm.grpc.headers import LARGEST_LIST, Headers
-from farm.grpc.http2 import Event, Http2Connection, Opened
+from farm.grpc.http2.connection import Event, Http2Connection, Opened
+from farm.grpc.http2.frames import ENHANCE_YOUR_CALM, NO_ERROR, ConnectionFailed
+from farm.grpc.http2.headers import LARGEST_LIST, Headers
+from farm.grpc.http2.sending import Drained, Received, Reset
 from farm.grpc.messages import HEADERS_TOO_LARGE, NOT_GRPC, NOT_GRPC_TEXT, GrpcFailure
-from farm.grpc.sending import Drained, Received, Reset
-from farm.http.access import Access
-from farm.http.call_ids import NOTHING_NAMED, Naming
-from farm.http.connections import Connections
-from farm.http.exchange import COPIED_BYTES
-from farm.http.turns import Buffer, Portions, Turns
+from farm.http1.access import Access
+from farm.http1.call_ids import NOTHING_NAMED, Naming
+from farm.http1.connections import Connections
+from farm.http1.exchange import COPIED_BYTES
+from farm.http1.turns import Buffer, Portions, Turns
 from farm.machine.peer import Peer
 
 logger = logging.getLogger(__name__)

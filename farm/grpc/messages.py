@@ -14,8 +14,9 @@ from types import MappingProxyType
 from farm import errors
 from farm.bodies.body import HeldBody
 from farm.errors import FarmError
-from farm.grpc.frames import END_HEADERS, END_STREAM, PREFIX, frame, literal
-from farm.grpc.frames import HEADERS as HEADERS_FRAME
+from farm.grpc.http2.frames import END_HEADERS, END_STREAM, PREFIX, frame, literal
+from farm.grpc.http2.frames import HEADERS as HEADERS_FRAME
+from farm.grpc.http2.frames import LONG as NUMBER
 
 STATUSES: Mapping[str, int] = MappingProxyType(
     {
@@ -49,10 +50,6 @@ ERRORS: Mapping[type[FarmError], str] = MappingProxyType(
     }
 )
 """The status that answers each error."""
-
-SMALL_PART = 4096
-"""Parts of a message below this size are joined as they arrive: as separate objects, single bytes
-from a client would take fifty bytes each."""
 
 LONG = 256 << 10
 """Longer messages are collected by an object that the server provides. Joining and freeing hundreds
@@ -115,7 +112,7 @@ _TO_QUOTE = re.compile(rb"[^ -$&-~]")  # all but printable ASCII, and the percen
 
 
 def timeout_s(value: bytes) -> float:
-    """Return the seconds of a `grpc-timeout` header. Raises Failed."""
+    """Return the seconds of a `grpc-timeout` header. Raises GrpcFailure."""
     number, unit = value[:-1], value[-1:]
     if not number.isdigit() or len(number) > 8 or unit not in _SECONDS:
         shown = value[:20].decode("latin-1")
@@ -136,10 +133,7 @@ class Messages:
     A message above `LONG` bytes is collected in a HeldBody.
     """
 
-    __slots__ = (
-        *("_body", "_encoding", "_have", "_limit", "_long", "_packed", "_parts"),
-        *("_position", "_size"),
-    )
+    __slots__ = ("_data", "_encoding", "_have", "_limit", "_long", "_packed", "_size")
 
     def __init__(self, encoding: bytes, limit: int) -> None:
         if encoding not in (b"identity", b"gzip", b"deflate"):
@@ -151,10 +145,8 @@ class Messages:
         self._limit = limit
         self._long: HeldBody | None = None  # the next message, if it is long
         self._packed = False  # whether the next message is compressed, once its size is known
-        self._body = b""
-        self._position = 0  # in `_body`
-        self._parts: list[bytes | bytearray] = []  # bytes after `_body`
-        self._have = 0
+        self._data = bytearray()  # all other bytes
+        self._have = 0  # bytes of both, and of the prefix
         self._size = -1  # of the next message; -1: not known yet
 
     @property
@@ -173,105 +165,52 @@ class Messages:
         return 0 <= self._size < self._have - PREFIX
 
     def add(self, part: bytes) -> bool:
-        """Add a part; return whether a message is complete. Raises Failed, OSError."""
-        if self._long is not None and (missing := PREFIX + self._size - self._have) > 0:
+        """Add a part; return whether a message is complete. Raises GrpcFailure, OSError."""
+        missing = 0 if self._long is None else max(0, PREFIX + self._size - self._have)
+        if self._long is not None and missing:
             self._long.add(part[:missing])
-            self._body, self._position = part[missing:], 0
-        elif not self._have:
-            self._body, self._position = part, 0
-        elif len(part) >= SMALL_PART:
-            self._parts.append(part)
-        elif self._parts and isinstance(self._parts[-1], bytearray):
-            self._parts[-1] += part
-        else:
-            self._parts.append(bytearray(part))
+        self._data += part[missing:]
         self._have += len(part)
         return self.is_whole()
 
     def is_whole(self) -> bool:
-        """Whether `next` has a message. Raises Failed."""
+        """Whether `next` has a message. Raises GrpcFailure."""
         if self._size < 0 and self._have >= PREFIX:
-            if len(self._body) - self._position < PREFIX:
-                self._join()
-            at = self._position
-            self._size = int.from_bytes(self._body[at + 1 : at + PREFIX], "big")
-            self._packed = self._body[at] == 1
-            if self._body[at] > 1:
-                raise GrpcFailure(
-                    "INTERNAL", f"a message begins with {self._body[at]}; expected 0 or 1"
-                )
+            form, self._size = self._data[0], NUMBER.unpack_from(self._data, 1)[0]
+            self._packed = form == 1
+            if form > 1:
+                raise GrpcFailure("INTERNAL", f"a message begins with {form}; expected 0 or 1")
             if self._size > self._limit:
                 raise too_large(self._limit)
             if self._size > LONG and self._size > self._have - PREFIX:
                 self._long = HeldBody(self._limit)
-                for part in (self._body[at + PREFIX :], *self._parts):
-                    self._long.add(bytes(part))
-                self._body, self._position = b"", 0
-                self._parts.clear()
+                self._long.add(bytes(self._data[PREFIX:]))
+                self._data.clear()
         return 0 <= self._size <= self._have - PREFIX
 
     def next(self) -> bytes | HeldBody | Packed | PackedLong | None:
-        """Return the next message, or None until it is complete. Raises Failed."""
+        """Return the next message, or None until it is complete. Raises GrpcFailure."""
         if not self.is_whole():
             return None
-        is_packed, long = self._packed, self._long
+        is_packed, long, end = self._packed, self._long, PREFIX + self._size
+        self._long, self._size = None, -1
+        self._have -= end
+        if is_packed and self._encoding == b"identity":
+            raise GrpcFailure("INTERNAL", "a packed message without grpc-encoding")
         if long is not None:
-            self._long = None
-            self._taken()
-            if not is_packed:
-                return long
-            self._check_encoding()
-            return PackedLong(long, self._limit)
-        start = self._position + PREFIX
-        end = start + self._size
-        if end <= len(self._body):
-            message = self._body[start:end]
-            self._position = end
-        else:
-            message = self._put_together(start, end - len(self._body))
-        self._taken()
+            return PackedLong(long, self._limit) if is_packed else long
+        with memoryview(self._data) as data:
+            message = bytes(data[PREFIX:end])
+        del self._data[:end]
         if not is_packed:
             return message
-        self._check_encoding()
         packed = Packed(message, self._limit)
         return packed.unpack() if packed.is_short else packed
 
-    def _taken(self) -> None:
-        self._have -= PREFIX + self._size
-        self._size = -1
-        if not self._have:
-            self._body = b""
-
-    def _check_encoding(self) -> None:
-        if self._encoding == b"identity":
-            raise GrpcFailure("INTERNAL", "a packed message without grpc-encoding")
-
     def end(self) -> None:
-        """The body has ended. Raises Failed if a message is incomplete."""
+        """The body has ended. Raises GrpcFailure if a message is incomplete."""
         if self.is_partial:
             raise GrpcFailure("INVALID_ARGUMENT", "the request ends in the middle of a message")
-
-    def _put_together(self, start: int, missing: int) -> bytes:
-        """Return a message that continues in parts; long ones are copied only once."""
-        pieces: list[memoryview] = [memoryview(self._body)[start:]]
-        rest, used = memoryview(b""), 0
-        while missing:
-            part = memoryview(self._parts[used])
-            used += 1
-            pieces.append(part[:missing])
-            rest = part[missing:]
-            missing -= len(pieces[-1])
-        message = b"".join(pieces)
-        self._body, self._position = bytes(rest), 0
-        for piece in (*pieces, rest):
-            piece.release()
-        del self._parts[:used]
-        return message
-
-    def _join(self) -> None:
-        self._body = b"".join((memoryview(self._body)[self._position :], *self._parts))
-        self._position = 0
-        self._parts.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +222,7 @@ class PackedLong:
 
 
 class Packed:
-    """A message compressed with gzip or zlib. Raises Failed."""
+    """A message compressed with gzip or zlib. Raises GrpcFailure."""
 
     def __init__(self, message: bytes, limit: int) -> None:
         self._limit = min(limit, max(UNPACKED_FREE, UNPACKED_RATIO * len(message)))

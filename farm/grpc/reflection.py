@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from farm.bodies.body import Body
 from farm.errors import InvalidRequest, Unavailable
-from farm.grpc.call import Bidirectional, Caller, Direct, Requests, ServerStream, Unary, Write
+from farm.grpc.call import Caller, Requests, Service, Write
 from farm.grpc.messages import STATUSES
 from farm.wording import needs
 
@@ -25,81 +26,24 @@ SERVICE, METHOD = "ServerReflection", "ServerReflectionInfo"
 LONGEST_REQUEST = 4096
 """Bytes of a request, which is a name and is sent back with its answer."""
 
-# Fields as (name, number, type, form); a type that protobuf does not have
-# is a message of this file. form: "repeated", or "oneof" for one of several, or "".
-_REQUEST_FIELDS = (
-    ("host", 1, "string", ""),
-    ("file_by_filename", 3, "string", "oneof"),
-    ("file_containing_symbol", 4, "string", "oneof"),
-    ("file_containing_extension", 5, "ExtensionRequest", "oneof"),
-    ("all_extension_numbers_of_type", 6, "string", "oneof"),
-    ("list_services", 7, "string", "oneof"),
-)
-_RESPONSE_FIELDS = (
-    ("valid_host", 1, "string", ""),
-    ("original_request", 2, "ServerReflectionRequest", ""),
-    ("file_descriptor_response", 4, "FileDescriptorResponse", "oneof"),
-    ("all_extension_numbers_response", 5, "ExtensionNumberResponse", "oneof"),
-    ("list_services_response", 6, "ListServiceResponse", "oneof"),
-    ("error_response", 7, "ErrorResponse", "oneof"),
-)
-MESSAGES: Mapping[str, tuple[tuple[str, int, str, str], ...]] = {
-    "ServerReflectionRequest": _REQUEST_FIELDS,
-    "ExtensionRequest": (
-        ("containing_type", 1, "string", ""),
-        ("extension_number", 2, "int32", ""),
-    ),
-    "ServerReflectionResponse": _RESPONSE_FIELDS,
-    "FileDescriptorResponse": (("file_descriptor_proto", 1, "bytes", "repeated"),),
-    "ExtensionNumberResponse": (
-        ("base_type_name", 1, "string", ""),
-        ("extension_number", 2, "int32", "repeated"),
-    ),
-    "ListServiceResponse": (("service", 1, "ServiceResponse", "repeated"),),
-    "ServiceResponse": (("name", 1, "string", ""),),
-    "ErrorResponse": (("error_code", 1, "int32", ""), ("error_message", 2, "string", "")),
-}
-"""The messages of the service: the fields of each."""
-
-ONEOFS = {
-    "ServerReflectionRequest": "message_request",
-    "ServerReflectionResponse": "message_response",
-}
-"""The messages in which at most one of several fields is set, and the name of that choice."""
+DESCRIPTORS = Path(__file__).with_name("reflection.binpb")
+"""The messages of reflection.proto, which `make proto` writes."""
 
 
 def described(package: str) -> Any:
     """Return the FileDescriptorProto of the service in a package."""
-    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf import text_format
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-    name = f"{package.replace('.', '/')}/reflection.proto"
-    file = FileDescriptorProto(name=name, package=package, syntax="proto3")
-    for kind, fields in MESSAGES.items():
-        message = file.message_type.add(name=kind)
-        if kind in ONEOFS:
-            message.oneof_decl.add(name=ONEOFS[kind])
-        for field_name, number, of_type, form in fields:
-            label = Field.LABEL_REPEATED if form == "repeated" else Field.LABEL_OPTIONAL
-            field = message.field.add(name=field_name, number=number, label=label)
-            if of_type in MESSAGES:
-                field.type, field.type_name = Field.TYPE_MESSAGE, f".{package}.{of_type}"
-            else:
-                field.type = Field.Type.Value(f"TYPE_{of_type.upper()}")
-            if form == "oneof":
-                field.oneof_index = 0
-    file.service.add(name=SERVICE).method.add(
-        name=METHOD,
-        input_type=f".{package}.ServerReflectionRequest",
-        output_type=f".{package}.ServerReflectionResponse",
-        client_streaming=True,
-        server_streaming=True,
-    )
+    (file,) = FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file
+    text = text_format.MessageToString(file).replace(PACKAGES[0], package)
+    file = text_format.Parse(text, FileDescriptorProto())
+    file.name = f"{package.replace('.', '/')}/reflection.proto"
     return file
 
 
-class Reflection:
-    """The reflection of services, as a `farm.grpc.call.Service` for both packages."""
+class Reflection(Service):
+    """The reflection of services, for both packages."""
 
     def __init__(self, descriptors: Iterable[bytes]) -> None:
         """descriptors: a serialized FileDescriptorSet for each part of the server.
@@ -131,12 +75,7 @@ class Reflection:
         self._request = classes[f"{PACKAGES[0]}.ServerReflectionRequest"]
         self._response = classes[f"{PACKAGES[0]}.ServerReflectionResponse"]
         self._ending = asyncio.Event()
-        self.unary: Mapping[str, Unary] = {}
-        self.direct: Mapping[str, Direct] = {}
-        self.server_streams: Mapping[str, ServerStream] = {}
-        self.bidirectional: Mapping[str, Bidirectional] = {
-            f"/{package}.{SERVICE}/{METHOD}": self._serve for package in PACKAGES
-        }
+        self.bidirectional = {f"/{p}.{SERVICE}/{METHOD}": self._serve for p in PACKAGES}
 
     def end_streams(self) -> None:
         """End the open streams because the server stops."""

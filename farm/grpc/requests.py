@@ -98,7 +98,7 @@ class CallMessages:
             self._acknowledge()  # a message may be longer than the window
 
     def end(self) -> None:
-        """No more messages follow. Raises Failed."""
+        """No more messages follow. Raises GrpcFailure."""
         self._messages.end()
         self._ended = True
         self._more.set()

@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from farm.bodies.held import HeldBytes
 from farm.errors import Unavailable
-from farm.grpc.call import Bidirectional, Direct, ServerStream, Service, Unary
+from farm.grpc.call import Service
 from farm.grpc.connection import GrpcConnection, GrpcServerState, GrpcTimeouts
-from farm.http.access import Access
-from farm.http.call_ids import NOTHING_NAMED, Naming
-from farm.http.connections import Connections
-from farm.http.turns import Turns
+from farm.http1.access import Access
+from farm.http1.call_ids import NOTHING_NAMED, Naming
+from farm.http1.connections import Connections
+from farm.http1.turns import Turns
 from farm.machine.listener import BACKLOG, listen
 from farm.machine.resources import allow_many_open_files
 from farm.wording import needs, worded
@@ -74,19 +74,15 @@ def _merged(all_methods: Iterable[Mapping[str, T]]) -> dict[str, T]:
     return {path: method for methods in all_methods for path, method in methods.items()}
 
 
-class Services:
-    """The methods of several services as one `farm.grpc.call.Service`."""
+class Services(Service):
+    """The methods of several services as one."""
 
     def __init__(self, services: Iterable[Service]) -> None:
         self._services = list(services)
-        self.unary: Mapping[str, Unary] = _merged(s.unary for s in self._services)
-        self.direct: Mapping[str, Direct] = _merged(s.direct for s in self._services)
-        self.server_streams: Mapping[str, ServerStream] = _merged(
-            s.server_streams for s in self._services
-        )
-        self.bidirectional: Mapping[str, Bidirectional] = _merged(
-            s.bidirectional for s in self._services
-        )
+        self.unary = _merged(s.unary for s in self._services)
+        self.direct = _merged(s.direct for s in self._services)
+        self.server_streams = _merged(s.server_streams for s in self._services)
+        self.bidirectional = _merged(s.bidirectional for s in self._services)
 
     def end_streams(self) -> None:
         """End all streams because the server stops: they finish running work and close."""

@@ -65,7 +65,8 @@ class KeeperLine:
             for line in lines:
                 word, _, rest = line.decode().partition(" ")
                 if word == "socket" and descriptors:
-                    self._kept.append((_plain(rest), descriptors.pop(0)))
+                    name = rest.encode().decode("unicode_escape")
+                    self._kept.append((name, descriptors.pop(0)))
                 elif word == "restarts":
                     count, _, self.reason = rest.partition(" ")
                     self.restarts = int(count)
@@ -159,7 +160,3 @@ def keeper() -> KeeperLine | None:
         return KeeperLine(int(descriptor))
     except OSError as error:
         raise Unavailable(f"the keeper of this front door does not answer: {error}") from None
-
-
-def _plain(name: str) -> str:
-    return name.encode().decode("unicode_escape")

@@ -9,8 +9,8 @@ import select
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 
 class Lifeline:
@@ -34,11 +34,8 @@ class Lifeline:
         A starter that is killed before this, some 0.1 ms after the start, leaves the group running
         unless it watches `read_end` itself.
         """
-        _signal(self.read_end, group)
-        self._close_read_end()
-
-    def hand_over(self) -> None:
-        """Close this process's copy of the read end; the child ties itself by `tie_to`."""
+        with contextlib.suppress(ProcessLookupError):  # it may have ended already
+            kill_at_end_of(self.read_end, -group)
         self._close_read_end()
 
     def cut(self) -> None:
@@ -54,6 +51,16 @@ class Lifeline:
             self.read_end = -1
 
 
+class Waitable(Protocol):
+    """A child process as `subprocess.Popen` has it: `wait` sets returncode, from any thread."""
+
+    pid: int
+    returncode: Any
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit status, or minus the signal that ended it."""
+
+
 class TiedProcess:
     """A process in its own group that ends with this process, for any reason."""
 
@@ -61,56 +68,98 @@ class TiedProcess:
         self, command: Callable[[int], Sequence[str]], *, pass_fds: Sequence[int] = (), **popen: Any
     ) -> None:
         """Start it. command: from the lifeline's read end to the words; popen: as for `Popen`."""
-        self._lifeline = Lifeline()
-        try:
+        with new_lifeline() as lifeline:
             self.process = subprocess.Popen(
-                command(self._lifeline.read_end),
+                command(lifeline.read_end),
                 process_group=0,
-                pass_fds=(self._lifeline.read_end, *pass_fds),
+                pass_fds=(lifeline.read_end, *pass_fds),
                 **popen,
             )
-        except BaseException:
-            self._lifeline.cut()
-            raise
-        self.pid = self.process.pid
-        self._lifeline.tie(self.pid)
+            lifeline.tie(self.process.pid)
+        self._adopt(self.process, lifeline)
+
+    def _adopt(self, started: Waitable, lifeline: Lifeline) -> None:
+        self._started = started
+        self._lifeline = lifeline
+        self.pid = started.pid
+
+    def code(self) -> int | None:
+        """Return the exit status, or minus the signal that ended it; None while it lives.
+
+        Also kills processes that it started and left behind.
+        """
+        with contextlib.suppress(ChildProcessError):  # another thread has just waited for it
+            if not self.has_ended():
+                return None
+            if self._started.returncode is None:
+                self.kill_group()  # before waiting for it: until then its id cannot be reused
+        return self.wait()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; does not wait for it."""
+        if self._started.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def lives(self) -> bool:
         """Whether the process is alive."""
-        return self.process.poll() is None
+        return self.code() is None
+
+    def wait(self) -> int:
+        """Wait for its end; return what `code` does then."""
+        return self._started.wait()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to it alone, if it is alive."""
+        if self.lives():
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it and the processes it started, now."""
         if self.lives():  # otherwise its process id may be reused
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+            self.kill_group()
+
+    def kill_group(self) -> None:
+        """Kill it and the processes it started, unless it has been waited for."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill it and release its resources."""
         self.kill()
-        self.process.wait()
+        self.wait()
         self._lifeline.cut()
 
 
-def tie_to(read_end: int) -> None:
-    """End this process, the leader of its group, and the group when the write end closes."""
-    _signal(read_end, os.getpid())
-    end_with(read_end)  # also if the write end closed before
+@contextlib.contextmanager
+def new_lifeline() -> Iterator[Lifeline]:
+    """Yield a lifeline, which is cut if the block fails."""
+    lifeline = Lifeline()
+    try:
+        yield lifeline
+    except BaseException:
+        lifeline.cut()
+        raise
 
 
-def _signal(read_end: int, group: int) -> None:
-    """Have the kernel kill a process group when the write end closes, where it can."""
+def kill_at_end_of(descriptor: int, owner: int) -> None:
+    """Have the kernel send SIGKILL to a process, or to group -owner, when the other end closes.
+
+    Only where it can: on Linux. Nothing may be written to the other end.
+    """
     if hasattr(fcntl, "F_SETSIG"):
-        # The group may have ended already.
-        with contextlib.suppress(ProcessLookupError):
-            fcntl.fcntl(read_end, fcntl.F_SETOWN, -group)
-            fcntl.fcntl(read_end, fcntl.F_SETSIG, signal.SIGKILL)
-            flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
-            fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, owner)
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def end_with(read_end: int) -> None:
-    """End this process when the holder of the write end ends, also if the kernel does not do it."""
+    """End this process when the holder of the write end ends, also if the kernel does not do it.
+
+    Programs that this process starts do not inherit the read end.
+    """
+    os.set_inheritable(read_end, False)
 
     def watch() -> None:
         poll = select.poll()

@@ -1,7 +1,7 @@
 """Counters and histograms of a farm since it started, for Prometheus: see `farm/server/metrics.py`.
 
 They only grow, so that whoever reads them now and then computes rates and quantiles of the time in
-between. `dispatcher/statistics.py` has those of the last moments.
+between. `dispatcher/call_statistics.py` has those of the last moments.
 """
 
 from __future__ import annotations

@@ -280,6 +280,11 @@ class _Crew:
     here: set[str] = field(default_factory=set)
     most: int = 0
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether all have left, so that the supervisor may be gone, too."""
+        return self.most > 0 and not self.here
+
     def joined(self, name: str) -> None:
         """Note one of them."""
         self.here.add(name)
@@ -334,7 +339,7 @@ class ExpectedWorkers:
         crew = self._crews.get(supervisor)
         if crew is None or self._dispatcher.stages.closed:
             return
-        if crew.most and not crew.here:  # its supervisor may be gone
+        if crew.is_gone:
             del self._crews[supervisor]
         elif crew.most < crew.expected:
             host = supervisor.partition("/")[0]
@@ -345,7 +350,7 @@ class ExpectedWorkers:
     def shown(self) -> dict[str, int]:
         """Return how many workers are expected and have joined; {} if none is late."""
         now = time.monotonic()
-        late = [each for each in self._crews.values() if now >= each.due]
+        late = [each for each in self._crews.values() if now >= each.due and not each.is_gone]
         if all(each.most >= each.expected for each in late):
             return {}
         expected = sum(each.expected for each in late)

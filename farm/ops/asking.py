@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class ModelQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class _Call:
     """One call: the row of its point, and what to do with the answer."""
 
     row: int
@@ -58,11 +58,8 @@ class _Item:
     put: Callable[[Any], None]
 
 
-@dataclass(slots=True)
-class _Request:
-    operation: Operation
-    which: tuple[int, ...]
-    items: list[_Item] = field(default_factory=list)
+_Requests = dict[tuple[Operation, tuple[int, ...]], list[_Call]]
+"""The calls of each bulk request, by operation and by output, input and second input."""
 
 
 class Asking:
@@ -136,14 +133,13 @@ class Asking:
 
             return put
 
-        requests: dict[tuple[Operation, tuple[int, ...]], _Request] = {}
+        requests: _Requests = {}
         questions_sent = 0
         for point, at in missing.items():
             questions_sent += len(at)
-            for operation, which, item in self._calls_at(point, at, filled):
-                request = requests.setdefault((operation, which), _Request(operation, which))
-                request.items.append(item)
-        self._send(points, list(requests.values()), wanted - questions_sent)
+            for operation, which, call in self._calls_at(point, at, filled):
+                requests.setdefault((operation, which), []).append(call)
+        self._send(points, requests, wanted - questions_sent)
         return found
 
     def _calls_at(
@@ -151,7 +147,7 @@ class Asking:
         point: bytes,
         at: dict[Hashable, tuple[int, ModelQuestion, list[tuple[int, int]]]],
         filled: Callable[[bytes, Hashable, list[tuple[int, int]]], Callable[[Answer], None]],
-    ) -> Iterator[tuple[Operation, tuple[int, ...], _Item]]:
+    ) -> Iterator[tuple[Operation, tuple[int, ...], _Call]]:
         """Yield the missing calls of a point; the value is requested with a gradient."""
         value: Callable[[Answer], None] | None = None
         row = 0
@@ -164,55 +160,56 @@ class Asking:
             elif question.operation is Operation.GRADIENT and value is not None:
                 both = _parted(value, put)
                 value = None
-                yield Operation.VALUE_AND_GRADIENT, question.which, _Item(row, sens, vec, both)
+                yield Operation.VALUE_AND_GRADIENT, question.which, _Call(row, sens, vec, both)
             else:
-                yield question.operation, question.which, _Item(row, sens, vec, put)
+                yield question.operation, question.which, _Call(row, sens, vec, put)
         if value is not None:
-            yield Operation.EVALUATE, (), _Item(row, None, None, value)
+            yield Operation.EVALUATE, (), _Call(row, None, None, value)
 
-    def _send(self, points: list[Array], requests: list[_Request], repeats: int) -> None:
+    def _send(self, points: list[Array], requests: _Requests, repeats: int) -> None:
         """Send all requests at the same time and pass on their answers."""
         with self._lock:
-            calls = sum(len(request.items) for request in requests)
-            self._counts.add(len(requests), calls, repeats)
+            self._counts.add(len(requests), sum(map(len, requests.values())), repeats)
         started: list[Iterator[Any]] = []
         try:
             # `map` sends the calls at once, and waits when its answers are taken.
-            started += [self._map(points, request) for request in requests]
-            for request, answers in zip(requests, started, strict=True):
-                for item, answer in zip(request.items, answers, strict=True):
+            started += [self._map(points, *key, calls) for key, calls in requests.items()]
+            for (key, calls), answers in zip(requests.items(), started, strict=True):
+                for call, answer in zip(calls, answers, strict=True):
                     if isinstance(answer, FarmError):
                         if len(points[0]) > 1:
-                            answer.add_note(f"at point {item.row}")
+                            answer.add_note(f"at point {call.row}")
                         raise answer
-                    item.put(self._answer(request, answer))
+                    call.put(self._answer(key[0], answer))
         finally:
             for answers in started:
                 close = getattr(answers, "close", None)  # cancels what is not answered yet
                 if close is not None:
                     close()
 
-    def _map(self, points: list[Array], request: _Request) -> Iterator[Any]:
-        items = request.items
+    def _map(
+        self,
+        points: list[Array],
+        operation: Operation,
+        which: tuple[int, ...],
+        calls: list[_Call],
+    ) -> Iterator[Any]:
         one = len(points) == 1
-        rows = [points[0][x.row] if one else [array[x.row] for array in points] for x in items]
-        keywords: dict[str, Any] = {}
-        for name, which in zip(("out", "wrt", "wrt2"), request.which, strict=False):
-            keywords[name] = which
-        if items[0].sens is not None:
-            keywords["sens"] = [item.sens for item in items]
-        if items[0].vec is not None:
-            keywords["vec"] = [item.vec for item in items]
+        rows = [points[0][x.row] if one else [array[x.row] for array in points] for x in calls]
+        keywords: dict[str, Any] = dict(zip(("out", "wrt", "wrt2"), which, strict=False))
+        for name in ("sens", "vec"):
+            if getattr(calls[0], name) is not None:
+                keywords[name] = [getattr(call, name) for call in calls]
         return self._model.map(
-            rows, self._config, operation=request.operation, return_errors=True, **keywords
+            rows, self._config, operation=operation, return_errors=True, **keywords
         )
 
-    def _answer(self, request: _Request, answer: Any) -> Any:
+    def _answer(self, operation: Operation, answer: Any) -> Any:
         """Return the answer as float64 arrays: the op's results in order, a derivative, or both."""
-        if request.operation is Operation.VALUE_AND_GRADIENT:
+        if operation is Operation.VALUE_AND_GRADIENT:
             value, gradient = answer
             return self._values(value), np.asarray(gradient, np.float64)
-        if request.operation is Operation.EVALUATE:
+        if operation is Operation.EVALUATE:
             return self._values(answer)
         return np.asarray(answer, np.float64)
 

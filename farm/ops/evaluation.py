@@ -141,7 +141,13 @@ class Evaluation:
     def check_offered(self, query: OpQuery) -> None:
         """Raise UnsupportedFeature if the model cannot answer a query."""
         for operation in NEEDS[query.kind]:
-            self._check_offered(operation)
+            if operation not in self.info.operations:
+                offered = ", ".join(sorted(self.info.operations))
+                purpose = NEEDED_FOR.get(operation, "a value needs")
+                raise UnsupportedFeature(
+                    f"{purpose} {operation}, which model {self.info.name!r} does not offer; it "
+                    f"offers {offered}"
+                )
 
     def leading(self, name: str, shape: Sequence[int], core: Sequence[int]) -> tuple[int, ...]:
         """Return the leading axes of an argument. Raises InvalidInput if its shape does not fit."""
@@ -254,15 +260,6 @@ class Evaluation:
                     part = np.asarray(answer).reshape(sums[position].shape[1:])
                     sums[position][row] += part if factor is None else factor[row] * part
         return sums
-
-    def _check_offered(self, operation: Operation) -> None:
-        if operation not in self.info.operations:
-            offered = ", ".join(sorted(self.info.operations))
-            purpose = NEEDED_FOR.get(operation, "a value needs")
-            raise UnsupportedFeature(
-                f"{purpose} {operation}, which model {self.info.name!r} does not offer; it "
-                f"offers {offered}"
-            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Evaluation, self._given

@@ -96,7 +96,7 @@ def encoded(entry: Entry) -> Record:
     arrays = [*entry.inputs]
     derivative: tuple[Any, ...] | None = None
     if wrt is not None:
-        vectors = [None if v is None else _plain(v) for v in (wrt.sens, wrt.vec)]
+        vectors = [None if v is None else np.asarray(v, np.float64) for v in (wrt.sens, wrt.vec)]
         arrays += [v for v in vectors if v is not None]
         forms = [None if v is None else _form(v) for v in vectors]
         derivative = (wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, *forms)
@@ -182,10 +182,6 @@ def _form(array: Array) -> Form:
 @lru_cache(maxsize=64)
 def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name
-
-
-def _plain(vector: Array) -> Array:
-    return np.asarray(vector, dtype=np.float64)
 
 
 @lru_cache(maxsize=1024)

@@ -219,31 +219,19 @@ class Recorder:
     def _records(self, reply: Reply, now: float) -> Iterator[Record]:
         task, outcome = reply.task, reply.outcome
         call = task.call
-        if isinstance(outcome, Result) and outcome.more and not outcome.row_times_s:
-            return  # no row is answered yet
-        if call.operation in NOT_KEPT or (
-            isinstance(outcome, FarmError) and not isinstance(outcome, FAILURES)
-        ):
-            return
         model = self._describe(call.model, EMPTY_CONFIG)
-        if model is None or not model.repeatable:
+        if model is None or not model.repeatable or not is_kept(call, outcome):
             return
         worker = None if reply.worker is None else str(reply.worker)
-        version = self._version(call.model, worker)
-        if version is None:
-            version = ""  # kept, and never reused
+        version = self._version(call.model, worker) or ""  # without one kept, and never reused
         described = self._described.get((call.model, version))
         if described is not model:  # comparing descriptions entry by entry takes microseconds
             self._described[call.model, version] = model
             if described != model:
                 yield model_record(replace(model, version=version))
-        asked = self._asked.pop(id(call), None)
-        if asked is not None and asked.call is call and asked.version == version:
-            keys = asked.keys
-        else:
-            keys = keys_of(call, self._describe(call.model, call.config), version)
+        keys = self._keys_of(call, version)
         came_from = outcome.worker if isinstance(outcome, Result) else ""
-        for row, status, outputs, run_time_s, error in _rows_of(call, outcome):
+        for row, status, outputs, run_time_s, error in rows_of(call, outcome):
             inputs = call.inputs if call.rows is None else tuple([a[row, ...] for a in call.inputs])
             entry = entry_of(
                 call,
@@ -261,6 +249,21 @@ class Recorder:
             )
             yield encoded(entry)
 
+    def _keys_of(self, call: Call, version: str) -> Sequence[bytes]:
+        asked = self._asked.pop(id(call), None)
+        if asked is not None and asked.call is call and asked.version == version:
+            return asked.keys
+        return keys_of(call, self._describe(call.model, call.config), version)
+
+
+def is_kept(call: Call, outcome: Outcome) -> bool:
+    """Whether an outcome of a call belongs into a record."""
+    if call.operation in NOT_KEPT:
+        return False
+    if isinstance(outcome, Result):
+        return not outcome.more or bool(outcome.row_times_s)  # otherwise no row is answered yet
+    return isinstance(outcome, FAILURES)
+
 
 def model_record(info: ModelInfo) -> Record:
     """Return the record of a model's description."""
@@ -270,8 +273,8 @@ def model_record(info: ModelInfo) -> Record:
 RowOutcome = tuple[int, Status, tuple[Array, ...], float, tuple[str, str, str] | None]
 
 
-def _rows_of(call: Call, outcome: Outcome) -> Iterator[RowOutcome]:
-    """Yield the outcome of each row of a task that has one."""
+def rows_of(call: Call, outcome: Outcome) -> Iterator[RowOutcome]:
+    """Yield the outcome of each row of a call that has one."""
     rows = call.rows or 1
     if isinstance(outcome, FarmError):
         if rows == 1 or outcome.row is not None:

@@ -1,5 +1,5 @@
 """Building blocks of reports: one HTML page with facts, tables and figures.
 
-`page.py` builds a page with pictures, which `scatter.py` draws. `interactive.py` builds one that
-draws its own figures, with the library in `vendored/`.
+`page.py` builds a page with pictures, which `scatter.py` draws, and one that draws its own figures
+with the library in `vendored/`.
 """

@@ -91,21 +91,14 @@ class ParameterAxis:
     choices: Sequence[str] = ()
     bounds: tuple[float, float] | None = None
 
-    def along_x(self, axes: Any, *, label: bool = True) -> None:
-        """Show the parameter along the horizontal axis."""
-        axes.set_xscale("log" if self.is_log else "linear")
-        if self.bounds is not None:  # invisible line: x in data, y in axes units
-            axes.plot(self.bounds, (0.5, 0.5), alpha=0, transform=axes.get_xaxis_transform())
-        self._name(axes.xaxis, label)
-
-    def along_y(self, axes: Any, *, label: bool = True) -> None:
-        """Show the parameter along the vertical axis."""
-        axes.set_yscale("log" if self.is_log else "linear")
-        if self.bounds is not None:
-            axes.plot((0.5, 0.5), self.bounds, alpha=0, transform=axes.get_yaxis_transform())
-        self._name(axes.yaxis, label)
-
-    def _name(self, axis: Any, label: bool) -> None:
+    def along(self, which: str, axes: Any, *, label: bool = True) -> None:
+        """Show the parameter along the axis "x" or "y"."""
+        axis = getattr(axes, f"{which}axis")
+        getattr(axes, f"set_{which}scale")("log" if self.is_log else "linear")
+        if self.bounds is not None:  # an invisible line in the middle of the other axis
+            across = getattr(axes, f"get_{which}axis_transform")()
+            ends = (self.bounds, (0.5, 0.5)) if which == "x" else ((0.5, 0.5), self.bounds)
+            axes.plot(*ends, alpha=0, transform=across)
         if label:
             axis.set_label_text(self.name)
         if self.choices:
@@ -162,7 +155,7 @@ def _over_one(parameter: ParameterAxis, shown: _Shown) -> Html:
     axes.plot(shown.points[:, 0], shown.values, "o", color=BLUE, markersize=size)
     for place in shown.failed[:, 0]:
         axes.axvline(place, color=RED, linewidth=0.6, alpha=0.6)
-    parameter.along_x(axes)
+    parameter.along("x", axes)
     axes.set_ylabel(shown.label)
     return svg_of(figure)
 
@@ -187,8 +180,8 @@ def _over_pairs(parameters: Sequence[ParameterAxis], shown: _Shown) -> Html:
         for marks in (dots, crosses):  # do not clip: the best point is often at the edge
             marks.set_clip_on(False)
             marks.set_in_layout(False)
-        parameters[column].along_x(axes, label=row == side - 1)
-        parameters[row + 1].along_y(axes, label=column == 0)
+        parameters[column].along("x", axes, label=row == side - 1)
+        parameters[row + 1].along("y", axes, label=column == 0)
     if len(points):
         _colour_bar(figure, grid, side, dots, shown.label)
     return svg_of(figure)

@@ -21,14 +21,14 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Unavailable
 from farm.grpc.reflection import Reflection
 from farm.grpc.server import GrpcServer, Services, Tls
-from farm.http.access import Access
-from farm.http.asgi import Application
-from farm.http.call_ids import Naming, call_ids
-from farm.http.request import Answer, Handler, Request
-from farm.http.server import HttpServer
+from farm.http1.access import Access
+from farm.http1.asgi import Application
+from farm.http1.call_ids import Naming, call_ids
+from farm.http1.request import Handler
+from farm.http1.server import HttpServer
 from farm.machine.resources import usable_memory
 from farm.monitoring.tracing import Tracing
-from farm.protocols.site import Endpoints, ProtocolListener, Site
+from farm.protocols.interface import Endpoints, ProtocolListener, Site
 from farm.server.metrics import metrics_handler
 from farm.server.page import status_page
 from farm.settings import ANY_HOST, Settings, option_values
@@ -74,15 +74,8 @@ def front_door(site: Site, served: Iterable[Endpoints]) -> Router:
         if taken := paths.keys() & each.paths.keys():
             raise Unavailable(f"two protocols answer {min(taken)}; expected one")
         paths |= each.paths
-    posted = _only([each.root for each in served if each.root], "POST at /")
-
-    def root(request: Request, answer: Answer) -> CancelCall | None:
-        if request.method == "POST":
-            return posted(request, answer)
-        status_page(request, answer)
-        return None
-
-    paths |= {"/": root, "/metrics": metrics_handler(site.backend)}
+    metrics = [each.metrics for each in served if each.metrics is not None]
+    paths |= {"/": status_page, "/metrics": metrics_handler(site.backend, metrics)}
     finds = [each.find for each in served if each.find is not None]
     waits = [each.waits for each in served if each.waits is not None]
 
@@ -96,6 +89,7 @@ def front_door(site: Site, served: Iterable[Endpoints]) -> Router:
     together = Endpoints(
         paths,
         find,
+        root=_only([each.root for each in served if each.root], "POST at /"),
         otherwise=_only([each.otherwise for each in served if each.otherwise], "every other path"),
         waits=lambda *request: any(wait(*request) for wait in waits),
     )
@@ -138,17 +132,19 @@ class Router:
         self.access = access
         self.max_body_bytes = max_body_bytes
         self._handlers = endpoints.paths
+        self._root = endpoints.root
         self._found = endpoints.find or (lambda path: None)
-        self._otherwise = Application(cast(ASGIApp, endpoints.otherwise))
-        self._applications = {self._otherwise}
+        self.otherwise = Application(cast(ASGIApp, endpoints.otherwise))
+        self._applications = {self.otherwise}
 
-    def handler(self, path: str) -> Handler | None:
+    def handler(self, method: str, path: str) -> Handler | Application | None:
         """Return the handler of exactly this path, or the one that a protocol finds for it."""
-        handler = self._handlers.get(path)
-        if handler is not None:
-            return handler
-        found = self._found(path)
-        return None if isinstance(found, Application) else found
+        if path == "/" and method == "POST" and self._root is not None:
+            return self._root
+        found = self._handlers.get(path) or self._found(path)
+        if isinstance(found, Application):
+            self._applications.add(found)
+        return found
 
     def wait(self, method: str, path: str, go: Callable[[], None]) -> CancelCall | None:
         """Call `go` later if the request waits for the first models; None if it does not."""
@@ -160,14 +156,6 @@ class Router:
         if not waits(method, path, models):
             return None
         return backend.first_worker.when_known(go, lambda: not waits(method, path, models))
-
-    def application(self, path: str) -> Application:
-        """Return the application that answers paths without a handler."""
-        found = self._found(path)
-        if not isinstance(found, Application):
-            return self._otherwise
-        self._applications.add(found)
-        return found
 
     def cancel(self) -> set[asyncio.Task[None]]:
         """Cancel the applications' answers; return the tasks that still have to end."""

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.bodies.readers import Readers
 from farm.call import WorkerInfo
@@ -16,23 +16,18 @@ from farm.descriptors import every
 from farm.dispatcher.descriptions import served_models
 from farm.dispatcher.dispatcher import Dispatcher, Transport
 from farm.dispatcher.first_worker import Expectation
-from farm.experiment.host import Experiments
-from farm.experiment.loop.evaluators import Around
-from farm.experiment.loop.runs import Runs
 from farm.grpc.server import check_packages
-from farm.http.access import Access
+from farm.http1.access import Access
 from farm.machine.keeper_line import keeper
 from farm.machine.spinning import LoneCaller
 from farm.model import Model
 from farm.monitoring.monitor import watch
 from farm.monitoring.tracing import Tracing, start_tracing
 from farm.monitoring.workers import ExpectedWorkers
-from farm.protocols.site import Site
+from farm.protocols.interface import Site
 from farm.provision.batch import allocation
-from farm.provision.batch.elastic import Elastic
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.own_workers import OwnWorkers
-from farm.record.recorder import Recorder
 from farm.server.doors import Doors, checked_options, endpoints_of
 from farm.server.lifecycle import NamedWorkers, offer_stop, show_restarts
 from farm.server.wires import RunFolder, listen
@@ -40,6 +35,10 @@ from farm.settings import Settings
 from farm.transports.connection import Connection
 from farm.transports.peers import Peers
 from farm.transports.threads import LocalTransport
+
+if TYPE_CHECKING:
+    from farm.provision.batch.elastic import Elastic
+    from farm.record.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +76,12 @@ class Farm:
         self._models = list(models)
         self._objects = objects
         self.plan = plan
-        jobs, connect = settings.dir / "jobs", self.folder.for_clients
-        self._elastic = None if plan is None else Elastic(plan, connect=connect, folder=jobs)
+        self._elastic: Elastic | None = None
+        if plan is not None:
+            from farm.provision.batch.elastic import Elastic
+
+            connect, jobs = self.folder.for_clients, settings.dir / "jobs"
+            self._elastic = Elastic(plan, connect=connect, folder=jobs)
         # Set while it runs.
         self.dispatcher: Dispatcher
         self.own: OwnWorkers
@@ -158,9 +161,10 @@ class Farm:
         undo.hurries.callback(own.hurry)
         recorder = None
         if settings.record is not None:  # another farm may use the file
+            from farm.record.recorder import Recorder
+
             recorder = Recorder(settings.record.absolute(), reuses=settings.reuse)
             undo.callback(recorder.close)
-        experiments = await self._open_journal()
         reach = self.plan.host if self.plan else ""
         wires = listen(settings, elastic=self.plan is not None, reach=reach)
         peers = Peers(*wires.listeners, is_own=self._has_started)
@@ -179,21 +183,10 @@ class Farm:
             self._elastic.start(self.dispatcher, peers.drain)
             self._elastic.describe_models()
         if self._protocols:
-            await self._open_doors(tracing, experiments)
+            await self._open_doors(tracing)
         else:
             undo.callback(self._begin_stop)
         own.start(expected)
-
-    async def _open_journal(self) -> Experiments | None:
-        """Open the journal of experiments, if a protocol needs it: another server may use it."""
-        for protocol, options in self._protocols:
-            if protocol.experiments and options is not None:
-                experiments = Experiments(options.journal or self.settings.dir / "experiments.db")
-                self._undo.push_async_callback(experiments.stop)
-                self._undo.hurries.callback(experiments.hurry)
-                await experiments.start()
-                return experiments
-        return None
 
     def _dispatcher(self, peers: Peers, recorder: Recorder | None) -> Dispatcher:
         settings, own = self.settings, self.own
@@ -239,7 +232,7 @@ class Farm:
         job = allocation.labels().get("job")
         return job is not None and info.labels.get("job") == job
 
-    async def _open_doors(self, tracing: Tracing | None, experiments: Experiments | None) -> None:
+    async def _open_doors(self, tracing: Tracing | None) -> None:
         settings, connection, readers = self.settings, self.folder.connection, Readers()
         self._undo.callback(readers.stop)
         access = Access(connection.token, auth=settings.auth, origins=settings.allow_origin)
@@ -249,20 +242,15 @@ class Farm:
             Access(None) if settings.insecure else access,
             settings,
             readers=readers,
-            experiments=experiments,
         )
         served = endpoints_of(self._protocols, site)
-        runs = None
-        if experiments is not None:  # also evaluate points without a client
-            runs = Runs(experiments, Around(self.dispatcher))
-            self._undo.push_async_callback(runs.stop)
-            self.dispatcher.add_part("experiments", experiments.status)
+        for each in served.values():
+            if each.hurry is not None:
+                self._undo.hurries.callback(each.hurry)
         self._doors = doors = Doors(site, served, connection, tracing=tracing)
         self._undo.push_async_callback(lambda: doors.close(self._undo.grace_s))
         self._undo.callback(self._begin_stop)
         await doors.open()
-        if runs is not None:
-            runs.start()
         await doors.listen()
         self.folder.update(doors.connection)
 

@@ -1,26 +1,24 @@
-"""Metrics for Prometheus at /metrics: farm's own, beside those under Triton's names.
+"""Metrics for Prometheus at /metrics: farm's own, beside those of protocols.
 
 farm's own are read from its snapshot. Their labels are bounded: models and operations, phases,
-causes and kinds of errors, but no clients. Dashboards made for Triton work with a farm, too; its
-names break some of Prometheus' conventions, which farm's own follow.
+causes and kinds of errors, but no clients. Those of a protocol have names that its users know.
 Source: https://prometheus.io/docs/practices/naming and its neighbours; Prometheus' text format
-0.0.4; OpenMetrics 1.0; Triton's metrics.
+0.0.4; OpenMetrics 1.0.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from farm.bodies.unpacking import wrong_method
+from farm.dispatcher.call_statistics import ModelStatistics
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.dispatcher.statistics import ModelStatistics
-from farm.http.request import Answer, Handler, Request
-from farm.protocols.kserve.versions import numbered
+from farm.http1.request import Answer, Handler, Request
 from farm.version import __version__
 
 if TYPE_CHECKING:
@@ -47,8 +45,6 @@ BY = (
     "clients"
 )
 
-REUSED = "Rows answered from the record, or from another call's run"
-
 OF_WAITING = {
     "farm_queue_calls": ("Gauge", "queued", "Calls that wait for a worker"),
     "farm_queue_oldest_seconds": ("Gauge", "oldest_s", "Age of the oldest waiting call"),
@@ -67,38 +63,9 @@ OF_TIMES = {
 }
 """Histograms of each row of `queues` in `counts`: key of the row, text."""
 
-COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
-    "nv_inference_request_success": ("Requests that succeeded", lambda m: m.success.count),
-    "nv_inference_request_failure": ("Requests that failed", lambda m: m.fail.count),
-    "nv_inference_count": ("Rows evaluated", lambda m: m.rows),
-    "nv_inference_exec_count": ("Runs of the model, each for a batch", lambda m: m.executions),
-    "nv_inference_request_duration_us": (
-        "Microseconds from taking requests to their answers",
-        lambda m: m.success.seconds * 1e6,
-    ),
-    "nv_inference_queue_duration_us": (
-        "Microseconds that requests waited",
-        lambda m: m.queue.seconds * 1e6,
-    ),
-    "nv_inference_compute_input_duration_us": ("Counted as compute_infer", lambda m: 0),
-    "nv_inference_compute_infer_duration_us": (
-        "Microseconds in the model",
-        lambda m: m.compute.seconds * 1e6,
-    ),
-    "nv_inference_compute_output_duration_us": ("Counted as compute_infer", lambda m: 0),
-    "nv_cache_num_hits_per_model": (REUSED, lambda m: m.reused),
-    "nv_cache_num_misses_per_model": (
-        "Rows that the record could have answered, but did not know",
-        lambda m: m.missed,
-    ),
-}
-PENDING = "nv_inference_pending_request_count"
 
-NOTHING = ModelStatistics()
-
-
-def metrics_handler(backend: Dispatcher) -> Handler:
-    """Return the handler that shows the metrics of `backend`, in the format of an Accept header."""
+def metrics_handler(backend: Dispatcher, others: Sequence[Callable[..., Iterable[str]]]) -> Handler:
+    """Return the handler that shows metrics, with others' lines, in the format that is accepted."""
 
     def handler(request: Request, answer: Answer) -> None:
         from prometheus_client.exposition import choose_encoder
@@ -112,43 +79,14 @@ def metrics_handler(backend: Dispatcher) -> Handler:
         # Of a registry, an encoder asks only for the metrics that its collectors have.
         own = encode(SimpleNamespace(collect=lambda: metrics))
         is_open = content_type.startswith(OPEN_METRICS)
-        # OpenMetrics has no counters without the end "_total", which Triton's do not have.
+        # OpenMetrics has no counters without the end "_total".
         kind = "unknown" if is_open else "counter"
-        lines = _triton(backend.models(), snapshot["queues"], statistics, kind)
-        triton = "".join(f"{line}\n" for line in lines).encode()
-        body = own.removesuffix(END) + triton + END if is_open else triton + own
+        lines = [line for of in others for line in of(snapshot["queues"], statistics, kind)]
+        theirs = "".join(f"{line}\n" for line in lines).encode()
+        body = own.removesuffix(END) + theirs + END if is_open else theirs + own
         answer(200, body, (), content_type.encode())
 
     return handler
-
-
-def _triton(
-    models: Collection[str],
-    queues: Iterable[Snapshot],
-    statistics: Mapping[str, ModelStatistics],
-    counter: str,
-) -> Iterator[str]:
-    """Yield the lines of the metrics under Triton's names. counter: the type of counters."""
-    labels = {}
-    for served_as in models:
-        name, version, _ = numbered(served_as, models)
-        name = name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-        labels[served_as] = f'model="{name}",version="{version}"'
-    waiting: Counter[str] = Counter()
-    for queue in queues:
-        waiting[queue["model"]] += queue["queued"]
-
-    rows: list[tuple[str, str, str, Mapping[str, int]]] = [
-        (name, text, counter, {m: round(value(statistics.get(m, NOTHING))) for m in labels})
-        for name, (text, value) in COUNTERS.items()
-    ]
-    rows.append((PENDING, "Requests that wait for a worker", "gauge", waiting))
-    for name, text, kind, values in rows:
-        yield f"# HELP {name} {text}"
-        yield f"# TYPE {name} {kind}"
-        reason = ',reason="OTHER"' if name.endswith("_failure") else ""
-        for model, of in labels.items():
-            yield f"{name}{{{of}{reason}}} {values[model]}"
 
 
 def families(snapshot: Snapshot, statistics: Mapping[str, ModelStatistics]) -> Iterator[Metric]:
@@ -190,7 +128,8 @@ def _own(snapshot: Snapshot, statistics: Mapping[str, ModelStatistics]) -> Itera
     batches = [((model,), *_batches(of)) for model, of in statistics.items()]
     yield "Histogram", "farm_batch_rows", "Rows of one run of the model", "model", batches
     reused = [((model,), of.reused) for model, of in statistics.items()]
-    yield "Counter", "farm_reused_rows", REUSED, "model", reused
+    text = "Rows answered from the record, or from another call's run"
+    yield "Counter", "farm_reused_rows", text, "model", reused
     traffic = [(by, snapshot[by]) for by in ("http", "messages") if by in snapshot]
     for direction in ("received", "sent"):
         moved = [((by,), each[direction]) for by, each in traffic]

@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from farm.bodies.unpacking import wrong_method
-from farm.http.request import Answer, Request
+from farm.http1.request import Answer, Request
 
 FILE = re.compile(r'<(?:link rel="stylesheet" href|script src)="([\w.]+)">(</script>)?')
 

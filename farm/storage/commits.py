@@ -94,7 +94,7 @@ class Commits(ABC, Generic[T]):
         try:
             records = [self.encode(append.item) for append in appends]
             self._lock.beat()
-            self._journal.commit(records)
+            self._journal.append_all(records, durable=True)
         except Exception as error:  # the thread must survive any error, to serve other callers
             if len(appends) > 1:  # one item may be the cause, such as one that is too large
                 for append in appends:

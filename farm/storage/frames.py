@@ -183,7 +183,11 @@ def read_runs(path: Path, format: Format) -> Iterator[FrameRun]:
             if length < HEAD.size or end + width > size or last not in (None, sequence - 1):
                 return
             if len(data) - at < width:
-                data, at = data[at:] + file.read(max(READ_BYTES, width)), 0
+                head = data[at : at + START.itemsize]
+                file.seek(end)
+                data, at = file.read(max(READ_BYTES, width)), 0
+                if not data.startswith(head):
+                    return  # the writer took that record back
             rows = _alike(data, at, width, most)
             if not len(rows):
                 return

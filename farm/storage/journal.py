@@ -83,39 +83,26 @@ class Journal:
         return self._size
 
     def append(self, record: Record) -> None:
-        """Append one record; once this returns, it survives the death of this process.
+        """Append one record as `append_all` does."""
+        self.append_all([record])
 
-        If it raises OSError or RecordTooLarge, the journal is unchanged.
+    def append_all(self, records: Sequence[Record], *, durable: bool = False) -> list[int]:
+        """Append records with one write; return the offset at which each of them begins.
+
+        Once this returns, they survive the death of this process. If it raises OSError or
+        RecordTooLarge, the journal is unchanged. durable: with one sync; they then survive the
+        machine's death, and a crash before this returns keeps no part of a record.
         """
-        self._write(framed(record, self.sequence + 1), durable=False)
-        self.sequence += 1
+        frames = [framed(record, self.sequence + 1 + k) for k, record in enumerate(records)]
+        starts = list(accumulate(map(len, frames[:-1]), initial=self._size)) if frames else []
+        self._write(b"".join(frames), durable=durable)
+        self.sequence += len(records)
+        return starts
 
     def append_rows(self, kind: int, payloads: NDArray[np.uint8]) -> None:
         """Append records of one kind and length, a row for each, as `append_all` does."""
         self._write(framed_all(kind, payloads, self.sequence + 1), durable=False)
         self.sequence += len(payloads)
-
-    def append_all(self, records: Sequence[Record]) -> list[int]:
-        """Append records with one write; return the offset at which each of them begins.
-
-        Once this returns, they survive the death of this process. If it raises OSError or
-        RecordTooLarge, the journal is unchanged.
-        """
-        frames = [framed(record, self.sequence + 1 + k) for k, record in enumerate(records)]
-        starts = list(accumulate(map(len, frames[:-1]), initial=self._size)) if frames else []
-        self._write(b"".join(frames), durable=False)
-        self.sequence += len(records)
-        return starts
-
-    def commit(self, records: Sequence[Record]) -> None:
-        """Append records with one write and one sync; they then survive the machine's death.
-
-        A crash before this returns may keep some of the records, but never a part of one.
-        If it raises OSError or RecordTooLarge, the journal is unchanged.
-        """
-        frames = [framed(record, self.sequence + 1 + k) for k, record in enumerate(records)]
-        self._write(b"".join(frames), durable=True)
-        self.sequence += len(records)
 
     def read(self, size: int, offset: int) -> bytes:
         """Return at most `size` bytes of the file from an offset on. Raises OSError."""

@@ -110,8 +110,8 @@ class Lock:
         held = _read(self.path)
         if not held:
             silence_s = min(silence_s, NAMELESS_S)
-        if not _is_dead(held):
-            if held and not _lives(held):
+        if _alive(held) is not False:
+            if held and not _alive(held):
                 text = "%s is held by %s, which may be gone: waiting %g s for a sign of life"
                 logger.warning(text, self.path, _whom(held), silence_s)
             if _shows_life(self.path, held, silence_s):
@@ -140,24 +140,20 @@ def is_held(path: Path, *, silence_s: float = 2.5 * BEAT_S) -> bool:
     For a holder on another machine, waits up to `silence_s` seconds for a heartbeat.
     """
     held = _read(path)
-    if not held:
-        return False
-    return not _is_dead(held) and _shows_life(path, held, silence_s)
+    return bool(held) and _alive(held) is not False and _shows_life(path, held, silence_s)
 
 
 def lives(path: Path) -> bool | None:
     """Whether the process that holds this lock lives; None if it is one of another machine."""
     held = _read(path)
-    if not held:
-        return False
-    return _lives(held) if _is_here(held) else None
+    return _alive(held) if held else False
 
 
 def _shows_life(path: Path, held: dict[str, Any], silence_s: float) -> bool:
     """Whether the holder is alive on this machine, or its lock changes within `silence_s`."""
     until = time.monotonic() + silence_s
     while time.monotonic() < until:
-        if _lives(held) or _read(path) != held:
+        if _alive(held) or _read(path) != held:
             return True
         time.sleep(min(0.2, silence_s))
     return False
@@ -204,18 +200,11 @@ def is_alive(pid: int) -> bool:
     return bool(born(pid)) or not machine()
 
 
-def _is_here(held: dict[str, Any]) -> bool:
-    return bool(machine()) and held.get("machine") == machine()
-
-
-def _lives(held: dict[str, Any]) -> bool:
-    """Whether the holder is a living process of this machine."""
-    return _is_here(held) and born(held["pid"]) == held["born"]
-
-
-def _is_dead(held: dict[str, Any]) -> bool:
-    """Whether the holder is a dead process of this machine; False for other machines."""
-    return _is_here(held) and born(held["pid"]) != held["born"]
+def _alive(held: dict[str, Any]) -> bool | None:
+    """Whether the holder lives; None if it is a process of another machine."""
+    if not machine() or held.get("machine") != machine():
+        return None
+    return bool(born(held["pid"]) == held["born"])
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,223 +1,45 @@
-"""`farm.sweep(...)`: run sweeps from Python scripts and notebooks."""
+"""`farm.sweep(...)` and `farm.extend_sweep(...)`: sweeps from Python scripts and notebooks."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
-from farm.call import Array, ModelInfo
+from farm.call import Array
+from farm.declared import Tensors
 from farm.errors import FarmError
+from farm.functions import plain_function
 from farm.model import Model
 from farm.sweep.design.arguments import DEFAULT_DESIGN, model_of, outputs_of, request_of
-from farm.sweep.design.comparison import check_same_model, check_same_plan
-from farm.sweep.design.cost import COLUMN, CostRule, parse_cost
+from farm.sweep.design.comparison import check_same_plan
+from farm.sweep.design.extension import LongerPlan, appended_plan, longer_plan
 from farm.sweep.design.plan import AUTO, ORDERS, Plan
-from farm.sweep.design.prepare import make_plan
+from farm.sweep.design.points import Design, parse_design
+from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.design.tables import DATA_FRAME, is_data_frame, read_data_frame
 from farm.sweep.errors import SweepError
-from farm.sweep.file.claim import Claim
-from farm.sweep.file.journal import PointStatus, Row
-from farm.sweep.file.progress import Progress
-from farm.sweep.file.provenance import code_of, command_line, provenance
-from farm.sweep.file.reading import failures_of, load_xarray
+from farm.sweep.file.provenance import command_line, provenance
 from farm.sweep.file.store import Store
-from farm.sweep.file.tables import load_pandas, write_parquet
-from farm.sweep.order.given import with_costs, with_model_costs, with_numbers
+from farm.sweep.order.costs import (
+    COLUMN,
+    CostRule,
+    extended,
+    parse_cost,
+    with_asked_costs,
+    with_costs,
+    with_model_costs,
+    with_numbers,
+)
 from farm.sweep.run.evaluator import CallEvaluator
-from farm.sweep.run.in_flight import PointsInFlight
+from farm.sweep.run.in_flight import hints_of
 from farm.sweep.run.in_flight import probe as probe_first
-from farm.sweep.run.model_costs import with_asked_costs
-from farm.sweep.run.notebook import NotebookBar, SweepView, html_of
-from farm.sweep.run.run import BULK, Rules, Run, Stop, check_limits
-from farm.sweep.run.threads import Threads
-from farm.wording import briefly
-from farm.worker.loader import LoadError, load_models
-from farm.worker.specs import runs_one_at_a_time
-
-if TYPE_CHECKING:
-    import pandas
-    import xarray
-
-CALLS_TO_A_SERVER = 64
-"""Points in flight at once for a model on a running server, which has its own workers."""
-
-MODEL_CODE = "model_code"
-"""The fact of a sweep's provenance that tells an edited class or function from the old one."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Point:
-    """A finished point: its index, parameters and outputs by name, or the error.
-
-    parameters: numbers, words as text, None for an inactive parameter.
-    gradients: (output, input) -> array (entries of output, entries of input), NaN where not
-    requested.
-    """
-
-    index: int
-    parameters: Mapping[str, Any]
-    outputs: Mapping[str, Array]
-    gradients: Mapping[tuple[str, str], Array]
-    status: str
-    error: str
-    run_time_s: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether the point has outputs."""
-        return not self.error
-
-
-@runtime_checkable
-class ServedModel(Protocol):
-    """A model of a farm, as `client.model("beam")` returns it."""
-
-    @property
-    def name(self) -> str:
-        """Its name there."""
-
-    @property
-    def client(self) -> CallEvaluator:
-        """The client of the farm."""
-
-
-class Sweep:
-    """A sweep that runs in a thread of this process; its file is `path`.
-
-    As a context manager it waits for the sweep at the end of the block. Ctrl-C while waiting stops
-    the sweep; it can be resumed.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        sent: PointsInFlight,
-        rules: Rules,
-        *,
-        owned: Threads | None,
-        show: bool,
-        stream: bool,
-    ) -> None:
-        """Prepare the run. sent: submits the points; owned: closed at the end."""
-        self.path = store.path
-        self._plan = store.plan
-        self._stop = Stop()
-        self._owned = owned
-        self._error: BaseException | None = None
-        self._view = SweepView(stream=stream)
-        self._run = Run(store, sent, rules=rules, stop=self._stop, host=self._view)
-        self._view.begin(self._run.now(), bar=show)
-        self._view.stored(list(store.finished()) if stream else [])
-        self._thread = threading.Thread(target=self._go, name="sweep")
-
-    def begin(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    @property
-    def progress(self) -> Progress:
-        """The current progress."""
-        return self._view.progress
-
-    @property
-    @briefly(SweepError, FarmError)
-    def failures(self) -> list[dict[str, Any]]:
-        """The failures so far: point, attempt, status, error, traceback, worker, parameters."""
-        return failures_of(self.path)
-
-    @briefly(SweepError, FarmError)
-    def as_completed(self) -> Iterator[Point]:
-        """Yield each point once it finishes, until the sweep ends; first those of the file.
-
-        Raises the error that ended the sweep early, if any.
-        """
-        try:
-            while (rows := self._view.rows.get()) is not None:
-                for row in rows:
-                    yield _point(self._plan, row)
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-        self._view.rows.put(None)  # so that a second iteration ends
-        self.wait()
-
-    @briefly(SweepError, FarmError)
-    def wait(self) -> Progress:
-        """Wait until the sweep ends, and return its final progress.
-
-        Raises SweepError, OSError if the file cannot be written.
-        """
-        try:
-            self._thread.join()
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-        if self._error is not None:
-            raise self._error
-        return self.progress
-
-    def stop(self, *, running: bool = False) -> None:
-        """Stop the sweep now, or once its running points have ended; it can be resumed."""
-        (self._stop.ask if running else self._stop.ask_at_once)()
-        self._thread.join()
-
-    @briefly(SweepError, FarmError)
-    def to_xarray(self) -> xarray.Dataset:
-        """Return the current results, with parameters and outputs by name and in their shapes."""
-        return load_xarray(self.path)
-
-    @briefly(SweepError, FarmError)
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return the current results as a table with a row for each point."""
-        return load_pandas(self.path)
-
-    @briefly(SweepError, FarmError, OSError)
-    def to_parquet(self, path: str | Path) -> None:
-        """Write the current results to a Parquet file, as a table with a row for each point."""
-        write_parquet(self.path, path)
-
-    def __enter__(self) -> Sweep:
-        return self
-
-    @briefly(SweepError, FarmError)
-    def __exit__(self, *exc: object) -> None:
-        if exc[0] is None:
-            self.wait()
-        else:
-            self.stop()
-
-    def __repr__(self) -> str:
-        progress = self.progress
-        return (
-            f"<Sweep {self.path}: {progress.finished}/{progress.total} points, "
-            f"{progress.unsuccessful} failed, {progress.state}>"
-        )
-
-    def _repr_html_(self) -> str:
-        return html_of(self.progress)
-
-    def _ipython_display_(self) -> None:
-        """Show the live bar; without one IPython falls back to the other representations."""
-        if not isinstance(self._view.display, NotebookBar):
-            raise NotImplementedError
-        self._view.display.show_here()
-
-    def _go(self) -> None:
-        try:
-            with self._view.display or contextlib.nullcontext():
-                self._run.go()
-        except BaseException as error:  # re-raised in `wait`
-            self._error = error
-        finally:
-            self._view.rows.put(None)
-            if self._owned is not None:
-                self._owned.close()
+from farm.sweep.run.run import rules_of
+from farm.sweep.session import MODEL_CODE, Beginning, ServedModel, Sweep
+from farm.wording import briefly, counted
+from farm.worker.loader import LoadError
 
 
 @briefly(SweepError, FarmError, LoadError)
@@ -281,18 +103,23 @@ def sweep(
         raise SweepError(
             f"out is the folder {path}; expected a file in it, such as {path / 's.h5'}"
         )
-    rules = rules_of(seed, workers, in_flight, max_failures, max_hours)
+    rules = rules_of(
+        seed=seed,
+        workers=workers,
+        in_flight=in_flight,
+        max_failures=max_failures,
+        max_hours=max_hours,
+    )
     if order not in ORDERS:
         raise SweepError(f"order {order!r}: expected {', '.join(ORDERS)}")
-    if isinstance(model, ServedModel):
-        on, model = model.client, model.name
     rule = parse_cost(cost) if isinstance(cost, str) else None
     if not (resume or overwrite):
         Store.refuse_to_overwrite(path)
+    space = request_of(
+        parameters, fix or {}, design, n, correlation=correlation, where=where, when=when
+    )
     request = replace(
-        request_of(
-            parameters, fix or {}, design, n, correlation=correlation, where=where, when=when
-        ),
+        space,
         config=config or {},
         gradients=gradient,
         seed_key=seed_key,
@@ -301,111 +128,128 @@ def sweep(
         order=order,
         cost_column=rule.text if rule is not None and rule.kind == COLUMN else "",
     )
-    with contextlib.ExitStack() as stack:
-        claim = stack.enter_context(Claim(path))
-        there = claim.continued(overwrite=overwrite)
+    with Beginning(path, rules, show=show, stream=stream) as begin:
+        there = begin.claim.continued(overwrite=overwrite)
         if seed is None:
             seed = secrets.randbits(31) if there is None else there.seed
         request = replace(request, seed=seed)
         if there is not None:
             check_same_plan(path, there, request)
-        if isinstance(model, type) and issubclass(model, Model):
-            model = model()
-        elif not isinstance(model, str | Model):
-            model = model_of(model, request)
-            if not model.outputs:
-                model.outputs = (
-                    outputs_of(model, request)
-                    if there is None
-                    else {tensor.name: tensor for tensor in there.info.outputs}
-                )
-        if isinstance(model, Model):
-            facts = {**request.provenance, MODEL_CODE: code_of(model)}
-            request = replace(request, provenance=facts)
-        owned, evaluator, info = evaluator_of(model, on, workers, config)
-        if owned is not None:
-            stack.callback(owned.close)
+        begin.open_model(
+            model, lambda function: _function_for(function, request, there), on, workers, config
+        )
         if there is not None:
-            info = evaluator.describe(info.name, there.config_of(0))
-            codes = [facts.get(MODEL_CODE, "") for facts in (there.provenance, request.provenance)]
-            check_same_model(path, there, info, (codes[0], codes[1]))
-            if show:
-                done = there.size - claim.pending
-                print(
-                    f"{path} has this sweep: {done} of {there.size} points are finished",
-                    file=sys.stderr,
-                )
-            store = claim.resume()
-            sent = PointsInFlight(evaluator, store.plan, BULK)
-        else:
-            plan = make_plan(request, lambda config: evaluator.describe(info.name, config))
-            plan = _with_costs(plan, rule, cost, owned, evaluator)
-            sent = (
-                probe_first(plan, evaluator, BULK)
-                if probe
-                else PointsInFlight(evaluator, plan, BULK)
-            )
-            store = claim.create(plan)
-        stack.callback(store.abandon)
-        begun = Sweep(store, sent, rules, owned=owned, show=show, stream=stream)
-        stack.pop_all()  # they belong to the sweep now
-    begun.begin()
-    return begun
+            begin.check_same_model(there)
+            done = there.size - begin.claim.pending
+            begin.say(f"{path} has this sweep: {done} of {there.size} points are finished")
+            return begin.run(begin.claim.resume())
+        if begin.code:
+            facts = {**request.provenance, MODEL_CODE: begin.code}
+            request = replace(request, provenance=facts)
+        plan = _with_costs(make_plan(request, begin.describe), rule, cost, begin)
+        sent = probe_first(plan, begin.evaluator) if probe else None
+        return begin.run(begin.claim.create(plan), sent)
 
 
-def rules_of(
-    seed: int | None,
-    workers: int | None,
-    in_flight: int | None,
-    max_failures: int | None,
-    max_hours: float | None,
-) -> Rules:
-    """Return the rules of a sweep. Raises SweepError if one of these numbers is out of range."""
-    check_limits(
+@briefly(SweepError, FarmError, LoadError)
+def extend_sweep(
+    model: Model | type[Model] | ServedModel | Callable[..., Any] | str,
+    path: str | Path,
+    design: str | Any = None,
+    *,
+    n: int | None = None,
+    points: int | None = None,
+    seed: int | None = None,
+    on: CallEvaluator | None = None,
+    workers: int | None = None,
+    in_flight: int | None = None,
+    max_failures: int | None = None,
+    max_hours: float | None = None,
+    show: bool = True,
+    stream: bool = True,
+) -> Sweep:
+    """Add points to the sweep in `path` and run them in a thread, as `farm.sweep` does.
+
+    model, on, workers: as in `farm.sweep`; the model must be that of the sweep. points: the new
+    number of points, to continue a sobol, halton or random sequence. design, n: the design whose
+    points come after those that are there, as "lhs" and 100 or "lhs:100", or a DataFrame of points;
+    seed: its seed, by default one that follows from the sweep's. Ranges, correlations, conditions
+    and constraints are those of the sweep. If the process stops, `farm sweep --resume` continues;
+    the same call again would add further points.
+    Raises SweepError, FarmError.
+    """
+    path = Path(path)
+    rules = rules_of(
         seed=seed,
         workers=workers,
         in_flight=in_flight,
         max_failures=max_failures,
         max_hours=max_hours,
     )
-    max_s = None if max_hours is None else 3600 * max_hours
-    return Rules(max_failures=max_failures, max_s=max_s, in_flight=in_flight)
+    with Beginning(path, rules, show=show, stream=stream) as begin:
+        there = begin.claim.existing()
+        plan, note = _longer(there, design, n, points, seed)
+        plan = extended(plan)
+        config = there.config_of(0)
+        begin.open_model(model, lambda function: _function_of(function, there), on, workers, config)
+        begin.check_same_model(there)
+        added = f"{counted(plan.size - there.size, 'new point')}, after {there.size}"
+        begin.say(f"{path}: {added}" + (f"; {note}" if note else ""))
+        return begin.run(begin.claim.extend(plan))
 
 
-def evaluator_of(
-    model: Model | str,
-    on: CallEvaluator | None,
-    workers: int | None,
-    config: Mapping[str, Any] | None,
-) -> tuple[Threads | None, CallEvaluator, ModelInfo]:
-    """Return the threads to close at the end, if any, the evaluator, and the description."""
-    if on is not None:
-        if not isinstance(model, str):
-            raise SweepError("with on=, model must be the name of a model of that farm")
-        return None, on, on.describe(model, config)
-    if isinstance(model, str):
-        models = load_models([model])
-        if len(models) != 1:
-            raise SweepError(f"{model!r} has the models {', '.join(models)}; name one of them")
-        at_once = CALLS_TO_A_SERVER if "://" in model else None
-        if runs_one_at_a_time(model):
-            at_once = 1
-    else:
-        models, at_once = {model.name or type(model).__name__: model}, None
-    owned = Threads(models, workers=workers or at_once or os.cpu_count() or 1)
+def _function_for(function: Callable[..., Any], request: SweepRequest, there: Plan | None) -> Model:
+    """Return a function as a model; a sweep in the file has its outputs, so it need not run."""
+    model = model_of(function, request)
+    if not model.outputs:
+        model.outputs = outputs_of(model, request) if there is None else _outputs_in(there)
+    return model
+
+
+def _outputs_in(plan: Plan) -> Tensors:
+    return {tensor.name: tensor for tensor in plan.info.outputs}
+
+
+def _longer(
+    plan: Plan, design: str | Any, n: int | None, points: int | None, seed: int | None
+) -> LongerPlan:
+    if (design is None) == (points is None):
+        raise SweepError(
+            "expected points=N, to continue a sequence, or a design, such as 'random:100'"
+        )
+    if design is None:
+        if n is not None or seed is not None:
+            raise SweepError("n and seed are for a design; points continues with the sweep's seed")
+        assert points is not None
+        return LongerPlan(longer_plan(plan, points))
+    if is_data_frame(design):
+        table = read_data_frame(design, gaps=bool(plan.when))
+        return appended_plan(plan, Design("file", option=DATA_FRAME), seed=seed, table=table)
+    if not isinstance(design, str):
+        raise SweepError(
+            f"design is a {type(design).__name__}; expected a text such as 'lhs:100', or a "
+            "DataFrame of points"
+        )
+    return appended_plan(plan, parse_design(design if n is None else f"{design}:{n}"), seed=seed)
+
+
+def _function_of(function: Callable[..., Any], plan: Plan) -> Model:
+    """Return a function as the model of a sweep, with the sizes that it has there."""
+    keys = {*plan.config, *(p.name for p in plan.parameters if p.input is None)}
+    keys |= {plan.seed_key} if plan.seed_key else set()
     try:
-        return owned, owned, owned.describe(next(iter(models)), config)
-    except BaseException:
-        owned.close()
-        raise
+        model = plain_function(function, {t.name: t for t in plan.info.inputs}, keys)
+    except TypeError as error:
+        raise SweepError(f"{error}; expected the model of the sweep, {plan.info.name!r}") from None
+    model.outputs = _outputs_in(plan)
+    return model
 
 
 def _with_costs(
     plan: Plan,
     rule: CostRule | None,
     cost: str | Sequence[float] | Array | None,
-    owned: Threads | None,
-    evaluator: CallEvaluator,
+    begin: Beginning,
 ) -> Plan:
     if plan.order != AUTO:
         return plan
@@ -413,32 +257,7 @@ def _with_costs(
         return with_costs(plan, rule)
     if cost is not None:
         return with_numbers(plan, cost)
-    if owned is None:
-        return with_asked_costs(plan, evaluator, BULK)
-    of_model = owned.cost_of(plan.info.name)
+    if begin.threads is None:
+        return with_asked_costs(plan, begin.evaluator, hints_of(plan))
+    of_model = begin.threads.cost_of(plan.info.name)
     return plan if of_model is None else with_model_costs(plan, of_model)
-
-
-def _point(plan: Plan, row: Row) -> Point:
-    outputs: dict[str, Array] = {}
-    gradients: dict[tuple[str, str], Array] = {}
-    start = 0
-    for column in plan.columns if row.values is not None else ():
-        assert row.values is not None
-        array = row.values[start : start + column.size]
-        start += column.size
-        output = plan.info.outputs[column.output]
-        if column.input is None:
-            outputs[output.name] = array.reshape(output.shape)
-        else:
-            pair = output.name, plan.info.inputs[column.input].name
-            gradients[pair] = array.reshape(column.shape)
-    return Point(
-        index=row.point,
-        parameters=plan.values_of(row.point),
-        outputs=outputs,
-        gradients=gradients,
-        status=PointStatus(row.status).name.lower(),
-        error=row.error,
-        run_time_s=row.t_run,
-    )

@@ -24,11 +24,3 @@ class SweepError(Exception):
 def resumed(path: Path) -> str:
     """Return what continues the sweep in `path`, for a message."""
     return worded(f"--resume {path}", "the same farm.sweep call")
-
-
-class SweepBusy(SweepError):
-    """Another process is writing this sweep."""
-
-
-class LockLost(SweepError):
-    """Another process took over the sweep because this one appeared to be dead."""

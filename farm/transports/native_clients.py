@@ -7,15 +7,14 @@ import logging
 import math
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from farm.call import RUN_S, Call, CancelCall, Hints, Operation, Result
-from farm.dispatcher.partition import Rows, check_answer
 from farm.errors import (
+    BEFORE_IT_RAN,
     INTERNAL_ERROR,
     Cancelled,
     FarmError,
@@ -27,13 +26,17 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.model import check_call
-from farm.scheduler.state import TaskId
-from farm.scheduler.view import View
 from farm.transports.agenda import STEPS_A_TURN, Agenda, Steps
 from farm.transports.begun import Begun
-from farm.transports.identity import client_in
+from farm.transports.native_client import (
+    ANSWERS_A_MESSAGE,
+    LEAST_ROWS,
+    NativeClient,
+    NativeRows,
+    Open,
+)
 from farm.wire import messages as wire
-from farm.wire.groups import CallGroup, groupable, row_results
+from farm.wire.groups import CallGroup
 from farm.wire.messages import Kind, Message, Outcome
 from farm.wire.questions import AskedQuestion, decode_question, encode_told
 from farm.wire.runs import A_PIECE
@@ -44,179 +47,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANSWERS_A_MESSAGE = 512
-"""Larger messages cost no less per answer, and delay other answers while they are written."""
-
 CANCEL_STEPS = 64
 """Number of calls accepted in the time in which `A_PIECE` are cancelled."""
 
 ROWS_A_STEP = 16
 """Calls of a group that are accepted in the time in which one call by itself is."""
 
-PATIENCE_PROBES = 3
-"""A client is given up after this many failed probes in a row, sent one second apart."""
-
 REFUSALS = (ModelNotFound, Overloaded, Unavailable)
 """Errors after which a client sends a call again, as one that has not begun."""
-
-ROWS_A_RUN = 128
-"""Most rows of a run: its overhead, too, takes time, and hardly more than these save (measured)."""
-
-LEAST_ROWS = 16
-"""Fewer calls than this in a group are started one by one."""
-
-Open: TypeAlias = "TaskId | NativeRows | CancelCall"
-"""A call of a client: a task, a row, or a wait until its model is known, which this cancels."""
-
-
-class NativeRows(Rows):
-    """The calls of a group: calls that run as the rows of one request, many to a task.
-
-    A map of a fast model sends hundreds of calls in a message that differ only in their numbers.
-    Each is a call of its own to the client, which may cancel it and gets one answer to it; but they
-    are scheduled, run, answered and counted in runs. Those that are open have this object in the
-    client's `calls`.
-    """
-
-    def __init__(self, group: CallGroup, client: _NativeClient, view: View) -> None:
-        self._ids = group.ids
-        self._call = group.call
-        self.config = group.call.config
-        self._client = client
-        self._view = view
-        self.row_bytes = sum([array[:1].nbytes for array in group.call.inputs])
-        self.has_gaps = False  # some were cancelled
-
-    def start(self, dispatcher: Dispatcher, hints: Hints) -> None:
-        """Start the calls. Raises FarmError if the first ones cannot be accepted."""
-        call = self._call
-        self._task = dispatcher.start_rows(self, call.model, call.operation, hints)
-
-    def cancelled(self, dispatcher: Dispatcher) -> None:
-        """Cancel the parts of which no call is open any more, after some calls were cancelled."""
-        self.has_gaps = True
-        dispatcher.drop_rows(self._task)
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def most_open(self) -> int:
-        """Return the number of all rows: they may be open together."""
-        return len(self._ids)
-
-    def part(self, first: int, most: int) -> Call:
-        """Return a call of views of the rows. Raises Cancelled for a row that was cancelled."""
-        call = self._call
-        most = max(1, min(most, ROWS_A_RUN, self._view.rows_in(call, RUN_S)))
-        end = min(first + most, len(self._ids))
-        if self.has_gaps:
-            open_rows = self._are_open(first, end)
-            if not open_rows[0]:
-                raise Cancelled("the call was cancelled before it ran")
-            if False in open_rows:
-                end = first + open_rows.index(False)
-        inputs = tuple([array[first:end] for array in call.inputs])
-        return Call(call.model, call.operation, inputs, call.config, rows=end - first)
-
-    def done(self, first: int, end: int, result: Result) -> None:
-        """Answer the calls of these rows that are open. Raises InvalidOutput."""
-        count = end - first
-        check_answer(result, count)
-        ids = self._ids[first:end]
-        if not self.has_gaps:
-            self._client.run_done(ids, result)
-            return
-        are_open = self._are_open(first, end)
-        for call_id, is_open, one in zip(ids, are_open, row_results(result, count), strict=True):
-            if is_open:
-                self._client.call_done(call_id, one)
-
-    def failed(self, first: int, end: int, error: FarmError) -> bool:
-        """Answer these calls with the error; the others go on."""
-        for call_id, is_open in zip(self._ids[first:end], self._are_open(first, end), strict=True):
-            if is_open:
-                self._client.call_done(call_id, error)
-        return True
-
-    def finished(self) -> None:
-        """Do nothing: each call has its own answer."""
-
-    def is_wanted(self, first: int, end: int) -> bool:
-        """Whether one of these calls is open."""
-        return True in self._are_open(first, end)
-
-    def _are_open(self, first: int, end: int) -> list[bool]:
-        calls = self._client.calls
-        return [calls.get(call_id) is self for call_id in self._ids[first:end]]
-
-
-class _NativeClient:
-    """The unanswered calls of one client, and answers about to be sent.
-
-    groups: answers to many calls each, with a row for each. answered: the clients that have answers
-    to send.
-    """
-
-    def __init__(
-        self, line: PeerLine, acquaintance: int, begun: Begun, answered: list[_NativeClient]
-    ) -> None:
-        self.line = line
-        self.key = line.name.hex()
-        self.begun = begun.of(self.key)
-        # A client that was given up and returns gets another number: its calls were cancelled.
-        self.acquaintance = acquaintance
-        self.name = client_in(line.name)
-        self.calls: dict[int, Open] = {}
-        self.answers: list[tuple[int, Outcome]] = []
-        self.groups: deque[tuple[list[int], Result]] = deque()
-        self.answered = answered
-        self.missed = 0
-
-    def dialed_again(self, line: PeerLine) -> None:
-        """Answer on another line from now on."""
-        self.line = line
-
-    def is_gone(self, *, reached: bool, patient: bool) -> bool:
-        """Note a probe; return whether the client is given up. patient: it may be away for now."""
-        self.missed = 0 if reached else self.missed + (not patient)
-        return self.missed >= PATIENCE_PROBES
-
-    def call_done(self, call_id: int, outcome: Outcome) -> None:
-        """Receive the outcome of a call."""
-        self.calls.pop(call_id, None)
-        if not (self.answers or self.groups):
-            self.answered.append(self)
-        self.answers.append((call_id, outcome))
-
-    def run_done(self, ids: list[int], result: Result) -> None:
-        """Receive the result of these calls, which has a row for each."""
-        if len(ids) < LEAST_ROWS or not groupable(result):
-            for call_id, one in zip(ids, row_results(result, len(ids)), strict=True):
-                self.call_done(call_id, one)
-            return
-        for call_id in ids:
-            self.calls.pop(call_id, None)
-        if not (self.answers or self.groups):
-            self.answered.append(self)
-        self.groups.append((ids, result))
-
-    def send_some(self, traffic: dict[str, int]) -> bool:
-        """Send a message of answers; keep them if the client is briefly disconnected."""
-        some = self.answers[:ANSWERS_A_MESSAGE]
-        groups: list[tuple[list[int], Result]] = []
-        room = ANSWERS_A_MESSAGE - len(some) if self.groups else 0
-        for group in self.groups:
-            room -= len(group[0])
-            if room < 0 and (some or groups):
-                break
-            groups.append(group)
-        if not (some or groups) or not self.line.send(frames := wire.encode_answers(some, groups)):
-            return False
-        traffic["sent"] += sum(map(len, frames))
-        del self.answers[:ANSWERS_A_MESSAGE]
-        for _ in groups:
-            self.groups.popleft()
-        return True
 
 
 PROBE = wire.encode(Kind.PROBE)
@@ -230,8 +68,8 @@ class NativeClients:
         self._models = dispatcher.models()
         self._traffic = traffic
         self._agenda = agenda
-        self._clients: dict[bytes, _NativeClient] = {}
-        self.put_off: list[_NativeClient] = []
+        self._clients: dict[bytes, NativeClient] = {}
+        self.put_off: list[NativeClient] = []
         self._questions: set[asyncio.Task[None]] = set()
         self._begun = Begun()
         dispatcher.turns.at_the_end(self)
@@ -242,7 +80,7 @@ class NativeClients:
         if client is None:
             # No number twice, not even after a restart: clients resend calls of the previous farm.
             number = secrets.randbits(48)
-            client = _NativeClient(line, number, self._begun, self.put_off)
+            client = NativeClient(line, number, self._begun, self.put_off)
             self._clients[line.name] = client
             line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         if client.line is not line:
@@ -251,6 +89,8 @@ class NativeClients:
             return self._calls(client, message)
         if message.kind is Kind.CANCEL:
             return self._cancel(client, message)
+        if message.kind is Kind.CANCEL_WAITING:
+            return self._cancel_waiting(client, message)
         if message.kind is Kind.ASK:
             return self._tell(client, message)
         if message.kind is Kind.LEAVE:
@@ -263,7 +103,7 @@ class NativeClients:
         line.send(wire.encode(Kind.WELCOME, client.acquaintance))
         return None
 
-    def _calls(self, client: _NativeClient, message: Message) -> Steps | None:
+    def _calls(self, client: NativeClient, message: Message) -> Steps | None:
         """Start calls: a single one at once."""
         said, calls = wire.decode_some_calls(message, client.name)
         hints = said or Hints(client.name, patient=True)
@@ -276,7 +116,7 @@ class NativeClients:
         return None
 
     def _some_calls(
-        self, client: _NativeClient, calls: Iterable[wire.SomeTasks], hints: Hints, again: bool
+        self, client: NativeClient, calls: Iterable[wire.SomeTasks], hints: Hints, again: bool
     ) -> Steps:
         answered = set[int]()
         if again:  # after a lost connection: a call may be running or answered
@@ -293,7 +133,7 @@ class NativeClients:
         if again:
             self.put_off.append(client)
 
-    def _start_rows(self, client: _NativeClient, group: CallGroup, hints: Hints) -> bool:
+    def _start_rows(self, client: NativeClient, group: CallGroup, hints: Hints) -> bool:
         """Start calls in runs, if these are short; False: each has to be started by itself.
 
         Calls of which each is a caller by itself are not rows. The error of a call that cannot be
@@ -327,7 +167,7 @@ class NativeClients:
 
     def _start(
         self,
-        client: _NativeClient,
+        client: NativeClient,
         call_id: int,
         call: Call | InvalidRequest,
         hints: Hints,
@@ -360,7 +200,7 @@ class NativeClients:
                 done(error)
 
     def _hold(
-        self, client: _NativeClient, call_id: int, call: Call, hints: Hints, *, again: bool
+        self, client: NativeClient, call_id: int, call: Call, hints: Hints, *, again: bool
     ) -> CancelCall:
         """Start a call once the farm knows its model; return the function that cancels the wait."""
         since = time.monotonic()
@@ -378,7 +218,7 @@ class NativeClients:
         dispatcher, models = self._dispatcher, self._models
         return dispatcher.first_worker.when_known(go, lambda: call.model in models)
 
-    def _start_once(self, client: _NativeClient, call_id: int, call: Call, hints: Hints) -> None:
+    def _start_once(self, client: NativeClient, call_id: int, call: Call, hints: Hints) -> None:
         """Start a call that must not run twice. Raises WorkerLost if it may have begun before."""
 
         def lost(why: str) -> WorkerLost:
@@ -397,10 +237,22 @@ class NativeClients:
         if task < 0:  # it runs in parts
             self._dispatcher.beginning.pop(task)()
 
-    def _cancel(self, client: _NativeClient, message: Message) -> Steps:
+    def _cancel(self, client: NativeClient, message: Message) -> Steps:
         for some in wire.decode_some_ids(message):
             found = [client.calls.pop(call_id, None) for call_id in some]
             self._cancel_all([task for task in found if task is not None])
+            yield CANCEL_STEPS
+
+    def _cancel_waiting(self, client: NativeClient, message: Message) -> Steps:
+        error = Cancelled(BEFORE_IT_RAN)
+        for some in wire.decode_some_ids(message):
+            for task, call_id in {client.calls.get(each): each for each in some}.items():
+                if callable(task):
+                    task()
+                    client.call_done(call_id, error)
+                elif task is not None:
+                    call = task if isinstance(task, int) else task.task
+                    self._dispatcher.stages.cancel_if_waiting(call, error)
             yield CANCEL_STEPS
 
     def _cancel_all(self, cancelled: Sequence[Open]) -> None:
@@ -422,11 +274,11 @@ class NativeClients:
             if client.send_some(self._traffic) and (client.answers or client.groups):
                 self._agenda.add((b"answers", client.line.name), self._all_sent(client))
 
-    def _all_sent(self, client: _NativeClient) -> Steps:
+    def _all_sent(self, client: NativeClient) -> Steps:
         while client.send_some(self._traffic):
             yield ANSWERS_A_MESSAGE // 4
 
-    def _tell(self, client: _NativeClient, message: Message) -> Steps:
+    def _tell(self, client: NativeClient, message: Message) -> Steps:
         """Answer one question per turn: describing the whole farm may take milliseconds.
 
         Native clients are the owner's: they have read the keys in `farm.json`.
@@ -443,7 +295,7 @@ class NativeClients:
             task.add_done_callback(self._questions.discard)
         yield STEPS_A_TURN
 
-    async def _answer(self, client: _NativeClient, asked: AskedQuestion) -> None:
+    async def _answer(self, client: NativeClient, asked: AskedQuestion) -> None:
         line = client.line
         try:
             told = await self._dispatcher.questions.ask(
@@ -480,7 +332,7 @@ class NativeClients:
             self._agenda.drop(line.name)
             self._agenda.add(line.name, self._gone(client))
 
-    def _gone(self, client: _NativeClient, *, for_good: bool = False) -> Steps:
+    def _gone(self, client: NativeClient, *, for_good: bool = False) -> Steps:
         if self._clients.pop(client.line.name, None) is client:
             self._begun.left(client.key, for_good=for_good)
         calls = list(client.calls.values())

@@ -68,25 +68,21 @@ class ArrayWriter:
 
     def put_column(self, arrays: Sequence[Array]) -> list[Any]:
         """Add several arrays of one form (see `form_of`), one after the other."""
-        at = self.length
         first = arrays[0]
-        nbytes = len(arrays) * first.nbytes
-        self.inline.extend([array.tobytes() for array in arrays])
-        if nbytes % 8:
-            self.inline.append(bytes(-nbytes % 8))
-            nbytes += -nbytes % 8
-        self.length = at + nbytes
-        return [first.dtype.str, first.shape, at]
+        return self._put_equal(first.dtype.str, first.shape, [a.tobytes() for a in arrays])
 
     def put_rows(self, array: Array) -> list[Any]:
         """Add the rows of an array, each of the form of one in a column (see `form_of`)."""
-        at, nbytes = self.length, array.nbytes
-        self.inline.append(array.tobytes())
+        return self._put_equal(array.dtype.str, array.shape[1:], [array.tobytes()])
+
+    def _put_equal(self, dtype: str, shape: tuple[int, ...], data: list[bytes]) -> list[Any]:
+        at, nbytes = self.length, sum(map(len, data))
+        self.inline += data
         if nbytes % 8:
             self.inline.append(bytes(-nbytes % 8))
             nbytes += -nbytes % 8
         self.length = at + nbytes
-        return [array.dtype.str, array.shape[1:], at]
+        return [dtype, shape, at]
 
 
 def array_at(frames: Sequence[Buffer], inline_at: int, where: Any) -> Array:

@@ -85,6 +85,7 @@ class Kind(IntEnum):
     END_STREAM = 20  # D to W: answers to these are no longer needed
     RESTART = 21  # D to S: kill these workers of yours and start others
     END_SEQUENCES = 22  # D to W: forget the states of these sequences
+    CANCEL_WAITING = 23  # C to D: cancel those of these that no worker has, and answer them
 
 
 @immutable

@@ -23,11 +23,6 @@ class Used(NamedTuple):
     processor: float | None = None
 
 
-def encode_usage(used: Used) -> dict[str, float | None]:
-    """Return the JSON data of a PROBE that reports this."""
-    return used._asdict()
-
-
 def decode_usage(data: Any) -> Used:
     """Return the report in a PROBE; keys of later versions are ignored. Raises InvalidRequest."""
     if not isinstance(data, dict):

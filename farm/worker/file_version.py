@@ -110,24 +110,7 @@ def _packages(source: bytes, folder: Path) -> Iterator[bytes]:
     Raises ValueError, with the reason, if the file may run code from elsewhere.
     """
     tree = ast.parse(source)
-    imported: dict[str, str] = {}  # packages by the names that the file gives to their modules
-    modules = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                modules.add(alias.name)
-                package = alias.name.partition(".")[0]
-                imported[alias.asname or package] = package
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                raise ValueError(f"line {node.lineno} imports a neighbour of the file")
-            module = node.module or ""
-            package = module.partition(".")[0]
-            modules.add(module)
-            for alias in node.names:
-                _check_name(package, alias.name, node.lineno)
-                modules.add(f"{module}.{alias.name}")
-                imported[alias.asname or alias.name] = package
+    modules, imported = _imports(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             package = imported.get(_first_name(node), "")
@@ -145,6 +128,32 @@ def _packages(source: bytes, folder: Path) -> Iterator[bytes]:
         if name in REACHES_OUT:
             raise ValueError(f"it imports {name}, by which it may use other servers")
         yield f"{name} {_version(name, folder)}".encode()
+
+
+def _imports(tree: ast.AST) -> tuple[set[str], dict[str, str]]:
+    """Return the imported modules, and packages by the names that the file gives to their modules.
+
+    Raises ValueError if it imports a neighbour.
+    """
+    imported: dict[str, str] = {}
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                modules.add(alias.name)
+                package = alias.name.partition(".")[0]
+                imported[alias.asname or package] = package
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise ValueError(f"line {node.lineno} imports a neighbour of the file")
+            module = node.module or ""
+            package = module.partition(".")[0]
+            modules.add(module)
+            for alias in node.names:
+                _check_name(package, alias.name, node.lineno)
+                modules.add(f"{module}.{alias.name}")
+                imported[alias.asname or alias.name] = package
+    return modules, imported
 
 
 def _first_name(node: ast.Attribute) -> str:

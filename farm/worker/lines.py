@@ -16,6 +16,7 @@ import numpy as np
 from farm.call import BYTES, Array, Operation, TensorInfo
 from farm.declared import Tensors
 from farm.errors import InvalidOutput
+from farm.functions import DifferentiableModel, vectors_of
 from farm.model import Config, Inputs, Model, info_of
 from farm.worker.line_program import LineProgram
 
@@ -36,7 +37,7 @@ FACTS = ("description", "max_batch", "repeatable", "keeps_point", "copies", "ver
 """Attributes of a model that the program may set, besides tensors and operations."""
 
 
-class LinesModel(Model):
+class LinesModel(DifferentiableModel):
     """A model that is a program of the line protocol; each object starts one and keeps it.
 
     command: the program and its arguments, as one line that is split as a shell would, or as a
@@ -98,49 +99,29 @@ class LinesModel(Model):
             request["rows"] = len(inputs[0])
         return self._outputs(self._ask("evaluate", request | {"config": config}))
 
-    def gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Any:
-        """Return J^T sens, by the program."""
-        wrt = {"out_wrt": out_wrt, "in_wrt": in_wrt, "sens": _numbers(sens)}
-        return self._value("gradient", wrt, inputs, config)
-
-    def apply_jacobian(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
-    ) -> Any:
-        """Return J vec, by the program."""
-        wrt = {"out_wrt": out_wrt, "in_wrt": in_wrt, "vec": _numbers(vec)}
-        return self._value("apply_jacobian", wrt, inputs, config)
-
-    def apply_hessian(
+    def differentiate(
         self,
-        out_wrt: int,
-        in_wrt1: int,
-        in_wrt2: int,
+        operation: Operation,
+        wrt: tuple[int, ...],
         inputs: Inputs,
-        sens: Array,
-        vec: Array,
+        vectors: Sequence[Array],
         config: Config,
     ) -> Any:
-        """Return the Hessian's action, by the program."""
-        wrt: dict[str, Any] = {"out_wrt": out_wrt, "in_wrt1": in_wrt1, "in_wrt2": in_wrt2}
-        wrt |= {"sens": _numbers(sens), "vec": _numbers(vec)}
-        return self._value("apply_hessian", wrt, inputs, config)
-
-    def value_and_gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Any:
-        """Return the outputs and J^T sens, by the program."""
-        wrt = {"out_wrt": out_wrt, "in_wrt": in_wrt, "sens": _numbers(sens)}
-        reply = self._asked_at("value_and_gradient", wrt, inputs, config)
-        return self._outputs(reply), _array(reply.get("value"))
+        """Return a derivative, by the program."""
+        hessian = operation is Operation.APPLY_HESSIAN
+        names = ("out_wrt", "in_wrt1", "in_wrt2") if hessian else ("out_wrt", "in_wrt")
+        request: dict[str, Any] = dict(zip(names, wrt, strict=True))
+        keys = vectors_of(operation, "sens", "vec")
+        request |= zip(keys, map(_numbers, vectors), strict=True)
+        reply = self._asked_at(operation.value, request, inputs, config)
+        value = _array(reply.get("value"))
+        if operation is Operation.VALUE_AND_GRADIENT:
+            return self._outputs(reply), value
+        return value
 
     def cost(self, inputs: Inputs, config: Config) -> Any:
         """Return the expected run time, by the program."""
-        return self._value("cost", {}, inputs, config)
-
-    def _value(self, op: str, wrt: Mapping[str, Any], inputs: Inputs, config: Config) -> Any:
-        return _array(self._asked_at(op, wrt, inputs, config).get("value"))
+        return _array(self._asked_at("cost", {}, inputs, config).get("value"))
 
     def _asked_at(self, op: str, wrt: Mapping[str, Any], inputs: Inputs, config: Config) -> Any:
         return self._ask(op, {**wrt, "inputs": _lists(inputs), "config": config})
@@ -242,12 +223,9 @@ def _numbers(array: Array) -> list[Any]:
     """Return an array as a flat list in which every number can be written as JSON."""
     flat: list[Any] = array.ravel().tolist()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return [x if np.isfinite(x) else _text(x) for x in flat]
+        words = {np.inf: "Infinity", -np.inf: "-Infinity"}
+        return [x if np.isfinite(x) else words.get(x, "NaN") for x in flat]
     return flat
-
-
-def _text(x: float) -> str:
-    return "NaN" if x != x else ("Infinity" if x > 0 else "-Infinity")
 
 
 def _array(value: Any) -> Any:

@@ -17,6 +17,7 @@ from farm.call import (
     EMPTY_CONFIG,
     Array,
     Call,
+    Derivative,
     ModelInfo,
     Operation,
     Result,
@@ -25,6 +26,7 @@ from farm.call import (
     numpy_dtype,
 )
 from farm.errors import InvalidInput, InvalidOutput
+from farm.functions import vectors_of
 from farm.model import (
     Config,
     Inputs,
@@ -142,25 +144,9 @@ def derivative(model: Model, info: ModelInfo, call: Call) -> Result:
     """Differentiate a model at a point; the result is flat."""
     wrt = call.derivative
     assert wrt is not None  # guaranteed by check_call
-    inputs = inputs_for(call, info)
-    config = config_of(call)
-    of_output, by_input = info.outputs[wrt.out_wrt], info.inputs[wrt.in_wrt]
-    arguments: tuple[Any, ...]
-    if call.operation is Operation.GRADIENT:
-        like = by_input
-        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.sens, of_output.shape)
-    elif call.operation is Operation.APPLY_JACOBIAN:
-        like = of_output
-        arguments = wrt.out_wrt, wrt.in_wrt, inputs, _vector(wrt.vec, by_input.shape)
-    else:
-        like = by_input
-        sens = _vector(wrt.sens, of_output.shape)
-        vec = _vector(wrt.vec, info.inputs[wrt.in_wrt2].shape)
-        arguments = wrt.out_wrt, wrt.in_wrt, wrt.in_wrt2, inputs, sens, vec
-    function = getattr(model, call.operation.value)
-    start = perf_counter()
-    value = function(*arguments, config)
-    run_time = perf_counter() - start
+    value, run_time = _differentiated(model, info, call, wrt)
+    by_output = call.operation is Operation.APPLY_JACOBIAN
+    like = info.outputs[wrt.out_wrt] if by_output else info.inputs[wrt.in_wrt]
     what = f"{call.operation} of model {info.name!r}"
     array = checked_array(value, like.shape, "float64", what)
     return Result((array.reshape(-1).copy(),), run_time)
@@ -180,13 +166,7 @@ def value_and_gradient(model: Model, info: ModelInfo, call: Call) -> Result:
         return joined(value, derivative(model, info, gradient))
     wrt = call.derivative
     assert wrt is not None  # guaranteed by check_call
-    inputs = inputs_for(call, info)
-    sens = _vector(wrt.sens, info.outputs[wrt.out_wrt].shape)
-    config = config_of(call)
-    function = getattr(model, call.operation.value)
-    start = perf_counter()
-    pair = function(wrt.out_wrt, wrt.in_wrt, inputs, sens, config)
-    run_time = perf_counter() - start
+    pair, run_time = _differentiated(model, info, call, wrt)
     what = f"{call.operation} of model {info.name!r}"
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         size = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
@@ -198,8 +178,22 @@ def value_and_gradient(model: Model, info: ModelInfo, call: Call) -> Result:
     return Result((*outputs, array.reshape(-1).copy()), run_time)
 
 
-def _vector(vector: Array | None, shape: tuple[int, ...]) -> Array:
-    return np.array(vector, dtype=np.float64).reshape(shape)
+def _differentiated(
+    model: Model, info: ModelInfo, call: Call, wrt: Derivative
+) -> tuple[Any, float]:
+    """Return what the model's method for a derivative returns, and its run time."""
+    operation = call.operation
+    positions = [wrt.out_wrt, wrt.in_wrt]
+    if operation is Operation.APPLY_HESSIAN:
+        positions.append(wrt.in_wrt2)
+    sens, vec = (wrt.sens, info.outputs[wrt.out_wrt]), (wrt.vec, info.inputs[positions[-1]])
+    given = vectors_of(operation, sens, vec)
+    vectors = [np.array(vector, np.float64).reshape(like.shape) for vector, like in given]
+    inputs, config = inputs_for(call, info), config_of(call)
+    function = getattr(model, operation.value)
+    start = perf_counter()
+    value = function(*positions, inputs, *vectors, config)
+    return value, perf_counter() - start
 
 
 def costs(model: Model, info: ModelInfo, call: Call) -> Result:

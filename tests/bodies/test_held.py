@@ -68,7 +68,7 @@ def test_what_is_there_already_is_counted_whether_it_fits_or_not() -> None:
     assert held.used == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_everybody_gets_room_in_the_end(seed: int) -> None:
     """For any use of shares by clients, the limit holds and shares are granted in order."""

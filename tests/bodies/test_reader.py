@@ -25,7 +25,7 @@ def reader() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket, int]]:
     """A reader, our end of its socket, and the end of its lifeline that we hold."""
     ours, its = socket.socketpair()
     read_end, write_end = os.pipe()
-    words = [str(word) for word in (read_end, its.fileno(), MEMORY)]
+    words = ["--lifeline", str(read_end), "--line", str(its.fileno()), str(MEMORY)]
     process = subprocess.Popen(
         [sys.executable, "-m", "farm.bodies.reader", *words],
         pass_fds=(read_end, its.fileno()),

@@ -23,7 +23,8 @@ from farm.bodies.unpacking import Refused
 from farm.call import Hints, ModelInfo, TensorInfo
 from farm.errors import InvalidInput, InvalidRequest, Unavailable
 from farm.protocols.umbridge.codec import decode_request
-from tests.server import reader_jobs
+from tests.bodies import reader_jobs
+from tests.support.ended import has_ended
 from tests.support.time_limits import scaled
 
 INFO = ModelInfo("echo", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),))
@@ -70,14 +71,6 @@ async def asked_once(function: Callable[..., Any], *arguments: Any, **options: A
         return await asked(pool, function, *arguments)
 
 
-def has_ended(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
 async def until(condition: Callable[[], object]) -> None:
     limit = time.monotonic() + WAIT_S
     while not condition():
@@ -95,53 +88,49 @@ def end(path: str) -> None:
     Path(path).touch()
 
 
-def test_a_body_is_read_elsewhere_and_its_arrays_are_mapped() -> None:
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_body_is_read_elsewhere_and_its_arrays_are_mapped(in_memory: bool) -> None:
     numbers = np.random.default_rng(0).normal(size=50_000)
-    body = held(b'{"name":"echo","input":[%b]}' % str(numbers.tolist()).encode())
+    text = b'{"name":"echo","input":[%b]}' % str(numbers.tolist()).encode()
+    body = held(text, in_memory=in_memory)
     call = asyncio.run(asked_once(decode_request, "/Evaluate", body, MODELS))
     assert call.model == "echo"
     assert np.array_equal(call.inputs[0], numbers)
     assert not call.inputs[0].flags.owndata
 
 
-def test_a_body_in_memory_is_read_elsewhere_too() -> None:
-    numbers = np.random.default_rng(0).normal(size=1000)
-    body = held(b'{"name":"echo","input":[%b]}' % str(numbers.tolist()).encode(), in_memory=True)
-    call = asyncio.run(asked_once(decode_request, "/Evaluate", body, MODELS))
-    assert np.array_equal(call.inputs[0], numbers)
-
-
-def test_jobs_run_in_another_process_that_is_kept() -> None:
+def test_a_process_is_kept_and_replaced_when_it_was_killed() -> None:
     async def main() -> None:
         async with readers(most=2) as pool:
             assert pool.pids == []  # started when first needed
             first = await asked(pool, reader_jobs.pid_of, held(b""))
             assert first == await asked(pool, reader_jobs.pid_of, held(b""))
             assert pool.pids == [first] != [os.getpid()]
+            os.kill(first, signal.SIGKILL)
+            assert await asked(pool, reader_jobs.pid_of, held(b"")) != first
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("without_memfd", [False, True])
-def test_it_works_without_memfd(monkeypatch: pytest.MonkeyPatch, without_memfd: bool) -> None:
-    if without_memfd:
-        monkeypatch.delattr(os, "memfd_create")
+def test_it_works_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
     assert asyncio.run(asked_once(reader_jobs.length_of, held(bytes(300_000)))) == 300_000
 
 
-def test_what_codecs_raise_is_what_done_gets() -> None:
-    error = asyncio.run(asked_once(decode_request, "/Evaluate", held(b"{]"), MODELS))
-    assert type(error) is InvalidRequest
-    with pytest.raises(InvalidRequest) as here:
-        decode_request("/Evaluate", b"{]", MODELS)
-    assert error.message == here.value.message
+def test_what_a_function_raises_is_what_done_gets() -> None:
+    async def main() -> None:
+        async with readers() as pool:
+            error = await asked(pool, decode_request, "/Evaluate", held(b"{]"), MODELS)
+            assert type(error) is InvalidRequest
+            with pytest.raises(InvalidRequest) as here:
+                decode_request("/Evaluate", b"{]", MODELS)
+            assert error.message == here.value.message
+            mistake = await asked(pool, reader_jobs.breaks, held(b""))
+            assert type(mistake) is Mistake
+            assert "ZeroDivisionError: a fault of farm's" in str(mistake)
+            assert type(await asked(pool, reader_jobs.unknown, held(b""))) is Mistake
 
-
-def test_a_mistake_of_farms_keeps_its_traceback() -> None:
-    error = asyncio.run(asked_once(reader_jobs.breaks, held(b"")))
-    assert type(error) is Mistake
-    assert "ZeroDivisionError: a fault of farm's" in str(error)
-    assert type(asyncio.run(asked_once(reader_jobs.unknown, held(b"")))) is Mistake
+    asyncio.run(main())
 
 
 def swelling(packed: int, size: int) -> bytes:
@@ -149,19 +138,20 @@ def swelling(packed: int, size: int) -> bytes:
     return zlib.compress(os.urandom(packed) + bytes(size - packed))
 
 
-def test_a_compressed_body_is_unpacked_there() -> None:
-    packed = held(swelling(1 << 20, 20 << 20), b"deflate")
-    assert asyncio.run(asked_once(reader_jobs.length_of, packed)) == 20 << 20
+def test_a_compressed_body_is_unpacked_there_or_refused_as_it_is_here() -> None:
+    async def main() -> None:
+        async with readers() as pool:
+            packed = held(swelling(1 << 20, 20 << 20), b"deflate")
+            assert await asked(pool, reader_jobs.length_of, packed) == 20 << 20
+            for data in (zlib.compress(bytes(20 << 20)), b"no zlib"):
+                there, here = [
+                    await asked(each, reader_jobs.length_of, held(data, b"deflate", 10 << 20))
+                    for each in (pool, ReadsHere())
+                ]
+                assert type(there) is Refused
+                assert vars(there) == vars(here)
 
-
-@pytest.mark.parametrize("data", [zlib.compress(bytes(20 << 20)), b"no zlib"])
-def test_what_cannot_be_unpacked_is_refused_as_it_is_here(data: bytes) -> None:
-    async def here() -> Any:
-        return await asked(ReadsHere(), reader_jobs.length_of, held(data, b"deflate", 10 << 20))
-
-    error = asyncio.run(asked_once(reader_jobs.length_of, held(data, b"deflate", 10 << 20)))
-    assert type(error) is Refused
-    assert vars(error) == vars(asyncio.run(here()))
+    asyncio.run(main())
 
 
 @pytest.mark.slow
@@ -197,16 +187,6 @@ def test_a_job_that_kills_its_reader_is_tried_twice_and_others_go_on() -> None:
 def test_a_job_whose_reader_is_killed_is_done_by_another(tmp_path: Path) -> None:
     outcome = asyncio.run(asked_once(reader_jobs.dies_once, str(tmp_path / "died"), held(b"")))
     assert outcome == "done"
-
-
-def test_an_idle_reader_that_was_killed_is_replaced() -> None:
-    async def main() -> None:
-        async with readers() as pool:
-            first = await asked(pool, reader_jobs.pid_of, held(b""))
-            os.kill(first, signal.SIGKILL)
-            assert await asked(pool, reader_jobs.pid_of, held(b"")) != first
-
-    asyncio.run(main())
 
 
 def test_a_job_that_takes_too_long_is_ended_and_not_tried_again() -> None:
@@ -262,10 +242,11 @@ def test_clients_take_turns_and_none_has_all_readers(tmp_path: Path) -> None:
 def test_names_take_turns_but_all_of_one_end_share_its_readers(tmp_path: Path) -> None:
     async def main() -> None:
         async with readers(most=2) as pool:
+            jobs: list[asyncio.Future[Any]] = []
 
             def ask(name: str, job: str, client: str = "uid 1") -> str:
                 path = str(tmp_path / job)
-                asked(pool, reader_jobs.waits_for, path, client=client, name=name)
+                jobs.append(asked(pool, reader_jobs.waits_for, path, client=client, name=name))
                 return path
 
             first = ask("a", "a0")
@@ -280,6 +261,7 @@ def test_names_take_turns_but_all_of_one_end_share_its_readers(tmp_path: Path) -
             assert not begun(second)()
             for path in (stranger, other, second, *hidden):
                 end(path)
+            await asyncio.gather(*jobs)
 
     asyncio.run(main())
 
@@ -330,7 +312,7 @@ OWNER = """
 import asyncio, time
 from farm.bodies.readers import Readers
 from farm.call import Hints
-from tests.server import reader_jobs
+from tests.bodies import reader_jobs
 
 async def main():
     pool = Readers(most=2)

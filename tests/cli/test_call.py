@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
+import numpy as np
 import pytest
 
+import farm
 from farm.cli import run
-from tests.support.dispatcher_farm import BEAM, Served, serving
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("call")
-    (folder / "beam.py").write_text(BEAM)
-    with serving(folder, "beam.py") as farm:
-        yield farm
+from farm.cli.call import only_model
+from tests.support.dispatcher_farm import BEAM, Served
 
 
 @pytest.fixture(params=["native", "http"])
-def target(request: pytest.FixtureRequest, served: Served) -> str:
-    return str(served.folder) if request.param == "native" else served.connection.url
+def target(request: pytest.FixtureRequest, beam_farm: Served) -> str:
+    return str(beam_farm.folder) if request.param == "native" else beam_farm.connection.url
 
 
 def call(capsys: pytest.CaptureFixture[str], target: str, *arguments: str) -> tuple[int, str, str]:
@@ -122,12 +118,12 @@ def test_each_kind_of_failure_is_one_line_and_has_a_status(
 
 
 def test_a_model_that_raises_is_named_with_its_file_and_line(
-    capsys: pytest.CaptureFixture[str], served: Served
+    capsys: pytest.CaptureFixture[str], beam_farm: Served
 ) -> None:
-    words = ["--to", str(served.folder), "1,2,4", "8", "--config", '{"raise": "too hot"}']
+    words = ["--to", str(beam_farm.folder), "1,2,4", "8", "--config", '{"raise": "too hot"}']
     assert run(["call", *words]) == 4
     line = next(n for n, text in enumerate(BEAM.splitlines(), 1) if "raise ValueError" in text)
-    place = f"({served.folder.parent / 'beam.py'}:{line})"
+    place = f"({beam_farm.folder.parent / 'beam.py'}:{line})"
     errors = capsys.readouterr().err
     assert f"model 'beam' failed: ValueError: too hot {place}; for more: farm failures" in errors
 
@@ -143,34 +139,30 @@ def check_line(
     assert complaint in errors
 
 
-PLATE = """
-import numpy as np
-import farm
-
 class Plate(farm.Model):
     name = "plate"
     inputs = {"x": (2, 2), "t": 1}
     outputs = {"bent": (2, 3), "path": (-1, 2)}
 
-    def evaluate(self, inputs, config):
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any:
         return {"bent": np.arange(6.0).reshape(2, 3), "path": np.zeros((3, 2))}
 
-    def gradient(self, out_wrt, in_wrt, inputs, sens, config):
+    def gradient(self, *arguments: Any) -> Any:
         return np.arange(4.0).reshape(2, 2)
 
-    def apply_jacobian(self, out_wrt, in_wrt, inputs, vec, config):
+    def apply_jacobian(self, *arguments: Any) -> Any:
         return np.arange(6.0).reshape(2, 3)
-"""
 
 
 def test_json_keeps_the_shapes_of_outputs_and_derivatives(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "plate.py").write_text(PLATE)
-    with serving(tmp_path, "plate.py", "--workers", "1") as farm:
+    with farm.serve(Plate(), dir=tmp_path / "run"):
 
         def outputs(*words: str) -> object:
-            status, out, errors = call(capsys, str(farm.folder), "1,2,3,4", "5", *words, "--json")
+            status, out, errors = call(
+                capsys, str(tmp_path / "run"), "1,2,3,4", "5", *words, "--json"
+            )
             assert status == 0, errors
             return json.loads(out)["outputs"]
 
@@ -179,3 +171,13 @@ def test_json_keeps_the_shapes_of_outputs_and_derivatives(
         assert outputs("--apply-jacobian", "--vec", "1,1,1,1") == {
             "apply_jacobian": [[0, 1, 2], [3, 4, 5]]
         }
+
+
+def test_one_of_several_models_has_to_be_named() -> None:
+    class Two:
+        def expect_models(self) -> list[str]:
+            return ["a", "b"]
+
+    client: Any = Two()
+    with pytest.raises(click.UsageError, match="specify --model; the farm has: a, b"):
+        only_model(client)

@@ -31,12 +31,20 @@ def test_help_imports_no_command() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        *COMMANDS,
+        *(f"record {verb}" for verb in ("status", "export", "merge", "import")),
+        *(f"experiment {verb}" for verb in ("serve", "run", "status", "best", "plot", "export")),
+        *(f"sweep {verb}" for verb in ("run", "extend", "sensitivity")),
+    ],
+)
 def test_each_command_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help"]) == 0
+    assert run([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
     _, examples = out.split("Examples:\n")
-    assert examples.lstrip().startswith(f"farm {command}")
+    assert examples.lstrip().startswith(f"farm {command.split()[0]}")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

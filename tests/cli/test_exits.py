@@ -26,7 +26,7 @@ def square(x):
     return x**2
 """
 
-PAGE = Path(__file__).parents[2] / "docs" / "seeing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "seeing" / "terminal.md"
 
 
 def test_every_error_has_a_status_with_a_meaning() -> None:

@@ -21,10 +21,10 @@ from farm.cli import run
 from farm.experiment.ask.execute import execute
 from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Data, Generate, Generated
+from farm.experiment.space import Space
 from farm.experiment.state.journal import read_journal
 from farm.experiment.state.trials import TrialOutcome, record_of
+from farm.experiment.work import Data, Generate, Generated
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, serving
 from tests.support.experiment_clients import CONFIG, SETUP, request
@@ -249,9 +249,3 @@ def test_mistakes_are_one_line(
     assert (status, out) == (2, "")
     assert complaint in errors
     assert re.fullmatch(r"farm: error: .*\n", errors)
-
-
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--help"], ["serve", "--help"], ["status", "--help"], ["export", "--help"]):
-        assert run(["experiment", *words]) == 0
-        assert "Examples:" in capsys.readouterr().out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from farm.experiment.host import Experiments
 from farm.experiment.state.events import Finished, RunPhase, RunState
 from farm.experiment.state.journal import ExperimentJournal
 from farm.protocols.aepsych.codec import AepsychRequest
+from tests.cli.conftest import Command
 from tests.support.coroutines import LIMIT_S
 from tests.support.experiment_clients import CONFIG
 
@@ -52,31 +52,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def experiment(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
-    status = run(["experiment", *shlex.split(words)])
-    return status, *capsys.readouterr()
-
-
 def test_status_in_words(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     journal(folder / "experiments.db", 2)
     for where in ("experiments.db", "."):
-        status, out, _ = experiment(capsys, f"status {where}")
+        status, out, _ = experiment(f"status {where}")
         assert status == 0
         first, second = (line.split() for line in out.splitlines()[1:])
         assert first == ["0", "bending", "begin", "3", "2", "2", "0", "1", "open"]
         assert (second[0], second[2:]) == ("1", ["begin", "3", "0", "0", "0", "3", "open"])
 
 
-def test_status_in_json_while_a_server_runs(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+def test_status_in_json_while_a_server_runs(experiment: Command, folder: Path) -> None:
     async def look() -> tuple[int, str, str]:
         experiments = await made(folder / "e.db", 1)
         try:
-            return experiment(capsys, "status e.db --json")
+            return experiment("status e.db --json")
         finally:
             await experiments.stop()
 
@@ -86,12 +79,10 @@ def test_status_in_json_while_a_server_runs(
     assert (one["number"], one["name"], one["asked"], one["told"]) == (0, "bending", 3, 2)
 
 
-def test_a_loop_whose_process_is_gone_is_interrupted(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+def test_a_loop_whose_process_is_gone_is_interrupted(experiment: Command, folder: Path) -> None:
     def states() -> tuple[str, bool, str]:
-        words = experiment(capsys, "status e.db")[1].splitlines()[1].split()[-1]
-        (one,) = json.loads(experiment(capsys, "status e.db --json")[1])
+        words = experiment("status e.db")[1].splitlines()[1].split()[-1]
+        (one,) = json.loads(experiment("status e.db --json")[1])
         return words, one["interrupted"], one["run"]
 
     journal(folder / "e.db", 1)
@@ -107,18 +98,18 @@ def test_a_loop_whose_process_is_gone_is_interrupted(
     assert states() == ("ended", False, "ended")
 
 
-def test_status_of_an_empty_journal(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_status_of_an_empty_journal(experiment: Command, folder: Path) -> None:
     journal(folder / "e.db", 0)
-    assert experiment(capsys, "status e.db") == (0, "no experiment yet\n", "")
-    assert experiment(capsys, "status e.db --json") == (0, "[]\n", "")
+    assert experiment("status e.db") == (0, "no experiment yet\n", "")
+    assert experiment("status e.db --json") == (0, "[]\n", "")
 
 
-def test_a_journal_that_nobody_may_write(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_journal_that_nobody_may_write(experiment: Command, folder: Path) -> None:
     journal(folder / "e.db", 1)
     (folder / "e.db").chmod(0o444)
     folder.chmod(0o555)
     try:
-        status, out, _ = experiment(capsys, "status e.db")
+        status, out, _ = experiment("status e.db")
     finally:
         folder.chmod(0o755)
     assert status == 0
@@ -126,17 +117,17 @@ def test_a_journal_that_nobody_may_write(capsys: pytest.CaptureFixture[str], fol
     assert os.listdir(folder) == ["e.db"]
 
 
-def test_export(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_export(capsys: pytest.CaptureFixture[str], experiment: Command, folder: Path) -> None:
     journal(folder / "e.db", 2)
-    status, out, _ = experiment(capsys, "export e.db t.csv --id 0")
+    status, out, _ = experiment("export e.db t.csv --id 0")
     assert (status, out) == (0, "2 trials of experiment 0 in t.csv\n")
     lines = (folder / "t.csv").read_text().splitlines()
     assert lines[0].endswith(",x,y,outcome_1,strategy,filled_in,modelled,note")
     rows = [line.split(",")[-5:] for line in lines[1:]]
     assert [(row[0], row[-2:]) for row in rows] == [("0.0", ["1", "n0"]), ("1.0", ["1", "n1"])]
-    status, out, _ = experiment(capsys, "export . t.h5 --id 1")
+    status, out, _ = experiment("export . t.h5 --id 1")
     assert status == 2  # there is no experiments.db here
-    status, out, _ = experiment(capsys, "export e.db t.h5 --id 1")
+    status, out, _ = experiment("export e.db t.h5 --id 1")
     assert (status, out) == (0, "3 trials of experiment 1 in t.h5\n")
     assert run(["sweep", "export", "t.h5", "--csv", "-"]) == 0
     out = capsys.readouterr().out
@@ -160,7 +151,7 @@ def test_export(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(
-    capsys: pytest.CaptureFixture[str], folder: Path, words: str, complaint: str
+    experiment: Command, folder: Path, words: str, complaint: str
 ) -> None:
     journal(folder / "e.db", 2)
     (folder / "text").write_text("no journal, but a file of some length" * 200)
@@ -168,7 +159,7 @@ def test_mistakes_are_one_line(
     odd = ExperimentJournal(folder / "odd.db")
     odd.append([Finished(experiment=0, time=0.0, strategy=0)]).result(LIMIT_S)
     odd.close()
-    status, out, errors = experiment(capsys, words)
+    status, out, errors = experiment(words)
     assert (status, out) == (2, "")
     assert errors.startswith("farm: error: ")
     assert complaint in errors
@@ -177,30 +168,28 @@ def test_mistakes_are_one_line(
 
 
 @pytest.mark.slow
-def test_plot(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_plot(experiment: Command, folder: Path) -> None:
     journal(folder / "e.db", 1)
-    assert experiment(capsys, "plot e.db") == (0, "e.html\n", "")
+    assert experiment("plot e.db") == (0, "e.html\n", "")
     assert "<title>bending</title>" in Path("e.html").read_text()
-    assert experiment(capsys, "plot e.db -o r.html --outcome outcome_1")[1] == "r.html\n"
+    assert experiment("plot e.db -o r.html --outcome outcome_1")[1] == "r.html\n"
     assert Path("r.html").read_text().startswith("<!doctype html>")
 
 
 def test_plot_without_matplotlib_names_the_extra(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal(folder / "e.db", 1)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    status, out, err = experiment(capsys, "plot e.db")
+    status, out, err = experiment("plot e.db")
     assert (status, out) == (2, "")
     assert err == 'farm: error: matplotlib is needed: pip install "modelfarm[plot]"\n'
     assert not Path("e.html").exists()
 
 
 @pytest.mark.parametrize("verb", ["best", "plot"])
-def test_an_unknown_outcome_is_one_line(
-    capsys: pytest.CaptureFixture[str], folder: Path, verb: str
-) -> None:
+def test_an_unknown_outcome_is_one_line(experiment: Command, folder: Path, verb: str) -> None:
     journal(folder / "e.db", 1)
-    status, out, err = experiment(capsys, f"{verb} e.db --outcome z")
+    status, out, err = experiment(f"{verb} e.db --outcome z")
     assert (status, out) == (2, "")
     assert err == "farm: error: no outcome 'z'; expected one of outcome_1\n"

@@ -99,11 +99,6 @@ def test_an_unknown_reason_is_a_mistake(capsys: pytest.CaptureFixture[str], serv
     assert "no reason of failures has the id 'x'" in capsys.readouterr().err
 
 
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["failures", "--help"]) == 0
-    assert "farm failures 3f2a90c1" in capsys.readouterr().out
-
-
 def test_a_farm_without_failures_says_so() -> None:
     assert printed([], [], None) == "no call failed, no worker was lost\n"
     assert summary([], []) == ""

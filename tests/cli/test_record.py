@@ -111,9 +111,3 @@ def test_a_sweep_that_was_exported_is_imported_again(path: Path) -> None:
     file = RecordFile(path.with_name("b.record"), indexed=True)
     assert [file.find(key(k)) is not None for k in range(4)] == [True, True, True, False]
     file.close()
-
-
-@pytest.mark.slow
-def test_each_command_explains_itself(path: Path) -> None:
-    for command in ("status", "export", "merge", "import"):
-        assert "Examples:" in said(path, command, "--help")

@@ -55,6 +55,15 @@ def test_each_signal_stops_in_its_way(sent: list[signal.Signals], at_once: bool)
     signal.signal(signal.SIGHUP, hangup)
 
 
+def test_a_signal_does_not_look_at_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them may be broken, and importing it takes long."""
+    stop = Stop()
+    with stopped_by_signals(stop):
+        monkeypatch.setattr("farm.cli.signals.usable", lambda: pytest.fail("a handler looks"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.at_once
+
+
 @pytest.mark.parametrize("left_s", [3600, -1])
 def test_in_a_batch_job_sigterm_asks_and_the_end_of_the_job_is_at_once(
     left_s: int, monkeypatch: pytest.MonkeyPatch

@@ -6,14 +6,38 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+import requests
+from rich.console import Console, Group, RenderableType
 
+import farm
 from farm.cli import run
-from farm.cli.status import tables
-from tests.support.dispatcher_farm import BEAM, Served, serving
+from farm.cli.status import BAR, CLIENTS_SHOWN, bar, clients, lines, progress, tables
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import BEAM, LIMIT_S, Served, serving
+
+EMPTY: dict[str, Any] = {
+    "workers": [],
+    "queues": [],
+    "calls_per_s": 0.0,
+    "done": 0,
+    "failed": 0,
+    "up_s": 1.0,
+    "overhead_s": None,
+    "idle_gap_s": None,
+    "events": [],
+}
+
+
+def shown(width: int = 120, **state: Any) -> str:
+    """Return the tables of a farm's state on a console."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(tables({**EMPTY, **state}))
+    return console.export_text()
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +106,7 @@ def test_jobs_of_an_elastic_farm_are_shown_with_what_is_in_their_way() -> None:
         "jobs": jobs,
     }
     event = {"time": 0.0, "event": "refused", "worker": "small", "text": "error: [x] invalid"}
-    state = {**EMPTY, "cluster": cluster, "events": [event]}
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(tables(state))
-    out = console.export_text()
+    out = shown(cluster=cluster, events=[event])
     assert re.search(r"small +beam +7 +6 +1 +9 +4", out)
     assert re.search(r"small +pending +PENDING +Resources +1, 2, 3, 4 and 2 more", out)
     assert re.search(r"small +serving +RUNNING +n3 +11", out)
@@ -98,9 +119,7 @@ def test_each_worker_of_a_dask_cluster_is_shown() -> None:
     row = {"host": "n1", "threads": 4, "slots": 1, "in_flight": 1, "done": 7, "state": "open"}
     other = {**row, "name": "", "slots": 0, "state": "lacks resources"}
     rows = [{"address": "tcp://n1:1", "name": "gpu-0", **row}, {"address": "tcp://n1:2", **other}]
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(tables({**EMPTY, "events": [], "dask": rows}))
-    text = console.export_text()
+    text = shown(dask=rows)
     assert re.search(r"Dask worker +host +threads +slots +running +done +state", text)
     assert re.search(r"gpu-0 +n1 +4 +1 +1 +7 +open", text)
     assert re.search(r"tcp://n1:2 +n1 +4 +0 +1 +7 +lacks resources", text)
@@ -111,11 +130,9 @@ def test_models_are_shown_with_units_and_descriptions() -> None:
     field = {"name": "u", "shape": [-1, 2]}
     point = {"name": "point", "shape": []}
     beam = {"name": "beam", "inputs": [load, point], "outputs": [field], "left_out": 3}
-    console = Console(file=io.StringIO(), width=120)
-    console.print(tables({**EMPTY, "events": [], "descriptions": [beam]}))
-    shown = console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
-    assert "load [1] N (at the tip), point " in shown
-    assert "u [any x 2], and 3 more" in shown
+    text = shown(descriptions=[beam])
+    assert "load [1] N (at the tip), point " in text
+    assert "u [any x 2], and 3 more" in text
 
 
 def test_experiments_are_shown() -> None:
@@ -125,9 +142,7 @@ def test_experiments_are_shown() -> None:
         {**row, "run": "paused", "finished": False},
         {**row, "number": 1, "name": "", "run": None, "finished": True},
     ]
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(tables({**EMPTY, "experiments": rows, "events": []}))
-    out = console.export_text()
+    out = shown(experiments=rows)
     assert re.search(r"0 \[b\] +opt +12 +9 +1 +2 +paused", out)
     assert re.search(r"1 +opt +12 +9 +1 +2 +finished", out)
 
@@ -135,9 +150,7 @@ def test_experiments_are_shown() -> None:
 def test_calls_that_stand_out_tell_their_story() -> None:
     story = ["queued 3 s", "lost with [w1] after 12 s (signal 9)", "queued again 0.2 s"]
     call = {"model": "beam", "operation": "evaluate", "phase": "queued", "age_s": 15.2}
-    console = Console(width=140, record=True, file=io.StringIO())
-    console.print(tables({**EMPTY, "events": [], "calls": [{**call, "story": story}]}))
-    out = console.export_text()
+    out = shown(140, calls=[{**call, "story": story}])
     assert re.search(r"beam +evaluate +15.2 s +queued 3 s, lost with \[w1\] after 12 s", out)
     assert "queued again 0.2 s" in out
 
@@ -148,42 +161,25 @@ def test_chains_are_shown_the_latest_first_and_not_all() -> None:
     rows = [{"client": "", "chain": f"chain {i}", **counts, **times} for i in range(100)]
     rows[0] = {**rows[0], "client": "[me]", "chain": None, "last_answer_s": None}
     rows[1] = {**rows[1], "client": "x" * 99, "chain": ""}
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(tables({**EMPTY, "events": [], "chains": rows}))
-    out = console.export_text()
+    out = shown(160, chains=rows)
     assert re.search(r"\[me\] +3 +1 +1234 +5 +2\.35 +12\.3% *\n", out)
     assert re.search(r"x{39}\u2026 +\(bulk\) +3 +1 +1234 +5 +2\.35 +12\.3% +15\.2 s", out)
     assert re.search(r"\(no name\) +chain 19 +3 +1 ", out)
     assert "chain 20" not in out
     assert "and 80 more chains; --json lists them" in out
-    console.print(tables({**EMPTY, "events": [], "chains": []}))
-    assert "last answer" not in console.export_text(clear=False)[len(out) :]
+    assert "client" not in shown(160, chains=[])
 
 
 def test_clients_whose_calls_wait_see_why() -> None:
     why = [{"rule": "busy", "text": "all 2 workers are [busy]", "calls": 0}]
     why.append({"rule": "older", "text": "7 calls of its client came earlier", "calls": 7})
     row = {"client": "", "model": "beam", "operation": "evaluate", "calls": 8, "age_s": 15.2}
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(tables({**EMPTY, "events": [], "waits": [{**row, "why": why}]}))
+    text = shown(160, waits=[{**row, "why": why}])
     reasons = r"all 2 workers are \[busy\]; 7 calls of its client came earlier"
-    assert re.search(rf"\(no name\) +beam +evaluate +8 +15.2 s +{reasons}", console.export_text())
-
-
-EMPTY: dict[str, Any] = {
-    "workers": [],
-    "queues": [],
-    "calls_per_s": 0.0,
-    "done": 0,
-    "failed": 0,
-    "up_s": 1.0,
-    "overhead_s": None,
-    "idle_gap_s": None,
-}
+    assert re.search(rf"\(no name\) +beam +evaluate +8 +15.2 s +{reasons}", text)
 
 
 def test_the_record_is_shown_with_what_stopped_it() -> None:
-    console = Console(record=True, width=200, file=io.StringIO())
     record = {
         "file": "a.record",
         "points": 7,
@@ -192,27 +188,185 @@ def test_the_record_is_shown_with_what_stopped_it() -> None:
         "models": {"beam": {"reused": True}, "plate": {"reused": False}},
         "trouble": "the disk is full",
     }
-    state = {**EMPTY, "record": record, "events": []}
-    console.print(tables(state))
-    shown = console.export_text()
-    assert "record a.record: 7 evaluations, 3 calls answered without a run; reused: beam;" in shown
-    assert "nothing more is recorded: the disk is full" in shown
+    text = shown(200, record=record)
+    assert "record a.record: 7 evaluations, 3 calls answered without a run; reused: beam;" in text
+    assert "nothing more is recorded: the disk is full" in text
     quiet = {**record, "reuse": False, "trouble": ""}
-    console.print(tables({**state, "record": quiet}))
-    assert "record a.record: 7 evaluations\n" in console.export_text().replace(" \n", "\n")
+    assert "record a.record: 7 evaluations\n" in shown(200, record=quiet).replace(" \n", "\n")
 
 
 def test_workers_that_have_not_joined_are_shown() -> None:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(tables({**EMPTY, "expected": {"workers": 8, "joined": 4}, "events": []}))
-    assert "8 workers expected, 4 have joined after 30 s" in console.export_text()
+    text = shown(expected={"workers": 8, "joined": 4})
+    assert "8 workers expected, 4 have joined after 30 s" in text
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 restart"), (3, "3 restarts")])
 def test_restarts_of_the_front_door_are_shown(count: int, words: str) -> None:
-    console = Console(record=True, width=200, file=io.StringIO())
     restarts = {"count": count, "reason": "was killed by signal 9 (SIGKILL)", "time": 900_000.0}
-    console.print(tables({**EMPTY, "restarts": restarts, "events": []}))
-    shown = " ".join(console.export_text().split())
-    assert "front door was started again at 1970-01-11 " in shown
-    assert f"(it was killed by signal 9 (SIGKILL)), {words} " in shown
+    text = " ".join(shown(200, restarts=restarts).split())
+    assert "front door was started again at 1970-01-11 " in text
+    assert f"(it was killed by signal 9 (SIGKILL)), {words} " in text
+
+
+# Clients, progress and reasons to wait
+
+
+ROW: dict[str, Any] = {
+    "client": "sweep",
+    "others": 0,
+    "callers": 1,
+    "queued": 12,
+    "running": 4,
+    "done": 100,
+    "failed": 2,
+    "share": 0.75,
+    "worker_s": 90.0,
+    "calls_per_s": 2.5,
+    "last_s": 0.5,
+}
+RUNS: dict[str, Any] = {
+    "kind": "sweep",
+    "name": "beam lhs",
+    "client": "sweep-1",
+    "state": "running",
+    "done": 40,
+    "failed": 10,
+    "total": 100,
+    "calls_per_s": 2.0,
+    "ends_in_s": 25.0,
+    "since_s": 25.0,
+}
+
+
+def printed(*parts: RenderableType, width: int = 140) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(Group(*parts))
+    return console.export_text()
+
+
+def test_the_table_of_clients() -> None:
+    rows = [ROW, {**ROW, "client": "", "last_s": None}, {**ROW, "client": "\x1b[31m[b]"}]
+    out = printed(*clients(rows))
+    assert re.search(r"sweep +1 +12 +4 +100 +2 +2.5 +75.0% +500 ms", out)
+    assert re.search(r"\(no name\) +1 .* 75.0% *\n", out)
+    assert r"\x1b[31m[b]" in out
+    many = [ROW] * CLIENTS_SHOWN + [{**ROW, "others": 7}]
+    assert "and 1 more clients; --json lists them" in printed(*clients(many))
+    assert "7 others" in printed(*clients(many[-1:]))
+
+
+def test_the_table_of_progress_has_bars_and_expected_ends() -> None:
+    rows = [
+        RUNS,
+        {**RUNS, "kind": "experiment", "total": None, "ends_in_s": None},
+        {**RUNS, "state": "complete", "done": 90, "ends_in_s": None},
+    ]
+    out = printed(progress(rows))
+    assert re.search(
+        r"sweep +beam lhs +sweep-1 +█{10}░{10}  50% +40/100 +10 +2 +in about 25 s", out
+    )
+    assert re.search(r"experiment +beam lhs +sweep-1 +40 +10 +2 *\n", out)
+    assert re.search(r"█{20} 100% +90/100 +10 +2 +complete", out)
+    assert "█" * BAR + " 100%" in printed(progress([{**RUNS, "done": 1000}]))
+    assert bar({**RUNS, "total": 0}) == ""
+
+
+def test_names_that_people_type_are_whole_in_a_narrow_terminal() -> None:
+    name = "sweep-55cc7c9e"
+    out = printed(progress([{**RUNS, "client": name, "done": 50, "failed": 0}]), width=80)
+    assert name in out
+    assert re.search(r"█+░+  50%", out), "the bar is shorter, its percentage is there"
+    row = {"client": name, "others": 0, "callers": 1, "queued": 18, "running": 2, "done": 0}
+    row |= {"failed": 0, "calls_per_s": 0.0, "share": 1.0, "last_s": 12.5}
+    out = printed(Group(*clients([row])), width=80)
+    assert name in out
+    assert "100.0%" in out
+
+
+def test_lines_are_safe_for_a_terminal() -> None:
+    assert lines({"why": ["one \x1b[2J", "two"]}) == "one \\x1b[2J\n  two"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_why_a_chain_waits_behind_a_sweep(
+    capsys: pytest.CaptureFixture[str], held: Served, native: bool
+) -> None:
+    target = ("--to", str(held.folder) if native else held.connection.url)
+
+    def shown(*arguments: str) -> str:
+        assert run([*arguments, *target]) == 0
+        return capsys.readouterr().out
+
+    with farm.connect(held.folder, client="sweep") as sweep:
+        model = sweep.model()
+        first = model.submit([1.0])
+        wait_until(lambda: sweep.clients() and sweep.clients()[0]["running"] == 1)
+        more = [model.submit([2.0]) for _ in range(3)]
+        wait_until(lambda: sweep.clients()[0]["queued"] == 3)
+        with farm.connect(held.folder, client="chain", chain="7") as chain:
+            mine = chain.model().submit([3.0])
+            wait_until(lambda: chain.why()["phase"] == "queued")
+            out = shown("status", "--why", "chain")
+            assert "of client 'chain' in chain '7', has waited" in out
+            assert "\n  it is next: no other call goes first\n" in out
+            assert "with calls of 'sweep' (1)" in out
+            found = json.loads(shown("status", "--why", "chain", "--chain", "7", "--json"))
+            assert (found["client"], found["position"]) == ("chain", 1)
+            number = found["call"]
+            assert f"call {number}, evaluate of model 'gate'" in shown("status", "--why", number)
+            assert "client 'nobody' has no open call" in shown("status", "--why", "nobody")
+            assert "call 99 is not open" in shown("status", "--why", "99")
+            assert re.search(r"sweep +4 +3 +1 +0 +0 ", shown("status"))
+            (held.folder.parent / "open").touch()
+            assert (first.result()[0], mine.result()[0]) == (1.0, 3.0)
+            assert [future.result()[0] for future in more] == [2.0] * 3
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_why_a_request_waits_by_its_id(
+    capsys: pytest.CaptureFixture[str], held: Served, native: bool
+) -> None:
+    target = str(held.folder) if native else held.connection.url
+    url = f"{held.connection.url}/Evaluate"
+
+    def post(call_id: str) -> requests.Response:
+        body = {"name": "gate", "input": [[1.0]], "config": {}}
+        return requests.post(url, json=body, headers={"X-Request-ID": call_id}, timeout=LIMIT_S)
+
+    with ThreadPoolExecutor() as pool, farm.connect(target) as client:
+        first = pool.submit(post, "first-one")
+        wait_until(lambda: client.why(call="first-one")["phase"] == "sent")
+        second = pool.submit(post, "abc-123")
+        wait_until(lambda: client.why(call="abc-123")["phase"] == "queued")
+        assert run(["status", "--why", "abc-123", "--to", target]) == 0
+        out = capsys.readouterr().out
+        assert "with the id 'abc-123', evaluate of model 'gate'" in out
+        assert "it is next: no other call goes first" in out
+        assert run(["status", "--why", "no-such-id", "--to", target]) == 0
+        assert "client 'no-such-id' has no open call, and no open" in capsys.readouterr().out
+        (held.folder.parent / "open").touch()
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_client_without_a_name_asks_about_its_own_calls(held: Served, native: bool) -> None:
+    target = str(held.folder) if native else held.connection.url
+    with farm.connect(held.folder, client="other") as other, farm.connect(target) as client:
+        first = other.model().submit([1.0])
+        wait_until(lambda: other.why()["phase"] == "sent")
+        mine = client.model().submit([2.0])
+        wait_until(lambda: client.why()["phase"] == "queued")
+        found = client.why()
+        assert found["before"] == []
+        named = client.why(found["client"])
+        assert found["client"]
+        assert named["call"] == found["call"]
+        (held.folder.parent / "open").touch()
+        assert (first.result()[0], mine.result()[0]) == (1.0, 2.0)
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--chain", "1"]) == 2
+    assert "--chain needs --why" in capsys.readouterr().err
+    assert run(["status", "--why", "a", "--watch"]) == 2
+    assert "exclude one another" in capsys.readouterr().err

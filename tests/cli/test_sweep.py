@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,11 @@ import numpy as np
 import pytest
 
 import farm
-from farm.cli import run
 from farm.sweep.file.recovery import journal_of
-from tests.support.dispatcher_farm import BEAM, Served, serving
+from tests.cli.conftest import Command
+from tests.support.dispatcher_farm import BEAM, Served
 
 PARAMS = "--param E=1:2 --param load=log:1:10"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("sweep")
-    (folder / "beam.py").write_text(BEAM)
-    with serving(folder, "beam.py", "--workers", "2") as farm:
-        yield farm
 
 
 @pytest.fixture(autouse=True)
@@ -33,22 +23,13 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def sweep(capsys: pytest.CaptureFixture[str], words: str, *more: str) -> tuple[int, str, str]:
-    status = run(["sweep", *shlex.split(words), *more])
-    return status, *capsys.readouterr()
-
-
-@pytest.mark.parametrize("by", ["folder", "url", "file"])
+@pytest.mark.parametrize("by", ["folder", "url"])
 def test_a_running_farm_is_swept(
-    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path, by: str
+    sweep: Command, beam_farm: Served, tmp_path: Path, by: str
 ) -> None:
-    target = {
-        "folder": f"--to {served.folder}",
-        "url": f"--to {served.connection.url}",
-        "file": f"--to {served.folder}/farm.json",
-    }[by]
+    target = f"--to {beam_farm.folder if by == 'folder' else beam_farm.connection.url}"
     words = f"{target} --model beam {PARAMS} --design sobol:16 --seed 7 -o s.h5 --notes first"
-    status, out, err = sweep(capsys, words)
+    status, out, err = sweep(words)
     assert (status, out) == (0, "")
     assert "16 points of beam, seed 7, into s.h5" in err
     assert "beam sobol:16: 16/16 points (100%)" in err
@@ -61,23 +42,18 @@ def test_a_running_farm_is_swept(
     assert not journal_of(Path("s.h5")).exists()
 
 
-def test_the_same_seed_gives_the_same_points_everywhere(
-    capsys: pytest.CaptureFixture[str], served: Served
-) -> None:
-    words = f"--to {served.folder} {PARAMS} --design lhs:8 --seed 3 -o"
+def test_the_same_seed_gives_the_same_points_everywhere(sweep: Command, beam_farm: Served) -> None:
+    words = f"--to {beam_farm.folder} {PARAMS} --design lhs:8 --seed 3 -o"
     for name in ("a.h5", "b.h5"):
-        assert sweep(capsys, f"{words} {name}")[0] == 0
+        assert sweep(f"{words} {name}")[0] == 0
     with h5py.File("a.h5") as a, h5py.File("b.h5") as b:
         assert a["theta"][:].tobytes() == b["theta"][:].tobytes()
         assert a["provenance"].attrs["theta_sha256"] == b["provenance"].attrs["theta_sha256"]
 
 
-def test_a_model_is_served_for_the_length_of_the_sweep(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_model_is_served_for_the_length_of_the_sweep(sweep: Command, tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     status, _, err = sweep(
-        capsys,
         f"beam.py:Beam -n 2 {PARAMS} --fix sleep=0.001 --design grid:2 --gradient bent[1] -o s.h5",
     )
     assert status == 0, err
@@ -95,102 +71,96 @@ def test_a_model_is_served_for_the_length_of_the_sweep(
 
 
 def test_failures_give_status_1_and_can_be_retried(
-    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path
+    sweep: Command, beam_farm: Served, tmp_path: Path
 ) -> None:
     (tmp_path / "points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n1,2,4,9,0\n")
-    words = f"--to {served.folder} --design file:points.csv -o s.h5 --no-probe"
-    status, _, err = sweep(capsys, words)
+    words = f"--to {beam_farm.folder} --design file:points.csv -o s.h5 --no-probe"
+    status, _, err = sweep(words)
     assert status == 1
     assert "farm sweep failures s.h5" in err
-    assert sweep(capsys, "--resume s.h5")[0] == 1
-    status, _, err = sweep(capsys, "--resume s.h5 --retry-failed")
+    assert sweep("--resume s.h5")[0] == 1
+    status, _, err = sweep("--resume s.h5 --retry-failed")
     assert status == 1
     with h5py.File("s.h5") as file:
         assert file["attempts"][:].tolist() == [2, 2]
         assert len(file["failures/row"]) == 4
 
 
-def test_a_model_that_has_changed_is_not_gone_on_with(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_model_that_has_changed_is_not_gone_on_with(sweep: Command, tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     words = f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5"
-    assert sweep(capsys, words)[0] == 0
+    assert sweep(words)[0] == 0
     (tmp_path / "beam.py").write_text(BEAM.replace('"bent": 3', '"bent": 4'))
-    status, _, err = sweep(capsys, "extend s.h5 --points 8")
+    status, _, err = sweep("extend s.h5 --points 8")
     assert status == 2
     assert "planned for bent [3]" in err
 
 
-def test_what_is_complete_needs_no_farm(capsys: pytest.CaptureFixture[str], served: Served) -> None:
-    sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5")
-    status, _, err = sweep(capsys, "--resume s.h5 --to /nowhere")
+def test_what_is_complete_needs_no_farm(sweep: Command, beam_farm: Served) -> None:
+    sweep(f"--to {beam_farm.folder} {PARAMS} --design sobol:4 -o s.h5")
+    status, _, err = sweep("--resume s.h5 --to /nowhere")
     assert (status, err) == (0, "s.h5 is complete, 0 points failed\n")
     assert not journal_of(Path("s.h5")).exists()
 
 
-def test_what_is_complete_is_not_opened_for_writing(
-    capsys: pytest.CaptureFixture[str], served: Served
-) -> None:
-    words = f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5"
-    sweep(capsys, words)
+def test_what_is_complete_is_not_opened_for_writing(sweep: Command, beam_farm: Served) -> None:
+    words = f"--to {beam_farm.folder} {PARAMS} --design sobol:4 -o s.h5"
+    sweep(words)
     before = Path("s.h5").read_bytes()
     with h5py.File("s.h5"):  # as a notebook does
         for again in ("--resume s.h5", "--resume s.h5 --retry-failed", words):
-            status, _, err = sweep(capsys, again)
+            status, _, err = sweep(again)
             assert (status, err) == (0, "s.h5 is complete, 0 points failed\n")
     assert Path("s.h5").read_bytes() == before
     assert [path.name for path in Path().glob("s.h5.*")] == ["s.h5.status.json"]
 
 
-def test_an_extension_without_its_farm_changes_nothing(
-    capsys: pytest.CaptureFixture[str], served: Served
-) -> None:
-    sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5")
+def test_an_extension_without_its_farm_changes_nothing(sweep: Command, beam_farm: Served) -> None:
+    sweep(f"--to {beam_farm.folder} {PARAMS} --design sobol:4 -o s.h5")
     before = Path("s.h5").read_bytes()
-    assert sweep(capsys, "extend s.h5 --points 8 --to /nowhere")[0] != 0
+    assert sweep("extend s.h5 --points 8 --to /nowhere")[0] != 0
     assert Path("s.h5").read_bytes() == before
     assert not journal_of(Path("s.h5")).exists()
 
 
-def test_limits_end_it_and_it_goes_on(capsys: pytest.CaptureFixture[str], served: Served) -> None:
-    words = f"--to {served.folder} {PARAMS} --param raise=choice:1 --no-probe"
+def test_limits_end_it_and_it_goes_on(sweep: Command, beam_farm: Served) -> None:
+    words = f"--to {beam_farm.folder} {PARAMS} --param raise=choice:1 --no-probe"
     words += " --design random:50 --in-flight 1 -o s.h5"
-    status, _, err = sweep(capsys, f"{words} --max-failures 10%")
+    status, _, err = sweep(f"{words} --max-failures 10%")
     assert status == 3
     assert "too many failures; continue with: farm sweep --resume s.h5" in err
     with h5py.File("s.h5") as file:
         assert np.count_nonzero(file["status"][:]) == 6
-    status, _, _ = sweep(capsys, "--resume s.h5")
+    status, _, _ = sweep("--resume s.h5")
     assert status == 1
     with h5py.File("s.h5") as file:
         assert np.count_nonzero(file["status"][:]) == 50
 
 
-def test_a_sequence_is_extended(capsys: pytest.CaptureFixture[str], served: Served) -> None:
-    assert sweep(capsys, f"--to {served.folder} {PARAMS} --design halton:5 -o s.h5")[0] == 0
+def test_a_sequence_is_extended(sweep: Command, beam_farm: Served) -> None:
+    assert sweep(f"--to {beam_farm.folder} {PARAMS} --design halton:5 -o s.h5")[0] == 0
     with h5py.File("s.h5") as file:
         before = file["theta"][:], file["out_0"][:]
-    assert sweep(capsys, "extend s.h5 --points 12")[0] == 0
+    assert sweep("extend s.h5 --points 12")[0] == 0
     with h5py.File("s.h5") as file:
         theta, outputs = file["theta"][:], file["out_0"][:]
     assert len(theta) == 12
     assert np.array_equal(theta[:5], before[0])
     assert np.array_equal(outputs[:5], before[1])
     assert np.array_equal(outputs, theta[:, 3:] / theta[:, :3])
-    status, _, err = sweep(capsys, "extend s.h5 --points 10")
+    status, _, err = sweep("extend s.h5 --points 10")
     assert status == 2
     assert "expected more" in err
     assert not Path("s.h5.lock").exists()
 
 
 def test_a_point_is_run_again_in_the_foreground(
-    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path
+    sweep: Command, beam_farm: Served, tmp_path: Path
 ) -> None:
     (tmp_path / "points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n")
-    sweep(capsys, f"--to {served.folder} --design file:points.csv -o s.h5 --no-probe")
+    sweep(f"--to {beam_farm.folder} --design file:points.csv -o s.h5 --no-probe")
     before = Path("s.h5").read_bytes()
-    status, out, err = sweep(capsys, "rerun s.h5 --point 0")
+    status, out, err = sweep("rerun s.h5 --point 0")
     assert status == 1
     assert out.splitlines() == [
         "E = [1. 2. 4.]",
@@ -201,36 +171,34 @@ def test_a_point_is_run_again_in_the_foreground(
     assert "Traceback" in err
     assert "ModelFailed" in err
     assert Path("s.h5").read_bytes() == before
-    sweep(capsys, f"--to {served.folder} {PARAMS} --design random:3 -o t.h5")
-    status, out, _ = sweep(capsys, "rerun t.h5 --point 2")
+    sweep(f"--to {beam_farm.folder} {PARAMS} --design random:3 -o t.h5")
+    status, out, _ = sweep("rerun t.h5 --point 2")
     assert status == 0
     assert "so far: done" in out
     assert "bent = [" in out
-    assert sweep(capsys, "rerun t.h5 --point 3")[0] == 2
+    assert sweep("rerun t.h5 --point 3")[0] == 2
 
 
-def test_a_sobol_sweep_that_is_no_power_of_two_says_so(
-    capsys: pytest.CaptureFixture[str], served: Served
-) -> None:
-    _, _, err = sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:5 -o s.h5")
+def test_a_sobol_sweep_that_is_no_power_of_two_says_so(sweep: Command, beam_farm: Served) -> None:
+    _, _, err = sweep(f"--to {beam_farm.folder} {PARAMS} --design sobol:5 -o s.h5")
     assert "note: sobol:5 is not a power of 2" in err
 
 
-def test_every_point_gets_its_seed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_every_point_gets_its_seed(sweep: Command, tmp_path: Path) -> None:
     (tmp_path / "noise.py").write_text(
         "import farm\n"
         "@farm.model(inputs={'a': 1}, outputs={'b': 1})\n"
         "def noise(a, config): return [float(config['seed'])]\n"
     )
     words = "noise.py --param a=0:1 --design random:4 --seed 7 --seed-key seed -o s.h5 -n 1"
-    assert sweep(capsys, words)[0] == 0
+    assert sweep(words)[0] == 0
     with h5py.File("s.h5") as file:
         assert file["out_0"][:2].ravel().tolist() == [1201125462, 3618983171]
 
 
 @pytest.mark.parametrize("decorator", [farm.model, farm.jax_model])
 def test_a_misspelt_config_key_is_refused_before_anything_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, decorator: Any
+    sweep: Command, tmp_path: Path, decorator: Any
 ) -> None:
     def forward(x: Any, nodes: int = 10) -> Any:
         return x * nodes
@@ -245,7 +213,7 @@ def test_a_misspelt_config_key_is_refused_before_anything_runs(
             """--param x=0:1 --config '{"nodez": 3}' --design random:4""",
             "--design file:points.csv",
         ):
-            status, _, err = sweep(capsys, words, "-o", "s.h5", "--to", str(tmp_path / "run"))
+            status, _, err = sweep(words, "-o", "s.h5", "--to", str(tmp_path / "run"))
             assert status == 2
             assert (
                 "the key 'nodez', which model 'forward' does not have; its keys are: nodes" in err
@@ -260,11 +228,9 @@ def started_in_order(path: str) -> list[int]:
         return [int(point) for point in np.argsort(file["t_start"][:])]
 
 
-def test_the_longest_go_first_after_a_fifth(
-    capsys: pytest.CaptureFixture[str], served: Served
-) -> None:
-    words = f"--to {served.folder} {PARAMS} --in-flight 1 --design sobol:16 --seed 7 -o"
-    assert sweep(capsys, f"{words} s.h5 --cost load**2 --max-failures 0")[0] == 0
+def test_the_longest_go_first_after_a_fifth(sweep: Command, beam_farm: Served) -> None:
+    words = f"--to {beam_farm.folder} {PARAMS} --in-flight 1 --design sobol:16 --seed 7 -o"
+    assert sweep(f"{words} s.h5 --cost load**2 --max-failures 0")[0] == 0
     with h5py.File("s.h5") as file:
         load, cost = file["theta"][:, 3], file["cost"][:]
         assert json.loads(file["provenance"].attrs["plan"])["cost"] == "load**2"
@@ -272,7 +238,7 @@ def test_the_longest_go_first_after_a_fifth(
     points = started_in_order("s.h5")
     assert points[:3] == [0, 1, 2]
     assert points[3:] == sorted(points[3:], key=lambda point: -load[point])
-    assert sweep(capsys, f"{words} t.h5 --cost sweep:s.h5")[0] == 0
+    assert sweep(f"{words} t.h5 --cost sweep:s.h5")[0] == 0
     with h5py.File("t.h5") as file, h5py.File("s.h5") as earlier:
         assert np.allclose(file["cost"][:], earlier["t_run"][:], rtol=1e-3)
 
@@ -295,10 +261,10 @@ class Costly(farm.Model):
 
 
 @pytest.mark.slow
-def test_the_model_says_what_costs_most(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_says_what_costs_most(sweep: Command) -> None:
     Path("costly.py").write_text(COSTLY)
     words = "costly.py:Costly --param n=0:1 --fix by=3 --design sobol:16 --seed 7 --in-flight 1 -o"
-    status, _, err = sweep(capsys, f"{words} s.h5")
+    status, _, err = sweep(f"{words} s.h5")
     assert status == 0, err
     with h5py.File("s.h5") as file:
         cost = file["cost"][:]
@@ -309,23 +275,23 @@ def test_the_model_says_what_costs_most(capsys: pytest.CaptureFixture[str]) -> N
     assert points[3:] == sorted(points[3:], key=lambda point: -cost[point])
     for more in ("--order shuffled", "--order given"):
         Path("o.h5").unlink(missing_ok=True)
-        assert sweep(capsys, f"{words} o.h5 {more}")[0] == 0
+        assert sweep(f"{words} o.h5 {more}")[0] == 0
         with h5py.File("o.h5") as file:
             assert "cost" not in file
-    assert sweep(capsys, f"{words} e.h5 --cost n")[0] == 0
+    assert sweep(f"{words} e.h5 --cost n")[0] == 0
     with h5py.File("e.h5") as file:
         assert np.array_equal(file["cost"][:], file["theta"][:, 0])
 
 
-def test_a_resumed_sweep_asks_for_no_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_sweep_asks_for_no_costs(sweep: Command) -> None:
     Path("costly.py").write_text(COSTLY)
     words = "costly.py:Costly --param n=0:1 --fix by=1 --design sobol:16 --seed 7 --no-probe"
-    status, _, err = sweep(capsys, f"{words} --max-hours 0 -o s.h5")
+    status, _, err = sweep(f"{words} --max-hours 0 -o s.h5")
     assert status == 3, err
     with h5py.File("s.h5") as file:
         before = file["cost"][:]
     Path("costly.py").write_text(COSTLY.replace("** 2", "** 3 - 9"))
-    status, _, err = sweep(capsys, "--resume s.h5 --in-flight 1")
+    status, _, err = sweep("--resume s.h5 --in-flight 1")
     assert status == 0, err
     with h5py.File("s.h5") as file:
         assert np.array_equal(file["cost"][:], before)
@@ -334,29 +300,27 @@ def test_a_resumed_sweep_asks_for_no_costs(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_cost_that_fails_ends_the_sweep_before_it_begins(
-    capsys: pytest.CaptureFixture[str],
+    sweep: Command,
 ) -> None:
     Path("costly.py").write_text(COSTLY)
     words = "costly.py:Costly --param n=0:1 --design sobol:16 -o s.h5"
-    status, _, err = sweep(capsys, words)
+    status, _, err = sweep(words)
     assert status == 4
     assert "cost(inputs, config) of model 'costly' failed: KeyError: 'by'; correct it" in err
     assert not Path("s.h5").exists()
 
 
-def test_a_resumed_sweep_keeps_its_order(
-    capsys: pytest.CaptureFixture[str], served: Served
-) -> None:
+def test_a_resumed_sweep_keeps_its_order(sweep: Command, beam_farm: Served) -> None:
     Path("points.csv").write_text(
         "E[0],E[1],E[2],load,raise,h\n" + "".join(f"1,1,1,{k},1,{k % 7}\n" for k in range(20))
     )
-    words = f"--to {served.folder} --no-probe --in-flight 1 --design file:points.csv -o s.h5"
-    status, _, err = sweep(capsys, f"{words} --cost column:h --max-failures 10")
+    words = f"--to {beam_farm.folder} --no-probe --in-flight 1 --design file:points.csv -o s.h5"
+    status, _, err = sweep(f"{words} --cost column:h --max-failures 10")
     assert status == 3, err
     Path("points.csv").unlink()
     with h5py.File("s.h5") as file:
         before = set(np.flatnonzero(file["status"][:]))
-    assert sweep(capsys, "--resume s.h5 --in-flight 1")[0] == 1
+    assert sweep("--resume s.h5 --in-flight 1")[0] == 1
     after = []
     with h5py.File("s.h5") as file:
         after = [int(k) for k in file["failures/point"][:] if k not in before]
@@ -365,11 +329,9 @@ def test_a_resumed_sweep_keeps_its_order(
 
 
 @pytest.mark.parametrize(("order", "sorted_"), [("given", True), ("shuffled", False)])
-def test_other_orders(
-    capsys: pytest.CaptureFixture[str], served: Served, order: str, sorted_: bool
-) -> None:
-    words = f"--to {served.folder} {PARAMS} --in-flight 1 --no-probe --design grid:2 -o s.h5"
-    assert sweep(capsys, f"{words} --order {order}")[0] == 0
+def test_other_orders(sweep: Command, beam_farm: Served, order: str, sorted_: bool) -> None:
+    words = f"--to {beam_farm.folder} {PARAMS} --in-flight 1 --no-probe --design grid:2 -o s.h5"
+    assert sweep(f"{words} --order {order}")[0] == 0
     assert (started_in_order("s.h5") == list(range(16))) == sorted_
 
 
@@ -412,15 +374,15 @@ def test_other_orders(
     ],
 )
 def test_a_mistake_is_a_line_and_status_2(
-    capsys: pytest.CaptureFixture[str],
+    sweep: Command,
     monkeypatch: pytest.MonkeyPatch,
-    served: Served,
+    beam_farm: Served,
     tmp_path: Path,
     words: str,
     complaint: str,
 ) -> None:
-    monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
-    status, out, err = sweep(capsys, words)
+    monkeypatch.setenv("FARM_CONNECTION", str(beam_farm.folder))
+    status, out, err = sweep(words)
     assert status == 2
     last = err.splitlines()[-1]
     assert last.startswith("farm: error: ")
@@ -430,39 +392,31 @@ def test_a_mistake_is_a_line_and_status_2(
 
 
 def test_a_model_that_fails_at_the_first_points_has_a_status_of_its_own(
-    capsys: pytest.CaptureFixture[str], served: Served, tmp_path: Path
+    sweep: Command, beam_farm: Served, tmp_path: Path
 ) -> None:
     fixed = f"{PARAMS} --fix raise=nothing --design sobol:4 -o s.h5"
-    status, out, err = sweep(capsys, f"--to {served.folder} {fixed}")
+    status, out, err = sweep(f"--to {beam_farm.folder} {fixed}")
     assert (status, out) == (4, "")
     assert "first 3 points failed" in err.splitlines()[-1]
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".run"] == []
 
 
-def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], served: Served) -> None:
+def test_nothing_is_overwritten(sweep: Command, beam_farm: Served) -> None:
     Path("s.h5").write_text("precious")
-    status, _, err = sweep(capsys, f"--to {served.folder} {PARAMS} --design sobol:4 -o s.h5")
+    status, _, err = sweep(f"--to {beam_farm.folder} {PARAMS} --design sobol:4 -o s.h5")
     assert status == 2
     assert "s.h5 exists" in err
     assert Path("s.h5").read_text() == "precious"
 
 
-def test_no_farm_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = sweep(capsys, f"{PARAMS} --design sobol:4 -o s.h5 --to http://127.0.0.1:9")
+def test_no_farm_is_a_line(sweep: Command) -> None:
+    status, _, err = sweep(f"{PARAMS} --design sobol:4 -o s.h5 --to http://127.0.0.1:9")
     assert status == 6
     assert err.startswith("farm: error: ")
 
 
-@pytest.mark.parametrize("words", ["--help", "run --help", "-h"])
-def test_help_has_examples(capsys: pytest.CaptureFixture[str], words: str) -> None:
-    status, out, _ = sweep(capsys, words)
-    assert status == 0
-    assert "farm sweep --resume sweep.h5" in out
-    assert "--design sobol:256" in out
-
-
-def test_without_anything_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = sweep(capsys, "")
+def test_without_anything_it_shows_its_help(sweep: Command) -> None:
+    status, out, err = sweep("")
     assert status == 2
     assert "Usage: farm sweep" in out + err
 
@@ -486,44 +440,42 @@ def sent_by_somebody(path: Path, model: Path) -> None:
 
 @pytest.mark.parametrize("words", ["--resume s.h5 --retry-failed", "rerun s.h5 --point 0"])
 def test_what_a_file_names_is_not_run_because_it_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str
+    sweep: Command, tmp_path: Path, words: str
 ) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     begin = f"beam.py -n 1 {PARAMS} --design sobol:4 --fix raise=no --no-probe -o s.h5"
-    assert sweep(capsys, begin)[0] == 1
-    assert sweep(capsys, words)[0] == 1, "the user's own file runs what it names"
+    assert sweep(begin)[0] == 1
+    assert sweep(words)[0] == 1, "the user's own file runs what it names"
     evil = tmp_path / "evil.py"
     evil.write_text(EVIL)
     sent_by_somebody(Path("s.h5"), evil)
-    status, _, err = sweep(capsys, words)
+    status, _, err = sweep(words)
     assert status == 2
     assert f"not written by you, or was changed since. It would run: {evil}" in err
     assert not (tmp_path / "ran").exists()
-    assert sweep(capsys, f"{words} -n 1", "beam.py")[0] == 1, "a model that is named runs"
+    assert sweep(f"{words} -n 1", "beam.py")[0] == 1, "a model that is named runs"
     assert not (tmp_path / "ran").exists()
-    assert sweep(capsys, f"{words} --trust")[0] == 1
+    assert sweep(f"{words} --trust")[0] == 1
     assert (tmp_path / "ran").exists()
 
 
-def test_a_sweep_is_extended_by_what_its_user_signed_only(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_sweep_is_extended_by_what_its_user_signed_only(sweep: Command, tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
-    assert sweep(capsys, f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5")[0] == 0
+    assert sweep(f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5")[0] == 0
     sent_by_somebody(Path("s.h5"), tmp_path / "evil.py")
-    status, _, err = sweep(capsys, "extend s.h5 --points 8")
+    status, _, err = sweep("extend s.h5 --points 8")
     assert (status, "not written by you" in err) == (2, True)
     with h5py.File("s.h5") as file:
         assert len(file["theta"]) == 4, "it is as it was"
-    assert sweep(capsys, "extend s.h5 --points 8 -n 1 beam.py")[0] == 0
+    assert sweep("extend s.h5 --points 8 -n 1 beam.py")[0] == 0
 
 
 def test_a_sweep_without_a_place_for_the_secret_says_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sweep: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     (tmp_path / "beam.py").write_text(BEAM)
-    status, _, err = sweep(capsys, f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5")
+    status, _, err = sweep(f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5")
     assert status == 0
     assert "note: --resume will need the model or --trust" in err

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from farm.cli import run
 from farm.storage.lock import Lock
-from farm.sweep.file.lock import lock_of
-from farm.sweep.file.recovery import journal_of
+from farm.sweep.file.recovery import journal_of, lock_of
+from tests.cli.conftest import Command
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import BEAM, FARM, Served, environment, run_farm, serving
+from tests.support.dispatcher_farm import BEAM, FARM, Served, environment, run_farm
 from tests.support.time_limits import scaled
 
 PARAMS = "--param E=1:2 --param load=log:1:10"
 LIMIT_S = scaled(60.0)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("sweep")
-    (folder / "beam.py").write_text(BEAM)
-    with serving(folder, "beam.py", "--workers", "2") as farm:
-        yield farm
+Again = Callable[[str], tuple[int, str]]
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beam_farm: Served) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
+    monkeypatch.setenv("FARM_CONNECTION", str(beam_farm.folder))
 
 
-def sweep(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str]:
-    status = run(["sweep", *shlex.split(words)])
-    out, err = capsys.readouterr()
-    assert out == ""
-    return status, err
+@pytest.fixture
+def sweep(sweep: Command) -> Again:
+    """A command that prints nothing on standard output; returns its status, and its errors."""
+
+    def quiet(words: str) -> tuple[int, str]:
+        status, out, err = sweep(words)
+        assert out == ""
+        return status, err
+
+    return quiet
 
 
 def content(name: str = "s.h5") -> dict[str, bytes]:
@@ -52,67 +48,67 @@ def content(name: str = "s.h5") -> dict[str, bytes]:
 
 
 def test_a_sweep_that_was_stopped_continues_and_equals_one_that_was_not(
-    capsys: pytest.CaptureFixture[str],
+    sweep: Again,
 ) -> None:
     words = f"{PARAMS} --design sobol:64 --seed 7 --in-flight 2 -o"
-    assert sweep(capsys, f"{words} u.h5")[0] == 0
-    assert sweep(capsys, f"{words} s.h5 --max-hours 0 --no-probe")[0] == 3
-    status, err = sweep(capsys, f"{words} s.h5")
+    assert sweep(f"{words} u.h5")[0] == 0
+    assert sweep(f"{words} s.h5 --max-hours 0 --no-probe")[0] == 3
+    status, err = sweep(f"{words} s.h5")
     assert status == 0
     assert err.splitlines()[0] == "s.h5 has this sweep: 0 of 64 points are finished, it continues"
     assert content("s.h5") == content("u.h5")
 
 
-def test_without_a_seed_that_of_the_file_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_seed_that_of_the_file_counts(sweep: Again) -> None:
     words = f"{PARAMS} --design random:9 --no-probe -o s.h5"
-    assert sweep(capsys, f"{words} --max-hours 0")[0] == 3
+    assert sweep(f"{words} --max-hours 0")[0] == 3
     before = content()["theta"]
-    status, err = sweep(capsys, words)
+    status, err = sweep(words)
     assert (status, "it continues" in err) == (0, True)
     assert content()["theta"] == before
     with h5py.File("s.h5") as file:
         seed = int(file["provenance"].attrs["seed"])
-    assert sweep(capsys, f"{words} --seed {seed}") == (0, "s.h5 is complete, 0 points failed\n")
-    status, err = sweep(capsys, f"{words} --seed {seed + 1}")
+    assert sweep(f"{words} --seed {seed}") == (0, "s.h5 is complete, 0 points failed\n")
+    status, err = sweep(f"{words} --seed {seed + 1}")
     assert status == 2
     assert f"seed: {seed} in the file, {seed + 1} here" in err
 
 
-def test_a_complete_sweep_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_complete_sweep_is_one_line(sweep: Again) -> None:
     words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
-    assert sweep(capsys, words)[0] == 0
+    assert sweep(words)[0] == 0
     before = Path("s.h5").read_bytes(), Path("s.h5").stat().st_mtime_ns
-    assert sweep(capsys, words) == (0, "s.h5 is complete, 0 points failed\n")
+    assert sweep(words) == (0, "s.h5 is complete, 0 points failed\n")
     assert (Path("s.h5").read_bytes(), Path("s.h5").stat().st_mtime_ns) == before
     assert not lock_of(Path("s.h5")).exists()
 
 
 def test_a_complete_sweep_of_an_unchanged_file_does_not_load_it(
-    capsys: pytest.CaptureFixture[str],
+    sweep: Again,
 ) -> None:
     # With a version, loading leaves a mark.
     marks = "import pathlib\npathlib.Path(__file__).with_name('loaded').touch()\n"
     Path("beam.py").write_text(BEAM + marks)
     words = f"beam.py -n 1 {PARAMS} --design sobol:4 --seed 7 -o s.h5"
-    assert sweep(capsys, words)[0] == 0
+    assert sweep(words)[0] == 0
     Path("loaded").unlink()
-    assert sweep(capsys, words) == (0, "s.h5 is complete, 0 points failed\n")
-    assert sweep(capsys, f"{words} --model beam")[0] == 0
+    assert sweep(words) == (0, "s.h5 is complete, 0 points failed\n")
+    assert sweep(f"{words} --model beam")[0] == 0
     assert not Path("loaded").exists()
-    status, err = sweep(capsys, f"{words} --model plate")
+    status, err = sweep(f"{words} --model plate")
     assert (status, "no model 'plate'" in err) == (2, True)
 
 
-def test_failed_points_are_retried_on_request_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_points_are_retried_on_request_only(sweep: Again) -> None:
     Path("points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n1,2,4,9,0\n")
     words = "--design file:points.csv -o s.h5 --no-probe"
-    assert sweep(capsys, words)[0] == 1
-    assert sweep(capsys, words) == (1, "s.h5 is complete, 2 points failed\n")
-    status, err = sweep(capsys, f"{words} --retry-failed")
+    assert sweep(words)[0] == 1
+    assert sweep(words) == (1, "s.h5 is complete, 2 points failed\n")
+    status, err = sweep(f"{words} --retry-failed")
     assert (status, "it continues" in err) == (1, True)
     with h5py.File("s.h5") as file:
         assert file["attempts"][:].tolist() == [2, 2]
-    assert sweep(capsys, f"{PARAMS} --design sobol:4 -o t.h5 --retry-failed")[0] == 0
+    assert sweep(f"{PARAMS} --design sobol:4 -o t.h5 --retry-failed")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -128,12 +124,10 @@ def test_failed_points_are_retried_on_request_only(capsys: pytest.CaptureFixture
         ("--model plate", "no model 'plate'"),
     ],
 )
-def test_another_plan_is_refused(
-    capsys: pytest.CaptureFixture[str], more: str, difference: str
-) -> None:
-    assert sweep(capsys, f"{PARAMS} --design sobol:4 --seed 7 -o s.h5")[0] == 0
+def test_another_plan_is_refused(sweep: Again, more: str, difference: str) -> None:
+    assert sweep(f"{PARAMS} --design sobol:4 --seed 7 -o s.h5")[0] == 0
     before = Path("s.h5").read_bytes()
-    status, err = sweep(capsys, f"{PARAMS} --design sobol:4 --seed 7 -o s.h5 {more}")
+    status, err = sweep(f"{PARAMS} --design sobol:4 --seed 7 -o s.h5 {more}")
     assert status == 2
     assert difference in err
     assert len(err.splitlines()) == 1
@@ -142,63 +136,61 @@ def test_another_plan_is_refused(
 
 
 def test_another_plan_is_refused_before_a_model_is_started(
-    capsys: pytest.CaptureFixture[str],
+    sweep: Again,
 ) -> None:
-    assert sweep(capsys, f"{PARAMS} --design sobol:4 --seed 7 -o s.h5")[0] == 0
+    assert sweep(f"{PARAMS} --design sobol:4 --seed 7 -o s.h5")[0] == 0
     words = f"missing.py {PARAMS} --design sobol:4 --seed 8 -o s.h5"
-    status, err = sweep(capsys, words)
+    status, err = sweep(words)
     assert (status, "seed: 7 in the file, 8 here" in err) == (2, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["incomplete", "complete"])
-def test_a_model_that_was_edited_is_refused(capsys: pytest.CaptureFixture[str], state: str) -> None:
+def test_a_model_that_was_edited_is_refused(sweep: Again, state: str) -> None:
     Path("beam.py").write_text(BEAM)
     words = f"beam.py -n 1 {PARAMS} --design sobol:4 --no-probe -o s.h5"
     limit = "--max-hours 0" if state == "incomplete" else ""
-    assert sweep(capsys, f"{words} {limit}")[0] == (3 if limit else 0)
+    assert sweep(f"{words} {limit}")[0] == (3 if limit else 0)
     Path("beam.py").write_text(BEAM.replace('/ inputs["E"]', '* inputs["E"]', 1))
-    status, err = sweep(capsys, words)
+    status, err = sweep(words)
     assert status == 2
     assert "version of the model (its file, a package" in err
-    assert sweep(capsys, "--resume s.h5")[0] == 0, "that is the way to mix both"
+    assert sweep("--resume s.h5")[0] == 0, "that is the way to mix both"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["incomplete", "complete"])
-def test_a_model_without_a_version_is_known_by_its_file(
-    capsys: pytest.CaptureFixture[str], state: str
-) -> None:
+def test_a_model_without_a_version_is_known_by_its_file(sweep: Again, state: str) -> None:
     Path("part.py").write_text("")
     for name in ("beam.py", "bent.py"):
         Path(name).write_text(f"import part\n{BEAM}")
     words = f"-n 1 {PARAMS} --design sobol:4 --no-probe -o s.h5"
     limit = "--max-hours 0" if state == "incomplete" else ""
-    assert sweep(capsys, f"beam.py {words} {limit}")[0] == (3 if limit else 0)
-    status, err = sweep(capsys, f"bent.py {words}")
+    assert sweep(f"beam.py {words} {limit}")[0] == (3 if limit else 0)
+    status, err = sweep(f"bent.py {words}")
     assert status == 2
     folder = Path.cwd()
     assert f"source of the model: {folder}/beam.py in the file, {folder}/bent.py here" in err
-    assert sweep(capsys, f"./beam.py:Beam {words}")[0] == 0
+    assert sweep(f"./beam.py:Beam {words}")[0] == 0
 
 
-def test_order_and_cost_stay_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_order_and_cost_stay_and_that_is_said(sweep: Again) -> None:
     words = f"{PARAMS} --design sobol:4 --cost load -o s.h5"
-    assert sweep(capsys, f"{words} --max-hours 0 --no-probe")[0] == 3
+    assert sweep(f"{words} --max-hours 0 --no-probe")[0] == 3
     with h5py.File("s.h5") as file:
         cost = file["cost"][:]
-    status, err = sweep(capsys, words.replace("--cost load", "--order given"))
+    status, err = sweep(words.replace("--cost load", "--order given"))
     assert status == 0
     assert err.startswith("note: the order of the points stays that of s.h5\n")
     with h5py.File("s.h5") as file:
         assert np.array_equal(file["cost"][:], cost)
-    assert sweep(capsys, words) == (0, "s.h5 is complete, 0 points failed\n")
+    assert sweep(words) == (0, "s.h5 is complete, 0 points failed\n")
 
 
-def test_overwrite_starts_anew(capsys: pytest.CaptureFixture[str]) -> None:
+def test_overwrite_starts_anew(sweep: Again) -> None:
     words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
-    assert sweep(capsys, f"{words} --overwrite")[0] == 0, "without a file it changes nothing"
-    status, err = sweep(capsys, f"{PARAMS} --design sobol:8 --seed 8 -o s.h5 --overwrite")
+    assert sweep(f"{words} --overwrite")[0] == 0, "without a file it changes nothing"
+    status, err = sweep(f"{PARAMS} --design sobol:8 --seed 8 -o s.h5 --overwrite")
     assert status == 0
     assert "8 points of beam, seed 8, into s.h5, replacing the sweep there" in err
     with h5py.File("s.h5") as file:
@@ -211,33 +203,31 @@ def test_overwrite_starts_anew(capsys: pytest.CaptureFixture[str]) -> None:
     [("--fix raise=nothing", 4), ("--to http://127.0.0.1:9", 6), ("--gradient v", 2)],
 )
 def test_a_new_sweep_that_does_not_begin_overwrites_nothing(
-    capsys: pytest.CaptureFixture[str], mistake: str, status: int
+    sweep: Again, mistake: str, status: int
 ) -> None:
     words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
-    assert sweep(capsys, words)[0] == 0
+    assert sweep(words)[0] == 0
     before = Path("s.h5").read_bytes()
-    assert sweep(capsys, f"{words} {mistake} --overwrite")[0] == status
+    assert sweep(f"{words} {mistake} --overwrite")[0] == status
     assert Path("s.h5").read_bytes() == before
     assert not journal_of(Path("s.h5")).exists()
 
 
 @pytest.mark.parametrize("more", ["", "--overwrite"])
-def test_a_file_that_is_not_a_sweep_is_left_alone(
-    capsys: pytest.CaptureFixture[str], more: str
-) -> None:
+def test_a_file_that_is_not_a_sweep_is_left_alone(sweep: Again, more: str) -> None:
     Path("s.h5").write_text("precious")
-    status, err = sweep(capsys, f"{PARAMS} --design sobol:4 -o s.h5 {more}")
+    status, err = sweep(f"{PARAMS} --design sobol:4 -o s.h5 {more}")
     assert status == 2
     assert "s.h5 exists, and no sweep can be read from it" in err
     assert Path("s.h5").read_text() == "precious"
 
 
 def test_the_model_of_the_command_line_runs_whatever_the_file_names(
-    capsys: pytest.CaptureFixture[str],
+    sweep: Again,
 ) -> None:
     Path("beam.py").write_text(BEAM)
     words = f"beam.py -n 1 {PARAMS} --design sobol:4 --no-probe -o s.h5"
-    assert sweep(capsys, f"{words} --max-hours 0")[0] == 3
+    assert sweep(f"{words} --max-hours 0")[0] == 3
     Path("evil.py").write_text(f"import pathlib\npathlib.Path('ran').touch()\n{BEAM}")
     with h5py.File("s.h5", "r+") as file:
         attrs = file["provenance"].attrs
@@ -247,9 +237,9 @@ def test_the_model_of_the_command_line_runs_whatever_the_file_names(
         plan["provenance"]["target"] = attrs["target"] = json.dumps(target)
         attrs["plan"] = json.dumps(plan)
     journal_of(Path("s.h5")).unlink()
-    status, err = sweep(capsys, "--resume s.h5")
+    status, err = sweep("--resume s.h5")
     assert (status, "not written by you" in err) == (2, True)
-    assert sweep(capsys, words)[0] == 0
+    assert sweep(words)[0] == 0
     assert not Path("ran").exists()
 
 
@@ -298,10 +288,10 @@ def test_two_at_once_are_one_sweep_and_one_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_silent_lock_of_another_node_is_waited_for_and_that_is_said(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    beam_farm: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As left by a job that was killed on one node and requeued on another."""
-    words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5 --to {served.folder}".split()
+    words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5 --to {beam_farm.folder}".split()
     assert run_farm("sweep", *words, "--max-hours", "0", "--no-probe", cwd=tmp_path)[0] == 3
     Lock(lock_of(Path("s.h5")))
     held = json.loads(lock_of(Path("s.h5")).read_text()) | {"machine": "other", "host": "node7"}

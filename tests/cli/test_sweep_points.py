@@ -6,8 +6,7 @@ import pytest
 
 from farm.cli.sweep_points import AskedSpace
 from farm.sweep.errors import SweepError
-from farm.sweep.space.category import Category
-from farm.sweep.space.parameters import Uniform
+from farm.sweep.space.parameters import Category, Uniform
 
 NOTHING = AskedSpace((), (), (), (), ())
 

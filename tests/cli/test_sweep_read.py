@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -14,13 +13,12 @@ import h5py
 import pytest
 import xarray as xr
 
-from farm.cli import run
 from farm.cli.sweep_read import describe
-from farm.sweep.file.lock import SweepLock, lock_of
 from farm.sweep.file.progress import Meter, Progress, status_of, write_status
 from farm.sweep.file.reading import SILENT
-from farm.sweep.file.recovery import RUNNING
-from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.file.recovery import RUNNING, lock_of
+from farm.sweep.file.store import COMPLETE, Store, SweepLock
+from tests.cli.conftest import Command
 from tests.support.dispatcher_farm import run_farm
 from tests.sweep.samples import done, failed, plan_of
 
@@ -45,14 +43,9 @@ def made(path: Path, state: str = COMPLETE, *, failures: bool = True) -> None:
     write_status(status_of(path), meter.now(state, 0.0))
 
 
-def sweep(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
-    status = run(["sweep", *shlex.split(words)])
-    return status, *capsys.readouterr()
-
-
-def test_status_in_words(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_status_in_words(sweep: Command, path: Path) -> None:
     made(path)
-    status, out, _ = sweep(capsys, "status s.h5")
+    status, out, _ = sweep("status s.h5")
     assert status == 0
     lines = out.splitlines()
     assert lines[0] == "beam study: complete"
@@ -61,9 +54,9 @@ def test_status_in_words(capsys: pytest.CaptureFixture[str], path: Path) -> None
     assert any(line.split()[:3] == ["node1", "5", "1"] for line in lines)
 
 
-def test_status_as_json(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_status_as_json(sweep: Command, path: Path) -> None:
     made(path)
-    _, out, _ = sweep(capsys, "status s.h5 --json")
+    _, out, _ = sweep("status s.h5 --json")
     data = json.loads(out)
     assert (data["state"], data["total"], data["done"], data["failed"]) == (COMPLETE, 6, 5, 1)
 
@@ -95,71 +88,71 @@ def test_status_of_a_running_sweep_tells_rate_and_message() -> None:
     [(COMPLETE, False, 0), (COMPLETE, True, 1), ("interrupted", False, 3)],
 )
 def test_watch_tells_how_it_ended(
-    capsys: pytest.CaptureFixture[str], path: Path, state: str, failures: bool, expected: int
+    sweep: Command, path: Path, state: str, failures: bool, expected: int
 ) -> None:
     made(path, state, failures=failures)
-    status, _, err = sweep(capsys, "watch s.h5")
+    status, _, err = sweep("watch s.h5")
     assert status == expected
     assert f"beam study: {state}" in err
 
 
-def test_watch_gives_up(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_watch_gives_up(sweep: Command, path: Path) -> None:
     made(path, "interrupted")
     write_status(status_of(path), Progress(RUNNING, "t", 6, time=time.time()))
     lock = SweepLock(lock_of(path))
-    status, _, err = sweep(capsys, "watch s.h5 --timeout 0")
+    status, _, err = sweep("watch s.h5 --timeout 0")
     lock.release()
     assert status == 7
     assert "still running" in err
 
 
-def test_failures_in_words_and_as_csv(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_failures_in_words_and_as_csv(sweep: Command, path: Path) -> None:
     made(path)
-    _, out, _ = sweep(capsys, "failures s.h5")
+    _, out, _ = sweep("failures s.h5")
     assert out.startswith("3\tattempt 1 on node1/1\tModelFailed: boom\t(E[0]=")
-    _, out, _ = sweep(capsys, "failures s.h5 --csv")
+    _, out, _ = sweep("failures s.h5 --csv")
     (row,) = csv.DictReader(io.StringIO(out))
     assert (row["point"], row["traceback"]) == ("3", "line 1")
     assert float(row["load"]) == PLAN.theta[3, 3]
 
 
-def test_no_failures_is_said(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_no_failures_is_said(sweep: Command, path: Path) -> None:
     made(path, failures=False)
-    assert sweep(capsys, "failures s.h5")[1] == "no point failed\n"
-    assert sweep(capsys, "failures s.h5 --csv")[1].startswith("point,attempt,status,error")
+    assert sweep("failures s.h5")[1] == "no point failed\n"
+    assert sweep("failures s.h5 --csv")[1].startswith("point,attempt,status,error")
 
 
-def test_export(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_export(sweep: Command, path: Path) -> None:
     made(path)
-    status, out, _ = sweep(capsys, "export s.h5 --csv -")
+    status, out, _ = sweep("export s.h5 --csv -")
     assert status == 0
     assert len(out.splitlines()) == 7
-    assert sweep(capsys, "export s.h5 --csv out.csv --netcdf out.nc")[0] == 0
+    assert sweep("export s.h5 --csv out.csv --netcdf out.nc")[0] == 0
     assert Path("out.csv").read_text() == out
     with xr.open_dataset("out.nc") as data:
         assert data.sizes["point"] == 6
-    assert sweep(capsys, "export s.h5 --parquet out.parquet")[0] == 0
+    assert sweep("export s.h5 --parquet out.parquet")[0] == 0
     assert Path("out.parquet").read_bytes()[:4] == b"PAR1"
-    assert "exists" in sweep(capsys, "export s.h5 --csv out.csv")[2]
-    status, _, err = sweep(capsys, "export s.h5")
+    assert "exists" in sweep("export s.h5 --csv out.csv")[2]
+    status, _, err = sweep("export s.h5")
     assert status == 2
     assert "--csv out.csv" in err
 
 
-def test_plot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_plot(sweep: Command, path: Path) -> None:
     made(path)
-    assert sweep(capsys, "plot s.h5")[1] == "s.html\n"
+    assert sweep("plot s.h5")[1] == "s.html\n"
     assert Path("s.html").read_text().startswith("<!doctype html>")
-    assert sweep(capsys, "plot s.h5 -o r.html --output mass")[1] == "r.html\n"
-    assert sweep(capsys, "plot s.h5 --output nothing")[0] == 2
+    assert sweep("plot s.h5 -o r.html --output mass")[1] == "r.html\n"
+    assert sweep("plot s.h5 --output nothing")[0] == 2
 
 
 def test_plot_needs_no_matplotlib(
-    capsys: pytest.CaptureFixture[str], path: Path, monkeypatch: pytest.MonkeyPatch
+    sweep: Command, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert sweep(capsys, "plot s.h5") == (0, "s.html\n", "")
+    assert sweep("plot s.h5") == (0, "s.html\n", "")
 
 
 def test_plot_opens_the_report_in_the_browser_that_the_user_has_set(
@@ -180,10 +173,10 @@ def test_plot_opens_the_report_in_the_browser_that_the_user_has_set(
     assert "no web browser was found" in err
 
 
-def test_snapshot(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_snapshot(sweep: Command, path: Path) -> None:
     store = Store.create(path, PLAN)
     store.add(done(PLAN, 2))
-    assert sweep(capsys, "snapshot s.h5 -o copy.h5")[1] == "copy.h5\n"
+    assert sweep("snapshot s.h5 -o copy.h5")[1] == "copy.h5\n"
     store.abandon()
     with h5py.File("copy.h5") as file:
         assert file["status"][:].tolist() == [0, 0, 1, 0, 0, 0]

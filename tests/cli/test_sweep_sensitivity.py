@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import h5py
 import pytest
 
 import farm
-from farm.cli import run
+from tests.cli.conftest import Command
 
 MODEL = """
 import farm
@@ -31,11 +30,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def sweep(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
-    status = run(["sweep", *shlex.split(words)])
-    return status, *capsys.readouterr()
-
-
 def swept(design: str, out: str = "s.h5") -> None:
     """Sweep a function in this process into `out`."""
 
@@ -48,23 +42,23 @@ def swept(design: str, out: str = "s.h5") -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_from_its_design_to_its_extension(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_from_its_design_to_its_extension(sweep: Command) -> None:
     Path("model.py").write_text(MODEL)
     begin = f"model.py -n 1 {PARAMETERS} --design saltelli:8 --seed 7 -o s.h5"
-    status, _, err = sweep(capsys, begin)
+    status, _, err = sweep(begin)
     assert status == 0
     assert err.startswith("8 x (2 x 3 + 2) = 64 points of line, seed 7, into s.h5\n")
-    status, _, err = sweep(capsys, begin)
+    status, _, err = sweep(begin)
     assert (status, err) == (0, "s.h5 is complete, 0 points failed\n")
-    status, _, err = sweep(capsys, begin.replace("saltelli:8", "saltelli:8,first"))
+    status, _, err = sweep(begin.replace("saltelli:8", "saltelli:8,first"))
     assert status == 2
     assert "design: saltelli:8 in the file, saltelli:8,first here" in err
-    status, _, err = sweep(capsys, "extend s.h5 -n 1 --trust --points 128")
+    status, _, err = sweep("extend s.h5 -n 1 --trust --points 128")
     assert status == 0
     with h5py.File("s.h5") as file:
         assert file["status"][:].tolist() == [1] * 128
         assert "1.6" in file["provenance"].attrs["salib_version"]
-    status, out, err = sweep(capsys, "sensitivity s.h5")
+    status, out, err = sweep("sensitivity s.h5")
     assert (status, err) == (0, "note: left out, as they are the same in all rows: same\n")
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["y:", "sobol,", "128", "points"]
@@ -81,11 +75,9 @@ def test_a_sweep_from_its_design_to_its_extension(capsys: pytest.CaptureFixture[
         ("lhs:64", "y: pawn, 64 points", ["parameter", "PAWN", "median", "dummy"]),
     ],
 )
-def test_tables(
-    capsys: pytest.CaptureFixture[str], design: str, title: str, header: list[str]
-) -> None:
+def test_tables(sweep: Command, design: str, title: str, header: list[str]) -> None:
     swept(design)
-    status, out, _ = sweep(capsys, "sensitivity s.h5")
+    status, out, _ = sweep("sensitivity s.h5")
     assert status == 0
     lines = out.splitlines()
     assert lines[0] == title
@@ -95,15 +87,15 @@ def test_tables(
     assert sorted(names) == ["k", "x", "z"]
 
 
-def test_json_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_csv(sweep: Command) -> None:
     swept("morris:4")
-    status, out, _ = sweep(capsys, "sensitivity s.h5 --output y --json")
+    status, out, _ = sweep("sensitivity s.h5 --output y --json")
     assert status == 0
     (found,) = json.loads(out)
     assert (found["method"], found["measure"], found["points"]) == ("morris", "mu_star", 16)
     assert [row["name"] for row in found["parameters"]] == ["k", "x", "z"]
     assert [row["value"] for row in found["parameters"]] == pytest.approx([4, 2, 1])
-    status, out, _ = sweep(capsys, "sensitivity s.h5 --output y --csv")
+    status, out, _ = sweep("sensitivity s.h5 --output y --csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["parameter"] for row in rows] == ["k", "x", "z"]
     assert [float(row["mu_star"]) for row in rows] == pytest.approx([4, 2, 1])
@@ -120,27 +112,23 @@ def test_json_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
         ("sensitivity none.h5", "none.h5"),
     ],
 )
-def test_mistakes_have_the_status_of_mistakes(
-    capsys: pytest.CaptureFixture[str], words: str, why: str
-) -> None:
+def test_mistakes_have_the_status_of_mistakes(sweep: Command, words: str, why: str) -> None:
     swept("ff")
-    status, out, err = sweep(capsys, words)
+    status, out, err = sweep(words)
     assert (status, out) == (2, "")
     assert why in err
     assert "Traceback" not in err
 
 
-def test_a_missing_salib_names_the_extra(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_salib_names_the_extra(sweep: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     swept("ff")
     monkeypatch.setitem(sys.modules, "SALib.analyze", None)
-    status, _, err = sweep(capsys, "sensitivity s.h5")
+    status, _, err = sweep("sensitivity s.h5")
     assert status == 2
     assert 'pip install "modelfarm[sensitivity]"' in err
 
 
-def test_correlated_parameters_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_correlated_parameters_are_noted(sweep: Command) -> None:
     farm.sweep(
         lambda a, b: a,
         {"a": (0, 1), "b": (0, 1)},
@@ -149,18 +137,12 @@ def test_correlated_parameters_are_noted(capsys: pytest.CaptureFixture[str]) -> 
         out="s.h5",
         show=False,
     ).wait()
-    status, out, err = sweep(capsys, "sensitivity s.h5 --json")
+    status, out, err = sweep("sensitivity s.h5 --json")
     assert status == 0
     assert "note: parameters are correlated (a,b=0.8): the influence of each includes" in err
     assert json.loads(out)[0]["correlated"] == ["a,b=0.8"]
-    assert sweep(capsys, "plot s.h5")[0] == 0
+    assert sweep("plot s.h5")[0] == 0
     assert "Parameters are correlated (a,b=0.8)" in Path("s.html").read_text()
-
-
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = sweep(capsys, "sensitivity --help")
-    assert status == 0
-    assert "farm sweep sensitivity sobol.h5" in out
 
 
 def test_from_python() -> None:

@@ -8,8 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from farm.cli.sweep_session import hints_of, rule_options
-from tests.sweep.samples import plan_of
+from farm.cli.sweep_session import rule_options
 
 
 @click.command()
@@ -30,9 +29,3 @@ def test_other_limits_are_refused(text: str) -> None:
     result = CliRunner().invoke(show, ["--max-failures", text])
     assert result.exit_code == 2
     assert "expected 10 or 5%" in result.output
-
-
-def test_a_sweep_is_one_client_and_one_caller() -> None:
-    plan = plan_of()
-    hints = hints_of(plan, {"priority": 3})
-    assert (hints.client, hints.priority, hints.chain) == (f"sweep-{plan.run_id[:8]}", 3, "")

@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 import farm
-from farm.provision.batch.systems import SYSTEMS
+from farm.provision.batch.systems import BUILT_IN
 from farm.transports.connection import Connection, write_connection
 from farm.wording import counted
 from tests.support.batch_jobs import JOBS
@@ -34,9 +34,10 @@ from tests.support.dispatcher_farm import (
     serving,
 )
 from tests.support.running_farm import wait_until
+from tests.support.shown_blocks import text_of
 from tests.support.warm_parents import parents_among
 
-PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+PAGE = text_of("docs/clusters.md")
 
 
 @contextlib.contextmanager
@@ -53,18 +54,32 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
+def start(
+    *words: str | Path, cwd: Path, told: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start `farm worker`."""
+    return subprocess.Popen(
+        [*FARM, "worker", *map(str, words)],
+        cwd=cwd,
+        env=environment() | dict(told or {}),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Return its next line of errors."""
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
 @contextlib.contextmanager
 def worker_of(
     served: Served, *options: str, told: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Run `farm worker` for the block; afterwards the farm knows that it left."""
-    with subprocess.Popen(
-        [*FARM, "worker", "beam.py", "--to", str(served.folder), *options],
-        cwd=served.folder.parent,
-        env=environment() | dict(told or {}),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    target = "--to", str(served.folder)
+    with start("beam.py", *target, *options, cwd=served.folder.parent, told=told) as process:
         try:
             yield process
         finally:
@@ -75,8 +90,7 @@ def worker_of(
 @pytest.fixture
 def worker(served: Served) -> Iterator[subprocess.Popen[str]]:
     with worker_of(served, "-n", "1") as process:
-        assert process.stderr is not None
-        assert "1 worker ready" in process.stderr.readline()
+        assert "1 worker ready" in line_of(process)
         yield process
 
 
@@ -91,13 +105,7 @@ def test_who_is_stopped_while_models_load_was_never_ready(served: Served, tmp_pa
     (tmp_path / "slow.py").write_text(
         f"import time\nopen({str(loading)!r}, 'w').close()\ntime.sleep({LIMIT_S})\n{BEAM}"
     )
-    with subprocess.Popen(
-        [*FARM, "worker", str(tmp_path / "slow.py"), "--to", str(served.folder)],
-        cwd=tmp_path,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start(tmp_path / "slow.py", "--to", served.folder, cwd=tmp_path) as process:
         wait_until(loading.exists, "the model loads")
         process.terminate()
         _, errors = process.communicate(timeout=LIMIT_S)
@@ -105,7 +113,7 @@ def test_who_is_stopped_while_models_load_was_never_ready(served: Served, tmp_pa
     assert "ready" not in errors
 
 
-SOON = "import sys, farm.wording; farm.wording.JOIN_S = 3; from farm.__main__ import main; main()"
+SOON = "import sys, farm.wording; farm.wording.JOIN_S = 1; from farm.__main__ import main; main()"
 
 
 def test_who_has_not_joined_says_so_with_the_address_and_is_not_ready(tmp_path: Path) -> None:
@@ -122,12 +130,12 @@ def test_who_has_not_joined_says_so_with_the_address_and_is_not_ready(tmp_path: 
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            assert process.stderr is not None
-            expected = "2 workers expected, 0 have joined after 3 s; they try"
-            line = process.stderr.readline()
+            expected = "2 workers expected, 0 have joined after 1 s; they try"
+            line = line_of(process)
             process.terminate()
+            _, more = process.communicate()
             assert line == f"{expected} {address}\n"
-            assert "ready" not in process.stderr.read()
+            assert "ready" not in more
 
 
 def test_a_signal_drains_the_running_call_is_finished(
@@ -155,8 +163,7 @@ def test_processes_are_forked_unless_that_is_turned_off(
     served: Served, option: str, count: int
 ) -> None:
     with worker_of(served, "-n", "2", option) as worker:
-        assert worker.stderr is not None
-        assert "2 workers ready" in worker.stderr.readline()
+        assert "2 workers ready" in line_of(worker)
         assert len(parents_among(psutil.Process(worker.pid).children())) == count
 
 
@@ -166,12 +173,9 @@ def test_its_models_log_goes_to_the_run_folder(
     assert list((served.folder / "logs").glob("*.log"))
 
 
-@pytest.mark.parametrize(("option", "end"), [("-n", signal.SIGINT), ("--workers", signal.SIGTERM)])
-def test_a_running_farm_gets_more_workers_by_the_command_of_the_page(
-    tmp_path: Path, option: str, end: signal.Signals
-) -> None:
+def test_a_running_farm_gets_more_workers_by_the_command_of_the_page(tmp_path: Path) -> None:
     (command,) = re.findall(r"^farm (worker .* --to farm-run -n 8) +#", PAGE, re.MULTILINE)
-    words = command.replace("farm-run -n 8", f"run {option} 2").split()
+    words = command.replace("farm-run -n 8", "run --workers 2").split()
     (tmp_path / "beam.py").write_text(BEAM)
     with (
         serving(tmp_path, "beam.py", "--workers", "1") as served,
@@ -183,17 +187,14 @@ def test_a_running_farm_gets_more_workers_by_the_command_of_the_page(
 
         served.wait_for_workers(1)
         (first,) = names()
-        with subprocess.Popen(
-            [*FARM, *words], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-        ) as more:
+        with start(*words[1:], cwd=tmp_path) as more:
             try:
-                assert more.stderr is not None
-                assert "2 workers ready" in more.stderr.readline()
+                assert "2 workers ready" in line_of(more)
                 one, other = names() - {first}
                 status, _, errors = run_here("drain", one, "--to", "run", cwd=tmp_path)
                 assert status == 0, errors
                 wait_until(lambda: names() == {first, other}, "one of them leaves")
-                more.send_signal(end)
+                more.send_signal(signal.SIGINT)
                 assert more.wait(LIMIT_S) == 0
             finally:
                 more.kill()
@@ -203,8 +204,7 @@ def test_a_running_farm_gets_more_workers_by_the_command_of_the_page(
 
 def test_the_end_of_the_farm_ends_its_workers(tmp_path: Path) -> None:
     with started(tmp_path) as served, worker_of(served) as worker:
-        assert worker.stderr is not None
-        assert "1 worker ready" in worker.stderr.readline()
+        assert "1 worker ready" in line_of(worker)
         served.stop()
         assert worker.wait(LIMIT_S) == 0
 
@@ -232,18 +232,9 @@ def test_as_many_processes_as_there_is_room_for(
     served: Served, options: tuple[str, ...], told: dict[str, str], count: int, devices: set[str]
 ) -> None:
     with worker_of(served, *options, told=told) as process:
-        assert process.stderr is not None
-        assert f"{counted(count, 'worker')} ready" in process.stderr.readline()
+        assert f"{counted(count, 'worker')} ready" in line_of(process)
         wait_until(lambda: len(workers(served)) == count, f"{count} workers")
         assert {row["device"] for row in workers(served)} == devices
-
-
-def test_gpus_that_are_not_there_are_told_in_one_line(served: Served) -> None:
-    status, _, errors = run_farm("worker", "beam.py", "--gpus", "all", cwd=served.folder.parent)
-    assert (status, errors) == (
-        2,
-        "farm: error: --gpus is 'all'; expected auto, per-node, or positions such as 0,1\n",
-    )
 
 
 @pytest.mark.gpu
@@ -252,26 +243,21 @@ def test_each_gpu_has_a_process_that_sees_it_alone(served: Served) -> None:
     uuids = set(re.findall(r"\(UUID: (GPU-[^)]+)\)", listed))
     assert uuids
     with worker_of(served, "--gpus", "auto", "-n", "2") as process:
-        assert process.stderr is not None
-        assert f"{2 * len(uuids)} workers ready" in process.stderr.readline()
+        assert f"{2 * len(uuids)} workers ready" in line_of(process)
         wait_until(lambda: len(workers(served)) == 2 * len(uuids), "all workers")
         assert sorted(str(row["device"]) for row in workers(served)) == sorted([*uuids, *uuids])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", [system.name for system in BUILT_IN])
 def test_in_a_job_a_worker_waits_for_a_farm_that_is_about_to_start(
     system: str, tmp_path: Path
 ) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
-    command = [*FARM, "worker", "beam.py", "--to", "run/farm.json"]
-    told, job = JOBS[system]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment() | told, stderr=subprocess.PIPE, text=True
-    ) as process:
+    told, job = JOBS[system].variables, JOBS[system].id
+    with start("beam.py", "--to", "run/farm.json", cwd=tmp_path, told=told) as process:
         try:
-            assert process.stderr is not None
-            assert process.stderr.readline() == "waiting for run/workers.json\n"
+            assert line_of(process) == "waiting for run/workers.json\n"
             with serving(tmp_path, "--workers", "0") as served:
                 wait_until(lambda: len(workers(served)) == 1, "the worker")
                 assert workers(served)[0]["job"] == job
@@ -322,18 +308,19 @@ def test_workers_drain_before_the_end(served: Served) -> None:
         assert process.wait(LIMIT_S) == 0
 
 
-def test_a_time_limit_that_no_call_can_meet_is_refused(served: Served) -> None:
-    folder = served.folder.parent
-    status, _, errors = run_farm(
-        *("worker", "beam.py", "--to", "run", "--time-limit", "0"), cwd=folder
-    )
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("--time-limit 0", "Invalid value for '--time-limit': 0"),
+        ("--drain-before 5", "--drain-before needs --ends-at or --time-left"),
+        ("--gpus all", "--gpus is 'all'; expected auto, per-node, or positions such as 0,1"),
+        ("--gpus 0 --mpi 2", "--gpus assigns GPUs to single processes; assign those of ranks"),
+        ("--mpi-launch srun", "--mpi-launch needs --mpi RANKS"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(served: Served, options: str, complaint: str) -> None:
+    words = "worker", "beam.py", "--to", "run", *options.split()
+    status, _, errors = run_here(*words, cwd=served.folder.parent)
     assert status == 2
-    assert errors.startswith("farm: error: Invalid value for '--time-limit': 0")
+    assert errors.startswith(f"farm: error: {complaint}")
     assert len(errors.splitlines()) == 1
-
-
-def test_a_drain_needs_an_end(served: Served) -> None:
-    with worker_of(served, "--drain-before", "5") as process:
-        assert process.wait(LIMIT_S) == 2
-        assert process.stderr is not None
-        assert "--drain-before needs --ends-at or --time-left" in process.stderr.read()

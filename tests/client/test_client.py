@@ -129,10 +129,10 @@ def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
     try:
         told = replace(farm._files[0], host=socket.gethostname(), pid=2**22 + 1)
         write_connection(farm.connect, told)
-        with connect(farm.connect, wait=0.1) as client:
+        with connect(farm.connect) as client:
             assert client.models() == []
             with pytest.raises(Unavailable, match="the farm waits for its first worker"):
-                client.model("any")
+                client.expect_models()
     finally:
         farm.close()
 
@@ -241,7 +241,7 @@ def test_what_is_no_address_is_said(url: str) -> None:
 
 
 def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.http.client.CONNECT_PAUSES_S", (0.01,))
+    monkeypatch.setattr("farm.http1.client.CONNECT_PAUSES_S", (0.01,))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -374,3 +374,25 @@ def test_an_address_without_http_says_how_a_url_begins(target: str, remedy: str)
     with pytest.raises(Unavailable) as caught:
         connect(target)
     assert remedy in str(caught.value)
+
+
+def test_patience_looks_again_while_there_is_time() -> None:
+    looks = []
+
+    def find() -> str:
+        looks.append(1)
+        if len(looks) < 3:
+            raise Unavailable("not yet")
+        return "here"
+
+    assert Patience(60.0).with_(find) == "here"
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize(("seconds", "helps"), [(0.0, True), (60.0, False)])
+def test_patience_ends_without_time_or_hope(seconds: float, helps: bool) -> None:
+    def find() -> str:
+        raise Unavailable("gone")
+
+    with pytest.raises(Unavailable, match="gone"):
+        Patience(seconds).with_(find, lambda _: helps)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -16,8 +15,9 @@ import farm
 from farm.client import Client
 from farm.errors import FarmError
 from tests.support.dispatcher_farm import Served
+from tests.support.shown_blocks import text_of
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "client.md").read_text()
+PAGE = text_of("docs/client.md")
 SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,6 +19,7 @@ from farm.client import flow as flow_module
 from farm.client.flow import SEND_AT_ONCE, Flow
 from farm.client.line import Outcome
 from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded
+from tests.support.coroutines import on_loop, until
 from tests.support.scripted_lines import HandLine, cube_calls
 from tests.support.time_limits import scaled
 
@@ -183,3 +187,107 @@ def test_an_error_of_the_source_takes_back_what_is_under_way() -> None:
     with pytest.raises(KeyError, match="the user's own"):
         list(Flow(line, calls(), HINTS, ordered=True))
     assert not line.waiting
+
+
+async def on_the_loop(line: HandLine, count: int) -> AsyncGenerator[float]:
+    async with contextlib.aclosing(start(line, count, eager=False).on_loop()) as outcomes:
+        async for _, outcome in outcomes:
+            yield value(outcome)
+
+
+async def taken(flow: AsyncGenerator[float], into: list[float]) -> None:
+    async for outcome in flow:
+        into.append(outcome)
+
+
+@on_loop
+async def test_outcomes_come_in_order_on_a_loop() -> None:
+    line = HandLine()
+    got: list[float] = []
+    task = asyncio.create_task(taken(on_the_loop(line, 5), got))
+    await until(lambda: len(line.waiting) == 5)
+    line.answer(3, 2, 5)
+    await asyncio.sleep(0)
+    assert got == []
+    line.answer(1)
+    await until(lambda: len(got) == 3)
+    line.answer(4)
+    await task
+    assert got == [0.0, 1.0, 8.0, 27.0, 64.0]
+
+
+@on_loop
+async def test_calls_leave_many_to_a_message_on_a_loop() -> None:
+    line = HandLine()
+    got: list[float] = []
+    task = asyncio.create_task(taken(on_the_loop(line, 600), got))
+    await until(lambda: len(line.waiting) == 600)
+    assert len(line.messages) < 100
+    assert set(line.hints) == {replace(HINTS, chain="")}
+    line.answer_all()
+    await task
+    assert len(got) == 600
+
+
+@on_loop
+async def test_a_full_queue_is_waited_for_on_a_loop() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flow_module, "PAUSE_S", 0.001)
+        line = HandLine()
+        got: list[float] = []
+        task = asyncio.create_task(taken(on_the_loop(line, 4), got))
+        await until(lambda: len(line.waiting) == 4)
+        messages = len(line.messages)
+        line.answer(1, 2, 4, outcome=Overloaded("full"))
+        line.answer(3)
+        await until(lambda: len(line.waiting) == 3)
+        assert len(line.messages) == messages + 1, "sent again together"
+        line.answer_all()
+        await task
+        assert got == [0.0, 1.0, 8.0, 27.0]
+
+
+@on_loop
+async def test_cancelling_the_task_cancels_the_calls() -> None:
+    line = HandLine()
+    task = asyncio.create_task(taken(on_the_loop(line, 5), []))
+    await until(lambda: len(line.waiting) == 5)
+    line.answer(2, 3, outcome=ModelFailed("no"))
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert sorted(line.taken) == [1, 4, 5]
+    del task
+    gc.collect()  # the errors that nobody asked for are no errors of the loop
+
+
+@pytest.mark.parametrize("turns", range(4))
+@on_loop
+async def test_a_cancellation_counts_that_comes_with_an_outcome(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_module, "PAUSE_S", LIMIT_S)
+    line = HandLine()
+    task = asyncio.create_task(taken(on_the_loop(line, 3), []))
+    await until(lambda: len(line.waiting) == 3)
+    line.answer(1, outcome=Overloaded("full"))
+    await asyncio.sleep(0.01)
+    line.answer(2)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=1.0)
+    assert task.cancelled()
+    assert sorted(line.taken) == [3]
+
+
+@on_loop
+async def test_leaving_the_loop_cancels_the_calls() -> None:
+    line = HandLine()
+    flow = on_the_loop(line, 5)
+    asked = asyncio.ensure_future(anext(flow))
+    await until(lambda: len(line.waiting) == 5)
+    line.answer(1)
+    await asked
+    await flow.aclose()
+    assert sorted(line.taken) == [2, 3, 4, 5]

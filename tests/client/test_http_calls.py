@@ -8,8 +8,8 @@ import pytest
 from farm.call import NO_HINTS, Call, Hints, Operation
 from farm.client import http_calls
 from farm.client.http_calls import HttpCalls, HttpJob, Silence, Task, WaitingTask
-from farm.client.line import Outcome
 from farm.errors import Cancelled, DeadlineExceeded, FarmError, Unavailable
+from tests.support.scripted_lines import Inbox
 
 
 class Clock:
@@ -20,20 +20,6 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
-
-
-class Inbox:
-    """Records the outcomes that it receives."""
-
-    def __init__(self) -> None:
-        self.outcomes: dict[object, Outcome] = {}
-
-    def put(self, key: object, outcome: Outcome) -> None:
-        assert key not in self.outcomes, f"a second outcome for {key}"
-        self.outcomes[key] = outcome
-
-    def flush(self) -> None:
-        """Nothing to do."""
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from farm.client.http_watch import ASK_AFTER_S, LIVE, TICK_S, FarmWatch
 from farm.client.line import Outcome
 from farm.encoding.tensors import LONGEST_ANSWER
 from farm.errors import Cancelled, DeadlineExceeded, FarmError, Unavailable
-from farm.http.client import Cancellation, HttpClient
+from farm.http1.client import Cancellation, HttpClient
 
 
 class Stage(HttpClient):

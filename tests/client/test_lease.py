@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -320,6 +321,23 @@ def test_a_signal_handler_may_close_while_its_thread_waits(desk: Desk, line: Nat
             call(line, 3.0)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_handler_may_close_before_its_thread_waits(
+    desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested(desk, line)
+    end_of(line)._lease.polls.clear()  # so that the caller looks the descriptors up
+    real = select.poll
+
+    def poll() -> select.poll:
+        monkeypatch.setattr(select, "poll", real)
+        line.close()
+        return real()
+
+    monkeypatch.setattr(select, "poll", poll)
+    with pytest.raises(Cancelled, match="closed"):
+        call(line, 3.0)
 
 
 def test_a_call_goes_on_at_the_farm_that_replaces_the_lost_one(tmp_path: Path) -> None:

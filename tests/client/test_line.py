@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, as_completed, wait
 import pytest
 
 from farm.call import Hints, Result
-from farm.client.line import CallFuture, as_it_is, submit, submit_all
+from farm.client.line import CallFuture, as_it_is, submit
 from farm.errors import InvalidOutput, ModelFailed
 from tests.support.scripted_lines import HandLine, cube_calls
 from tests.support.time_limits import scaled
@@ -56,17 +56,6 @@ def test_an_error_is_raised_as_it_came(line: HandLine) -> None:
     error = ModelFailed("no", detail="traceback")
     line.answer(1, outcome=error)
     assert future.exception(0) is error
-
-
-def test_several_futures_leave_in_one_message(line: HandLine) -> None:
-    futures = submit_all(line, cube_calls(3), HINTS, lambda result: float(result.outputs[0][0]))
-    assert [len(message) for message in line.messages] == [3]
-    assert futures[1].cancel()
-    assert line.taken == [2]
-    line.answer_all()
-    assert [futures[k].result(LIMIT_S) for k in (0, 2)] == [0.0, 8.0]
-    assert submit_all(line, [], HINTS, as_it_is) == []
-    assert len(line.messages) == 1
 
 
 def test_cancelling_takes_the_call_back(line: HandLine) -> None:

@@ -29,7 +29,6 @@ from farm.client.native_end import BYTES_A_MESSAGE, CALLS_A_MESSAGE
 from farm.client.native_line import NativeLine
 from farm.errors import (
     Cancelled,
-    FarmError,
     InvalidInput,
     InvalidRequest,
     ModelNotFound,
@@ -42,7 +41,7 @@ from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.running_farm import Farm
-from tests.support.scripted_lines import cube_calls
+from tests.support.scripted_lines import Inbox, cube_calls
 from tests.transports import host_process
 from tests.transports.peers import CUBE, Desk, value
 from tests.transports.proxy import Proxy
@@ -55,21 +54,6 @@ def line(desk: Desk) -> Iterator[NativeLine]:
     line = NativeLine(desk.connection)
     yield line
     line.close()
-
-
-class Inbox:
-    """Receives outcomes."""
-
-    def __init__(self) -> None:
-        self.outcomes: dict[object, Outcome] = {}
-        self.flushes = 0
-
-    def put(self, key: object, outcome: Outcome) -> None:
-        assert key not in self.outcomes, f"a second outcome for {key}"
-        self.outcomes[key] = outcome
-
-    def flush(self) -> None:
-        self.flushes += 1
 
 
 def call(x: float, model: str = "cube", config: str = EMPTY_CONFIG) -> Call:
@@ -187,28 +171,6 @@ def test_each_message_has_one_set_of_hints(desk: Desk, line: NativeLine) -> None
         send(line, float(k), hints=hints)
     said = [calls_heard(desk)[0] for _ in range(3)]
     assert said == [NO_HINTS, HINTS, NO_HINTS]
-
-
-def test_answers_may_come_in_any_order(desk: Desk, line: NativeLine) -> None:
-    futures = [send(line, float(k), hints=Hints(str(k))) for k in range(3)]
-    heard = [next(iter(calls_heard(desk)[1].items())) for _ in range(3)]
-    for k in (2, 0, 1):
-        answer(desk, (heard[k][0], doubled(heard[k][1])))
-        assert value(futures[k].result(LIMIT_S)) == 2.0 * k
-    assert all(f.done() for f in futures)
-
-
-def test_errors_keep_their_class(desk: Desk, line: NativeLine) -> None:
-    kinds = sorted(FarmError.kinds.values(), key=lambda kind: kind.__name__)
-    futures = [send(line, float(k)) for k in range(len(kinds))]
-    heard: dict[int, Call] = {}
-    while len(heard) < len(kinds):
-        heard |= calls_heard(desk)[1]
-    answer(desk, *((i, kind("said", detail="d")) for i, kind in zip(heard, kinds, strict=True)))
-    for future, kind in zip(futures, kinds, strict=True):
-        error = future.exception(LIMIT_S)
-        assert type(error) is kind
-        assert (error.message, error.detail) == ("said", "d")
 
 
 def test_a_cancelled_call_is_taken_back(desk: Desk, line: NativeLine) -> None:
@@ -458,27 +420,6 @@ def at_work(farm: Farm, name: str = "node/1-a") -> Iterator[subprocess.Popen[byt
         process.wait()
 
 
-@pytest.mark.slow
-def test_many_threads_share_a_line(farm: Farm, worker: object) -> None:
-    line = NativeLine(read_connection(farm.connect))
-    wrong: list[object] = []
-
-    def caller(number: int) -> None:
-        for k in range(100):
-            x = float(100 * number + k)
-            if (y := value(send(line, x).result(LIMIT_S))) != x**3:
-                wrong.append((x, y))
-
-    threads = [threading.Thread(target=caller, args=(n,)) for n in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert farm.snapshot()["done"] == 1600
-    line.close()
-
-
 def test_unknown_models_and_wrong_sizes_are_refused(farm: Farm, worker: object) -> None:
     line = NativeLine(read_connection(farm.connect))
     with pytest.raises(ModelNotFound, match="model 'nope' is not served here"):
@@ -493,17 +434,6 @@ def test_unknown_models_and_wrong_sizes_are_refused(farm: Farm, worker: object) 
     assert [(t.shape, t.unit) for t in (*info.inputs, *info.outputs)] == [((1,), "m"), ((1,), "m3")]
     with pytest.raises(ModelNotFound):
         line.describe("nope", EMPTY_CONFIG)
-    line.close()
-
-
-def test_a_cancelled_call_never_runs(farm: Farm, worker: object) -> None:
-    line = NativeLine(read_connection(farm.connect))
-    running = send(line, 0.5, "sleep")
-    wait_until(lambda: farm.snapshot()["workers"][0]["in_flight"])
-    waiting = [send(line, 600.0, "sleep") for _ in range(5)]
-    assert all(f.cancel() for f in waiting)
-    assert value(running.result(LIMIT_S)) == 0.5
-    assert value(send(line, 2.0).result(LIMIT_S)) == 8.0  # not 50 minutes later
     line.close()
 
 

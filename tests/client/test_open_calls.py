@@ -10,7 +10,6 @@ import pytest
 
 from farm.call import NO_HINTS, Call, Hints, Operation, Result
 from farm.client import open_calls
-from farm.client.line import Outcome
 from farm.client.open_calls import OpenCalls, Waiting, messages
 from farm.errors import (
     Cancelled,
@@ -21,19 +20,7 @@ from farm.errors import (
     Unavailable,
     WorkerLost,
 )
-
-
-class Inbox:
-    def __init__(self) -> None:
-        self.outcomes: dict[object, Outcome] = {}
-        self.flushes = 0
-
-    def put(self, key: object, outcome: Outcome) -> None:
-        assert key not in self.outcomes
-        self.outcomes[key] = outcome
-
-    def flush(self) -> None:
-        self.flushes += 1
+from tests.support.scripted_lines import Inbox
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ import pytest
 import farm
 from farm.call import NO_HINTS, Call, Hints, Operation, Result
 from farm.client import Client
-from farm.client.line import CallFuture, as_it_is, submit, submit_all
+from farm.client.line import CallFuture, as_it_is, submit
 from farm.client.recorded_line import RecordedLine
 from farm.errors import FarmError, ModelFailed, Unavailable
 from farm.model import Config, Inputs
 from farm.record.entry import Entry, Status
 from farm.record.file import entries_in
 from tests.support.dispatcher_farm import serving
-from tests.support.scripted_lines import HandLine
+from tests.support.scripted_lines import HandLine, Inbox
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(30.0)
@@ -78,6 +78,7 @@ def test_a_client_that_starts_again_asks_nothing_twice(path: Path, native: bool)
                 assert client.status()["client_record"]["trouble"] == ""
     assert sorted(square.ran) == [[1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0]]
     assert {entry.client for entry in entries(path)} == {"me"}
+    assert all(entry.worker and entry.run_time_s > 0 for entry in entries(path))
 
 
 def test_failures_and_nan_are_asked_again(path: Path) -> None:
@@ -154,7 +155,7 @@ class Own:
 
     def ask(self, *x: float, hints: Hints = NO_HINTS) -> list[CallFuture[Result]]:
         calls = [Call("cube", Operation.EVALUATE, (np.array([v]),)) for v in x]
-        return submit_all(self.recorded, calls, hints, as_it_is)
+        return [submit(self.recorded, call, hints, as_it_is) for call in calls]
 
     def sent(self) -> list[float]:
         """Return the points that are under way."""
@@ -274,7 +275,7 @@ def test_a_call_cancelled_while_it_is_sent_is_cancelled_there(
 def test_an_unknown_model_leaves_nothing_under_way(own: Own) -> None:
     calls = [Call(name, Operation.EVALUATE, (np.ones(1),)) for name in ("cube", "nobody")]
     with pytest.raises(FarmError, match="no nobody here"):
-        submit_all(own.recorded, calls, NO_HINTS, as_it_is)
+        own.recorded.send(list(enumerate(calls)), NO_HINTS, Inbox())
     future = submit(own.recorded, calls[0], NO_HINTS, as_it_is)
     own.line.answer_all()
     assert outcomes([future]) == [(1.0, False)]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from farm.call import DERIVATIVES, Operation
-from farm.client import Client, Executor, RemoteModel, connect
+from farm.client import Client, RemoteModel, connect
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
@@ -56,22 +56,9 @@ def moody(client: Client) -> RemoteModel:
 # One point
 
 
-@pytest.mark.parametrize("point", [X, X.tolist(), X.reshape(-1), [X], {"x": X}])
-def test_a_point_may_be_written_in_many_ways(affine: RemoteModel, point: object) -> None:
-    y = affine(point)
-    assert y.tolist() == [3.0, 7.0]
-    assert y.flags.writeable
-
-
 def test_config_goes_along(affine: RemoteModel) -> None:
     assert affine(X, {"add": 1.0}).tolist() == [4.0, 8.0]
     assert affine.evaluate(X, config={"add": np.float64(2.0)}).tolist() == [5.0, 9.0]
-
-
-def test_several_inputs_and_outputs_go_by_name(two: RemoteModel) -> None:
-    for point in ({"k": 3, "a": [1.0, 2.0]}, [[1.0, 2.0], [3]], ([1, 2], 3)):
-        out = two(point)
-        assert {k: v.tolist() for k, v in out.items()} == {"sum": [9.0], "copy": [1.0, 2.0]}
 
 
 def test_shapes_follow_the_config(two: RemoteModel) -> None:
@@ -92,8 +79,8 @@ def test_derivatives_have_the_shapes_of_inputs_and_outputs(
 
 
 def test_long_vectors_come_through(client: Client) -> None:
-    x = np.random.default_rng(1).standard_normal(10**6)
-    y = client.model("long")(x)
+    x = np.random.default_rng(1).standard_normal(200_000)
+    y = client.model("long")(x, {"n": 200_000})
     assert np.array_equal(y, 2.0 * x)
 
 
@@ -111,9 +98,6 @@ def test_what_is_sent_may_be_changed_at_once(affine: RemoteModel) -> None:
     [
         (-1.0, ModelFailed, "ValueError: minus one is not for me"),
         (-2.0, InvalidOutput, r"output 'y' of model 'moody' has shape \(3,\), expected \(1,\)"),
-        ([1.0, 2.0], InvalidInput, r"input 'x' has shape \(2,\), model 'moody' expects \(1,\)"),
-        ("one", InvalidInput, "input 'x' is <U3, expected numbers of type float64"),
-        (1j, InvalidInput, "input 'x' is complex128, expected numbers of type float64"),
         ({"z": 1.0}, InvalidInput, r"the point has 'z'; model 'moody' has x \(1,\)"),
     ],
 )
@@ -134,17 +118,9 @@ def test_a_crash_says_so(client: Client) -> None:
         client.model("once")(1.0)
 
 
-def test_unknown_operations_models_and_names_are_refused(
-    client: Client, moody: RemoteModel, affine: RemoteModel
-) -> None:
+def test_unknown_operations_and_models_are_refused(client: Client, moody: RemoteModel) -> None:
     with pytest.raises(UnsupportedFeature, match="does not offer gradient"):
         moody.gradient(0, 0, 1.0, [1.0])
-    with pytest.raises(InvalidInput, match="no output has position 7, counted from 0"):
-        affine.gradient(7, 0, X, [1.0, 1.0])
-    with pytest.raises(InvalidInput, match=r"no input is named 'z'; the inputs are x \(2, 2\)"):
-        affine.gradient("y", "z", X, [1.0, 1.0])
-    with pytest.raises(InvalidInput, match=r"sens has shape \(1,\); expected \(2,\)"):
-        affine.gradient(0, 0, X, [1.0])
     with pytest.raises(ModelNotFound, match="'nope' is not served here; the models are: affine"):
         client.model("nope")
     with pytest.raises(ModelNotFound, match="specify a model"):
@@ -163,31 +139,6 @@ def test_an_array_of_points_gives_an_array(affine: RemoteModel, moody: RemoteMod
     out = moody.map(points)
     assert out.tolist() == points.tolist()
     assert out.flags.writeable
-
-
-def test_whole_numbers_and_float32_become_float64(moody: RemoteModel) -> None:
-    assert moody.map(np.array([[1], [2]])).tolist() == [[1.0], [2.0]]
-    assert moody(np.float32(0.5)).dtype == np.float64
-
-
-@pytest.mark.parametrize(
-    ("points", "text"),
-    [
-        (np.ones((3, 2)), r"has shape \(3, 2\); for input 'x' of model 'moody' expected \(N, 1\)"),
-        (np.array(["a"]), "the array of points is <U1"),
-        (np.float64(1.0), r"has shape \(\)"),
-    ],
-)
-def test_an_array_of_the_wrong_shape_is_refused(
-    moody: RemoteModel, points: np.ndarray[tuple[int, ...], np.dtype[np.float64]], text: str
-) -> None:
-    with pytest.raises(InvalidInput, match=text):
-        moody.map(np.asarray(points))
-
-
-def test_arrays_are_for_models_of_one_input(two: RemoteModel) -> None:
-    with pytest.raises(InvalidInput, match=r"inputs a \(2,\), k \(1,\).*pass a list of points"):
-        two.map(np.ones((3, 2)))
 
 
 def test_points_of_any_kind_give_outputs_in_their_order(two: RemoteModel) -> None:
@@ -356,20 +307,23 @@ def test_ctrl_c_ends_a_program_that_waits(served: Served) -> None:
         "print('ready', flush=True)\n"
         "{wait}\n"
     )
-    for target in (str(served.folder), served.connection.url):
-        for wait in ("model(160.0)", "list(model.map([160.0] * 10))"):
-            process = subprocess.Popen(
-                [sys.executable, "-c", program.format(wait=wait), target],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            time.sleep(0.1)  # usually it is already waiting; the test holds in any case
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=LIMIT_S)  # it ends before the model is done
-            assert errors.strip().endswith("KeyboardInterrupt")
+    for target, wait in (
+        (str(served.folder), "model(160.0)"),
+        (str(served.folder), "list(model.map([160.0] * 10))"),
+        (served.connection.url, "model(160.0)"),
+    ):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program.format(wait=wait), target],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.1)  # usually it is already waiting; the test holds in any case
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=LIMIT_S)  # it ends before the model is done
+        assert errors.strip().endswith("KeyboardInterrupt")
     with connect(served.folder) as client:
         wait_until(lambda: not any(queue["queued"] for queue in client.status()["queues"]))
         end_what_runs(client, busy(client))
@@ -467,35 +421,3 @@ def is_listening(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-# Samplers
-
-
-def log_density(y: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-    return float(-0.5 * (y**2).sum())
-
-
-def test_emcee_maps_walkers_at_once_or_by_a_pool(affine: RemoteModel) -> None:
-    import emcee  # it loads scipy, which takes a second
-
-    start = np.random.default_rng(3).standard_normal((10, 4))
-
-    def one(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-        return log_density(affine(x))
-
-    def all_of_them(x: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:
-        return [log_density(y) for y in affine.map(x)]
-
-    def local(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-        return log_density(x.reshape(2, 2).sum(axis=1))
-
-    chains = []
-    with Executor() as pool:
-        for function, how in ((local, {}), (one, {"pool": pool}), (all_of_them, {"vectorize": 1})):
-            sampler = emcee.EnsembleSampler(10, 4, function, **how)
-            sampler.random_state = np.random.RandomState(4).get_state()
-            sampler.run_mcmc(start, 20)
-            chains.append(sampler.get_chain())
-    assert np.array_equal(chains[0], chains[1])
-    assert np.array_equal(chains[0], chains[2])

@@ -12,7 +12,7 @@ import pytest
 
 from farm.call import Operation
 from farm.client import Client, RemoteModel, connect
-from farm.errors import FarmError, InvalidInput, ModelFailed, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, ModelFailed
 from farm.protocols.umbridge.remote import models_at
 from tests.support.coroutines import LIMIT_S
 from tests.support.dispatcher_farm import Served, serving
@@ -240,20 +240,12 @@ def test_a_wrong_point_raises_at_its_place(client: Client) -> None:
     assert [isinstance(each, FarmError) for each in got] == [False, True, True]
 
 
-def test_what_is_asked_wrongly_is_refused_at_once(client: Client, form: RemoteModel) -> None:
+def test_what_is_asked_wrongly_is_refused_at_once(client: Client) -> None:
     split = client.model("split")
     with pytest.raises(ValueError, match="operation is 'stream'; expected evaluate, apply_hess"):
         split.map(X, operation="stream")
     with pytest.raises(InvalidInput, match="evaluate takes neither sens nor vec"):
         split.map(X, sens=[1.0])
-    with pytest.raises(UnsupportedFeature, match="does not offer apply_hessian"):
-        split.map(X, operation="apply_hessian", vec=X[0])
-    with pytest.raises(InvalidInput, match="sens is missing"):
-        form.map(POINTS, operation="gradient", out="u")
-    with pytest.raises(InvalidInput, match="sens has 3 vectors for 40 points"):
-        form.map(POINTS, operation="gradient", sens=np.ones((3, 2)))
-    with pytest.raises(InvalidInput, match="sens has a vector for each of many points"):
-        split.submit(X[0], operation="gradient", sens=np.ones((2, 1)))
 
 
 def test_no_points_give_no_rows(client: Client) -> None:

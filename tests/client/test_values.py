@@ -97,6 +97,22 @@ def test_tables_become_a_call_a_row() -> None:
         assert np.array_equal(rows, table.reshape(2, 2, 3))
 
 
+@pytest.mark.parametrize(
+    ("info", "points", "text"),
+    [
+        (ONE, np.ones((3, 2)), r"has shape \(3, 2\); for input 'x' of .* expected \(N, 2, 3\)"),
+        (ONE, np.array(["a"]), "the array of points is <U1"),
+        (ONE, np.array(1.0), r"has shape \(\)"),
+        (TWO, np.ones((3, 2)), r"inputs a \(2,\), n \(1,\).*pass a list of points"),
+    ],
+)
+def test_an_array_that_is_no_table_of_points_is_refused(
+    info: ModelInfo, points: Any, text: str
+) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        Values(info, CONFIG).table(points)
+
+
 def test_a_model_that_does_not_evaluate_says_so() -> None:
     info = ModelInfo("g", ONE.inputs, ONE.outputs, frozenset({Operation.GRADIENT}))
     with pytest.raises(UnsupportedFeature, match="does not offer evaluate; it offers gradient"):

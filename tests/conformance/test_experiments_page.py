@@ -18,9 +18,10 @@ from farm.protocols.aepsych.codec import TYPES
 from tests.support.dispatcher_farm import environment
 from tests.support.experiment_server import CLIENTS, serving_experiments
 from tests.support.shell_page import ShellPage
+from tests.support.shown_blocks import text_of
 from tests.support.time_limits import scaled
 
-PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+PAGE = text_of("docs/experiments.md")
 BOWL, CLIENT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 CONFIG, SEEDED = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
 

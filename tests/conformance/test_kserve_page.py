@@ -8,15 +8,15 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from farm.protocols.kserve.shared_memory.regions import OBJECTS
 from tests.support.dispatcher_farm import serving
 from tests.support.shared_objects import shared_object
+from tests.support.shown_blocks import text_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "kserve.md").read_text()
+PAGE = text_of("docs/kserve.md")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 CURL = re.findall(r"^curl (?:.*\\\n)*.*$", PAGE, re.MULTILINE)
 ADDRESS = "127.0.0.1:4242"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import kubemo
 
-from farm.protocols.mip.connection import SENT_AHEAD, TIMEOUTS
+from farm.protocols.mip.connection import SENT_AHEAD
 from farm.protocols.mip.protocol import MAX_BYTES
+from farm.protocols.mip.service import TIMEOUTS
 from tests.support.dispatcher_farm import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mip.md").read_text()

@@ -32,7 +32,7 @@ from tests.support.time_limits import scaled
 
 pytestmark = pytest.mark.root
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "security" / "nginx.md"
 LIMIT_S = scaled(30.0)
 WIDE = 300_000
 """Entries of an input whose body exceeds nginx's default limit."""

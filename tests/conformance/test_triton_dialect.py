@@ -292,6 +292,7 @@ def test_wrong_paths(served: Served, method: str, path: str, status: int, text: 
     assert (answer.status_code, answer.json()) == (status, {"error": text})
 
 
+@pytest.mark.slow
 def test_a_long_wrong_body_is_told_in_the_same_words(served: Served) -> None:
     rows = b",".join([b"1"] * 2_000_000)  # so long that a reader process decodes it
     shape = b'"shape":[1,16],"datatype":"INT32"'

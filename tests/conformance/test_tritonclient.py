@@ -176,6 +176,7 @@ def test_a_batch_beyond_what_the_model_takes_is_put_together_again(
     np.testing.assert_array_equal(got, 2 * x)
 
 
+@pytest.mark.slow
 def test_large_tensors(way: Way, client: Any) -> None:
     x = np.random.default_rng(1).normal(size=(400_000, 3))  # 9.6 MB, above gRPC's default
     np.testing.assert_array_equal(client.infer("twice", [way.tensor(x)]).as_numpy("y"), 2 * x)

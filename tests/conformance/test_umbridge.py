@@ -134,6 +134,7 @@ def test_an_address_with_a_slash_or_a_user_works(url: str) -> None:
         assert umbridge.HTTPModel(written, "smooth")(POINT) == Smooth()(POINT, {})
 
 
+@pytest.mark.slow
 def test_a_million_doubles_go_there_and_back(url: str) -> None:
     echo = umbridge.HTTPModel(url, "echo")
     values = np.random.default_rng(5).normal(size=10**6).tolist()
@@ -341,21 +342,6 @@ def test_bodies_come_packed_chunked_and_announced(url: str) -> None:
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(BODY)
         assert read_answer(connection) == NINE
-
-
-def test_connections_are_kept_or_closed_as_the_client_says(url: str) -> None:
-    head = b"POST /Evaluate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%b\r\n%b"
-    with socket.create_connection(address(url), timeout=TIMEOUT_S) as connection:
-        for _ in range(20):
-            connection.sendall(head % (len(BODY), b"", BODY))
-            assert read_answer(connection) == NINE
-        connection.sendall(head % (len(BODY), b"Connection: close\r\n", BODY))
-        assert read_answer(connection) == NINE
-        assert connection.recv(1) == b""
-    with socket.create_connection(address(url), timeout=TIMEOUT_S) as connection:
-        connection.sendall(head.replace(b"1.1", b"1.0") % (len(BODY), b"", BODY))
-        assert read_answer(connection) == NINE
-        assert connection.recv(1) == b""
 
 
 json_values = st.recursive(

@@ -6,56 +6,30 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import farm
-from farm.errors import Unavailable
-from farm.provision.batch import absence, releases
+from farm.provision.batch import absence, errands
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
-from farm.provision.batch.system import BatchError, BatchSystem, Stand, SubmissionRefused
-from farm.provision.batch.systems import SYSTEMS
-from farm.provision.batch.systems.grid_engine import COMMANDS
+from farm.provision.batch.system import Adapter, BatchError, Stand, SubmissionRefused
+from farm.provision.batch.systems import BUILT_IN, GRID_ENGINE
 from farm.server.farm import Farm
 from farm.server.in_process import running
 from farm.settings import Settings
 from tests.provision import slurm_stand_in
 from tests.provision.batch.systems.test_grid_engine_output import one_job
-from tests.provision.stand_ins import flux, lsf, pbs
 from tests.provision.stand_ins.site import Site
+from tests.support.batch_jobs import STAND_INS
 from tests.support.dispatcher_farm import LIMIT_S
 from tests.support.running_farm import wait_until
 from tests.support.supervised_farm import supervised
 
 NAME = "farm-1-small+ab"
-
-
-@dataclass(frozen=True)
-class StandIn:
-    """The stand-in of a batch system, whose commands `install` puts into a new folder.
-
-    submit, list: its commands that submit a job and list jobs. refusal: the answer to a job for
-    the queue `nosuch`. unknown: an id that no job has.
-    """
-
-    install: Callable[[Path], Path]
-    submit: str
-    list: str
-    refusal: str
-    unknown: str
-
-
-STAND_INS = {
-    "pbs": StandIn(pbs.install, "qsub", "qselect", "qsub: Unknown queue", f"99.{pbs.HOST}"),
-    "lsf": StandIn(lsf.install, "bsub", "bjobs", "nosuch: No such queue. Job not submitted.", "99"),
-    "flux": StandIn(
-        flux.install, "flux-submit", "flux-jobs", "[Errno 22] 'nosuch' is not a valid queue", "fbD1"
-    ),
-}
+SYSTEMS = {system.name: system for system in BUILT_IN}
 
 
 def slurm_with_a_job(folder: Path) -> None:
@@ -68,7 +42,7 @@ def slurm_with_a_job(folder: Path) -> None:
 def grid_engine_with_a_job(folder: Path) -> None:
     folder.mkdir()
     (folder / "list").write_text(one_job("r", name=NAME))
-    for name in (*COMMANDS, "qacct"):
+    for name in (*GRID_ENGINE.commands, "qacct"):
         (folder / name).write_text("#!/bin/sh\n" + f"cat {folder}/list\n" * (name == "qstat"))
         (folder / name).chmod(0o755)
 
@@ -95,8 +69,10 @@ class Cluster:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
-        self.system: type[BatchSystem] = SYSTEMS[name]
+        self.system = SYSTEMS[name]
+        self.adapter = self.system.load()
         self.folder = folder
+        self.signals = self.adapter.drain is not Adapter.drain
         self.stand_in = STAND_INS[name]
         self.commands = self.stand_in.install(folder / "bin")
         self.site = Site(self.commands)
@@ -145,11 +121,7 @@ def events(client: farm.Client, *kinds: str) -> list[str]:
     return [e["text"] for e in client.status()["events"] if e["event"] in kinds]
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    ["pbs", *[pytest.param(other, marks=pytest.mark.slow) for other in ("lsf", "flux")]],
-    indirect=True,
-)
+@pytest.mark.slow
 def test_jobs_come_with_calls_and_are_drained_when_idle(cluster: Cluster) -> None:
     with cluster.farm() as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
@@ -173,7 +145,7 @@ def test_a_job_that_ends_is_not_late_where_pbs_forgets_it(
     """Its end is confirmed by lists a minute apart, as long as a job may take to end. Here 5 s."""
     monkeypatch.setattr(absence, "CONFIRM_S", 5.0)
     monkeypatch.setattr(absence, "ASK_AGAIN_S", 0.5)
-    monkeypatch.setattr(releases, "DRAIN_S", 5.0)
+    monkeypatch.setattr(errands, "DRAIN_S", 5.0)
     cluster = Cluster("pbs", tmp_path)
     monkeypatch.setenv("PATH", f"{cluster.commands}:{os.environ['PATH']}")
     (cluster.commands / "no-history").touch()
@@ -233,14 +205,6 @@ def test_a_job_that_fails_is_told_with_its_last_words(cluster: Cluster) -> None:
         assert "no_such_module_here" in events(client, "failed")[0]
 
 
-def test_without_its_commands_it_says_what_is_missing(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(cluster.folder))
-    with pytest.raises(Unavailable, match="not on the PATH of this machine"):
-        cluster.system()
-
-
 # The calls of the interface
 
 
@@ -252,15 +216,15 @@ def test_every_system_has_a_stand_in_or_runs_for_real() -> None:
 def test_jobs_are_listed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     WITH_A_JOB[name](tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    (row,) = asyncio.run(SYSTEMS[name]().jobs()).rows
+    (row,) = asyncio.run(SYSTEMS[name].load()().jobs()).rows
     assert (row.id, row.name, row.stand) == ("7", NAME, Stand.RUNNING)
 
 
 def script(cluster: Cluster, command: str, **values: Any) -> str:
     kind = WorkerKind(name="small", models=["m.py"], **values)
-    lines = cluster.system.directives(kind, NAME, cluster.folder, cluster.folder)
-    preamble = cluster.system.preamble(kind)
-    last = f"{cluster.system.launch(kind)} {command}\nexit $?"  # a site may have lines after it
+    lines = cluster.adapter.directives(kind, NAME, cluster.folder, cluster.folder)
+    preamble = cluster.adapter.preamble(kind)
+    last = f"{cluster.adapter.launch(kind)} {command}\nexit $?"  # a site may have lines after it
     return "\n".join(["#!/bin/bash", *lines, *preamble, last])
 
 
@@ -277,7 +241,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 def test_a_job_from_its_submission_to_its_end(cluster: Cluster) -> None:
     async def scene() -> None:
-        system = cluster.system()
+        system = cluster.adapter()
         job_id = await system.submit(script(cluster, WAITS))
         await until((cluster.folder / "ready").exists, "the program")
         (row,) = (await system.jobs()).rows
@@ -298,11 +262,11 @@ def test_a_request_to_drain_harms_no_program_that_takes_its_time(cluster: Cluste
     """Where the system has such a command, the shell around the program outlives it."""
 
     async def scene() -> None:
-        system = cluster.system()
+        system = cluster.adapter()
         job_id = await system.submit(script(cluster, DRAINED))
         await until((cluster.folder / "ready").exists, "the program")
         await system.drain([job_id])
-        if cluster.name == "flux":
+        if cluster.signals:
             await until(lambda: cluster.ends() == ["0"], "the end, after SIGTERM to the program")
         else:
             # It is ready a moment before its system calls it running.
@@ -315,7 +279,7 @@ def test_a_request_to_drain_harms_no_program_that_takes_its_time(cluster: Cluste
 
 def test_the_output_of_a_job_is_where_the_farm_looks_for_it(cluster: Cluster) -> None:
     async def scene() -> None:
-        job_id = await cluster.system().submit(script(cluster, "bash -c 'echo $FARM_JOB; pwd'"))
+        job_id = await cluster.adapter().submit(script(cluster, "bash -c 'echo $FARM_JOB; pwd'"))
         await until(lambda: cluster.ends() == ["0"], "the end")
         text = (cluster.folder / f"{job_id}.out").read_text()
         assert text.split() == [job_id, str(cluster.folder)]
@@ -325,7 +289,7 @@ def test_the_output_of_a_job_is_where_the_farm_looks_for_it(cluster: Cluster) ->
 
 def test_a_program_that_fails_has_crashed_and_says_how(cluster: Cluster) -> None:
     async def scene() -> None:
-        system = cluster.system()
+        system = cluster.adapter()
         job_id = await system.submit(script(cluster, "bash -c 'exit 7'"))
         await until(lambda: cluster.ends() == ["7"], "the end")
         row = await system.job(job_id)
@@ -338,7 +302,7 @@ def test_a_program_that_fails_has_crashed_and_says_how(cluster: Cluster) -> None
 
 def test_jobs_are_cancelled_by_id_and_by_name(cluster: Cluster) -> None:
     async def scene() -> None:
-        system = cluster.system()
+        system = cluster.adapter()
         first = await system.submit(script(cluster, SLEEP))
         second = await system.submit(script(cluster, SLEEP).replace("+ab", "+cd"))
         await until(lambda: cluster.ends() == ["running", "running"], "both")
@@ -359,7 +323,7 @@ def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> None:
     unknown = cluster.stand_in.unknown
 
     async def scene() -> None:
-        system = cluster.system()
+        system = cluster.adapter()
         assert await system.job(unknown) is None
         listing = await system.jobs()
         assert (listing.rows, listing.problem) == ((), "")
@@ -369,18 +333,18 @@ def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> None:
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize("text", ["", "*** maintenance ***\n", "\0\0", '{"JOBS": 1, "RECO'])
-def test_an_answer_that_is_none_says_nothing(cluster: Cluster, text: str) -> None:
+def test_an_answer_that_is_none_says_nothing(cluster: Cluster) -> None:
     async def scene() -> None:
-        system = cluster.system()
+        system = cluster.adapter()
         job_id = await system.submit(script(cluster, "true"))
-        for command in (cluster.stand_in.list, "qstat"):
-            cluster.does(command, "says", text)
-        with contextlib.suppress(BatchError):
-            assert (await system.jobs()).problem
-        with pytest.raises(BatchError):
-            await system.job(job_id)
-        cluster.does(cluster.stand_in.submit, "says", text)
+        for text in ("", "*** maintenance ***\n", "\0\0", '{"JOBS": 1, "RECO'):
+            for command in (cluster.stand_in.list, "qstat"):
+                cluster.does(command, "says", text)
+            with contextlib.suppress(BatchError):
+                assert (await system.jobs()).problem
+            with pytest.raises(BatchError):
+                await system.job(job_id)
+        cluster.does(cluster.stand_in.submit, "says", "*** maintenance ***\n")
         with pytest.raises(BatchError) as caught:
             await system.submit(script(cluster, "true"))
         assert not isinstance(caught.value, SubmissionRefused)
@@ -390,10 +354,9 @@ def test_an_answer_that_is_none_says_nothing(cluster: Cluster, text: str) -> Non
 
 def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
     async def scene() -> None:
-        system = cluster.system()
+        system = cluster.adapter()
         job_id = await system.submit(script(cluster, "true"))
-        names = ("qselect", "qstat", "qdel", "bjobs", "bkill", "flux-jobs", "flux-cancel")
-        for command in (*names, "flux-job-kill"):
+        for command in (cluster.stand_in.list, *cluster.stand_in.others):
             cluster.does(command, "fails", "cannot connect to the server\n")
         calls: list[Callable[[], Awaitable[object]]] = [
             system.jobs,
@@ -401,7 +364,7 @@ def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
             lambda: system.cancel([job_id]),
             lambda: system.cancel_named(NAME),
         ]
-        if cluster.name == "flux":
+        if cluster.signals:
             calls.append(lambda: system.drain([job_id]))
         for call in calls:
             with pytest.raises(BatchError, match="cannot connect to the server"):
@@ -421,11 +384,11 @@ def test_a_submission_whose_answer_is_lost_may_have_made_a_job(cluster: Cluster,
     command = cluster.stand_in.submit
     cluster.does(command, "fails", text.replace("SUBMIT", command))
     with pytest.raises(BatchError) as caught:
-        asyncio.run(cluster.system().submit(script(cluster, "true")))
+        asyncio.run(cluster.adapter().submit(script(cluster, "true")))
     assert not isinstance(caught.value, SubmissionRefused)
 
 
 def test_an_option_that_the_system_rejects_is_a_refusal(cluster: Cluster) -> None:
     with pytest.raises(SubmissionRefused):
-        asyncio.run(cluster.system().submit(script(cluster, "true", options=["--no-such x"])))
+        asyncio.run(cluster.adapter().submit(script(cluster, "true", options=["--no-such x"])))
     assert cluster.ends() == []

@@ -7,7 +7,8 @@ do not. `benchmarks/lone_call.py --only farm --profile 400` shows the functions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -28,7 +29,7 @@ ALONE = {
     "kserve": (317, 166),
     "grpc": (231, 123),
     "graphpipe": (247, 126),
-    "mip": (341, 167),
+    "mip": (336, 166),
 }
 """By protocol, of one caller who waits for each answer: all calls, and those of farm's own."""
 
@@ -55,7 +56,9 @@ how long the model took in the runs before."""
 MORE_A_ROW = 2
 """Those of a row may rise by so many. How many rows a run has depends on the machine."""
 
-ROUNDS, REQUESTS, ROWS = 3, 160, 5000
+ROUNDS = 12
+"""So many at most: a busy machine changes what happens in some of them."""
+REQUESTS, ROWS = 160, 5000
 
 
 @pytest.fixture(scope="module")
@@ -68,62 +71,56 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountingFarm]
 def test_a_lone_call_costs_no_more_function_calls(counting: CountingFarm, protocol: str) -> None:
     with contextlib.closing(Caller(protocol, counting.addresses[protocol])) as caller:
         caller.call(REQUESTS)  # what is imported or learned at first
-        counts = [
-            FunctionCalls.of(profiled(counting.pid, caller, counting.profile, REQUESTS), REQUESTS)
-            for _ in range(ROUNDS)
-        ]
-    check(counts, ALONE[protocol])
+        check(lambda: of_front_door(counting, caller), ALONE[protocol])
 
 
 @pytest.mark.parametrize("protocol", AMONG_MANY)
 def test_a_call_among_many_costs_no_more(counting: CountingFarm, protocol: str) -> None:
-    requests = 10 * CALLERS
+    many = 10 * CALLERS
     with contextlib.closing(Callers(protocol, counting, CALLERS)) as callers:
-        callers.call(requests)
-        counts = [
-            FunctionCalls.of(profiled(counting.pid, callers, counting.profile, requests), requests)
-            for _ in range(ROUNDS)
-        ]
-    check(counts, AMONG_MANY[protocol], MORE_AMONG_MANY)
+        callers.call(many)
+        count = partial(of_front_door, counting, callers, many)
+        check(count, AMONG_MANY[protocol], MORE_AMONG_MANY)
 
 
 def test_a_lone_call_of_the_native_client_costs_no_more(counting: CountingFarm) -> None:
     with farm.connect(counting.run) as client:
         caller = NativeCaller(client)
         caller.call(REQUESTS)
-        here = [FunctionCalls.of(caller.profiled(REQUESTS), REQUESTS) for _ in range(ROUNDS)]
-        there = [
-            FunctionCalls.of(profiled(counting.pid, caller, counting.profile, REQUESTS), REQUESTS)
-            for _ in range(ROUNDS)
-        ]
-    check(here, NATIVE_CLIENT)
-    check(there, NATIVE)
+        check(lambda: FunctionCalls.of(caller.profiled(REQUESTS), REQUESTS), NATIVE_CLIENT)
+        check(lambda: of_front_door(counting, caller), NATIVE)
 
 
 def test_a_lone_call_costs_the_worker_no_more(counting: CountingFarm) -> None:
     with contextlib.closing(Caller("farm", counting.addresses["farm"])) as caller:
         caller.call(REQUESTS)
-        counts = [
-            FunctionCalls.of(
-                profiled(counting.worker, caller, counting.worker_profile, REQUESTS), REQUESTS
-            )
-            for _ in range(ROUNDS)
-        ]
-    check(counts, WORKER)
+        check(lambda: of_worker(counting, caller, REQUESTS), WORKER)
 
 
 def test_a_row_costs_the_worker_no_more(counting: CountingFarm) -> None:
     with farm.connect(counting.run) as client:
         mapper = Mapper(client)
         mapper.call(ROWS)
-        counts = [
-            FunctionCalls.of(profiled(counting.worker, mapper, counting.worker_profile, ROWS), ROWS)
-            for _ in range(ROUNDS)
-        ]
-    check(counts, WORKER_ROW, MORE_A_ROW)
+        check(lambda: of_worker(counting, mapper, ROWS), WORKER_ROW, MORE_A_ROW)
 
 
-def check(counts: list[FunctionCalls], most: tuple[int, int], more: int = MORE) -> None:
-    """Check the least of some rounds."""
-    assert min(count.all for count in counts) <= most[0] + more
-    assert min(count.own for count in counts) <= most[1] + more
+def of_front_door(
+    counting: CountingFarm, caller: Caller | Callers | NativeCaller, requests: int = REQUESTS
+) -> FunctionCalls:
+    found = profiled(counting.pid, caller, counting.profile, requests)
+    return FunctionCalls.of(found, requests)
+
+
+def of_worker(counting: CountingFarm, caller: Caller | Mapper, requests: int) -> FunctionCalls:
+    found = profiled(counting.worker, caller, counting.worker_profile, requests)
+    return FunctionCalls.of(found, requests)
+
+
+def check(count: Callable[[], FunctionCalls], most: tuple[int, int], more: int = MORE) -> None:
+    """Count until a round is within the bounds, `ROUNDS` times at most."""
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append(count())
+        if rounds[-1].all <= most[0] + more and rounds[-1].own <= most[1] + more:
+            return
+    pytest.fail(f"{rounds}: at most {most} expected, and {more} more")

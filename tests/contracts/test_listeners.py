@@ -16,8 +16,9 @@ from tests.transports.peers import Farm, value
 
 W1, W2 = "node1/1-a", "node2/2-b"
 
-LISTENERS = ("stream", "zmq")
-pytestmark = pytest.mark.parametrize("listener", LISTENERS)
+pytestmark = pytest.mark.parametrize(
+    "listener", ["stream", pytest.param("zmq", marks=pytest.mark.slow)]
+)
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from farm.bodies.readers import Readers, Reads, ReadsHere
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError
 from farm.grpc.call import Caller, Noted
+from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc.codec import is_quick, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
 from farm.protocols.kserve.repository import Repository
@@ -107,7 +108,7 @@ async def test_grpc() -> None:
     await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
 
     async def answer(readers: Reads, body: bytes) -> Any:
-        service = KServeGrpc(dispatcher, Repository(dispatcher), readers)
+        service = KServeGrpc(Inference(dispatcher, Repository(dispatcher), readers))
         try:
             told = await service.unary[f"/{SERVICE}/ModelInfer"](body_of(body), CALLER)
             assert not isinstance(told, Noted)
@@ -116,7 +117,7 @@ async def test_grpc() -> None:
             return type(error), error.message
 
     async def streamed(readers: Reads, body: bytes) -> list[bytes]:
-        service = KServeGrpc(dispatcher, Repository(dispatcher), readers)
+        service = KServeGrpc(Inference(dispatcher, Repository(dispatcher), readers))
         written: list[bytes] = []
 
         async def requests() -> AsyncIterator[Body]:

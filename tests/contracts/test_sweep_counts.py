@@ -25,7 +25,7 @@ from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.run import run as run_module
 from farm.sweep.run.evaluator import AnswerReceiver
 from farm.sweep.run.in_flight import PointsInFlight
-from farm.sweep.run.run import BULK, Rules, Run, Stop
+from farm.sweep.run.run import Rules, Run, Stop
 from tests.sweep.samples import plan_of
 
 TOGETHER, ALONE = 23, 103
@@ -91,7 +91,7 @@ def test_a_point_costs_no_more_function_calls(tmp_path: Path, kind: type[Alone],
 def calls_of(path: Path, kind: type[Alone], points: int) -> int:
     """Return the function calls of a whole run, from the first point to the verified file."""
     plan = plan_of(f"random:{points}", {"x": "0:1"}, info=INFO)
-    sent = PointsInFlight(kind(), plan, BULK)
+    sent = PointsInFlight(kind(), plan)
     run = Run(Store.create(path, plan), sent, rules=Rules(in_flight=256), stop=Stop())
     profile = cProfile.Profile()
     progress = profile.runcall(run.go)

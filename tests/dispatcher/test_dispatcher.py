@@ -23,18 +23,14 @@ from farm.call import (
     TensorInfo,
     WorkerInfo,
 )
-from farm.dispatcher import descriptions
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
-from farm.dispatcher.feeder import PARTS_A_TURN
 from farm.errors import (
     DeadlineExceeded,
     FarmError,
     InvalidInput,
     LossCause,
-    ModelFailed,
     ModelNotFound,
-    Overloaded,
     Unavailable,
     UnsupportedFeature,
     WorkerLost,
@@ -196,35 +192,6 @@ async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
 
 
 @on_loop
-async def test_part_that_fails_fails_the_call_and_takes_the_others_back() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (ROWS,))
-    waiting = asyncio.create_task(dispatcher.submit(rows(9)))
-    worker, task_id, _ = await transport.next()
-    dispatcher.finished(worker, [(task_id, ModelFailed("diverged"))])
-    with pytest.raises(ModelFailed, match="diverged"):
-        await waiting
-    await turns()
-    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
-    assert dispatcher.statistics()["rows"].fail.count == 1
-    assert not dispatcher.stages.feeder
-
-
-@on_loop
-async def test_call_in_parts_is_cancelled_as_one() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (ROWS,))
-    waiting = asyncio.create_task(dispatcher.submit(rows(9)))
-    await transport.next()
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    await turns()
-    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
-    assert not dispatcher.stages.tasks.open
-
-
-@on_loop
 async def test_a_call_without_rows_is_answered_without_a_worker() -> None:
     dispatcher, transport = up()
     dispatcher.expect([ROWS])
@@ -237,73 +204,6 @@ async def test_a_call_without_rows_is_answered_without_a_worker() -> None:
     assert (outcomes, transport.sent, dispatcher.calls_open()) == ([], [], 0)
     with pytest.raises(InvalidInput, match="has shape"):
         await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 2)),), rows=0))
-
-
-@on_loop
-async def test_call_of_many_rows_is_refused_by_a_full_queue_but_not_by_its_own_parts() -> None:
-    dispatcher, transport = up(max_queued=3)
-    transport.join(W1, (ROWS,))
-    waiting = asyncio.create_task(dispatcher.submit(rows(99)))
-    await turns()
-    others = [asyncio.create_task(dispatcher.submit(rows(1))) for _ in range(2)]
-    await turns()
-    with pytest.raises(Overloaded):
-        await dispatcher.submit(rows(9))
-    while not waiting.done():
-        await turns()
-        for worker, task_id, call in transport.sent:
-            dispatcher.finished(worker, [(task_id, doubled(call))])
-        transport.sent.clear()
-    assert (await waiting).outputs[0].tolist() == [[2.0 * row] for row in range(99)]
-    await asyncio.gather(*others)
-
-
-class CountedTurns:
-    """Counts the tasks that the scheduler receives in each turn, while none ends."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self.most = 0
-        self._dispatcher = dispatcher
-        self._open = len(dispatcher.stages.tasks.open)
-
-    def look(self) -> None:
-        before, self._open = self._open, len(self._dispatcher.stages.tasks.open)
-        self.most = max(self.most, self._open - before)
-
-
-@on_loop
-async def test_each_turn_of_the_loop_takes_in_a_bounded_number_of_parts() -> None:
-    dispatcher, transport = up()
-    for number in range(300):
-        transport.join(WorkerId(f"w{number}"), (ROWS, CUBE))
-    outcomes: list[object] = []
-    ids = [
-        dispatcher.start_call(rows(1_000_000, model), Hints(client), outcomes.append)
-        for model in ("rows", "cube")
-        for client in "ab"
-    ]
-    counted = CountedTurns(dispatcher)
-    for _ in range(60):
-        await asyncio.sleep(0)
-        counted.look()
-    assert 0 < counted.most <= PARTS_A_TURN
-    assert len(dispatcher.stages.tasks.open) <= 4 * 2 * 300
-    for task_id in ids:
-        dispatcher.cancel(task_id)
-    assert not dispatcher.stages.tasks.open
-    assert outcomes == []
-
-
-@on_loop
-async def test_many_rows_are_answered_when_the_farm_ends() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (CUBE,))
-    waiting = asyncio.create_task(dispatcher.submit(rows(1000, "cube")))
-    await turns()
-    await dispatcher.close(grace_s=0.0)
-    with pytest.raises(Unavailable, match="shut down"):
-        await waiting
-    assert not dispatcher.stages.feeder
 
 
 @on_loop
@@ -376,19 +276,6 @@ async def test_stream_gives_its_answers_and_then_its_end() -> None:
 
 
 @on_loop
-async def test_error_of_the_worker_is_raised() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    waiting = asyncio.create_task(dispatcher.submit(cube()))
-    worker, task_id, _ = await transport.next()
-    error = ModelFailed("diverged", detail="at line 3")
-    dispatcher.finished(worker, [(task_id, error)])
-    with pytest.raises(ModelFailed, match="diverged") as caught:
-        await waiting
-    assert caught.value.detail == "at line 3"
-
-
-@on_loop
 async def test_calls_of_one_turn_leave_in_one_message() -> None:
     dispatcher, transport = up()
     batching = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
@@ -398,19 +285,6 @@ async def test_calls_of_one_turn_leave_in_one_message() -> None:
     assert transport.messages == [(W1, 5)]
     dispatcher.finished(W1, [(task_id, Result(())) for _, task_id, _ in transport.sent])
     await asyncio.gather(*tasks)
-
-
-@on_loop
-async def test_call_waits_for_a_worker() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    dispatcher.worker_left(W1, "gone", drained=True)
-    waiting = asyncio.create_task(dispatcher.submit(cube()))
-    await turns()
-    assert transport.sent == []
-    transport.join(W2)
-    await transport.answer()
-    assert (await waiting).worker == W2
 
 
 @on_loop
@@ -434,21 +308,6 @@ async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None
         await dispatcher.submit(gradient)
     await turns()
     assert transport.sent == []
-
-
-@on_loop
-async def test_full_queue_refuses() -> None:
-    dispatcher, transport = up(max_queued=2)
-    transport.join()
-    dispatcher.worker_left(W1, "gone", drained=True)
-    waiting = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(2)]
-    await turns()
-    with pytest.raises(Overloaded, match="2 calls are waiting"):
-        await dispatcher.submit(cube())
-    transport.join()
-    for _ in waiting:
-        await transport.answer()
-    await asyncio.gather(*waiting)
 
 
 @on_loop
@@ -482,58 +341,7 @@ async def test_answers_to_calls_of_another_life_are_ignored() -> None:
 # Recalling tasks
 
 
-@on_loop
-async def test_cancelled_wait_takes_a_waiting_call_back() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    first = asyncio.create_task(dispatcher.submit(cube()))
-    second = asyncio.create_task(dispatcher.submit(cube()))
-    await turns()
-    second.cancel()
-    await turns()
-    assert second.cancelled()
-    await transport.answer()
-    await first
-    await turns()
-    assert transport.sent == []
-    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
-
-
-@on_loop
-async def test_cancelled_wait_lets_a_running_call_finish() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    waiting = asyncio.create_task(dispatcher.submit(cube()))
-    await until(lambda: transport.sent)
-    waiting.cancel()
-    await turns()
-    assert waiting.cancelled()
-    await transport.answer()
-    second = asyncio.create_task(dispatcher.submit(cube()))
-    await transport.answer()
-    await second
-
-
 # Time
-
-
-@on_loop
-async def test_deadline_passes_while_the_call_waits() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    dispatcher.worker_left(W1, "gone", drained=True)
-    with pytest.raises(DeadlineExceeded, match="in the queue"):
-        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
-
-
-@on_loop
-async def test_deadline_passes_while_the_call_runs() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    with pytest.raises(DeadlineExceeded, match=W1):
-        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
-    await transport.answer()  # too late, and ignored
-    await turns()
 
 
 @on_loop
@@ -585,61 +393,20 @@ async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
     assert events == [("joined", W1), ("joined", W2), ("lost", W1)]
 
 
+@pytest.mark.parametrize("model", [CUBE, ONCE])
 @on_loop
-async def test_call_that_kills_its_workers_is_given_up() -> None:
-    dispatcher, transport = up(retries=1)
-    waiting = None
-    for worker in (W1, W2):
-        transport.join(worker)
-        waiting = waiting or asyncio.create_task(dispatcher.submit(cube()))
-        await transport.next()
-        dispatcher.worker_left(worker, "signal SIGSEGV")
-    assert waiting is not None
-    with pytest.raises(WorkerLost, match=r"node1/1-a .*SIGSEGV.*node2/2-b"):
-        await waiting
-
-
-@on_loop
-async def test_call_that_went_missing_is_sent_again() -> None:
+async def test_call_that_went_missing_is_sent_again_if_it_may_run_twice(model: ModelInfo) -> None:
     dispatcher, transport = up()
-    transport.join()
-    waiting = asyncio.create_task(dispatcher.submit(cube()))
+    transport.join(models=(model,))
+    waiting = asyncio.create_task(dispatcher.submit(cube(model=model.name)))
     _, task_id, _ = await transport.next()
     dispatcher.went_missing(W1, [task_id])
-    await transport.answer()
-    assert (await waiting).worker == W1
-
-
-@on_loop
-async def test_call_that_must_not_run_twice_and_went_missing_fails() -> None:
-    dispatcher, transport = up()
-    transport.join(models=(ONCE,))
-    waiting = asyncio.create_task(dispatcher.submit(cube(model="once")))
-    _, task_id, _ = await transport.next()
-    dispatcher.went_missing(W1, [task_id])
-    with pytest.raises(WorkerLost, match="not repeatable"):
-        await waiting
-
-
-@on_loop
-async def test_draining_worker_gets_nothing_and_keeps_what_it_runs() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    first = asyncio.create_task(dispatcher.submit(cube()))
-    await until(lambda: transport.sent)
-    dispatcher.worker_resized(W1, 0)
-    others = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
-    question = asyncio.create_task(dispatcher.describe("cube", '{"n":2}'))
-    await turns()
-    assert len(transport.sent) == 1
-    await transport.answer()
-    await first
-    dispatcher.worker_left(W1, "drained", drained=True)
-    transport.join(W2)
-    tasks = {id(await transport.next()) for _ in range(2)}  # the description, and the first call
-    assert len(tasks) == 2
-    for task in (*others, question):
-        task.cancel()
+    if model.repeatable:
+        await transport.answer()
+        assert (await waiting).worker == W1
+    else:
+        with pytest.raises(WorkerLost, match="not repeatable"):
+            await waiting
 
 
 @on_loop
@@ -729,29 +496,6 @@ async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
     expected.may_come = True
     assert dispatcher.is_ready("cube")
     assert not dispatcher.is_ready("unknown")
-
-
-@on_loop
-async def test_descriptions_are_bounded_and_the_used_ones_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(descriptions, "MOST_KEPT", 2)
-    dispatcher, transport = up()
-    transport.join()
-    one, two, three = ('{"n":1}', '{"n":2}', '{"n":3}')
-    for config in (one, two, one, three):
-        await describe(dispatcher, transport, config)
-    assert not await describe(dispatcher, transport, one)
-    assert await describe(dispatcher, transport, two)
-
-
-@on_loop
-async def test_description_of_a_long_config_is_not_kept() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    config = '{"n":"' + descriptions.LONGEST_CONFIG * "9" + '"}'
-    assert await describe(dispatcher, transport, config)
-    assert await describe(dispatcher, transport, config)
 
 
 @on_loop

@@ -105,15 +105,6 @@ async def test_a_failed_call_is_told_with_its_worker_and_its_client() -> None:
 
 
 @on_loop
-async def test_an_answered_call_is_no_failure() -> None:
-    dispatcher, transport, heard = watched()
-    running = asyncio.create_task(dispatcher.submit(one()))
-    await transport.answer()
-    await running
-    assert heard() == []
-
-
-@on_loop
 async def test_a_call_that_never_ran_has_no_worker() -> None:
     dispatcher, _, heard = watched()
     running = [asyncio.create_task(dispatcher.submit(one())) for _ in range(1000)]

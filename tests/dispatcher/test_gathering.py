@@ -114,17 +114,6 @@ async def test_calls_that_arrive_together_are_one_task_and_each_has_its_own_answ
 
 
 @on_loop
-async def test_a_call_that_is_alone_is_sent_as_it_came() -> None:
-    async with known() as (dispatcher, transport):
-        call = cube(3.0)
-        asked = Asked(dispatcher, [call])
-        await sent(transport)
-        assert transport.sent[0][2] is call
-        work(transport)
-        assert await asked.all() == [[27.0]]
-
-
-@on_loop
 async def test_after_a_lone_caller_the_first_of_several_is_started_by_itself() -> None:
     async with known() as (dispatcher, transport):
         for count, rows in ((1, [1]), (1, [1]), (4, [1, 3]), (4, [4]), (1, [1])):
@@ -287,10 +276,12 @@ async def test_an_input_that_does_not_fit_is_refused_at_once() -> None:
         assert dispatcher.calls_open() == 0
 
 
+@pytest.mark.parametrize("model", [CUBE, replace(CUBE, max_batch=8)], ids=["run", "batch"])
 @on_loop
-async def test_only_the_call_that_kills_workers_fails() -> None:
-    async with known() as (dispatcher, transport):
+async def test_only_the_call_that_kills_workers_fails(model: ModelInfo) -> None:
+    async with known(model) as (dispatcher, transport):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        assert await sent(transport) == [4]
         lost = 0
         while not all(asked.outcomes.values()):
             await turns()
@@ -303,12 +294,13 @@ async def test_only_the_call_that_kills_workers_fails() -> None:
                 continue
             lost += 1
             transport.sent.clear()
-            row = None if call.rows is None else int(at[0])
+            row = None if call.rows is None or model.max_batch > 1 else int(at[0])
             dispatcher.worker_left(worker, "killed", running=[task_id], row=row)
-            join(transport, WorkerId(f"node1/{lost + 1}-a"))
+            join(transport, WorkerId(f"node1/{lost + 1}-a"), model)
         found = await asked.all()
-        assert found[:2] + found[3:] == [[0.0], [1.0], [27.0]]
+        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
         assert isinstance(found[2], WorkerLost)
+        assert lost == 4, "as often as a call of its own"
 
 
 def split(transport: Recorder, row: int) -> tuple[WorkerId, TaskId, Call]:
@@ -446,30 +438,6 @@ async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: Farm
         assert found[2] is error
         assert [failure.calls for failure in failures()] == [1]
         assert dispatcher.snapshot()["failed"] == 1
-
-
-@on_loop
-async def test_only_the_call_of_a_batch_that_kills_workers_fails() -> None:
-    async with batched() as (dispatcher, transport):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        assert await sent(transport) == [4]
-        lost = 0
-        while not all(asked.outcomes.values()):
-            await turns()
-            if not transport.sent:
-                continue
-            worker, task_id, call = transport.sent.pop(0)
-            if 2.0 not in call.inputs[0]:
-                dispatcher.finished(worker, [(task_id, answer(call))])
-                continue
-            lost += 1
-            transport.sent.clear()
-            dispatcher.worker_left(worker, "killed", running=[task_id])
-            join(transport, WorkerId(f"node1/{lost + 1}-a"), replace(CUBE, max_batch=8))
-        found = await asked.all()
-        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
-        assert isinstance(found[2], WorkerLost)
-        assert lost == 4, "as often as a call of its own"
 
 
 @on_loop

@@ -16,6 +16,7 @@ from farm.errors import FarmError, ModelFailed, Unavailable
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import TaskId, WorkerId
 from tests.dispatcher.test_dispatcher import CUBE, W1, Recorder, cube, turns
+from tests.dispatcher.test_feeder import Each
 from tests.support.coroutines import on_loop, until
 
 BATCHES = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
@@ -137,16 +138,6 @@ async def test_twins_share_one_run() -> None:
 
 
 @on_loop
-async def test_a_single_call_joins_a_call_of_one_row() -> None:
-    dispatcher, worker = up(Memory())
-    bulk, single = asked(dispatcher, rows(2.0)), asked(dispatcher, cube(2.0))
-    await turns()
-    await worker.evaluate()
-    assert (await bulk).outputs[0].tolist() == [[8.0]]
-    assert (await single).outputs[0].tolist() == [8.0]
-
-
-@on_loop
 async def test_twins_share_a_failure() -> None:
     dispatcher, worker = up(Memory())
     twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
@@ -160,19 +151,6 @@ async def test_twins_share_a_failure() -> None:
 
 
 @on_loop
-async def test_the_second_twin_gets_its_answer_if_the_first_is_cancelled() -> None:
-    dispatcher, worker = up(Memory())
-    first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
-    await turns()
-    first.cancel()
-    await turns()
-    assert (worker.ended, worker.recalled) == ([], [])
-    await worker.evaluate()
-    assert (await second).outputs[0].tolist() == [8.0]
-    assert dispatcher.calls_open() == 0
-
-
-@on_loop
 async def test_a_failure_counts_although_the_first_twin_is_cancelled() -> None:
     dispatcher, worker = up(Memory())
     first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
@@ -183,40 +161,6 @@ async def test_a_failure_counts_although_the_first_twin_is_cancelled() -> None:
     with pytest.raises(ModelFailed, match="diverged"):
         await second
     assert dispatcher.statistics()["cube"].fail.count == 1
-
-
-@on_loop
-async def test_a_run_ends_when_both_twins_are_cancelled() -> None:
-    dispatcher, _ = up(Memory())
-    first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
-    await turns()
-    for twin in (first, second):
-        twin.cancel()
-        await turns()
-    assert dispatcher.calls_open() == 0
-    third = asked(dispatcher, cube(2.0))  # has a run of its own
-    await turns()
-    assert dispatcher.calls_open() == 1
-    third.cancel()
-
-
-@on_loop
-async def test_a_cancelled_twin_leaves_the_others_alone() -> None:
-    dispatcher, worker = up(Memory())
-    first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
-    await turns()
-    second.cancel()
-    await worker.evaluate()
-    assert not (await first).reused
-
-
-@on_loop
-async def test_a_known_answer_that_was_cancelled_is_not_reported() -> None:
-    dispatcher, _ = up(Memory(x2=8.0))
-    outcomes: list[object] = []
-    dispatcher.cancel(dispatcher.start_call(cube(2.0), Hints(), outcomes.append))
-    await turns()
-    assert outcomes == []
 
 
 @on_loop
@@ -299,60 +243,20 @@ async def test_a_batch_without_known_rows_is_sent_as_it_is() -> None:
     assert not (await bulk).reused
 
 
-@on_loop
-async def test_a_long_call_of_rows_runs_only_what_is_unknown() -> None:
-    known = {f"x{k}": float(k**3) for k in range(40) if k % 3}
-    dispatcher, worker = up(Memory(**known))
-    bulk = asked(dispatcher, rows(*map(float, range(40))))
-    ran: list[float] = []
-    while not bulk.done():
-        if worker.sent:
-            ran += (await worker.evaluate()).tolist()
-        await asyncio.sleep(0)
-    assert sorted(ran) == [k for k in range(40) if k % 3 == 0]
-    result = await bulk
-    assert result.outputs[0].reshape(-1).tolist() == [k**3 for k in range(40)]
-    assert result.reused
-
-
-class Points:
+class Points(Each):
     """Rows that are calls of their own, as those of a request to /farm."""
 
-    is_one_call = are_callers = False
     rows_a_step = 1 << 60
-    config = "{}"
-    row_bytes = 8
 
     def __init__(self, *x: float) -> None:
+        super().__init__(len(x), set())
         self.x = np.array(x)
-        self.outcomes: dict[int, tuple[float, bool] | str] = {}
-        self.ended = False
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def most_open(self) -> int:
-        return len(self.x)
 
     def part(self, first: int, most: int) -> Call:
         return rows(*self.x[first : first + most])
 
-    def done(self, first: int, end: int, result: Result) -> None:
-        for row in range(first, end):
-            assert row not in self.outcomes
-            self.outcomes[row] = float(result.outputs[0][row - first, 0]), result.reused
-
-    def failed(self, first: int, end: int, error: FarmError) -> bool:
-        for row in range(first, end):
-            assert row not in self.outcomes
-            self.outcomes[row] = error.message
-        return True
-
-    def is_wanted(self, first: int, end: int) -> bool:
-        return True
-
-    def finished(self) -> None:
-        self.ended = True
+    def value(self, result: Result, row: int) -> tuple[float, bool]:
+        return float(result.outputs[0][row, 0]), result.reused
 
 
 @pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])

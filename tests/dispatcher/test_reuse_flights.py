@@ -11,7 +11,7 @@ import pytest
 
 from farm.call import Array, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.errors import FarmError, ModelFailed, Unavailable
+from farm.errors import FarmError, ModelFailed
 from farm.scheduler.state import WorkerId
 from tests.dispatcher.test_dispatcher import CUBE, W1, cube, turns
 from tests.dispatcher.test_reuse import BATCHES, Memory, Points, Worker, asked, rows, up
@@ -169,19 +169,6 @@ async def test_callers_of_a_row_share_its_own_failure() -> None:
 
 
 @on_loop
-async def test_each_point_says_whether_it_ran_itself() -> None:
-    dispatcher, worker = up(Memory(x9=729.0), BATCHES)
-    points = Points(3.0, 4.0, 3.0, 9.0, 5.0)
-    dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
-    while not points.ended:
-        if worker.sent:
-            await worker.evaluate()
-        await asyncio.sleep(0)
-    marks = [(x**3, x == 9 or k == 2) for k, x in enumerate(points.x)]
-    assert [points.outcomes[k] for k in range(5)] == marks
-
-
-@on_loop
 async def test_a_cancelled_call_leaves_no_part_behind() -> None:
     dispatcher, _ = up(Memory(), BATCHES)
     single = asked(dispatcher, cube(2.0))
@@ -284,16 +271,6 @@ async def test_a_lost_worker_fails_no_caller_of_a_row_in_its_run() -> None:
     assert [values(await twin) for twin in twins] == [[x**3] for x in points]
     assert values(await bulk) == [float(k) ** 3 for k in range(40)]
     assert set(ran.values()) == {1}, "the lost rows run once more, whoever asked for them"
-
-
-@on_loop
-async def test_a_farm_that_gives_up_says_so_to_all_callers_of_a_row() -> None:
-    dispatcher, worker = up(Memory(), BATCHES)
-    calls = [asked(dispatcher, c) for c in (rows(1.0, 2.0), cube(2.0), rows(2.0, 1.0))]
-    await until(lambda: worker.sent)
-    dispatcher.give_up()
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} == {Unavailable}
 
 
 @on_loop

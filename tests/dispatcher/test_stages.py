@@ -11,7 +11,9 @@ import pytest
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Cancelled, InvalidInput
-from tests.dispatcher.test_dispatcher import CUBE, W2, cube, turns, up
+from farm.scheduler.actions import Outcome
+from farm.scheduler.state import TaskId
+from tests.dispatcher.test_dispatcher import CUBE, W1, W2, cube, turns, up
 from tests.dispatcher.test_reuse import Memory, Points, rows
 from tests.dispatcher.test_reuse import up as up_with
 from tests.support.coroutines import on_loop
@@ -183,3 +185,44 @@ async def test_calls_that_come_meanwhile_stay_and_others_get_their_turn() -> Non
     worker.join(W2)
     await turns()
     assert len(worker.sent) == 2
+
+
+# The innermost stage
+
+
+WHY = Cancelled("the owner of the farm cancelled it")
+
+
+@on_loop
+async def test_a_task_is_open_until_its_last_outcome() -> None:
+    dispatcher, transport = up()
+    transport.join()
+    tasks = dispatcher.stages.tasks
+    outcomes: list[Outcome] = []
+    task_id = dispatcher.start_call(cube(2.0), Hints(), outcomes.append)
+    assert list(tasks.open) == [task_id]
+    await transport.answer()
+    await turns()
+    assert len(outcomes) == 1
+    assert tasks.open == {}
+    assert not tasks.cancel(task_id), "it has its outcome"
+
+
+@on_loop
+async def test_only_tasks_that_no_worker_has_are_answered_with_an_error() -> None:
+    dispatcher, transport = up()
+    transport.join(W1)
+    tasks = dispatcher.stages.tasks
+    outcomes: list[list[Outcome]] = [[], []]
+    runs, waits = (
+        dispatcher.start_call(cube(1.0), Hints("me", chain=str(n)), found.append)
+        for n, found in enumerate(outcomes)
+    )
+    await turns()
+    assert tasks.waiting("me", None) == tasks.waiting("me", "1") == [waits]
+    assert tasks.waiting("me", "0") == tasks.waiting("you", None) == []
+    assert [tasks.fail(each, WHY) for each in (runs, waits, waits, TaskId(7))] == [0, 1, 0, 0]
+    assert outcomes == [[], [WHY]]
+    await transport.answer()
+    await turns()
+    assert isinstance(outcomes[0][0], Result)

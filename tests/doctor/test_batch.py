@@ -9,6 +9,8 @@ import pytest
 
 from farm.doctor import batch
 from farm.doctor.finding import Weight
+from farm.errors import Unavailable
+from farm.provision.batch.systems import BatchSystem
 from farm.provision.batch.systems.slurm import HEADER
 
 SINFO = "debug*|up|3|idle\ndebug*|up|1|down*\ngpu|up|2|drain\nold|inact|4|idle\nslurm_load noise\n"
@@ -39,6 +41,15 @@ def slurm(folder: Path, squeue: str = "exit 0", sinfo: str = "") -> None:
 def test_no_batch_system_is_no_fault(commands: Path) -> None:
     (found,) = batch.systems()
     assert (found.weight, found.text) == (Weight.OK, "none on this machine")
+
+
+def test_a_package_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> tuple[BatchSystem, ...]:
+        raise Unavailable("the batch system 'odd' of odd cannot be loaded")
+
+    monkeypatch.setattr(batch, "every", broken)
+    (found,) = batch.systems()
+    assert (found.weight, "of odd" in found.text) == (Weight.WRONG, True)
 
 
 def test_partitions_are_those_that_sinfo_lists() -> None:
@@ -125,12 +136,34 @@ def test_the_commands_of_pbs_are_not_taken_for_those_of_grid_engine(commands: Pa
     assert re.match("PBS.* does not answer: ", found.text)
 
 
-def test_a_qstat_that_is_of_neither(commands: Path) -> None:
-    with_qstat(commands, "echo 'Version: 4.2.10'")
+PBS_PRO = """case "$1" in
+    --version) echo 'pbs_version = 2022.1.1' >&2 ;;
+    *) exit 2 ;;
+esac"""
+UNIVA = """case "$1" in
+    -help) echo 'UGE 8.6.7'; exit 0 ;;
+    *) echo "error: Unknown option" >&2; exit 1 ;;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("qstat", "text"),
+    [
+        (PBS_PRO, "PBS does not answer: "),
+        (UNIVA, "Grid Engine does not answer: "),
+        ("echo 'Version: 4.2.10'", "qstat is neither that of PBS nor that of Grid Engine"),
+        ("exec /bin/sleep 60", "qstat is neither that of PBS nor that of Grid Engine"),
+    ],
+)
+def test_the_owner_of_qstat(
+    commands: Path, monkeypatch: pytest.MonkeyPatch, qstat: str, text: str
+) -> None:
+    monkeypatch.setattr(batch, "PROOF_S", 0.5 if "sleep" in qstat else 60.0)
+    with_qstat(commands, qstat)
     (found,) = batch.systems()
     assert found.weight is Weight.WARNING
-    assert found.text == "qstat is neither that of PBS nor that of Grid Engine"
-    assert "qstat --version" in found.remedy
+    assert found.text.startswith(text)
+    assert "neither" not in text or "`qstat --version` and `qstat -help`" in found.remedy
 
 
 def test_only_the_system_of_the_cluster_file_or_of_the_farm_is_asked(

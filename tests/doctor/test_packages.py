@@ -80,44 +80,30 @@ SLOW = "; the front door is about 25% slower than with Debian's, uv's or conda-f
 ONE_THREAD = "; farm's front door has one thread, which is slower without the GIL"
 
 
+DEBUG = "; several times slower"
+ENABLED, SHARED = (
+    "'--enable-optimizations'",
+    {"CONFIG_ARGS": "'--enable-shared'", "Py_ENABLE_SHARED": 1},
+)
+DEBIAN = {"PGO_PROF_USE_FLAG": ""}
+
+
 @pytest.mark.parametrize(
     ("settings", "words", "cost"),
     [
         ({"CONFIG_ARGS": BOTH}, "PGO, LTO", ""),
         ({"CONFIG_ARGS": "'--with-lto=full'"}, "no PGO, LTO", SLOW),
+        ({"CONFIG_ARGS": f"{ENABLED[:-1]}=yes' '--with-lto=no'"}, "PGO, no LTO", ""),
+        ({"CONFIG_ARGS": f"{ENABLED[:-1]}=no'"}, "no PGO, no LTO", SLOW),
+        ({**SHARED, "Py_DEBUG": 0}, "no PGO, no LTO, shared libpython", SLOW),
         (
-            {"CONFIG_ARGS": "'--enable-optimizations=yes' '--with-lto=no'"},
-            "PGO, no LTO",
-            "",
-        ),
-        ({"CONFIG_ARGS": "'--enable-optimizations=no'"}, "no PGO, no LTO", SLOW),
-        ({"CONFIG_ARGS": ""}, "no PGO, no LTO", SLOW),
-        (
-            {"CONFIG_ARGS": "'--enable-shared'", "Py_ENABLE_SHARED": 1, "Py_DEBUG": 0},
-            "no PGO, no LTO, shared libpython",
-            SLOW,
-        ),
-        ({"CONFIG_ARGS": BOTH, "Py_ENABLE_SHARED": 1}, "PGO, LTO, shared libpython", ""),
-        (
-            {
-                "CONFIG_ARGS": f"{BOTH} '--enable-static-libpython-for-interpreter'",
-                "Py_ENABLE_SHARED": 1,
-            },
+            {**SHARED, "CONFIG_ARGS": f"{BOTH} '--enable-static-libpython-for-interpreter'"},
             "PGO, LTO",
             "",
         ),
-        (
-            {"CONFIG_ARGS": "'--enable-shared'", "Py_ENABLE_SHARED": 1, "PGO_PROF_USE_FLAG": ""},
-            "PGO and LTO by Debian",
-            "",
-        ),
-        (
-            {"CONFIG_ARGS": "", "PGO_PROF_USE_FLAG": "", "Py_GIL_DISABLED": 1},
-            "free-threaded, PGO and LTO by Debian",
-            ONE_THREAD,
-        ),
-        ({"CONFIG_ARGS": "'--with-lto=full'", "PGO_PROF_USE_FLAG": ""}, "no PGO, LTO", SLOW),
-        ({"CONFIG_ARGS": "'--enable-optimizations'", "PGO_PROF_USE_FLAG": ""}, "PGO, no LTO", ""),
+        ({**SHARED, **DEBIAN}, "PGO and LTO by Debian", ""),
+        ({"CONFIG_ARGS": "'--with-lto=full'", **DEBIAN}, "no PGO, LTO", SLOW),
+        ({"CONFIG_ARGS": ENABLED, **DEBIAN}, "PGO, no LTO", ""),
         ({"CONFIG_ARGS": BOTH, "Py_GIL_DISABLED": 1}, "free-threaded, PGO, LTO", ONE_THREAD),
         (
             {"CONFIG_ARGS": "'--disable-gil'", "Py_GIL_DISABLED": 1},
@@ -125,7 +111,12 @@ ONE_THREAD = "; farm's front door has one thread, which is slower without the GI
             ONE_THREAD + SLOW,
         ),
         ({}, "PGO and LTO not known", ""),
-        ({"Py_GIL_DISABLED": 1}, "free-threaded, PGO and LTO not known", ONE_THREAD),
+        (
+            {**SHARED, **DEBIAN, "Py_DEBUG": 1},
+            "debug build, no PGO, no LTO, shared libpython",
+            DEBUG,
+        ),
+        ({"Py_DEBUG": 1}, "debug build, PGO and LTO not known", DEBUG),
     ],
 )
 def test_how_python_is_built_and_what_that_costs(
@@ -134,29 +125,8 @@ def test_how_python_is_built_and_what_that_costs(
     monkeypatch.setattr(sysconfig, "get_config_var", settings.get)
     assert packages.build() == words
     (found,) = packages.interpreter()
-    assert (found.weight, found.text) == (Weight.OK, words + cost)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"CONFIG_ARGS": "'--with-pydebug'"}, "debug build, no PGO, no LTO"),
-        (
-            {"CONFIG_ARGS": "'--enable-shared'", "Py_ENABLE_SHARED": 1, "PGO_PROF_USE_FLAG": ""},
-            "debug build, no PGO, no LTO, shared libpython",
-        ),
-        ({"CONFIG_ARGS": BOTH, "Py_GIL_DISABLED": 1}, "debug build, free-threaded, PGO, LTO"),
-        ({}, "debug build, PGO and LTO not known"),
-    ],
-)
-def test_a_debug_build_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], words: str
-) -> None:
-    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_DEBUG": 1, **settings}.get)
-    (found,) = packages.interpreter()
-    assert found.weight is Weight.WARNING
-    assert found.text == f"{words}; several times slower"
-    assert found.remedy == "use a release build"
+    assert (found.weight is Weight.WARNING, found.text) == (cost == DEBUG, words + cost)
+    assert found.remedy == ("use a release build" if cost == DEBUG else "")
 
 
 def test_the_program_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

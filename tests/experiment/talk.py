@@ -11,10 +11,10 @@ import numpy as np
 from farm.errors import InvalidRequest
 from farm.experiment.ask.execute import execute
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Answered, Generated, Query, Work
 from farm.experiment.session import Session, Step
 from farm.experiment.state.events import Event, SetUp, Told, from_json, to_json
 from farm.experiment.state.experiment import Experiment
+from farm.experiment.work import Answered, Generated, Query, Work
 from farm.protocols.aepsych.codec import AepsychFramer, AepsychRequest, encode_answer
 
 TWO = """
@@ -170,17 +170,14 @@ class Talk:
         while True:
             for event in step.events:
                 self.server.apply(event)
-            if step.slow is not None:
-                assert step.then is not None
-                step = step.then(step.slow(), self.now)
-                continue
             if step.work is None:
                 self.session.took(step)
                 self.closed = self.closed or step.close
                 return step
             assert step.then is not None
             assert step.answer is None
-            step = step.then(self.execute(step.work), self.now)
+            work = step.work
+            step = step.then(work() if callable(work) else self.execute(work), self.now)
 
     def execute(self, work: Work) -> Generated | Answered:
         return execute(work)

@@ -21,13 +21,13 @@ import pytest
 from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
 from farm.experiment.ask.fitters import Fitters
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Generated
 from farm.experiment.host import Experiments
 from farm.experiment.session import TRIALS_AN_EVENT, RunAction, RunCommand, Session
 from farm.experiment.state.events import Asked, Event, Failed, Finished, Seeded, SetUp, Told
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.journal import ExperimentJournal, read_journal
 from farm.experiment.state.seeding import InitialTrials
+from farm.experiment.work import Generated
 from farm.protocols.aepsych.codec import AepsychRequest
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.experiment_clients import CONFIG, SETUP
@@ -54,6 +54,14 @@ async def said(
     request = AepsychRequest(kind, message or {}, {"type": kind})
     reply = await asyncio.wait_for(experiments.handle(session, request), LIMIT_S)
     return reply.answer
+
+
+async def begun(path: Path, *, in_processes: bool = False) -> tuple[Experiments, Session]:
+    """Return experiments with one that was set up, and its session."""
+    experiments = await started(path, in_processes=in_processes)
+    session = experiments.session()
+    await said(experiments, session, "setup", SETUP)
+    return experiments, session
 
 
 async def tell(experiments: Experiments, session: Session, x: float) -> None:
@@ -111,7 +119,8 @@ def test_a_restart_changes_nothing(path: Path) -> None:
     assert len({str(points) for points in straight}) == len(straight)
 
 
-def test_an_experiment_and_its_initial_trials_are_stored_together(
+@on_loop
+async def test_an_experiment_and_its_initial_trials_are_stored_together(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill between them would leave an experiment that never gets its trials."""
@@ -126,48 +135,41 @@ def test_an_experiment_and_its_initial_trials_are_stored_together(
 
     monkeypatch.setattr(ExperimentJournal, "append", seen)
 
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        text = read_config(CONFIG).text
-        assert await experiments.set_up(text, [given]) == 0
-        assert await experiments.set_up(text, []) == 1
-        assert appended == [[SetUp, Seeded], [SetUp]]
-        before = state(experiments)
-        assert experiments.experiments[0].data(0).y.tolist() == [[3.0], [4.0]]
+    experiments = await started(path)
+    text = read_config(CONFIG).text
+    assert await experiments.set_up(text, [given]) == 0
+    assert await experiments.set_up(text, []) == 1
+    assert appended == [[SetUp, Seeded], [SetUp]]
+    before = state(experiments)
+    assert experiments.experiments[0].data(0).y.tolist() == [[3.0], [4.0]]
+    with pytest.raises(InvalidInput):
+        await experiments.set_up("[common]\n", [given])
+    assert state(experiments) == before
+    await experiments.stop()
+    experiments = await started(path)
+    assert state(experiments) == before
+    await experiments.stop()
+
+
+@on_loop
+async def test_what_is_refused_leaves_nothing(path: Path) -> None:
+    experiments = await started(path)
+    session = experiments.session()
+    bad = {"config_dict": {**CONFIG, "begin": {"generator": "NoGenerator"}}}
+    for _ in range(2):
+        with pytest.raises(FarmError, match="NoGenerator"):
+            await said(experiments, session, "setup", bad)
+    assert experiments.experiments == {}
+    assert await said(experiments, session, "setup", SETUP) == {"strat_id": 0}
+    before = state(experiments)
+    for message in ({"config": {"x": 1}, "outcome": 1}, {"config": {"x": 1, "y": 1}}):
         with pytest.raises(InvalidInput):
-            await experiments.set_up("[common]\n", [given])
-        assert state(experiments) == before
-        await experiments.stop()
-        experiments = await started(path)
-        assert state(experiments) == before
-        await experiments.stop()
-
-    run()
-
-
-def test_what_is_refused_leaves_nothing(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        bad = {"config_dict": {**CONFIG, "begin": {"generator": "NoGenerator"}}}
-        for _ in range(2):
-            with pytest.raises(FarmError, match="NoGenerator"):
-                await said(experiments, session, "setup", bad)
-        assert experiments.experiments == {}
-        assert await said(experiments, session, "setup", SETUP) == {"strat_id": 0}
-        before = state(experiments)
-        for message in ({"config": {"x": 1}, "outcome": 1}, {"config": {"x": 1, "y": 1}}):
-            with pytest.raises(InvalidInput):
-                await said(experiments, session, "tell", message)
-        with pytest.raises(InvalidInput):
-            await said(experiments, session, "ask", {"fixed_pars": {"z": 1}})
-        assert state(experiments) == before
-        await experiments.stop()
-        assert len(list(read_journal(path))) == 1
-
-    run()
+            await said(experiments, session, "tell", message)
+    with pytest.raises(InvalidInput):
+        await said(experiments, session, "ask", {"fixed_pars": {"z": 1}})
+    assert state(experiments) == before
+    await experiments.stop()
+    assert len(list(read_journal(path))) == 1
 
 
 @contextmanager
@@ -182,36 +184,33 @@ def full_disk() -> Iterator[None]:
         yield
 
 
-def test_what_cannot_be_kept_did_not_happen(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        with full_disk(), pytest.raises(Unavailable, match="nothing was done"):
-            await said(experiments, session, "setup", SETUP)
-        assert session.current is None
+@on_loop
+async def test_what_cannot_be_kept_did_not_happen(path: Path) -> None:
+    experiments = await started(path)
+    session = experiments.session()
+    with full_disk(), pytest.raises(Unavailable, match="nothing was done"):
         await said(experiments, session, "setup", SETUP)
-        first = await said(experiments, session, "ask")
-        before = state(experiments)
-        with full_disk():
-            for kind in ("ask", "finish_strategy"):
-                with pytest.raises(Unavailable, match="cannot be written"):
-                    await said(experiments, session, kind)
+    assert session.current is None
+    await said(experiments, session, "setup", SETUP)
+    first = await said(experiments, session, "ask")
+    before = state(experiments)
+    with full_disk():
+        for kind in ("ask", "finish_strategy"):
             with pytest.raises(Unavailable, match="cannot be written"):
-                await tell(experiments, session, 0.5)
-            assert (await said(experiments, session, "info"))["current_strat_data_pts"] == 0
-        assert state(experiments) == before
-        second = await said(experiments, session, "ask")
-        await tell(experiments, session, first["config"]["x"][0])
-        after = state(experiments)
-        await experiments.stop()
-        again = await started(path)
-        assert state(again) == after
-        assert list(again.experiments[0].pending) == [0, 1]  # the recorded y differs
-        assert first != second
-        await again.stop()
-
-    run()
+                await said(experiments, session, kind)
+        with pytest.raises(Unavailable, match="cannot be written"):
+            await tell(experiments, session, 0.5)
+        assert (await said(experiments, session, "info"))["current_strat_data_pts"] == 0
+    assert state(experiments) == before
+    second = await said(experiments, session, "ask")
+    await tell(experiments, session, first["config"]["x"][0])
+    after = state(experiments)
+    await experiments.stop()
+    again = await started(path)
+    assert state(again) == after
+    assert list(again.experiments[0].pending) == [0, 1]  # the recorded y differs
+    assert first != second
+    await again.stop()
 
 
 @pytest.mark.root
@@ -253,91 +252,71 @@ def test_a_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_one_point_is_told_once_whoever_is_quick(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        await said(experiments, session, "setup", SETUP)
-        config = (await said(experiments, session, "ask", {"num_points": 2}))["config"]
-        message = {"config": {k: v[0] for k, v in config.items()}, "outcome": 1}
-        tells = (said(experiments, session, "tell", message) for _ in range(20))
-        await asyncio.gather(*tells)
-        experiment = experiments.experiments[0]
-        assert experiment.told == 20
-        assert list(experiment.pending) == [1]
-        await experiments.stop()
-        ids = [id for event in read_journal(path) for id in getattr(event, "ids", ())]
-        assert sorted(str(id) for id in ids) == ["0", "0", "1"] + ["None"] * 19
-
-    run()
+@on_loop
+async def test_one_point_is_told_once_whoever_is_quick(path: Path) -> None:
+    experiments, session = await begun(path)
+    config = (await said(experiments, session, "ask", {"num_points": 2}))["config"]
+    message = {"config": {k: v[0] for k, v in config.items()}, "outcome": 1}
+    tells = (said(experiments, session, "tell", message) for _ in range(20))
+    await asyncio.gather(*tells)
+    experiment = experiments.experiments[0]
+    assert experiment.told == 20
+    assert list(experiment.pending) == [1]
+    await experiments.stop()
+    ids = [id for event in read_journal(path) for id in getattr(event, "ids", ())]
+    assert sorted(str(id) for id in ids) == ["0", "0", "1"] + ["None"] * 19
 
 
-def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        await said(experiments, session, "setup", SETUP)
-        for k in range(60):
-            kind = ("ask", "tell")[k % 2]
-            message = {"config": {"x": 0.5, "y": 0}, "outcome": 1} if kind == "tell" else {}
-            request = AepsychRequest(kind, message, {})
-            leaving = asyncio.create_task(experiments.handle(session, request))
-            for _ in range(k // 4):
-                await asyncio.sleep(0)
-            leaving.cancel()
-            await asyncio.wait({leaving})
-        assert not experiments.waits(0)
-        assert (await said(experiments, session, "ask"))["num_points"] == 1
-        await experiments.stop()
-        again = await started(path)
-        assert state(again) == state(experiments)
-        assert again.experiments[0].told > 0
-        await again.stop()
-
-    run()
+@on_loop
+async def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
+    experiments, session = await begun(path)
+    for k in range(60):
+        kind = ("ask", "tell")[k % 2]
+        message = {"config": {"x": 0.5, "y": 0}, "outcome": 1} if kind == "tell" else {}
+        request = AepsychRequest(kind, message, {})
+        leaving = asyncio.create_task(experiments.handle(session, request))
+        for _ in range(k // 4):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+    assert not experiments.waits(0)
+    assert (await said(experiments, session, "ask"))["num_points"] == 1
+    await experiments.stop()
+    again = await started(path)
+    assert state(again) == state(experiments)
+    assert again.experiments[0].told > 0
+    await again.stop()
 
 
-def test_stop_keeps_what_is_on_its_way(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        await said(experiments, session, "setup", SETUP)
-        tells = [asyncio.create_task(tell(experiments, session, k / 50)) for k in range(50)]
-        await until(lambda: experiments.experiments[0].told > 3)
-        await experiments.stop()
-        ends = await asyncio.gather(*tells, return_exceptions=True)
-        kept = sum(end is None for end in ends)
-        assert all(end is None or isinstance(end, Unavailable) for end in ends)
-        again = await started(path)
-        assert 3 < again.experiments[0].told == kept < 50
-        await again.stop()
-
-    run()
+@on_loop
+async def test_stop_keeps_what_is_on_its_way(path: Path) -> None:
+    experiments, session = await begun(path)
+    tells = [asyncio.create_task(tell(experiments, session, k / 50)) for k in range(50)]
+    await until(lambda: experiments.experiments[0].told > 3)
+    await experiments.stop()
+    ends = await asyncio.gather(*tells, return_exceptions=True)
+    kept = sum(end is None for end in ends)
+    assert all(end is None or isinstance(end, Unavailable) for end in ends)
+    again = await started(path)
+    assert 3 < again.experiments[0].told == kept < 50
+    await again.stop()
 
 
-def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path, in_processes=True)
-        session = experiments.session()
-        await said(experiments, session, "setup", SETUP)
-        first = await said(experiments, session, "ask")
-        (pid,) = experiments.pids.values()
-        os.kill(pid, signal.SIGSTOP)
-        asks = [asyncio.create_task(said(experiments, session, "ask")) for _ in range(3)]
-        await until(lambda: experiments.waits(0))
-        await tell(experiments, session, 0.5)  # waits for none of them
-        assert experiments.experiments[0].asked == 1
-        os.kill(pid, signal.SIGCONT)
-        given = [first, *await asyncio.gather(*asks)]
-        assert len({str(answer["config"]) for answer in given}) == 4
-        assert experiments.experiments[0].asked == 4
-        await experiments.stop()
-
-    run()
+@on_loop
+async def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None:
+    experiments, session = await begun(path, in_processes=True)
+    first = await said(experiments, session, "ask")
+    (pid,) = experiments.pids.values()
+    os.kill(pid, signal.SIGSTOP)
+    asks = [asyncio.create_task(said(experiments, session, "ask")) for _ in range(3)]
+    await until(lambda: experiments.waits(0))
+    await tell(experiments, session, 0.5)  # waits for none of them
+    assert experiments.experiments[0].asked == 1
+    os.kill(pid, signal.SIGCONT)
+    given = [first, *await asyncio.gather(*asks)]
+    assert len({str(answer["config"]) for answer in given}) == 4
+    assert experiments.experiments[0].asked == 4
+    await experiments.stop()
 
 
 class Kills:
@@ -357,115 +336,96 @@ class Deadly(Fitters):
         return await super().execute(number, given)
 
 
-def test_a_process_that_is_killed_is_an_error_for_the_ask_alone(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        fitters = Deadly(in_processes=True, libraries=False)
-        experiments = Experiments(path, fitters=fitters)
-        await experiments.start()
-        session = experiments.session()
-        await said(experiments, session, "setup", SETUP)
-        with pytest.raises(Unavailable, match="died 2 times"):
-            await said(experiments, session, "ask")
-        fitters.deadly = False
-        assert experiments.experiments[0].asked == 0
-        assert (await said(experiments, session, "ask"))["num_points"] == 1
-        await experiments.stop()
-
-    run()
+@on_loop
+async def test_a_process_that_is_killed_is_an_error_for_the_ask_alone(path: Path) -> None:
+    fitters = Deadly(in_processes=True, libraries=False)
+    experiments = Experiments(path, fitters=fitters)
+    await experiments.start()
+    session = experiments.session()
+    await said(experiments, session, "setup", SETUP)
+    with pytest.raises(Unavailable, match="died 2 times"):
+        await said(experiments, session, "ask")
+    fitters.deadly = False
+    assert experiments.experiments[0].asked == 0
+    assert (await said(experiments, session, "ask"))["num_points"] == 1
+    await experiments.stop()
 
 
-def test_events_from_inside(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        await said(experiments, session, "setup", SETUP)
+@on_loop
+async def test_events_from_inside(path: Path) -> None:
+    experiments, session = await begun(path)
 
-        def asked(experiment: Experiment, points: np.ndarray[Any, Any]) -> Sequence[Event]:
-            return [
-                Asked(experiment=0, time=1.0, points=points, ids=(experiment.asked,), strategy=0),
-                Finished(experiment=0, time=1.0, strategy=0),
-            ]
+    def asked(experiment: Experiment, points: np.ndarray[Any, Any]) -> Sequence[Event]:
+        return [
+            Asked(experiment=0, time=1.0, points=points, ids=(experiment.asked,), strategy=0),
+            Finished(experiment=0, time=1.0, strategy=0),
+        ]
 
-        async def one() -> None:
-            async with experiments.turn(0):
-                work = experiments.experiments[0].generate(1)
-                made = await experiments.execute(0, work)
-                assert isinstance(made, Generated)
-                await experiments.record(0, lambda e: asked(e, made.points))
+    async def one() -> None:
+        async with experiments.turn(0):
+            work = experiments.experiments[0].generate(1)
+            made = await experiments.execute(0, work)
+            assert isinstance(made, Generated)
+            await experiments.record(0, lambda e: asked(e, made.points))
 
-        await asyncio.gather(one(), one(), said(experiments, session, "ask"))
-        assert list(experiments.experiments[0].pending)[-1] == 2
-        (failed,) = await experiments.record(
-            0, lambda e: [Failed(experiment=0, time=2.0, ids=(2,), error="it broke")]
-        )
-        assert isinstance(failed, Failed)
-        assert 2 not in experiments.experiments[0].pending
-        assert await experiments.record(0, lambda e: []) == ()
-        before = state(experiments)
-        await experiments.stop()
-        with pytest.raises(Unavailable, match="stops"):
-            await experiments.record(0, lambda e: asked(e, np.zeros((1, 1, 2))))
-        again = await started(path)
-        assert state(again) == before
-        await again.stop()
-
-    run()
+    await asyncio.gather(one(), one(), said(experiments, session, "ask"))
+    assert list(experiments.experiments[0].pending)[-1] == 2
+    (failed,) = await experiments.record(
+        0, lambda e: [Failed(experiment=0, time=2.0, ids=(2,), error="it broke")]
+    )
+    assert isinstance(failed, Failed)
+    assert 2 not in experiments.experiments[0].pending
+    assert await experiments.record(0, lambda e: []) == ()
+    before = state(experiments)
+    await experiments.stop()
+    with pytest.raises(Unavailable, match="stops"):
+        await experiments.record(0, lambda e: asked(e, np.zeros((1, 1, 2))))
+    again = await started(path)
+    assert state(again) == before
+    await again.stop()
 
 
-def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
+@on_loop
+async def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
     model = {"generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel"}
     config = {**CONFIG, "go_on": {**model, "acqf": "qUpperConfidenceBound"}}
 
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        await said(experiments, session, "setup", SETUP)
-        await said(experiments, session, "setup", {"config_dict": config})
-        await until(lambda: list(experiments.pids) == [1])
-        await experiments.stop()
-
-    run()
+    experiments, session = await begun(path)
+    await said(experiments, session, "setup", {"config_dict": config})
+    assert experiments._fitters.parent_pid is not None, "it loads the libraries"
+    await experiments.stop()
 
 
-def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.experiment.host.SHOWN", 2)
 
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        for _ in range(3):
-            await said(experiments, session, "setup", SETUP)
-        await said(experiments, session, "ask")
-        shown = json.loads(json.dumps(experiments.status()))
-        assert [(row["number"], row["asked"]) for row in shown] == [(1, 0), (2, 1)]
-        await experiments.stop()
-
-    run()
+    experiments = await started(path)
+    session = experiments.session()
+    for _ in range(3):
+        await said(experiments, session, "setup", SETUP)
+    await said(experiments, session, "ask")
+    shown = json.loads(json.dumps(experiments.status()))
+    assert [(row["number"], row["asked"]) for row in shown] == [(1, 0), (2, 1)]
+    await experiments.stop()
 
 
-def test_commands_for_the_closed_loop(path: Path) -> None:
+@on_loop
+async def test_commands_for_the_closed_loop(path: Path) -> None:
     class Loops:
         async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"did": command.action, "budget": command.budget, "number": known["number"]}
 
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        session = experiments.session()
-        await said(experiments, session, "setup", WITH_FARM)
-        assert (await said(experiments, session, "status"))["told"] == 0
-        with pytest.raises(UnsupportedFeature, match="farm serve MODEL --aepsych"):
-            await said(experiments, session, "run")
-        experiments.accept_commands(Loops())
-        answer = await said(experiments, session, "run", {"budget": 5})
-        assert answer == {"did": RunAction.RUN, "budget": 5, "number": 0}
-        await experiments.stop()
-
-    run()
+    experiments = await started(path)
+    session = experiments.session()
+    await said(experiments, session, "setup", WITH_FARM)
+    assert (await said(experiments, session, "status"))["told"] == 0
+    with pytest.raises(UnsupportedFeature, match="farm serve MODEL --aepsych"):
+        await said(experiments, session, "run")
+    experiments.accept_commands(Loops())
+    answer = await said(experiments, session, "run", {"budget": 5})
+    assert answer == {"did": RunAction.RUN, "budget": 5, "number": 0}
+    await experiments.stop()
 
 
 def test_a_journal_of_experiments_that_cannot_be(path: Path) -> None:
@@ -477,31 +437,16 @@ def test_a_journal_of_experiments_that_cannot_be(path: Path) -> None:
     ExperimentJournal(path).close()  # not in use
 
 
-def test_one_server_a_journal(path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        with pytest.raises(Unavailable, match="another server has the journal"):
-            await started(path)
-        await experiments.stop()
-        await (await started(path)).stop()
-
-    run()
-
-
-def test_what_is_understood_as_something_else_is_in_the_log(
+@on_loop
+async def test_what_is_understood_as_something_else_is_in_the_log(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     common = {k: v for k, v in CONFIG["common"].items() if k != "outcome_types"}
     older = {"config_dict": {**CONFIG, "common": {**common, "outcome_type": "single_continuous"}}}
 
-    @on_loop
-    async def run() -> None:
-        experiments = await started(path)
-        await said(experiments, experiments.session(), "setup", older)
-        await experiments.stop()
-
-    run()
+    experiments = await started(path)
+    await said(experiments, experiments.session(), "setup", older)
+    await experiments.stop()
     (record,) = caplog.records
     assert record.getMessage().startswith("experiment 0: ")
     assert "single_continuous" in record.getMessage()
@@ -515,11 +460,10 @@ def trials(count: int) -> dict[str, Any]:
     return {"config": {"x": xs, "y": [0.5] * count}, "outcome": xs, "seconds": xs}
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_tell_of_very_many_trials_is_applied_in_slices(path: Path) -> None:
-    experiments = await started(path)
-    session = experiments.session()
-    await said(experiments, session, "setup", SETUP)
+    experiments, session = await begun(path)
     telling = asyncio.create_task(said(experiments, session, "tell", trials(MANY)))
     told = [0]
     while not telling.done():
@@ -539,9 +483,7 @@ async def test_a_tell_of_very_many_trials_is_applied_in_slices(path: Path) -> No
 
 @on_loop
 async def test_a_long_tell_that_is_refused_leaves_nothing(path: Path) -> None:
-    experiments = await started(path)
-    session = experiments.session()
-    await said(experiments, session, "setup", SETUP)
+    experiments, session = await begun(path)
     wrong = trials(MANY)
     wrong["outcome"] = [*wrong["outcome"][:-1], "x"]
     with pytest.raises(InvalidInput, match="expected a number"):

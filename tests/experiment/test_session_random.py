@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from farm.errors import InvalidInput
-from farm.experiment.config.work import Generated
 from farm.experiment.session import asked_event
 from farm.experiment.state.events import Failed, RunPhase, RunState, Told
 from farm.experiment.state.experiment import PENDING_LIMIT_S
+from farm.experiment.work import Generated
 from tests.experiment.talk import Fake, replayed, state
 
 MACHINE = """

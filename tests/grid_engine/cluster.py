@@ -38,8 +38,7 @@ class GridCluster(Cluster):
     title = "Grid Engine"
 
     def __init__(self, state: Path) -> None:
-        self.state = state
-        self.folder = state / "share"
+        super().__init__(state)
         foreign = ("FARM_", "SGE_", "GE_CLUSTER_")
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
         self.environment["GE_CLUSTER_STATE"] = str(state)

@@ -11,13 +11,11 @@ import pytest
 from tests.grid_engine.cluster import GridCluster, GridFarm
 from tests.slurm.elastic import ending
 
-HERE = Path(__file__).parent
-
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.nodeid.startswith("tests/grid_engine/"):
             item.add_marker(pytest.mark.grid_engine)
 
 

@@ -52,7 +52,6 @@ def test_ranks_run_on_the_nodes_of_the_job(farm: GridFarm) -> None:
     )
     assert shutil.which(MPIEXEC), "the environment has no mpiexec of its own"
     farm.serve(plan)
-    farm.wait_for_workers(1)
     said = farm.run(*FARM, "call", "1,2", "--to", "run")
     assert "y = [2. 4.]" in said
     assert "hosts = [2.]" in said

@@ -8,8 +8,8 @@ import h5py
 
 from tests.grid_engine.cluster import GridCluster
 from tests.support import fresh_install
-from tests.support.shown_blocks import blocks
-from tests.support.shown_lines import BEAM, LIMIT_S, ROOT, changed, shell_blocks, until_its_end
+from tests.support.shown_blocks import blocks, text_of
+from tests.support.shown_lines import BEAM, LIMIT_S, changed, shell_blocks, until_its_end
 from tests.test_readme import TIP
 
 PROJECT = "name physics\noticket 0\nfshare 0\nacl NONE\nxacl NONE\n"
@@ -19,7 +19,7 @@ def test_the_block(cluster: GridCluster) -> None:
     folder = cluster.folder / "shown"
     folder.mkdir()
     (folder / "beam.py").write_text(BEAM)
-    shown = blocks((ROOT / "docs" / "clusters.md").read_text())
+    shown = blocks(text_of("docs/clusters.md"))
     (text,) = (b.text for b in shown if 'system = "grid-engine"' in b.text)
     here = changed(text, ('"all.q" ', '"main.q"'), ("workers = 8 ", "workers = 2 "))
     (folder / "cluster.toml").write_text(here)

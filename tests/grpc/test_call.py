@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,25 +14,22 @@ from farm.bodies.body import Body
 from farm.bodies.held import HeldBytes
 from farm.call import CancelCall
 from farm.errors import InvalidInput, Overloaded
-from farm.grpc import http2
 from farm.grpc.call import (
     NO_CALLER,
     OWN_FAULT,
     Answer,
-    Bidirectional,
     Caller,
-    Direct,
     GrpcCall,
     Noted,
     Requests,
-    ServerStream,
-    Unary,
+    Service,
     Write,
 )
 from farm.grpc.connection import GrpcConnection
-from farm.grpc.frames import WINDOW_UPDATE, literal
-from farm.grpc.messages import LONG, STATUSES, GrpcFailure
-from farm.http.call_ids import NOTHING_NAMED, Naming
+from farm.grpc.http2 import connection as http2
+from farm.grpc.http2.frames import WINDOW_UPDATE, literal
+from farm.grpc.messages import LONG, STATUSES
+from farm.http1.call_ids import NOTHING_NAMED, Naming
 from farm.monitoring.tracing import Tracing
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import on_loop, until
@@ -49,7 +46,6 @@ class Line:
         self.http2 = greeted()
         self.http2.receive(request(1, end=False))
         self.ended = 0
-        self.turns = 0
         self.served = SimpleNamespace(
             service=methods, limit=LIMIT, held=HeldBytes(200_000), naming=naming
         )
@@ -65,32 +61,28 @@ class Line:
         call.expire()
 
     async def turn(self) -> None:
-        self.turns += 1
+        pass
 
     def said(self) -> bytes:
         return b"".join(self.http2.take())
 
 
-class Methods:
+class Methods(Service):
     def __init__(self) -> None:
         self.callers: list[Caller] = []
-        self.unary: Mapping[str, Unary] = {
-            **{"/x/Echo": self.echo, "/x/Note": self.note},
+        self.unary = {
+            **{"/x/Echo": self.echo},
             **{"/x/Direct": self.echo, "/x/Now": self.echo, "/x/Never": self.echo},
         }
-        self.direct: Mapping[str, Direct] = {
+        self.direct = {
             **{"/x/Direct": self.later, "/x/Now": self.now, "/x/Never": self.never},
         }
         self.answers: list[Callable[[Answer | Exception], None]] = []
         self.undone = 0
-        self.server_streams: Mapping[str, ServerStream] = {"/x/Twice": self.twice}
-        self.bidirectional: Mapping[str, Bidirectional] = {
+        self.bidirectional = {
             "/x/Sum": self.sum,
             "/x/Length": self.length,
         }
-
-    def end_streams(self) -> None:
-        pass
 
     async def echo(self, body: Body, caller: Caller) -> bytes:
         self.callers.append(caller)
@@ -118,13 +110,6 @@ class Methods:
     ) -> None:
         return None
 
-    async def note(self, body: Body, caller: Caller) -> Noted:
-        return Noted(bytes_of(body), [(b"note", b"c sharp")])
-
-    async def twice(self, body: Body, write: Write, caller: Caller) -> None:
-        await write(bytes_of(body))
-        await write(bytes_of(body))
-
     async def length(self, requests: Requests, write: Write, caller: Caller) -> None:
         async for body in requests:
             await write(b"%d" % len(bytes_of(body)))
@@ -139,32 +124,6 @@ def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[GrpcCal
     call = GrpcCall(cast(GrpcConnection, line), 1, "", NO_CALLER)
     call.begin(path, Caller("here", "", headers or {}, None))
     return call, line, methods
-
-
-@on_loop
-async def test_one_message_for_one() -> None:
-    call, line, methods = begun("/x/Echo", {b"grpc-timeout": b"5S"})
-    for byte in framed(b"abc"):
-        call.received(bytes([byte]))
-    call.received(b"", ended=True)
-    await until(lambda: line.ended)
-    said = line.said()
-    assert framed(b"abc") in said
-    assert b"grpc-status\x010" in said
-    assert methods.callers[0].remaining_s == 5.0
-
-
-@on_loop
-async def test_an_answer_may_have_metadata() -> None:
-    call, line, _ = begun("/x/Note")
-    call.received(framed(b"abc"))
-    call.received(b"", ended=True)
-    await until(lambda: line.ended)
-    headers, answer, end = line.said().partition(framed(b"abc"))
-    assert b"application/grpc" in headers
-    assert literal(b"note", b"c sharp") in headers
-    assert answer
-    assert b"grpc-status\x010" in end
 
 
 def asked_directly() -> tuple[GrpcCall, Line, Methods]:
@@ -263,26 +222,6 @@ async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
     assert methods.answers == []
 
 
-@on_loop
-async def test_one_for_many() -> None:
-    call, line, _ = begun("/x/Twice")
-    call.received(framed(b"abc"))
-    call.received(b"", ended=True)
-    await until(lambda: line.ended)
-    assert line.said().count(framed(b"abc")) == 2
-
-
-@on_loop
-async def test_many_for_many() -> None:
-    call, line, _ = begun("/x/Sum")
-    call.received(framed(b"1") + framed(b"2") + framed(b"39")[:3])
-    await asyncio.sleep(0)
-    call.received(framed(b"39")[3:])
-    call.received(b"", ended=True)
-    await until(lambda: line.ended)
-    assert framed(b"42") in line.said()
-
-
 def told(line: Line) -> list[int]:
     """Return the increments of the client's window."""
     return [
@@ -368,32 +307,6 @@ async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPa
 
 
 @on_loop
-async def test_a_mistake_of_ours_is_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
-    call, line, _ = begun("/x/Sum")
-    call.received(framed(b"no number"))
-    call.received(b"", ended=True)
-    await until(lambda: line.ended)
-    said = line.said()
-    assert b"its log says which" in said
-    assert b"no number" not in said
-    assert "invalid literal" in caplog.text
-
-
-@on_loop
-async def test_no_such_method() -> None:
-    with pytest.raises(GrpcFailure, match="there is no method") as caught:
-        begun("/x/Nothing")
-    assert caught.value.status == "UNIMPLEMENTED"
-
-
-@on_loop
-async def test_a_message_above_the_limit() -> None:
-    call, _, _ = begun("/x/Echo")
-    with pytest.raises(GrpcFailure, match="1000000 bytes"):
-        call.received(framed(bytes(1_000_001))[:10])
-
-
-@on_loop
 async def test_after_it_has_failed_nothing_more_is_said() -> None:
     call, line, methods = begun("/x/Echo")
     call.received(framed(b"abc"))
@@ -408,14 +321,12 @@ async def test_after_it_has_failed_nothing_more_is_said() -> None:
 
 @on_loop
 async def test_a_deadline_means_nothing_once_there_is_an_answer() -> None:
-    call, line, _ = begun("/x/Echo", {b"grpc-timeout": b"50m"})
+    call, line, _ = begun("/x/Echo", {b"grpc-timeout": b"50S"})
     call.received(framed(b"abc"))
     call.received(b"", ended=True)
     await until(lambda: line.ended)
-    passed = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.1, passed.set)
-    await passed.wait()
-    assert line.ended == 1
+    assert call._timer is not None
+    assert call._timer.cancelled()
 
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,30 +19,26 @@ import pytest
 
 from farm.bodies.body import Body
 from farm.grpc import server as grpc
-from farm.grpc.call import Bidirectional, Caller, GrpcCall, Requests, ServerStream, Unary, Write
+from farm.grpc.call import Caller, Requests, Service, Write
 from farm.grpc.connection import GrpcConnection
-from farm.grpc.frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
+from farm.grpc.http2.frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
 from farm.grpc.server import GrpcServer
-from farm.http.access import Access
+from farm.http1.access import Access
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.garbage import garbage
 from tests.support.http2_bytes import framed, request
 
 
-class Methods:
+class Methods(Service):
     """Methods of each kind, which record how far they came."""
 
     def __init__(self) -> None:
-        self.started = self.cancelled = self.written = 0
+        self.started = self.cancelled = 0
         self.held = asyncio.Event()
-        self.direct: Mapping[str, Any] = {}
-        self.unary: Mapping[str, Unary] = {"/x/Echo": self.echo, "/x/Hold": self.hold}
-        self.server_streams: Mapping[str, ServerStream] = {"/x/Flood": self.flood}
-        self.bidirectional: Mapping[str, Bidirectional] = {
-            "/x/EchoAll": self.echo_all,
-            "/x/Unread": self.unread,
-        }
+        self.unary = {"/x/Echo": self.echo, "/x/Hold": self.hold}
+        self.server_streams = {"/x/Flood": self.flood}
+        self.bidirectional = {"/x/EchoAll": self.echo_all}
 
     def end_streams(self) -> None:
         self.held.set()
@@ -73,16 +68,10 @@ class Methods:
     async def flood(self, body: Body, write: Write, caller: Caller) -> None:
         for _ in range(100):
             await write(bytes(100_000))
-            self.written += 1
 
     async def echo_all(self, requests: Requests, write: Write, caller: Caller) -> None:
         async for body in requests:
             await write(bytes_of(body))
-
-    async def unread(self, requests: Requests, write: Write, caller: Caller) -> None:
-        await self._wait()
-        async for body in requests:
-            await write(b"%d" % len(bytes_of(body)))
 
 
 class Client:
@@ -198,17 +187,6 @@ async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() 
         for _ in range(4):  # from the second time on, the headers are indices of the table
             await client.answer(client.ask("Note", b"1"))
         assert callers[-1] is callers[-2]
-
-
-@on_loop
-async def test_a_call() -> None:
-    async with connected() as (_, _, connect):
-        client = await connect()
-        body, headers = await client.answer(client.ask("Echo", b"abc"))
-        assert body == framed(b"abc")
-        assert headers[":status"] == "200"
-        assert headers["content-type"] == "application/grpc"
-        assert headers["grpc-status"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -346,75 +324,6 @@ async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
 
 @pytest.mark.slow
 @on_loop
-async def test_calls_leave_no_cycles_behind() -> None:
-    async with connected() as (methods, _, connect):
-        client = await connect()
-
-        async def ask_all() -> None:
-            await client.answer(client.ask("Echo", b"abc", grpc_timeout="5S"))
-            await client.answer(client.ask("EchoAll", b"abc"))
-            await client.answer(client.ask("Nothing", b"abc"))
-            stream = client.ask("Hold", b"")
-            await until(lambda: methods.started == methods.cancelled + 1)
-            client.http2.reset_stream(stream)
-            stream = client.ask("Hold", b"")  # cancelled before it begins
-            client.http2.reset_stream(stream)
-            client.send()
-            await until(lambda: methods.started == methods.cancelled)
-            await client.answer(client.ask("Echo", b"abc"))
-
-        await ask_all()
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in range(10):
-                await ask_all()
-            kept = [x for x in gc.get_objects() if type(x) is GrpcCall]
-        finally:
-            gc.enable()
-        assert len(kept) == 0
-
-
-@on_loop
-async def test_a_client_that_is_gone_has_its_calls_cancelled() -> None:
-    async with connected() as (methods, _, connect):
-        client = await connect()
-        for _ in range(5):
-            client.ask("Hold", b"")
-        client.ask("EchoAll", b"", end=False)
-        await until(lambda: methods.started == 5)
-        client.writer.transport.abort()
-        await until(lambda: methods.cancelled == 5)
-
-
-@on_loop
-async def test_who_does_not_read_is_not_written_to_without_end() -> None:
-    async with connected() as (methods, _, connect):
-        client = await connect()
-        stream = client.ask("Flood", b"")
-        other = await connect()
-        body, _ = await other.answer(other.ask("Echo", b"abc"))
-        assert body == framed(b"abc")
-        assert methods.written < 5  # the window is 64 KiB
-        received = 0
-        while received < 100 * 100_005:
-            await client.until(
-                lambda: any(isinstance(e, h2.events.DataReceived) for e in client.events)
-            )
-            for event in client.events:
-                if isinstance(event, h2.events.DataReceived):
-                    received += len(event.data)
-                    client.http2.acknowledge_received_data(
-                        event.flow_controlled_length, event.stream_id
-                    )
-            client.events = [e for e in client.events if not isinstance(e, h2.events.DataReceived)]
-            client.send()
-        _, headers = await client.answer(stream)
-        assert headers["grpc-status"] == "0"
-
-
-@pytest.mark.slow
-@on_loop
 async def test_who_does_not_read_is_not_heard_without_end() -> None:
     async with connected() as (_, _, connect):
         client = await connect()
@@ -431,33 +340,6 @@ async def test_who_does_not_read_is_not_heard_without_end() -> None:
         other = await connect()
         body, _ = await other.answer(other.ask("Echo", b"abc"))
         assert body == framed(b"abc")
-
-
-@on_loop
-async def test_what_is_not_taken_is_not_sent_without_end() -> None:
-    async with connected() as (methods, _, connect):
-        client = await connect()
-        stream = client.ask("Unread", b"x", end=False)
-        await until(lambda: methods.started == 1)
-        sent = 0
-        quiet = client.ask("Echo", b"abc")
-        await client.answer(quiet)
-        while size := min(client.http2.local_flow_control_window(stream), 16_384) - 5:
-            if size < 0:
-                break
-            client.http2.send_data(stream, framed(bytes(size)))
-            sent += size
-            client.send()
-            await client.writer.drain()
-        assert sent < 300 << 10
-        body, _ = await client.answer(client.ask("Echo", b"abc"))
-        assert body == framed(b"abc")
-        methods.held.set()
-        await client.until(lambda: client.http2.local_flow_control_window(stream) > 128 << 10)
-        client.http2.end_stream(stream)
-        client.send()
-        _, headers = await client.answer(stream)
-        assert headers["grpc-status"] == "0"
 
 
 @on_loop
@@ -497,7 +379,9 @@ async def test_a_connection_leaves_nothing_for_the_garbage_collector(end: str) -
             for number in range(3):
                 client = await connect()
                 if end == "answered":
-                    await client.answer(client.ask("Echo", b"abc"))
+                    await client.answer(client.ask("Echo", b"abc", grpc_timeout="5S"))
+                    await client.answer(client.ask("EchoAll", b"abc"))
+                    await client.answer(client.ask("Nothing", b"abc"))
                 else:
                     streams = [client.ask("Hold", b"abc"), client.ask("EchoAll", b"a", end=False)]
                     await until(lambda: methods.started == number + 1)  # noqa: B023

@@ -15,7 +15,8 @@ from farm.grpc import connection as grpc_connection
 from farm.grpc import messages as grpc_words
 from farm.grpc.call import GrpcCall
 from farm.grpc.connection import ALL_STEPS, LONGEST_STEP, STEP, GrpcConnection, GrpcTimeouts
-from farm.grpc.frames import (
+from farm.grpc.http2.connection import Http2Connection
+from farm.grpc.http2.frames import (
     DATA,
     ENHANCE_YOUR_CALM,
     GOAWAY,
@@ -25,9 +26,8 @@ from farm.grpc.frames import (
     PREFACE,
     frame,
 )
-from farm.grpc.http2 import Http2Connection
 from farm.grpc.server import GrpcServer
-from farm.http.turns import A_TURN
+from farm.http1.turns import A_TURN
 from tests.grpc.test_connection import Client, connected
 from tests.support.coroutines import LIMIT_S, on_loop, on_uvloop, until
 from tests.support.http2_bytes import GREETING, block, framed, request
@@ -194,6 +194,7 @@ async def test_messages_that_come_together_are_taken_a_few_in_each_turn() -> Non
         assert max(taken.values()) <= 4
 
 
+@pytest.mark.slow
 @on_loop
 async def test_an_answer_ends_although_its_client_asked_for_thousands() -> None:
     """Requests and messages that were deferred are not forgotten."""

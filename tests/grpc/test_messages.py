@@ -126,17 +126,6 @@ def test_messages_come_out_of_any_parts(messages: list[bytes], cuts: list[int]) 
     assert later.next() is None
 
 
-def test_a_long_message_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, body = Messages(b"identity", 1 << 20), framed(bytes(range(256)) * 400)
-    both = body + framed(b"abc") + framed(b"")
-    for at in range(0, len(both), 5_000):
-        reader.add(both[at : at + 5_000])
-    monkeypatch.setattr(Messages, "_join", None)
-    assert [reader.next(), reader.next(), reader.next()] == [body[5:], b"abc", b""]
-    assert reader.next() is None
-    assert not reader.is_partial
-
-
 @given(
     st.lists(st.binary(max_size=9) | st.integers(-2, 2).map(lambda n: bytes(LONG + n)), max_size=4),
     st.lists(st.integers(1, 2 * LONG), max_size=6),
@@ -186,15 +175,6 @@ def test_a_packed_long_message_is_collected_packed() -> None:
     assert message.collected.read() == packed
     assert message.limit == 1 << 20
     assert reader.next() == b"next"
-
-
-def test_single_bytes_are_not_kept_one_by_one() -> None:
-    reader = Messages(b"identity", 1 << 20)
-    for byte in framed(bytes(10_000))[:-1]:
-        reader.add(bytes((byte,)))
-    assert len(reader._parts) == 1
-    reader.add(b"\0")
-    assert reader.next() == bytes(10_000)
 
 
 def test_what_follows_a_message() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_reflection.v1alpha import reflection_pb2 as published
 from hypothesis import given, settings
@@ -19,10 +18,11 @@ from hypothesis import strategies as st
 from farm.bodies.body import HeldBody
 from farm.errors import InvalidRequest, Unavailable
 from farm.grpc.call import Caller
-from farm.grpc.reflection import LONGEST_REQUEST, PACKAGES, Reflection, described
+from farm.grpc.reflection import DESCRIPTORS, LONGEST_REQUEST, PACKAGES, Reflection, described
 from farm.grpc.server import GrpcServer, Services
-from farm.http.access import Access
+from farm.http1.access import Access
 from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.proto import REFLECTION, generated
 
 
 def file_set(*files: FileDescriptorProto) -> bytes:
@@ -80,14 +80,8 @@ def test_the_messages_are_those_of_the_grpc_project() -> None:
     assert list(ours.service) == list(expected.service)
 
 
-def test_the_two_packages_have_the_same_messages() -> None:
-    old = descriptor_pool.DescriptorPool()
-    for package in PACKAGES:
-        old.AddSerializedFile(described(package).SerializeToString())
-    new, older = (old.FindMessageTypeByName(f"{p}.ServerReflectionRequest") for p in PACKAGES)
-    assert [(f.name, f.number, f.type) for f in new.fields] == [
-        (f.name, f.number, f.type) for f in older.fields
-    ]
+def test_the_descriptors_are_those_of_the_proto_file() -> None:
+    assert generated(REFLECTION) == DESCRIPTORS.read_bytes(), "run: make proto"
 
 
 def test_services_are_listed_with_reflection_itself() -> None:
@@ -100,16 +94,18 @@ def test_services_are_listed_with_reflection_itself() -> None:
     ]
 
 
-@pytest.mark.parametrize("symbol", ["zoo.Zoo", "zoo.Zoo.Feed"])
-def test_a_symbol_brings_its_file_and_those_that_it_imports(symbol: str) -> None:
-    response = ask(Reflection([two_files()]), file_containing_symbol=symbol)
-    assert files_of(response) == ["zoo.proto", "types.proto"]
-
-
-@pytest.mark.parametrize("symbol", ["zoo.Animal", "zoo.Animal.legs", "zoo.Animal.Tail", "zoo.Kind"])
-def test_types_are_symbols_too(symbol: str) -> None:
-    response = ask(Reflection([two_files()]), file_containing_symbol=symbol)
-    assert files_of(response) == ["types.proto"]
+@pytest.mark.parametrize(
+    ("symbols", "files"),
+    [
+        (["zoo.Zoo", "zoo.Zoo.Feed"], ["zoo.proto", "types.proto"]),
+        (["zoo.Animal", "zoo.Animal.legs", "zoo.Animal.Tail", "zoo.Kind"], ["types.proto"]),
+    ],
+)
+def test_a_symbol_brings_its_file_and_those_that_it_imports(
+    symbols: list[str], files: list[str]
+) -> None:
+    for symbol in symbols:
+        assert files_of(ask(Reflection([two_files()]), file_containing_symbol=symbol)) == files
 
 
 def test_files_have_names() -> None:
@@ -208,9 +204,9 @@ class NoStreams(Reflection):
 
 
 @asynccontextmanager
-async def served(token: str | None = None) -> AsyncIterator[tuple[NoStreams, GrpcServer, int]]:
+async def served() -> AsyncIterator[tuple[NoStreams, GrpcServer, int]]:
     reflection = NoStreams([two_files()])
-    server = GrpcServer(Services([reflection]), Access(token))
+    server = GrpcServer(Services([reflection]), Access(None))
     _, port = await server.start()
     try:
         yield reflection, server, port
@@ -218,13 +214,13 @@ async def served(token: str | None = None) -> AsyncIterator[tuple[NoStreams, Grp
         await server.stop(0.1)
 
 
-def stream(channel: Any, package: str, metadata: Any = ()) -> Any:
+def stream(channel: Any, package: str) -> Any:
     method = channel.stream_stream(
         f"/{package}.ServerReflection/ServerReflectionInfo",
         request_serializer=published.ServerReflectionRequest.SerializeToString,
         response_deserializer=published.ServerReflectionResponse.FromString,
     )
-    return method(timeout=LIMIT_S, metadata=metadata)
+    return method(timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -294,17 +290,3 @@ async def test_of_a_client_that_reads_no_answers_no_more_requests_are_taken() ->
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-
-
-@on_loop
-async def test_it_needs_the_same_access_as_other_methods() -> None:
-    async with (
-        served("secret") as (_, _, port),
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
-        forwarded = ("x-forwarded-for", "10.0.0.1")
-        for token, status in (("", "UNAUTHENTICATED"), ("secret", "OK")):
-            metadata = [forwarded, *([("authorization", f"Bearer {token}")] if token else [])]
-            call = stream(channel, PACKAGES[0], metadata)
-            await call.done_writing()
-            assert (await call.code()).name == status

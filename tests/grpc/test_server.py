@@ -14,12 +14,12 @@ import grpc.aio
 import pytest
 
 from farm.bodies.body import Body
-from farm.errors import FarmError, InvalidInput, Overloaded, Unavailable
-from farm.grpc.call import Bidirectional, Caller, Direct, Requests, ServerStream, Unary, Write
-from farm.grpc.messages import ERRORS, LONGEST_TEXT
+from farm.errors import FarmError, Overloaded, Unavailable
+from farm.grpc.call import Caller, Requests, Service, Write
+from farm.grpc.messages import ERRORS
 from farm.grpc.server import GrpcServer, Tls
-from farm.http.access import Access
-from farm.http.call_ids import Naming, call_ids
+from farm.http1.access import Access
+from farm.http1.call_ids import Naming, call_ids
 from tests.support.body_bytes import bytes_of
 from tests.support.certificates import certificate
 from tests.support.coroutines import LIMIT_S, on_loop
@@ -28,25 +28,17 @@ TOKEN = "secret"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-class Methods:
+class Methods(Service):
     """Methods of each kind; `calls` records the callers."""
 
     def __init__(self) -> None:
         self.calls: list[Caller] = []
-        self.cancelled = asyncio.Event()
-        self.running = asyncio.Event()
-        self.ending = asyncio.Event()
-        self.direct: Mapping[str, Direct] = {}
-        self.unary: Mapping[str, Unary] = {
+        self.unary = {
             "/x/Echo": self.echo,
             "/x/Fail": self.fail,
-            "/x/Wait": self.wait,
         }
-        self.server_streams: Mapping[str, ServerStream] = {"/x/Count": self.count}
-        self.bidirectional: Mapping[str, Bidirectional] = {"/x/EchoAll": self.echo_all}
-
-    def end_streams(self) -> None:
-        self.ending.set()
+        self.server_streams = {"/x/Count": self.count}
+        self.bidirectional = {"/x/EchoAll": self.echo_all}
 
     async def echo(self, body: Body, caller: Caller) -> bytes:
         self.calls.append(caller)
@@ -56,19 +48,7 @@ class Methods:
         kind = bytes_of(body).decode()
         if kind in FarmError.kinds:
             raise FarmError.kinds[kind]("no \ud800 ü")
-        if kind == "long":
-            raise InvalidInput("x" * 100_000)
         raise ValueError("a mistake")
-
-    async def wait(self, body: Body, caller: Caller) -> bytes:
-        self.calls.append(caller)
-        self.running.set()
-        try:
-            await asyncio.sleep(LIMIT_S)
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
-        return bytes_of(body)
 
     async def count(self, body: Body, write: Write, caller: Caller) -> None:
         for i in range(int(bytes_of(body))):
@@ -172,21 +152,6 @@ async def test_a_mistake_of_ours_is_not_told_in_detail(caplog: pytest.LogCapture
 
 
 @on_loop
-async def test_a_long_text_is_cut_to_what_a_header_takes() -> None:
-    async with served() as (_, _, port):
-        status, text = await refusal(port, "Fail", b"long")
-    assert status == "INVALID_ARGUMENT"
-    assert len(text) == LONGEST_TEXT
-
-
-@on_loop
-async def test_an_unknown_method_is_unimplemented() -> None:
-    async with served() as (_, _, port):
-        status, _ = await refusal(port, "Nothing")
-    assert status == "UNIMPLEMENTED"
-
-
-@on_loop
 async def test_a_message_above_the_limit_is_refused_also_when_it_is_packed() -> None:
     async with served(max_body_bytes=100_000) as (methods, _, port):
         assert len(await ask(port, "Echo", bytes(99_000))) == 99_000
@@ -195,54 +160,6 @@ async def test_a_message_above_the_limit_is_refused_also_when_it_is_packed() -> 
             assert status == "RESOURCE_EXHAUSTED"
             assert text == "the message is larger than 100000 bytes, the limit here"
         assert len(methods.calls) == 1
-
-
-@pytest.mark.parametrize("packing", [grpc.Compression.Gzip, grpc.Compression.Deflate], ids=str)
-def test_a_packed_message_is_unpacked(packing: Any) -> None:
-    @on_loop
-    async def run() -> None:
-        async with served() as (_, _, port):
-            assert await ask(port, "Echo", bytes(10**6), compression=packing) == bytes(10**6)
-
-    run()
-
-
-# Calls that end before they are answered
-
-
-@on_loop
-async def test_a_deadline_that_passes_cancels_the_call() -> None:
-    async with served() as (methods, _, port), channel_to(port) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/x/Wait")(b"", timeout=0.2)
-        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await asyncio.wait_for(methods.cancelled.wait(), LIMIT_S)
-
-
-@on_loop
-async def test_a_call_that_is_taken_back_is_cancelled() -> None:
-    async with served() as (methods, _, port), channel_to(port) as channel:
-        call = channel.unary_unary("/x/Wait")(b"")
-        waiting = asyncio.ensure_future(call)
-        await asyncio.wait_for(methods.running.wait(), LIMIT_S)
-        assert methods.calls[0].remaining_s is None
-        call.cancel()
-        await asyncio.wait_for(methods.cancelled.wait(), LIMIT_S)
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-
-@on_loop
-async def test_the_end_waits_for_what_runs_and_then_cuts_off() -> None:
-    async with served() as (methods, server, port):
-        waiting = asyncio.create_task(refusal(port, "Wait"))
-        await asyncio.wait_for(methods.running.wait(), LIMIT_S)
-        await server.stop(0.2)
-        assert methods.ending.is_set()
-        await asyncio.wait_for(methods.cancelled.wait(), LIMIT_S)
-        status, _ = await waiting
-        assert status in ("CANCELLED", "UNAVAILABLE")
-        await server.stop(0.2)
 
 
 # Access rules

@@ -85,7 +85,7 @@ async def test_it_goes_on_until_cancelled(monkeypatch: pytest.MonkeyPatch) -> No
         await task
 
 
-def test_a_million_objects_are_never_searched_in_one_go() -> None:
+def test_hundreds_of_thousands_of_objects_are_never_searched_in_one_go() -> None:
     """No search visits more than the young objects, however many objects there are."""
     program = (
         "import gc\n"
@@ -97,7 +97,7 @@ def test_a_million_objects_are_never_searched_in_one_go() -> None:
         "    if phase == 'start':\n"
         "        most = max(most, info['generation'])\n"
         "gc.callbacks.append(seen)\n"
-        "kept = [[i] for i in range(1_000_000)]\n"
+        "kept = [[i] for i in range(300_000)]\n"
         "assert most == 1, most\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(60.0))
@@ -117,7 +117,7 @@ async def test_where_as_many_objects_end_as_begin_the_young_are_searched_all_the
     task = asyncio.create_task(search_young_in_time())
     most = made = 0
     try:
-        while made < 400_000:
+        while made < 200_000:
             for i in range(100):
                 kept.popleft()
                 kept.append([i])

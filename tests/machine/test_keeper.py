@@ -108,23 +108,20 @@ def test_it_stays_small(kept: Start) -> None:
     assert psutil.Process(each.process.pid).memory_info().rss < 20 << 20
 
 
-@pytest.mark.parametrize("status", [0, 2, 130])
-def test_an_orderly_end_is_final(kept: Start, status: int) -> None:
-    each = kept(f"sys.exit({status})")
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        *((f"sys.exit({status})", status) for status in (0, 2, 130)),
+        *(
+            (f"signal.signal({n}, signal.SIG_DFL); os.kill(os.getpid(), {n})", 128 + n)
+            for n in map(int, keeper.ORDERLY_SIGNALS)
+        ),
+        ("line.serves(); line.ends(); crash()", 128 + signal.SIGKILL),
+    ],
+)
+def test_an_orderly_end_is_final(kept: Start, program: str, status: int) -> None:
+    each = kept(program)
     assert each.ended() == (status, "")
-    assert len(each.starts()) == 1
-
-
-@pytest.mark.parametrize("number", keeper.ORDERLY_SIGNALS)
-def test_a_signal_that_asks_for_an_end_is_no_crash(kept: Start, number: int) -> None:
-    each = kept(f"signal.signal({number}, signal.SIG_DFL); os.kill(os.getpid(), {number})")
-    assert each.ended() == (128 + number, "")
-    assert len(each.starts()) == 1
-
-
-def test_what_comes_after_the_announced_end_is_final(kept: Start) -> None:
-    each = kept("line.serves(); line.ends(); crash()")
-    assert each.ended() == (128 + signal.SIGKILL, "")
     assert len(each.starts()) == 1
 
 

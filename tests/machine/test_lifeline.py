@@ -6,91 +6,69 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from farm.machine.lifeline import Lifeline, TiedProcess
+from tests.support.ended import has_ended
+from tests.support.running_farm import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's part is Linux's")
 
-HOLDS_THE_INTERPRETER = "print('on', flush=True); import ctypes; ctypes.PyDLL(None).sleep(100)"
+WAITS = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 HAS_A_CHILD = (
-    "import subprocess, sys;"
+    "import ctypes, subprocess, sys;"
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)']);"
-    "print(child.pid, flush=True); child.wait()"
+    "print(child.pid, flush=True);"
+    "ctypes.PyDLL(None).sleep(100)"  # holds the interpreter
 )
-HOLDER = """
-import signal, subprocess, sys
-from farm.machine.lifeline import Lifeline, TiedProcess
-line = Lifeline()
-child = subprocess.Popen(
-    [sys.executable, "-c", "import time; time.sleep(100)"],
-    process_group=0, pass_fds=[line.read_end],
-)
-line.tie(child.pid)
+HOLDER = f"""
+import signal, sys
+from farm.machine.lifeline import TiedProcess
+child = TiedProcess(lambda lifeline: [sys.executable, "-c", {HAS_A_CHILD!r}])
 print(child.pid, flush=True)
 signal.pause()
 """
 
 
-def start(code: str, line: Lifeline) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        process_group=0,
-        pass_fds=[line.read_end],
+@contextmanager
+def tied(code: str) -> Iterator[tuple[TiedProcess, int]]:
+    """Start a process; yield it and the number that it prints."""
+    process = TiedProcess(
+        lambda lifeline: [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     )
-    line.tie(process.pid)
-    return process
+    assert process.process.stdout is not None
+    yield process, int(process.process.stdout.readline())
+    process.process.stdout.close()
+    process.close()
 
 
-def gone(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
+def test_cutting_kills_even_what_holds_the_interpreter_and_its_children() -> None:
+    with tied(HAS_A_CHILD) as (process, child):
+        process._lifeline.cut()
+        assert process.wait() == -signal.SIGKILL
+        wait_until(lambda: has_ended(child), "its child has ended")
 
 
-def wait_until_gone(pid: int) -> None:
-    limit = time.monotonic() + 10
-    while not gone(pid):
-        assert time.monotonic() < limit, f"process {pid} still lives"
-        time.sleep(0.01)
-
-
-def test_cutting_kills_even_what_holds_the_interpreter() -> None:
-    line = Lifeline()
-    with start(HOLDS_THE_INTERPRETER, line) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        line.cut()
-        assert process.wait(10) == -signal.SIGKILL
-    line.cut()
-
-
-def test_cutting_kills_the_children_of_the_tied_process() -> None:
-    line = Lifeline()
-    with start(HAS_A_CHILD, line) as process:
-        assert process.stdout is not None
-        grandchild = int(process.stdout.readline())
-        line.cut()
-        process.wait(10)
-        wait_until_gone(grandchild)
+def test_what_an_ended_process_left_behind_is_killed() -> None:
+    with tied(HAS_A_CHILD.replace("ctypes.PyDLL(None).sleep(100)", "pass")) as (process, child):
+        wait_until(lambda: not process.lives(), "it has ended")
+        wait_until(lambda: has_ended(child), "its child has ended")
+        assert process.code() == 0
 
 
 def test_the_tied_process_dies_with_a_holder_that_is_killed() -> None:
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, cwd=root
-    ) as holder:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    words = [sys.executable, "-c", HOLDER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) as holder:
         assert holder.stdout is not None
-        child = int(holder.stdout.readline())
-        assert not gone(child)
+        numbers = [int(holder.stdout.readline()) for _ in range(2)]
+        assert not any(map(has_ended, numbers))
         holder.kill()
-    wait_until_gone(child)
+    wait_until(lambda: all(map(has_ended, numbers)), "both have ended")
 
 
 def test_tying_a_group_that_is_gone_already_does_no_harm() -> None:
@@ -101,34 +79,21 @@ def test_tying_a_group_that_is_gone_already_does_no_harm() -> None:
     line.cut()
 
 
-def test_no_descriptor_is_left() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    line = Lifeline()
-    line.cut()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 def test_a_tied_process_ends_when_it_is_told_or_let_go() -> None:
-    def command(lifeline: int) -> list[str]:
-        return [sys.executable, "-c", "import sys; sys.stdin.read()"]
-
-    told = TiedProcess(command, stdin=subprocess.PIPE)
-    assert told.lives()
-    told.kill()
-    assert told.process.wait() == -signal.SIGKILL
-    told.kill()
-    assert not told.lives()
-    left = TiedProcess(command, stdin=subprocess.PIPE)
-    left.close()
-    assert left.process.returncode == -signal.SIGKILL
-    for process in (told.process, left.process):
+    before = len(os.listdir("/proc/self/fd"))
+    killed, closed = (TiedProcess(lambda _: WAITS, stdin=subprocess.PIPE) for _ in range(2))
+    assert killed.lives()
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    killed.kill()
+    killed.send_signal(signal.SIGTERM)
+    assert not killed.lives()
+    closed.close()
+    assert closed.code() == -signal.SIGKILL
+    killed.close()
+    for process in (killed.process, closed.process):
         assert process.stdin is not None
         process.stdin.close()
-    told.close()
-
-
-def test_a_tied_process_that_cannot_start_leaves_nothing() -> None:
-    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(FileNotFoundError):
         TiedProcess(lambda lifeline: ["/no/such/program"])
     assert len(os.listdir("/proc/self/fd")) == before

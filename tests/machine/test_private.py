@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from farm.machine.private import (
     remove_abandoned,
     remove_unfinished,
     replace_private,
+    user_name,
 )
 
 KNOWN = ("farm.json", "logs", "experiments.db*")
@@ -67,18 +70,15 @@ def test_a_folder_of_an_earlier_farm_is_narrowed_with_all_that_is_in_it(tmp_path
     (folder / "logs" / "latest").symlink_to(outside)
     folder.chmod(0o755)
     make_private_folder(folder, known=KNOWN)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    empty.chmod(0o777)
+    make_private_folder(empty, known=KNOWN)
+    assert mode(empty) == 0o700
     assert mode(folder) == mode(folder / "logs") == 0o700
     assert {mode(p) for p in folder.rglob("*") if p.is_file() and not p.is_symlink()} == {0o600}
     assert (folder / "logs" / "worker-0.log").read_text() == "kept"
     assert mode(outside) == 0o644
-
-
-def test_an_empty_folder_that_the_user_made_is_narrowed(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    folder.chmod(0o777)
-    make_private_folder(folder, known=KNOWN)
-    assert mode(folder) == 0o700
 
 
 def test_a_folder_with_other_things_in_it_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -213,7 +213,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_folder_of_a_killed_process_is_removed_and_no_other(place: Path) -> None:
+@contextmanager
+def user_of_a_folder(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Run a process that has a folder, and kills itself when its input ends."""
     with subprocess.Popen(
         [sys.executable, "-c", KILLED],
         env={**os.environ, "TMPDIR": str(place)},
@@ -221,9 +223,20 @@ def test_the_folder_of_a_killed_process_is_removed_and_no_other(place: Path) -> 
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
         assert process.stdout is not None
-        killed = Path(process.stdout.readline().strip())
+        yield process, Path(process.stdout.readline().strip())
+
+
+@pytest.fixture
+def killed(place: Path) -> Path:
+    """The folder of a process that was killed."""
+    with user_of_a_folder(place) as (_, folder):
+        return folder
+
+
+def test_the_folder_of_a_killed_process_is_removed_and_no_other(place: Path) -> None:
+    with user_of_a_folder(place) as (process, killed):
+        assert process.stdin is not None
         older, linked = place / "farm-older", place / "farm-link"
         older.mkdir()  # of a release without locks
         with TemporaryFolder("farm-") as own:
@@ -238,20 +251,6 @@ def test_the_folder_of_a_killed_process_is_removed_and_no_other(place: Path) -> 
         assert {older, linked} == set(place.iterdir())
 
 
-@pytest.fixture
-def killed(place: Path) -> Path:
-    """The folder of a process that was killed."""
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED],
-        env={**os.environ, "TMPDIR": str(place)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        return Path(process.stdout.readline().strip())
-
-
 def test_a_copy_of_a_folder_is_the_users(place: Path, killed: Path) -> None:
     copy = place / "saved"
     shutil.copytree(killed, copy)
@@ -259,20 +258,17 @@ def test_a_copy_of_a_folder_is_the_users(place: Path, killed: Path) -> None:
     assert list(place.iterdir()) == [copy]
 
 
-def test_a_folder_that_a_process_on_another_machine_may_use_is_left_alone(killed: Path) -> None:
+def test_a_folder_that_another_process_or_user_may_use_is_left_alone(killed: Path) -> None:
     lock = killed / LOCK
     mark = lock.read_text()
-    lock.write_text(f"other-{mark}")
+    lock.write_text(f"other-{mark}")  # of another machine
     assert list(abandoned()) == []
     lock.write_text(mark)
     assert list(abandoned()) == [killed]
-
-
-def test_a_folder_into_which_others_can_put_a_lock_is_left_alone(killed: Path) -> None:
     killed.chmod(0o1777)
     assert list(abandoned()) == []
     killed.chmod(0o700)
-    (killed / LOCK).chmod(0o666)
+    lock.chmod(0o666)
     assert list(abandoned()) == []
 
 
@@ -293,3 +289,9 @@ def test_the_folder_of_another_user_is_left_alone(place: Path) -> None:
     os.chown(other, 12345, 12345)
     remove_abandoned()
     assert other.exists()
+
+
+def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert user_name() == pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert user_name() == str(2**31 - 7)

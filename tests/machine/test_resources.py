@@ -1,8 +1,11 @@
-"""The CPUs and the memory of this machine, and the limits of a container."""
+"""The CPUs, memory and open files that a process may use, and the memory that it keeps."""
 
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -43,3 +46,67 @@ def test_a_container_may_have_less(name: str, tmp_path: Path) -> None:
     assert usable_memory(tmp_path) == psutil.virtual_memory().total
     (tmp_path / name).write_text("max\n")
     assert usable_memory(tmp_path) == psutil.virtual_memory().total
+
+
+KEEPS = """
+import resource, sys
+import numpy as np
+from farm.machine.resources import keep_freed_memory
+
+kept = keep_freed_memory() if "keep" in sys.argv else None
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(100):
+        arrays = [np.ones(100_000) for _ in range(4)]
+        del arrays
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+print(kept, faults())
+"""
+
+
+def run(*arguments: str, **variables: str) -> tuple[str, int]:
+    """The program's output: whether memory is kept, and page faults of 320 MB of arrays."""
+    done = subprocess.run(
+        [sys.executable, "-c", KEEPS, *arguments],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    kept, faults = done.stdout.split()
+    return kept, int(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_arrays_take_the_memory_of_those_before_them() -> None:
+    kept, faults = run("keep")
+    assert kept == "True"
+    assert faults < 2_000
+    assert run()[1] > 20_000
+
+
+def test_what_the_user_says_counts() -> None:
+    assert run("keep", MALLOC_TRIM_THRESHOLD_="131072")[0] == "False"
+
+
+OPENS = """
+import resource, sys
+from farm.machine.resources import allow_many_open_files
+soft, hard = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+limit = allow_many_open_files()
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limit, hard)
+sys.stdout.write(str(limit))
+"""
+
+
+@pytest.mark.parametrize(("soft", "hard", "limit"), [(100, 2000, 2000), (300, 300, 300)])
+def test_the_soft_limit_becomes_the_hard_one(soft: int, hard: int, limit: int) -> None:
+    command = [sys.executable, "-c", OPENS, str(soft), str(hard)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == str(limit)

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from farm.call import Array, Call, ModelInfo, Operation, TensorInfo
+from farm.call import NO_HINTS, Array, Call, ModelInfo, Operation, TensorInfo, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.ended import Failure
-from farm.errors import FarmError, InvalidOutput, ModelFailed, WorkerLost
+from farm.dispatcher.events import Departure
+from farm.errors import FarmError, InvalidInput, InvalidOutput, LossCause, ModelFailed, WorkerLost
+from farm.monitoring import failures as module
 from farm.monitoring.failures import (
     LONGEST_DETAIL,
     LONGEST_NAME,
+    LONGEST_OUTPUT,
     LONGEST_SUMMARY,
     LONGEST_TEXT,
     MOST_GROUPS,
+    MOST_HOSTS,
+    MOST_LOSSES,
     MOST_OF_A_KIND,
     SUMMARIES_PER_S,
     Failures,
     summary,
 )
+from tests.dispatcher.ended_calls import AtOnce
 
 X = (TensorInfo("x", (1,)),)
 MODELS = {name: ModelInfo(name, X, X) for name in ("beam", "wave")}
@@ -83,12 +91,6 @@ def test_a_group_shows_the_last_failure_of_its_reason() -> None:
     assert failures.snapshot(details=True) == [{**row, "detail": "line 3"}]
 
 
-def test_a_call_without_a_worker_has_none() -> None:
-    failures = Watched()
-    failures.fail(failure(worker=""))
-    assert failures.snapshot()[0]["worker"] is None
-
-
 def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
     failures = Watched()
     for each in (
@@ -118,10 +120,12 @@ def test_losses_of_one_kind_are_one_group_whatever_happened_to_the_call() -> Non
 
 def test_the_id_of_a_group_is_the_same_in_another_farm() -> None:
     ids = set()
-    for text in ("no root in 1", "no root in 2"):
+    for text, worker in (("no root in 1", "n/1"), ("no root in 2", "")):
         failures = Watched()
-        failures.fail(failure(text))
-        ids.add(failures.snapshot()[0]["id"])
+        failures.fail(failure(text, worker=worker))
+        (row,) = failures.snapshot()
+        assert row["worker"] == (worker or None)
+        ids.add(row["id"])
     assert len(ids) == 1
 
 
@@ -215,6 +219,9 @@ def call(*inputs: Array, config: str = "{}", rows: int | None = None) -> Call:
     return Call("m", Operation.EVALUATE, inputs, config, rows=rows)
 
 
+ROWS = np.array([[1.0], [2.0], [3.0]])
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
@@ -232,20 +239,24 @@ def test_values_of_an_input(values: Array, text: str) -> None:
     assert summary(call(values), None) == f"input 0 = {text}"
 
 
-def test_inputs_have_their_names_and_the_config() -> None:
-    asked = call(np.ones(1), np.zeros(1), config='{"mesh":2}')
-    expected = 'E = [1.0]; input 1 = [0.0]; config {"mesh":2}'
-    assert summary(asked, None, ["E"]) == expected
-
-
-def test_of_rows_the_one_that_failed_is_shown() -> None:
-    asked = call(np.array([[1.0], [2.0], [3.0]]), rows=3)
-    assert summary(asked, 1) == "input 0 = [2.0]"
-    assert summary(asked, None) == "input 0 = [1.0]; the first of 3 rows that ran together"
-
-
-def test_control_characters_are_escaped() -> None:
-    assert summary(call(config='{"a":"\x1b"}'), None) == 'config {"a":"\\x1b"}'
+@pytest.mark.parametrize(
+    ("asked", "row", "text"),
+    [
+        (
+            call(np.ones(1), np.zeros(1), config='{"mesh":2}'),
+            None,
+            'E = [1.0]; input 1 = [0.0]; config {"mesh":2}',
+        ),
+        (call(config='{"a":"\x1b"}'), None, 'config {"a":"\\x1b"}'),
+        (call(ROWS, rows=3), 1, "E = [2.0]"),
+        (call(ROWS, rows=3), None, "E = [1.0]; the first of 3 rows that ran together"),
+    ],
+    ids=["names and config", "control characters", "the row that failed", "rows together"],
+)
+def test_a_summary_has_names_the_config_and_the_row_that_failed(
+    asked: Call, row: int | None, text: str
+) -> None:
+    assert summary(asked, row, ["E"]) == text
 
 
 def test_a_summary_is_short_however_much_was_sent() -> None:
@@ -253,3 +264,113 @@ def test_a_summary_is_short_however_much_was_sent() -> None:
     asked = call(*[text] * 50, config="c" * 100_000)
     assert len(summary(asked, None, ["n" * 10_000] * 50)) == LONGEST_SUMMARY
     assert summary(call(*[np.zeros(1)] * 50), None).endswith("; and 42 more inputs")
+
+
+# Questions about failures
+
+
+@pytest.fixture
+def what_failed() -> Failures:
+    dispatcher = Dispatcher([])
+    dispatcher.ended = AtOnce()
+    what_failed = Failures(dispatcher)
+    for text, line in (("no root", "line 3"), ("no minimum", "line 4")):
+        failed = failure(text, detail=line)
+        dispatcher.ended.refused(failed.call, NO_HINTS, failed.error)
+    for left in dispatcher.on_left:
+        left(worker(), Departure("exit code 3", detail="the end of its log"))
+    return what_failed
+
+
+def test_all_groups_come_without_their_details_unless_these_are_asked_for(
+    what_failed: Failures,
+) -> None:
+    rows = what_failed.answer({})
+    assert [(row["text"], "detail" in row) for row in rows] == [
+        ("no minimum", False),
+        ("no root", False),
+    ]
+    details = [row["detail"] for row in what_failed.answer({"detail": "all"})]
+    assert details == ["line 4", "line 3"]
+
+
+def test_one_group_is_shown_in_full_also_one_of_lost_workers(what_failed: Failures) -> None:
+    wanted = what_failed.answer({})[1]
+    assert what_failed.answer({"id": wanted["id"]}) == {**wanted, "detail": "line 3"}
+    losses = Failures(Dispatcher([]))
+    losses.left(worker(), Departure("exit code 3"))
+    loss = what_failed.answer({"id": losses.losses()[0]["id"]})
+    assert (loss["text"], loss["detail"]) == ("exit code 3", "the end of its log")
+
+
+def test_an_unknown_group_is_named_with_what_to_do(what_failed: Failures) -> None:
+    with pytest.raises(InvalidInput, match=r"the id 'x'; `farm failures --all` lists the 3 that"):
+        what_failed.answer({"id": "x"})
+
+
+def worker(number: int = 1, host: str = "node1") -> WorkerInfo:
+    return WorkerInfo(f"{host}/{number}-ab", (), host=host)
+
+
+def test_losses_of_one_reason_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = count(101.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: next(times)))
+    losses = Failures(Dispatcher([]))
+    losses.left(worker(1), Departure("exit code 3", LossCause.CRASH, "first"))
+    losses.left(worker(2), Departure("exit code 3", LossCause.CRASH, "second"))
+    losses.left(worker(3, "node2"), Departure("exit code 3", LossCause.CRASH))
+    (row,) = losses.losses()
+    assert [row] == [
+        {
+            "id": row["id"],
+            "cause": "crash",
+            "text": "exit code 3",
+            "count": 3,
+            "first": 101.0,
+            "last": 103.0,
+            "worker": "node2/3-ab",
+            "host": "node2",
+            "hosts": {"node1": 2, "node2": 1},
+            "exit_code": 3,
+            "signal": "",
+            "detail": "second",
+        }
+    ]
+
+
+def test_other_causes_codes_and_signals_are_other_groups() -> None:
+    losses = Failures(Dispatcher([]))
+    for reason in ("exit code 3", "exit code 1", "signal SIGKILL", "signal SIGSEGV"):
+        losses.left(worker(), Departure(reason, LossCause.CRASH))
+    losses.left(worker(), Departure("exit code 3", LossCause.RECLAIMED))
+    shown = [(row["cause"], row["exit_code"], row["signal"]) for row in losses.losses()]
+    assert shown == [
+        ("reclaimed", 3, ""),
+        ("crash", None, "SIGSEGV"),
+        ("crash", None, "SIGKILL"),
+        ("crash", 1, ""),
+        ("crash", 3, ""),
+    ]
+
+
+def test_a_worker_that_leaves_in_order_is_not_lost() -> None:
+    losses = Failures(Dispatcher([]))
+    losses.left(worker(), Departure("stopped", drained=True))
+    losses.left(worker(), Departure("stopped by its supervisor", LossCause.STOPPED))
+    assert losses.losses() == []
+
+
+def test_memory_is_bounded() -> None:
+    losses = Failures(Dispatcher([]))
+    long = "z" * 100_000
+    names = [a + b for a in "abcdefghijklmnopq" for b in "abcdefghijklmnopq"]
+    for name in names:
+        losses.left(worker(1, name), Departure(f"no {name} {long}", LossCause.CRASH, long))
+        losses.left(worker(1, name), Departure("exit code 3", LossCause.CRASH))
+    rows = losses.losses()
+    assert len(rows) == MOST_LOSSES
+    assert max(len(row["text"]) for row in rows) == LONGEST_TEXT
+    assert max(len(row["detail"]) for row in rows) == LONGEST_OUTPUT
+    assert len(rows[0]["hosts"]) == MOST_HOSTS
+    assert rows[0]["count"] == len(names)  # those that are seen are not forgotten
+    assert rows[1]["text"].startswith(f"no {names[-1]} ")

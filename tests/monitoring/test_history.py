@@ -143,6 +143,7 @@ async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it(clock: 
     assert len(absolute["times"]) == pytest.approx(60, abs=1)
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour(clock: Clock) -> None:
     _, history = of_hours(26.0, clock)

@@ -132,17 +132,15 @@ async def test_a_call_by_the_id_of_its_request() -> None:
 @on_loop
 async def test_one_id_for_several_calls_means_the_oldest_that_waits() -> None:
     dispatcher, worker, _ = busy()
-    for _ in range(2):
-        asked(dispatcher, replace(CHAIN, call_id="trace"))
+    asking = [asked(dispatcher, replace(CHAIN, call_id="trace")) for _ in range(2)]
     answer = await why(dispatcher, call="trace")
     assert (answer["call"], answer["phase"], answer["waiting"]) == ("4", "queued", 2)
     # The chain is next: its first call runs now. Runs are so long that none is sent ahead.
     await worker.answer(run_time_s=60.0)
     answer = await why(dispatcher, call="trace")
     assert (answer["call"], answer["phase"], answer["waiting"]) == ("5", "queued", 1)
-    waits = dispatcher.view.call("5")
-    assert waits is not None
-    dispatcher.cancel(waits.id)
+    asking[1].cancel()
+    await turns()
     answer = await why(dispatcher, call="trace")
     assert (answer["call"], answer["phase"], answer["waiting"]) == ("4", "sent", 0)
 

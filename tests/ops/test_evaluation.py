@@ -6,13 +6,14 @@ import os
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 from farm.client import Client
 from farm.errors import InvalidInput, UnsupportedFeature
-from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp
 from tests.support.time_limits import scaled
 
 VALUE = OpQuery(OpQueryKind.VALUE)
@@ -138,3 +139,20 @@ def test_threads_share_it(client: Client, counted: Counter[str]) -> None:
         assert y.tolist() == [-0.5 * (row @ row) for row in x]
     assert counted == {"density evaluate": 160}
     assert evaluation.counts.calls == 160
+
+
+class NumpyOp(ServedOp):
+    def __call__(self, *inputs: Any) -> Any:
+        return self.evaluation.run(OpQuery(OpQueryKind.VALUE), inputs)[0]
+
+
+def test_an_op_is_pickled_with_its_model(client: Client) -> None:
+    op = NumpyOp(Evaluation(client.model("density"), {"add": 1.0}))
+    again = pickle.loads(pickle.dumps(op))
+    assert isinstance(again, NumpyOp)
+    assert again(np.zeros(2)) == 1.0
+    assert (again.counts.calls, op.counts.calls) == (1, 0)
+
+
+def test_an_op_says_what_it_is(client: Client) -> None:
+    assert repr(NumpyOp(Evaluation(client.model("density")))) == "<NumpyOp of 'density'>"

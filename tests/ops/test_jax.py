@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -74,7 +73,10 @@ TRANSFORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-SLOW = {"forward over forward", "reverse over reverse", "checkpoint", "vmap of jacrev"}
+SLOW = {
+    *("forward over forward", "reverse over reverse", "reverse over forward"),
+    *("checkpoint", "vmap of jacrev"),
+}
 """Those that take JAX seconds to compile and follow from others."""
 
 
@@ -172,7 +174,7 @@ def test_leapfrogs_in_a_compiled_loop_are_one_request_each(
 
 def test_results_have_the_type_of_the_argument(client: Client) -> None:
     op = farm.ops.jax_op(client.model("waves"), out="sum")
-    for dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
+    for dtype in (jnp.float32, jnp.bfloat16):
         x, k = jnp.array(X[0, 0], dtype), jnp.array(K, dtype)
         for step in (jax.value_and_grad(op), jax.jit(jax.value_and_grad(op))):
             value, gradient = step(x, k)
@@ -308,8 +310,3 @@ def test_threads_share_a_compiled_function(client: Client) -> None:
         for each in pool.map(chain, range(4), timeout=scaled(30)):
             for x, value, gradient in each:
                 assert_same((value, gradient), (-0.5 * x @ x, -x))
-
-
-def test_a_pickled_op_is_the_same_function(client: Client) -> None:
-    op = pickle.loads(pickle.dumps(farm.ops.jax_op(client.model("waves"), out=["y", "sum"])))
-    assert_same(jax.jit(op)(X[0, 0], K), waves(["y", "sum"])(X[0, 0], K))

@@ -2,8 +2,7 @@
 
 sbatch runs the script at once, in a process group of its own, and tells it when it ends, as
 newer releases of SLURM do; squeue lists all jobs; scontrol shows one; scancel signals them. A file
-`NAME.fails` beside them makes the command NAME fail with its text; one `NAME.says` makes it print
-that text alone, with exit code 0; after one `NAME.hangs` it does not end.
+`NAME.fails` beside them makes the command NAME fail with its text.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from pathlib import Path
 FAILS = """
 here=$(dirname "$0")
 if [ -e "$0.fails" ]; then cat "$0.fails" >&2; exit 1; fi
-if [ -e "$0.says" ]; then cat "$0.says"; exit 0; fi
-if [ -e "$0.hangs" ]; then exec sleep 600; fi
 """
 
 SBATCH = """

@@ -233,7 +233,7 @@ def test_a_key_that_shares_its_first_bytes_with_another_is_not_found(path: Path)
 
 
 def test_a_killed_writer_loses_nothing_that_it_had_confirmed(path: Path) -> None:
-    for _ in range(3):
+    for _ in range(2):
         process = ran(WRITER, path)
         assert process.stdout is not None
         confirmed = [process.stdout.readline() for _ in range(50)][-1]
@@ -293,6 +293,7 @@ actions = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(actions)
 def test_no_history_of_writes_kills_and_damage_gives_a_wrong_answer(
     actions: list[tuple[str, int]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def test_it_acts_like_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
     assert sorted(index.offsets()) == sorted(known.values())
 
 
+@pytest.mark.slow
 def test_ten_thousand_points_a_table_take_less_than_fifty_bytes_each() -> None:
     index = Index()
     for number in range(300_000):

@@ -14,7 +14,6 @@ import pytest
 
 import farm
 from farm.client.remote import RemoteModel
-from tests.samplers.page import ROOT
 from tests.samplers.target import (
     DATA,
     MATRIX,
@@ -26,12 +25,11 @@ from tests.samplers.target import (
 )
 from tests.support.dispatcher_farm import Served as FarmProcess
 from tests.support.dispatcher_farm import run_farm, serving
+from tests.support.shown_blocks import text_of
 
 (RECIPE,) = (
     block
-    for block in re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL
-    )
+    for block in re.findall(r"```python\n(.*?)```", text_of("docs/client.md"), re.DOTALL)
     if "import arviz" in block
 )
 WALKERS, STEPS = 16, 400

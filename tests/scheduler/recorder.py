@@ -104,13 +104,15 @@ def forgotten(worker: str, sequence: SequenceId) -> Expected:
     return "end sequence", worker, sequence
 
 
+def _mark(outcome: FarmError | Result) -> type[FarmError] | float:
+    return outcome.run_time_s if isinstance(outcome, Result) else type(outcome)
+
+
 def _plain(action: Action) -> Expected:
     if isinstance(action, Send):
         return sent(action.worker, *(task.id for task in action.tasks))
     if isinstance(action, Reply):
-        outcome = action.outcome
-        mark = outcome.run_time_s if isinstance(outcome, Result) else type(outcome)
-        return replied(action.task.id, mark, action.worker)
+        return replied(action.task.id, _mark(action.outcome), action.worker)
     if isinstance(action, EndStream):
         return ended(action.worker, action.task)
     if isinstance(action, EndSequence):
@@ -225,6 +227,29 @@ class Recorder:
         self.replies += [a for a in actions if isinstance(a, Reply)]
         self.sends += [a for a in actions if isinstance(a, Send)]
         assert [_plain(action) for action in actions] == list(expected)
+
+    def begin(self, worker: str, asked: Call | str = "m", **how: Any) -> TaskId:
+        """Submit a call; it must be sent to `worker` at once, and nothing else be requested."""
+        task = self.submit(asked, **how)
+        self.expect(sent(worker, task))
+        return task
+
+    def answer(
+        self,
+        worker: str,
+        task: TaskId,
+        outcome: FarmError | Result | float = 1.0,
+        *then: Expected,
+    ) -> None:
+        """Let a worker answer; the answer must be replied, and `then` be requested."""
+        self.finish(worker, task, outcome)
+        answer = result(outcome) if isinstance(outcome, float) else outcome
+        self.expect(replied(task, _mark(answer), worker), *then)
+
+    def run(self, worker: str, asked: Call | str = "m", seconds: float = 1.0, **how: Any) -> None:
+        """Let a worker that is free run a call for `seconds`."""
+        task = self.begin(worker, asked, **how)
+        self.after(seconds).answer(worker, task, seconds)
 
     def after(self, seconds: float) -> Recorder:
         """Advance the clock by `seconds`; return self."""

@@ -1,10 +1,8 @@
-"""The scheduler's actions: their order, and that each is requested once."""
+"""The order of the scheduler's actions."""
 
 from __future__ import annotations
 
 from farm.errors import DeadlineExceeded
-from farm.scheduler.actions import Recall, Reply, Send
-from farm.scheduler.state import TaskId, WorkerId
 from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, replied, sent
 
 
@@ -25,20 +23,3 @@ def test_what_one_worker_gets_at_once_is_one_message(farm: Recorder) -> None:
     farm.join("w", "m", "n", slots=4)
     tasks = [farm.submit(name) for name in "mnmn"]
     farm.expect(sent("w", *tasks))
-
-
-def test_each_action_is_asked_for_once(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
-    farm.expect()
-    farm.finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))
-    farm.expect()
-
-
-def test_actions_are_plain_values() -> None:
-    ask = Recall(WorkerId("w"), [TaskId(1)])
-    assert ask == Recall(WorkerId("w"), [TaskId(1)])
-    assert Send(WorkerId("w"), []) != Send(WorkerId("v"), [])
-    assert Reply.__slots__ == ("task", "outcome", "queue_time_s", "worker")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farm.call import Call, ModelInfo, Operation
 from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, result, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, sent
 from tests.scheduler.scenarios import (
     chains_with_configs,
     gradients_at_home,
@@ -23,17 +23,14 @@ from tests.scheduler.scenarios import (
 from tests.scheduler.simulator import seeds
 
 COLD_S, WARM_S = 3.0, 1.0
+FIRST, *OTHERS = seeds(3)
+SEED = pytest.mark.parametrize(
+    "seed", [FIRST, *[pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS]]
+)
 
 
 def config(name: str) -> Call:
     return call(config=f'{{"mesh":"{name}"}}')
-
-
-def run(farm: Recorder, worker: str, asked: Call, seconds: float, client: str = "") -> None:
-    task = farm.submit(asked, client=client)
-    farm.expect(sent(worker, task))
-    farm.after(seconds).finish(worker, task, seconds)
-    farm.expect(replied(task, seconds, worker))
 
 
 @pytest.fixture
@@ -41,8 +38,8 @@ def taught(farm: Recorder) -> Recorder:
     """A farm that knows that a change of config costs 2 s beside runs of 1 s."""
     farm.join("teacher")
     for name in "xyz":
-        run(farm, "teacher", config(name), COLD_S)
-        run(farm, "teacher", config(name), WARM_S)
+        farm.run("teacher", config(name), COLD_S)
+        farm.run("teacher", config(name), WARM_S)
     assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
     farm.leave("teacher", drained=True)
     farm.expect()
@@ -52,8 +49,8 @@ def taught(farm: Recorder) -> Recorder:
 def test_a_warm_up_that_costs_little_is_not_heeded(farm: Recorder) -> None:
     farm.join("w")
     for name in "xyzxyz":
-        run(farm, "w", config(name), 1.15)
-        run(farm, "w", config(name), 1.0)
+        farm.run("w", config(name), 1.15)
+        farm.run("w", config(name), 1.0)
     assert farm.queue().kinds.warm_up_s == 0.0
 
 
@@ -76,13 +73,12 @@ def test_a_warm_up_is_learned_where_configs_alternate(farm: Recorder) -> None:
 
 def test_a_free_worker_takes_a_call_of_the_config_it_ran_last(taught: Recorder) -> None:
     taught.join("w")
-    running = taught.submit(config("a"))
-    taught.expect(sent("w", running))
+    running = taught.begin("w", config("a"))
     other, mine = taught.submit(config("b")), taught.submit(config("a"))
-    taught.after(1.0).finish("w", running, 1.0)
-    taught.expect(replied(running, 1.0, "w"), sent("w", mine))
-    taught.after(1.0).finish("w", mine, 1.0)
-    taught.expect(replied(mine, 1.0, "w"), sent("w", other))
+    assert taught.task(other).passed_at is None
+    taught.after(1.0).answer("w", running, 1.0, sent("w", mine))
+    assert taught.task(other).passed_at == taught.now
+    taught.after(1.0).answer("w", mine, 1.0, sent("w", other))
 
 
 def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
@@ -90,12 +86,11 @@ def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
     farm.join("w")
     for name in "xyz":
         asked = call(operation=Operation.DESCRIBE, config=config(name).config)
-        task = farm.submit(asked)
-        farm.expect(sent("w", task))
+        task = farm.begin("w", asked)
         farm.finish("w", task)
         farm.forget_actions()
-        run(farm, "w", config(name), COLD_S)
-        run(farm, "w", config(name), WARM_S)
+        farm.run("w", config(name), COLD_S)
+        farm.run("w", config(name), WARM_S)
     assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
 
 
@@ -104,8 +99,8 @@ def prefetching(farm: Recorder) -> Recorder:
     """A farm that prefetches a call, with a change of config that doubles a run of 1.5 ms."""
     farm.join("teacher")
     for name in "abz":
-        run(farm, "teacher", config(name), 2 * SHORT_S)
-        run(farm, "teacher", config(name), SHORT_S)
+        farm.run("teacher", config(name), 2 * SHORT_S)
+        farm.run("teacher", config(name), SHORT_S)
     assert farm.run_times().prefetch == 1
     farm.leave("teacher", drained=True)
     farm.expect()
@@ -114,11 +109,9 @@ def prefetching(farm: Recorder) -> Recorder:
 
 def test_a_busy_worker_prefetches_a_call_of_its_config(prefetching: Recorder) -> None:
     prefetching.join("w")
-    running = prefetching.submit(config("a"))
-    prefetching.expect(sent("w", running))
+    prefetching.begin("w", config("a"))
     prefetching.submit(config("b"))
-    mine = prefetching.submit(config("a"))
-    prefetching.expect(sent("w", mine))
+    prefetching.begin("w", config("a"))
 
 
 def test_a_call_is_prefetched_where_its_config_runs(prefetching: Recorder) -> None:
@@ -132,19 +125,16 @@ def test_a_call_is_prefetched_where_its_config_runs(prefetching: Recorder) -> No
 
 def test_it_does_so_only_among_calls_of_the_client_whose_turn_it_is(taught: Recorder) -> None:
     taught.join("w")
-    running = taught.submit(config("a"), client="one")
-    taught.expect(sent("w", running))
+    running = taught.begin("w", config("a"), client="one")
     mine = taught.submit(config("a"), client="one")
     theirs = taught.submit(config("b"), client="two")
-    taught.after(1.0).finish("w", running, 1.0)
-    taught.expect(replied(running, 1.0, "w"), sent("w", theirs))
+    taught.after(1.0).answer("w", running, 1.0, sent("w", theirs))
     taught.scheduler.cancel(mine)
 
 
 def test_no_call_is_passed_over_for_longer_than_two_warm_ups(taught: Recorder) -> None:
     taught.join("w")
-    running = taught.submit(config("a"))
-    taught.expect(sent("w", running))
+    running = taught.begin("w", config("a"))
     other = taught.submit(config("b"))
     mine = [taught.submit(config("a")) for _ in range(20)]
     first_passed_at = taught.now + 1.0
@@ -162,8 +152,7 @@ def test_no_call_is_passed_over_for_longer_than_two_warm_ups(taught: Recorder) -
 
 def test_a_config_that_no_worker_has_goes_before_one_of_a_busy_worker(taught: Recorder) -> None:
     taught.join("v")
-    first = taught.submit(config("a"))
-    taught.expect(sent("v", first))
+    taught.begin("v", config("a"))
     held, new = taught.submit(config("a")), taught.submit(config("b"))
     taught.join("w")
     taught.expect(sent("w", new))
@@ -173,47 +162,44 @@ def test_a_config_that_no_worker_has_goes_before_one_of_a_busy_worker(taught: Re
 def test_a_call_goes_to_the_idle_worker_that_is_warm_for_it(taught: Recorder) -> None:
     for worker, name in (("v", "a"), ("w", "b")):
         taught.join(worker)
-        run(taught, worker, config(name), COLD_S)
-    task = taught.submit(config("a"))
-    taught.expect(sent("v", task))
-    other = taught.submit(config("b"))
-    taught.expect(sent("w", other))
+        taught.run(worker, config(name), COLD_S)
+    taught.begin("v", config("a"))
+    taught.begin("w", config("b"))
 
 
 def test_a_new_config_goes_to_the_worker_that_is_missed_least(taught: Recorder) -> None:
     """One that has run nothing, else one whose config another has, else the one idle longest."""
     for worker, name in (("u", "a"), ("v", "b")):
         taught.join(worker)
-        run(taught, worker, config(name), COLD_S)
+        taught.run(worker, config(name), COLD_S)
     taught.join("fresh")
-    run(taught, "fresh", config("c"), COLD_S)
-    run(taught, "u", config("d"), COLD_S)  # u has been idle longest
+    taught.run("fresh", config("c"), COLD_S)
+    taught.run("u", config("d"), COLD_S)  # u has been idle longest
     assert set(taught.queue().model.by_config) == {config(name).config for name in "bcd"}
 
 
 def test_what_a_worker_had_is_forgotten_with_it(taught: Recorder) -> None:
     taught.join("w")
-    run(taught, "w", config("a"), COLD_S)
+    taught.run("w", config("a"), COLD_S)
     taught.leave("w")
     taught.expect()
     assert taught.queue().model.by_config == {}
 
 
-@pytest.mark.parametrize("seed", tuple(seeds(3)))
+@SEED
 def test_a_sweep_over_configs_warms_each_worker_about_once(seed: int) -> None:
     assert sweep_over_configs(seed) <= 1.2
 
 
-@pytest.mark.parametrize("seed", tuple(seeds(3)))
+@SEED
 def test_chains_that_pause_find_their_worker_warm(seed: int) -> None:
     assert chains_with_configs(seed, lasts_s=100.0) <= 1.05
 
 
 def test_without_preference_both_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.scheduler.filling.matters", lambda head: False)
-    (seed,) = seeds(1)
-    assert sweep_over_configs(seed) > 1.8
-    assert chains_with_configs(seed, lasts_s=100.0) > 1.3
+    assert sweep_over_configs(FIRST) > 1.8
+    assert chains_with_configs(FIRST, lasts_s=100.0) > 1.3
 
 
 # The same point
@@ -229,10 +215,7 @@ def point(value: float, operation: Operation = Operation.EVALUATE) -> Call:
 
 
 def evaluated(farm: Recorder, worker: str, value: float) -> None:
-    task = farm.submit(point(value))
-    farm.expect(sent(worker, task))
-    farm.after(1.0).finish(worker, task, 1.0)
-    farm.expect(replied(task, 1.0, worker))
+    farm.run(worker, point(value))
 
 
 def test_a_gradient_goes_to_the_worker_that_evaluated_its_point(farm: Recorder) -> None:
@@ -241,30 +224,23 @@ def test_a_gradient_goes_to_the_worker_that_evaluated_its_point(farm: Recorder) 
     farm.join("w", keeping())
     evaluated(farm, "w", 2.0)
     for value, worker in ((1.0, "v"), (2.0, "w")):
-        task = farm.submit(point(value, Operation.GRADIENT))
-        farm.expect(sent(worker, task))
+        farm.begin(worker, point(value, Operation.GRADIENT))
 
 
 def test_a_value_with_its_gradient_marks_its_point(farm: Recorder) -> None:
     farm.join("v", keeping())
-    task = farm.submit(point(1.0, Operation.VALUE_AND_GRADIENT))
-    farm.expect(sent("v", task))
-    farm.after(1.0).finish("v", task, 1.0)
-    farm.expect(replied(task, 1.0, "v"))
+    task = farm.begin("v", point(1.0, Operation.VALUE_AND_GRADIENT))
+    farm.after(1.0).answer("v", task, 1.0)
     farm.join("w", keeping())
     evaluated(farm, "w", 2.0)
-    task = farm.submit(point(1.0, Operation.APPLY_HESSIAN))
-    farm.expect(sent("v", task))
+    task = farm.begin("v", point(1.0, Operation.APPLY_HESSIAN))
 
 
 def gradients_known(
     farm: Recorder, seconds: float, operation: Operation = Operation.GRADIENT
 ) -> None:
     farm.join("teacher", keeping())
-    task = farm.submit(point(0.0, operation))
-    farm.expect(sent("teacher", task))
-    farm.after(seconds).finish("teacher", task, seconds)
-    farm.expect(replied(task, seconds, "teacher"))
+    farm.run("teacher", point(0.0, operation), seconds)
     farm.leave("teacher", drained=True)
     farm.expect()
 
@@ -275,8 +251,7 @@ def busy(farm: Recorder) -> tuple[Recorder, TaskId, TaskId]:
     gradients_known(farm, 10.0)
     farm.join("v", keeping())
     evaluated(farm, "v", 1.0)
-    other = farm.submit(point(3.0, Operation.GRADIENT))
-    farm.expect(sent("v", other))
+    other = farm.begin("v", point(3.0, Operation.GRADIENT))
     farm.join("w", keeping())
     task = farm.submit(point(1.0, Operation.GRADIENT))
     farm.expect()
@@ -288,8 +263,7 @@ def test_it_waits_a_tenth_of_a_run_for_that_worker(
 ) -> None:
     farm, other, task = busy
     assert farm.scheduler.wakeup() == pytest.approx(farm.now + 1.0)
-    farm.after(0.9).finish("v", other, 10.0)
-    farm.expect(replied(other, 10.0, "v"), sent("v", task))
+    farm.after(0.9).answer("v", other, 10.0, sent("v", task))
 
 
 def test_a_value_with_its_gradient_does_not_wait_for_a_worker(farm: Recorder) -> None:
@@ -298,8 +272,7 @@ def test_a_value_with_its_gradient_does_not_wait_for_a_worker(farm: Recorder) ->
     evaluated(farm, "v", 1.0)
     farm.expect(sent("v", farm.submit(point(3.0, Operation.APPLY_JACOBIAN))))
     farm.join("w", keeping())
-    task = farm.submit(point(1.0, Operation.VALUE_AND_GRADIENT))
-    farm.expect(sent("w", task))
+    farm.begin("w", point(1.0, Operation.VALUE_AND_GRADIENT))
 
 
 def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:
@@ -308,10 +281,9 @@ def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:
     farm.after(0.11).expect(sent("w", task))
 
 
-@pytest.mark.parametrize("chains", [4, 6, 8])
+@pytest.mark.parametrize("chains", [6, *[pytest.param(n, marks=pytest.mark.slow) for n in (4, 8)]])
 def test_gradients_run_where_their_point_was_evaluated(chains: int) -> None:
-    (seed,) = seeds(1)
-    assert gradients_at_home(seed, chains, lasts_s=100.0) >= 0.95
+    assert gradients_at_home(FIRST, chains, lasts_s=100.0) >= 0.95
 
 
 def test_many_derivatives_at_one_point_do_not_wait_one_by_one(farm: Recorder) -> None:
@@ -330,8 +302,7 @@ def test_models_that_keep_nothing_have_no_such_preference(farm: Recorder) -> Non
     farm.join("v")
     evaluated(farm, "v", 1.0)
     farm.join("w")
-    task = farm.submit(point(1.0, Operation.GRADIENT))
-    farm.expect(sent("w", task))
+    farm.begin("w", point(1.0, Operation.GRADIENT))
     assert farm.queue().model.by_point == {}
 
 
@@ -373,24 +344,10 @@ def test_equal_points_have_one_key_and_others_another(
     assert key(one) == key([x.copy() for x in one])
 
 
-def test_tasks_know_when_they_were_passed_over(taught: Recorder) -> None:
-    taught.join("w")
-    running = taught.submit(config("a"))
-    taught.expect(sent("w", running))
-    other: TaskId = taught.submit(config("b"))
-    mine = taught.submit(config("a"))
-    assert taught.task(other).passed_at is None
-    taught.after(1.0).finish("w", running, result(1.0))
-    taught.expect(replied(running, 1.0, "w"), sent("w", mine))
-    assert taught.task(other).passed_at == taught.now
-    taught.leave("w", drained=True)
-    taught.expect()
-
-
 def test_a_question_about_the_cost_warms_no_worker(taught: Recorder) -> None:
     """The call waits for no warm worker and passes none, as no worker has run that config."""
     taught.join("w")
-    run(taught, "w", config("a"), COLD_S)
+    taught.run("w", config("a"), COLD_S)
     asked = replace(config("b"), operation=Operation.COST)
-    run(taught, "w", asked, 0.1)
+    taught.run("w", asked, 0.1)
     assert set(taught.queue().model.by_config) == {config("a").config}

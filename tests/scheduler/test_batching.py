@@ -25,15 +25,8 @@ def no_linger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def busy(farm: Recorder) -> tuple[Recorder, TaskId]:
     """Return a farm whose only worker runs a call."""
     farm.join("w", BATCHABLE)
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     return farm, running
-
-
-def test_idle_worker_and_one_call_wait_for_nothing(farm: Recorder) -> None:
-    farm.join("w", BATCHABLE)
-    task = farm.submit()
-    farm.expect(sent("w", task))
 
 
 def test_worker_that_becomes_free_gets_all_that_waits_up_to_its_batch(
@@ -42,38 +35,27 @@ def test_worker_that_becomes_free_gets_all_that_waits_up_to_its_batch(
     farm, running = busy
     tasks = farm.submit_many(7)
     farm.expect()
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks[:4]))
+    farm.answer("w", running, 1.0, sent("w", *tasks[:4]))
     for task in tasks[:3]:
-        farm.finish("w", task)
-        farm.expect(replied(task, 1.0, "w"))  # the batch is one run: the worker is not free yet
-    farm.finish("w", tasks[3])
-    farm.expect(replied(tasks[3], 1.0, "w"), sent("w", *tasks[4:]))
-
-
-def test_model_without_batches_gets_one_at_a_time(farm: Recorder) -> None:
-    farm.join("w")
-    tasks = farm.submit_many(3)
-    farm.expect(sent("w", tasks[0]))
+        farm.answer("w", task)  # the batch is one run: the worker is not free yet
+    farm.answer("w", tasks[3], 1.0, sent("w", *tasks[4:]))
 
 
 def test_batches_are_counted_in_rows(busy: tuple[Recorder, TaskId]) -> None:
     farm, running = busy
-    two, one, three = (farm.submit(call(rows=rows)) for rows in (2, None, 3))
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", two, one))
-    farm.finish("w", two)
-    farm.finish("w", one)
-    farm.expect(replied(two, 1.0, "w"), replied(one, 1.0, "w"), sent("w", three))
+    first = [farm.submit(call(rows=rows)) for rows in (2, None, 1)]
+    three = farm.submit(call(rows=3))
+    farm.answer("w", running, 1.0, sent("w", *first))
+    for task in first:
+        farm.finish("w", task)
+    farm.expect(*(replied(task, 1.0, "w") for task in first), sent("w", three))
 
 
 def test_call_of_more_rows_than_a_batch_goes_alone(busy: tuple[Recorder, TaskId]) -> None:
     farm, running = busy
     large, small = farm.submit(call(rows=9)), farm.submit()
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", large))
-    farm.finish("w", large)
-    farm.expect(replied(large, 1.0, "w"), sent("w", small))
+    farm.answer("w", running, 1.0, sent("w", large))
+    farm.answer("w", large, 1.0, sent("w", small))
 
 
 @pytest.mark.parametrize(
@@ -100,13 +82,6 @@ def test_calls_that_differ_in_more_than_numbers_do_not_share_a_batch(
     assert sorted(batches) == [[first, last], [odd]]
 
 
-def test_single_evaluations_and_rows_share_a_batch(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
-    tasks = [farm.submit(call(rows=rows)) for rows in (None, 1, 2)]
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks))
-
-
 def test_derivatives_are_never_merged() -> None:
     assert batch_key(call(operation=Operation.GRADIENT), max_batch=8) is None
     assert batch_key(call(), max_batch=8) is not None
@@ -119,8 +94,7 @@ def test_batch_is_filled_in_the_order_of_turns(busy: tuple[Recorder, TaskId]) ->
     sweep = farm.submit_many(6, client="sweep")
     urgent = [farm.submit(client="sweep", priority=1) for _ in range(2)]
     single = farm.submit(client="single")
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", *urgent, sweep[0], sweep[1]))
+    farm.answer("w", running, 1.0, sent("w", *urgent, sweep[0], sweep[1]))
     for task in (*urgent, *sweep[:2]):
         farm.finish("w", task)
     farm.expect(
@@ -133,8 +107,7 @@ def test_batch_has_room_for_calls_whose_turn_is_later(busy: tuple[Recorder, Task
     first = farm.submit(priority=2)
     odd = farm.submit(call(config='{"level":1}'), priority=1)
     riders = farm.submit_many(5)
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", first, *riders[:3]))
+    farm.answer("w", running, 1.0, sent("w", first, *riders[:3]))
     for task in (first, *riders[:3]):
         farm.finish("w", task)
     farm.expect(*(replied(t, 1.0, "w") for t in (first, *riders[:3])), sent("w", odd))
@@ -143,8 +116,7 @@ def test_batch_has_room_for_calls_whose_turn_is_later(busy: tuple[Recorder, Task
 def test_clients_of_a_batch_share_what_it_takes(busy: tuple[Recorder, TaskId]) -> None:
     farm, running = busy
     one, three = farm.submit(client="one"), farm.submit(call(rows=3), client="three")
-    farm.finish("w", running, 1.0)
-    farm.expect(replied(running, 1.0, "w"), sent("w", one, three))
+    farm.answer("w", running, 1.0, sent("w", one, three))
     before = {name: farm.account(name).used_s for name in ("one", "three")}
     farm.finish("w", one, 8.0)
     farm.finish("w", three, 8.0)
@@ -156,8 +128,7 @@ def test_clients_of_a_batch_share_what_it_takes(busy: tuple[Recorder, TaskId]) -
 def test_run_time_of_a_batch_is_learnt_once(busy: tuple[Recorder, TaskId]) -> None:
     farm, running = busy
     tasks = farm.submit_many(4)
-    farm.finish("w", running, 1.0)
-    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks))
+    farm.answer("w", running, 1.0, sent("w", *tasks))
     for task in tasks:
         farm.finish("w", task, 7.0)
     farm.expect(*(replied(task, 7.0, "w") for task in tasks))
@@ -169,14 +140,12 @@ def test_cancelled_call_leaves_no_gap_in_a_batch(busy: tuple[Recorder, TaskId]) 
     farm, running = busy
     tasks = farm.submit_many(5)
     farm.scheduler.cancel(tasks[1])
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", tasks[0], *tasks[2:]))
+    farm.answer("w", running, 1.0, sent("w", tasks[0], *tasks[2:]))
 
 
 def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None:
     farm.join("w", BATCHABLE)
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    farm.begin("w")
     tasks = farm.submit_many(3)
     farm.join("small", model(max_batch=1))
     farm.expect(sent("small", tasks[0]))
@@ -187,11 +156,9 @@ def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None
 
 def batch_of(farm: Recorder, count: int, run_time_s: float = 1.0) -> None:
     """Run a batch to its end, with no calls waiting."""
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     tasks = farm.submit_many(count)
-    farm.finish("w", running, run_time_s)
-    farm.expect(replied(running, run_time_s, "w"), sent("w", *tasks))
+    farm.answer("w", running, run_time_s, sent("w", *tasks))
     for task in tasks:
         farm.finish("w", task, run_time_s)
     farm.expect(*[replied(task, run_time_s, "w") for task in tasks])
@@ -206,47 +173,29 @@ def test_lingers_until_as_many_ask_as_were_answered(farm: Recorder) -> None:
     farm.expect(sent("w", *tasks))
 
 
-def test_lingers_no_longer_than_a_little(farm: Recorder) -> None:
+@pytest.mark.parametrize(
+    ("count", "run_time_s", "waits_s"),
+    [(3, 1.0, LONGEST_LINGER_S), (3, 5e-3, 0.5e-3), (3, 5e-4, 0.0), (1, 1.0, 0.0)],
+    ids=["long run", "short run", "very short run", "lone call"],
+)
+def test_lingers_for_a_part_of_the_run_and_no_longer_than_a_little(
+    farm: Recorder, count: int, run_time_s: float, waits_s: float
+) -> None:
     farm.join("w", BATCHABLE)
-    batch_of(farm, 3)
+    batch_of(farm, count, run_time_s)
     task = farm.submit()
-    farm.expect()
-    assert farm.scheduler.wakeup() == farm.now + LONGEST_LINGER_S
-    farm.now += LONGEST_LINGER_S
-    farm.expect(sent("w", task))
-
-
-def test_lingers_for_a_part_of_a_short_run(farm: Recorder) -> None:
-    farm.join("w", BATCHABLE)
-    batch_of(farm, 3, 5e-3)
-    farm.submit()
-    farm.expect()
-    assert farm.scheduler.wakeup() == pytest.approx(farm.now + 0.5e-3)
-    farm.now += 0.5e-3
-    assert len(farm.scheduler.actions(farm.now)) == 1
-
-
-def test_lingers_not_after_very_short_runs(farm: Recorder) -> None:
-    farm.join("w", BATCHABLE)
-    batch_of(farm, 3, 5e-4)
-    task = farm.submit()
-    farm.expect(sent("w", task))
-
-
-def test_lingers_not_after_a_lone_call(farm: Recorder) -> None:
-    farm.join("w", BATCHABLE)
-    batch_of(farm, 1)
-    task = farm.submit()
+    if waits_s:
+        farm.expect()
+        assert farm.scheduler.wakeup() == pytest.approx(farm.now + waits_s)
+        farm.after(waits_s)
     farm.expect(sent("w", task))
 
 
 def test_lingers_not_when_another_worker_idles(farm: Recorder) -> None:
     farm.join("w", BATCHABLE)
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     tasks = farm.submit_many(2)
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks))
+    farm.answer("w", running, 1.0, sent("w", *tasks))
     farm.join("idle", BATCHABLE)
     for task in tasks:
         farm.finish("w", task)
@@ -257,11 +206,9 @@ def test_lingers_not_when_another_worker_idles(farm: Recorder) -> None:
 
 def test_lingers_not_with_a_full_batch(farm: Recorder) -> None:
     farm.join("w", BATCHABLE)
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     tasks = farm.submit_many(8)
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks[:4]))
+    farm.answer("w", running, 1.0, sent("w", *tasks[:4]))
     for task in tasks[:4]:
         farm.finish("w", task)
     farm.expect(*[replied(task, 1.0, "w") for task in tasks[:4]], sent("w", *tasks[4:]))

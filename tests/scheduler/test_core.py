@@ -6,7 +6,6 @@ import pytest
 
 from farm.call import Operation, Result
 from farm.errors import DeadlineExceeded, InvalidInput, ModelFailed, ModelNotFound, Overloaded
-from farm.scheduler.actions import Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from tests.scheduler.invariants import check
@@ -17,7 +16,6 @@ from tests.scheduler.recorder import (
     call,
     model,
     replied,
-    result,
     sent,
 )
 
@@ -27,29 +25,12 @@ DESCRIBE = call(operation=Operation.DESCRIBE)
 # Submission
 
 
-def test_call_for_an_idle_worker_is_sent_at_once(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
-
-
-def test_call_waits_for_a_free_worker(farm: Recorder) -> None:
-    """Late binding: calls stay in the queue while no worker has credit for them."""
-    farm.join("w")
-    first, second = farm.submit(), farm.submit()
-    farm.expect(sent("w", first))
-    farm.finish("w", first)
-    farm.expect(replied(first, 1.0, "w"), sent("w", second))
-
-
 def test_reply_says_how_long_the_call_waited_and_where_it_ran(farm: Recorder) -> None:
     farm.join("w")
     first, second = farm.submit_many(2)
     farm.expect(sent("w", first))
-    farm.after(3.0).finish("w", first)
-    farm.expect(replied(first, 1.0, "w"), sent("w", second))
-    farm.after(4.0).finish("w", second, 4.0)
-    farm.expect(replied(second, 4.0, "w"))
+    farm.after(3.0).answer("w", first, 1.0, sent("w", second))
+    farm.after(4.0).answer("w", second, 4.0)
     assert [reply.queue_time_s for reply in farm.replies] == [0.0, 3.0]
     assert [reply.worker for reply in farm.replies] == ["w", "w"]
     assert isinstance(farm.replies[1].outcome, Result)
@@ -66,18 +47,7 @@ def test_settings_are_the_policys_unless_said() -> None:
     assert scheduler.view.limits == (100_000, 100_000)
     assert scheduler._open._retries == 3
     scheduler.worker_joined(WorkerId("w"), [model()], now=0.0)
-    (first, second, third) = (scheduler.submit(call(), now=0.0) for _ in range(3))
-    assert first == 1
-    urgent = scheduler.submit(call(), priority=1, now=0.0)
-    usual = scheduler.submit(call(), priority=0, client="", now=0.0)
-    order = []
-    for _ in range(5):
-        send = scheduler.actions(0.0)[-1]
-        assert isinstance(send, Send)
-        (task,) = send.tasks
-        order.append(task.id)
-        scheduler.finished(send.worker, task.id, result(), now=0.0)
-    assert order == [urgent, first, second, third, usual]
+    assert scheduler.submit(call(), now=0.0) == 1
 
 
 def test_unknown_model_is_refused(farm: Recorder) -> None:
@@ -87,20 +57,10 @@ def test_unknown_model_is_refused(farm: Recorder) -> None:
     assert len(farm.scheduler) == 0
 
 
-def test_call_waits_for_a_model_that_was_served_before(farm: Recorder) -> None:
-    farm.join("w")
-    farm.leave("w", drained=True)
-    task = farm.submit()
-    farm.expect()
-    farm.join("again")
-    farm.expect(sent("again", task))
-
-
 def test_farm_takes_no_more_than_it_may_queue() -> None:
     farm = Recorder(max_queued=2)
     farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    farm.begin("w")
     waiting = farm.submit_many(2)  # running calls do not count
     with pytest.raises(Overloaded, match="2 calls are waiting, the most the farm takes"):
         farm.submit(client="new")
@@ -112,8 +72,7 @@ def test_farm_takes_no_more_than_it_may_queue() -> None:
 def test_client_may_not_fill_the_queue_alone() -> None:
     farm = Recorder(max_queued_per_client=2)
     farm.join("w", "m", "n")
-    running = farm.submit(client="greedy")
-    farm.expect(sent("w", running))
+    farm.begin("w", client="greedy")
     waiting = [farm.submit("m", client="greedy"), farm.submit("n", client="greedy")]
     for name in ("m", "n"):
         with pytest.raises(Overloaded, match="2 calls of client 'greedy' are waiting"):
@@ -132,17 +91,14 @@ def test_model_errors_are_answers_and_never_retried(farm: Recorder) -> None:
     farm.join("w")
     tasks = farm.submit_many(2)
     farm.expect(sent("w", tasks[0]))
-    farm.finish("w", tasks[0], ModelFailed("it raised"))
-    farm.expect(replied(tasks[0], ModelFailed, "w"), sent("w", tasks[1]))
-    farm.finish("w", tasks[1], InvalidInput("too long"))
-    farm.expect(replied(tasks[1], InvalidInput, "w"))
+    farm.answer("w", tasks[0], ModelFailed("it raised"), sent("w", tasks[1]))
+    farm.answer("w", tasks[1], InvalidInput("too long"))
     assert farm.queue().counts.failed == 2
 
 
 def test_second_answer_is_ignored(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.finish("w", task, 1.0)
     farm.finish("w", task, 2.0)
     farm.expect(replied(task, 1.0, "w"))
@@ -153,8 +109,7 @@ def test_second_answer_is_ignored(farm: Recorder) -> None:
 def test_answers_to_what_was_never_asked_are_ignored(farm: Recorder) -> None:
     farm.join("w")
     farm.join("other")
-    task = farm.submit()
-    farm.expect(sent("other", task))
+    task = farm.begin("other")
     farm.finish("w", task)  # it was sent to another worker
     farm.finish("nobody", task)
     farm.finish("w", TaskId(99))
@@ -165,14 +120,15 @@ def test_answers_to_what_was_never_asked_are_ignored(farm: Recorder) -> None:
     farm.expect()
 
 
-def test_late_answer_counts_while_the_call_waits_again(farm: Recorder) -> None:
+@pytest.mark.parametrize("outcome", [2.0, ModelFailed("it raised")])
+def test_late_answer_counts_while_the_call_waits_again(
+    farm: Recorder, outcome: ModelFailed | float
+) -> None:
     farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.after(1.0).leave("w", "out of reach")
     farm.expect()
-    farm.after(1.0).finish("w", task, 2.0)
-    farm.expect(replied(task, 2.0, "w"))
+    farm.after(1.0).answer("w", task, outcome)
     assert len(farm.scheduler) == 0
     farm.join("other")
     farm.expect()
@@ -180,13 +136,11 @@ def test_late_answer_counts_while_the_call_waits_again(farm: Recorder) -> None:
 
 def test_late_answer_counts_while_the_call_runs_elsewhere(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.leave("w", "out of reach")
     farm.join("other")
     farm.expect(sent("other", task))
-    farm.finish("w", task, 2.0)
-    farm.expect(replied(task, 2.0, "w"))
+    farm.answer("w", task, 2.0)
     following = farm.submit()
     farm.expect()  # the other worker still runs it
     farm.finish("w", task, 3.0)
@@ -196,27 +150,15 @@ def test_late_answer_counts_while_the_call_runs_elsewhere(farm: Recorder) -> Non
     assert farm.queue().counts.done == 1
 
 
-def test_late_error_is_an_answer_too(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
-    farm.leave("w", "out of reach")
-    farm.finish("w", task, ModelFailed("it raised"))
-    farm.expect(replied(task, ModelFailed, "w"))
-
-
 def test_late_answer_recalls_the_call_from_where_it_waits(farm: Recorder) -> None:
     farm.learn(SHORT_S)
     farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.join("other")
-    first = farm.submit()
-    farm.expect(sent("other", first))
+    farm.begin("other")
     farm.leave("w", "out of reach", drained=True)
     farm.expect(sent("other", task))
-    farm.finish("w", task, 2.0)
-    farm.expect(replied(task, 2.0, "w"), asked_back("other", task))
+    farm.answer("w", task, 2.0, asked_back("other", task))
     farm.hand_back("other", task)
     farm.expect()
     assert len(farm.scheduler) == 1
@@ -230,8 +172,7 @@ def test_cancelled_call_leaves_the_queue(farm: Recorder) -> None:
     tasks = farm.submit_many(3)
     farm.expect(sent("w", tasks[0]))
     farm.scheduler.cancel(tasks[1])
-    farm.finish("w", tasks[0])
-    farm.expect(replied(tasks[0], 1.0, "w"), sent("w", tasks[2]))
+    farm.answer("w", tasks[0], 1.0, sent("w", tasks[2]))
 
 
 def test_cancelled_call_runs_on_and_its_answer_goes_to_no_one(farm: Recorder) -> None:
@@ -259,32 +200,22 @@ def test_a_call_that_is_failed_gets_its_error_and_leaves_the_queue(farm: Recorde
     farm.expect()
 
 
-def test_cancel_comes_too_late(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
-    farm.finish("w", task)
-    farm.scheduler.cancel(task)
-    farm.scheduler.cancel(TaskId(99))
-    farm.expect(replied(task, 1.0, "w"))
-
-
-def test_cancelled_call_is_not_run_again_when_its_worker_dies(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_cancelled_call_ends_with_its_worker(farm: Recorder, repeatable: bool) -> None:
+    farm.join("w", model(repeatable=repeatable))
+    task = farm.begin("w")
     farm.scheduler.cancel(task)
     farm.leave("w")
     farm.join("other")
     farm.expect()
+    assert len(farm.scheduler) == 0
     farm.finish("w", task)
     farm.expect()
 
 
 def test_late_answer_to_a_cancelled_call_is_ignored(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.leave("w")
     farm.join("other")
     farm.expect(sent("other", task))
@@ -301,22 +232,19 @@ def test_late_answer_to_a_cancelled_call_is_ignored(farm: Recorder) -> None:
 
 def test_expired_call_is_dropped_before_it_is_sent(farm: Recorder) -> None:
     farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     task = farm.submit(deadline=5.0)
     farm.expect()
     assert farm.scheduler.wakeup() == 5.0
     farm.after(4.9).expect()
-    farm.after(0.2).finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), replied(task, DeadlineExceeded, None))
+    farm.after(0.2).answer("w", running, 1.0, replied(task, DeadlineExceeded, None))
     assert farm.last_error() == "no answer within 5.1 s; the call was in the queue"
     assert farm.scheduler.wakeup() is None
 
 
 def test_call_that_runs_too_long_is_answered_and_runs_on(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit(deadline=5.0)
-    farm.expect(sent("w", task))
+    task = farm.begin("w", deadline=5.0)
     farm.after(5.0).expect(replied(task, DeadlineExceeded, None))
     assert farm.last_error() == (
         "no answer within 5 s; the call was on worker w; "
@@ -335,16 +263,6 @@ def test_deadline_in_the_past_is_over_at_once(farm: Recorder) -> None:
     assert len(farm.scheduler) == 0
 
 
-def test_answer_in_time_is_all_there_is(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.submit(deadline=5.0)
-    farm.expect(sent("w", task))
-    farm.after(1.0).finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))
-    farm.after(10.0).expect()
-    assert farm.scheduler.wakeup() is None
-
-
 def test_call_that_has_to_start_in_time_may_then_take_its_own(farm: Recorder) -> None:
     farm.join("w")
     running, waiting = farm.submit(start_by=5.0), farm.submit(start_by=6.0, deadline=6.0)
@@ -354,17 +272,18 @@ def test_call_that_has_to_start_in_time_may_then_take_its_own(farm: Recorder) ->
     assert farm.scheduler.wakeup() == 6.0
     farm.now = 6.0
     farm.expect(replied(waiting, DeadlineExceeded, None))
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"))
+    farm.answer("w", running)
 
 
-def test_cancelled_call_has_no_deadline(farm: Recorder) -> None:
+def test_call_that_has_ended_has_no_deadline(farm: Recorder) -> None:
     farm.join("w")
-    running, waiting = farm.submit(deadline=5.0), farm.submit(deadline=6.0)
-    farm.expect(sent("w", running))
+    answered, running, waiting = (farm.submit(deadline=at) for at in (5.0, 6.0, 7.0))
+    farm.expect(sent("w", answered))
+    farm.after(1.0).answer("w", answered, 1.0, sent("w", running))
     farm.scheduler.cancel(running)
     farm.scheduler.cancel(waiting)
     farm.after(10.0).expect()
+    assert farm.scheduler.wakeup() is None
 
 
 def test_deadline_holds_while_the_call_waits_at_a_worker(farm: Recorder) -> None:
@@ -381,8 +300,7 @@ def test_deadline_holds_while_the_call_waits_at_a_worker(farm: Recorder) -> None
 
 def test_deadline_holds_after_a_loss(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit(deadline=5.0)
-    farm.expect(sent("w", task))
+    task = farm.begin("w", deadline=5.0)
     farm.leave("w")
     farm.after(5.0).expect(replied(task, DeadlineExceeded, None))
 
@@ -406,45 +324,19 @@ def test_fewer_slots_take_fewer_calls(farm: Recorder) -> None:
     farm.expect(asked_back("w", tasks[1]))
     farm.hand_back("w")  # it has begun both
     farm.expect()
-    farm.finish("w", tasks[0])
-    farm.expect(replied(tasks[0], 1.0, "w"))
-    farm.finish("w", tasks[1])
-    farm.expect(replied(tasks[1], 1.0, "w"), sent("w", tasks[2]))
+    farm.answer("w", tasks[0])
+    farm.answer("w", tasks[1], 1.0, sent("w", tasks[2]))
 
 
-def test_worker_without_slots_gets_nothing(farm: Recorder) -> None:
+@pytest.mark.parametrize("joins_with", [0, 1])
+def test_worker_without_slots_gets_nothing(farm: Recorder, joins_with: int) -> None:
     """A worker that begins to drain, or is unreachable, has no slots."""
-    farm.join("w")
+    farm.join("w", slots=joins_with)
     farm.resize("w", 0)
     task, described = farm.submit(), farm.submit(DESCRIBE)
     farm.expect()
     farm.resize("w", 1)
     farm.expect(sent("w", task, described))
-
-
-def test_worker_may_join_without_slots(farm: Recorder) -> None:
-    farm.join("w", slots=0)
-    task = farm.submit()
-    farm.expect()
-    farm.resize("w", 1)
-    farm.expect(sent("w", task))
-
-
-def test_draining_worker_hands_back_and_finishes(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    tasks = farm.submit_many(2)
-    farm.expect(sent("w", *tasks))
-    farm.resize("w", 0)
-    farm.expect(asked_back("w", *tasks))
-    farm.hand_back("w", tasks[1])  # unasked or recalled: the same
-    farm.expect()
-    farm.join("other")
-    farm.expect(sent("other", tasks[1]))
-    farm.finish("w", tasks[0])
-    farm.expect(replied(tasks[0], 1.0, "w"))
-    farm.leave("w", "drained", drained=True)
-    farm.expect()
 
 
 def test_a_worker_that_does_not_read_keeps_what_it_has_and_gets_no_more(farm: Recorder) -> None:
@@ -455,8 +347,7 @@ def test_a_worker_that_does_not_read_keeps_what_it_has_and_gets_no_more(farm: Re
     farm.fill("w", True)
     second = farm.submit()
     farm.expect()
-    farm.finish("w", first)
-    farm.expect(replied(first, 1.0, "w"))
+    farm.answer("w", first)
     farm.fill("w", False)
     farm.expect(sent("w", second))
     farm.fill("nobody", True)
@@ -488,8 +379,3 @@ def test_workers_that_differ_in_a_model_get_what_suits_all(farm: Recorder) -> No
     farm.expect(sent("large", *tasks[:2]), sent("small", tasks[2]))
     assert not farm.queue().repeatable
     assert farm.queue(operation=Operation.DESCRIBE).repeatable
-
-
-def test_wakeup_is_never_when_there_is_nothing_to_wait_for(farm: Recorder) -> None:
-    farm.join("w")
-    assert farm.scheduler.wakeup() is None

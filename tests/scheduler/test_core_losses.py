@@ -8,20 +8,8 @@ import pytest
 
 from farm.call import Operation
 from farm.errors import LossCause, TimeLimitExceeded, WorkerLost
+from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, call, model, replied, sent
-
-
-def test_call_of_a_lost_worker_runs_elsewhere(farm: Recorder) -> None:
-    farm.join("w")
-    farm.join("other")
-    farm.resize("other", 0)
-    task = farm.submit()
-    farm.expect(sent("w", task))
-    farm.resize("other", 1)
-    farm.leave("w")
-    farm.expect(sent("other", task))
-    farm.finish("other", task)
-    farm.expect(replied(task, 1.0, "other"))
 
 
 def test_call_fails_after_its_retries_and_names_the_workers(farm: Recorder) -> None:
@@ -43,24 +31,13 @@ def test_call_fails_after_its_retries_and_names_the_workers(farm: Recorder) -> N
     assert farm.queue().counts.failed == 1
 
 
-def test_calls_may_be_allowed_no_retry() -> None:
-    farm = Recorder(retries=0)
-    farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
-    farm.leave("w")
-    farm.expect(replied(task, WorkerLost, "w"))
-
-
 def test_call_of_a_lost_worker_keeps_its_place_ahead(farm: Recorder) -> None:
     """It had its turn: no client's call that waited longer overtakes it."""
     farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     waiting = farm.submit(client="b")
     task = farm.submit(client="a", priority=1)
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"), sent("w", task))
+    farm.answer("w", running, 1.0, sent("w", task))
     urgent = farm.submit(priority=2)
     newer = farm.submit(client="b", priority=1)
     farm.leave("w")
@@ -112,41 +89,29 @@ def test_all_slots_a_worker_had_count_when_it_dies_draining(farm: Recorder) -> N
     assert all(farm.task(task).past.lost_on for task in tasks)
 
 
-def test_drained_worker_costs_no_attempt(farm: Recorder) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"drained": True},
+        {"cause": LossCause.RECLAIMED},
+        {"cause": LossCause.RECLAIMED, "running": [TaskId(1)]},
+    ],
+    ids=["drained", "machine taken away", "machine taken away from a run"],
+)
+def test_orderly_end_of_a_worker_costs_no_attempt(farm: Recorder, end: dict[str, Any]) -> None:
     farm.join("w")
     task = farm.submit()
     for _ in range(6):
         farm.expect(sent("w", task))
-        farm.leave("w", "drained", drained=True)
-        farm.join("w")
-    farm.expect(sent("w", task))
-
-
-def test_machine_that_is_taken_away_costs_no_attempt(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.submit()
-    for running in [None, [task]] * 3:
-        farm.expect(sent("w", task))
-        farm.leave("w", running=running, cause=LossCause.RECLAIMED)
+        farm.leave("w", **end)
         farm.join("w")
     farm.expect(sent("w", task))
     assert farm.task(task).past.lost_on == ()
 
 
-def test_call_that_is_not_repeatable_is_lost_with_a_machine_that_is_taken_away(
-    farm: Recorder,
-) -> None:
-    farm.join("w", model(repeatable=False))
-    task = farm.submit()
-    farm.expect(sent("w", task))
-    farm.leave("w", cause=LossCause.RECLAIMED)
-    farm.expect(replied(task, WorkerLost, "w"))
-
-
 def test_worker_that_joins_again_has_lost_what_it_had(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.join("w")
     farm.expect(sent("w", task))
     assert farm.task(task).past.lost_on == ("w (it joined again)",)
@@ -169,24 +134,9 @@ def test_call_over_its_time_limit_is_not_run_again(farm: Recorder) -> None:
     farm.expect(sent("other", second))
 
 
-def test_call_that_is_not_repeatable_runs_once(farm: Recorder) -> None:
-    farm.join("w", model(repeatable=False))
-    first, second = farm.submit_many(2)
-    farm.expect(sent("w", first))
-    farm.leave("w", "signal 9")
-    farm.expect(replied(first, WorkerLost, "w"))
-    assert farm.last_error() == (
-        "worker w (signal 9) may have run this call before it was lost, and model 'm' is not "
-        "repeatable; what happened: queued 0 s, lost with w after 0 s (signal 9)"
-    )
-    farm.join("other", model(repeatable=False))
-    farm.expect(sent("other", second))
-
-
 def test_call_that_is_not_repeatable_but_was_handed_back_runs_elsewhere(farm: Recorder) -> None:
     farm.join("w", model(repeatable=False))
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.hand_back("w", task)
     farm.expect(sent("w", task))
     farm.leave("w", drained=True)
@@ -211,8 +161,7 @@ def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
     farm.join("w", model(repeatable=False))
     farm.join("other", model(repeatable=False))
     farm.resize("other", 0)
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.resize("other", 1)
     farm.leave("w", "signal 9", **loss)
     farm.expect(replied(task, WorkerLost, "w"))
@@ -226,8 +175,7 @@ def test_call_that_is_not_repeatable_is_lost_with_a_worker_that_joins_again(
     farm: Recorder,
 ) -> None:
     farm.join("w", model(repeatable=False))
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.join("w", model(repeatable=False))
     farm.expect(replied(task, WorkerLost, "w"))
 
@@ -236,8 +184,7 @@ def test_call_that_is_not_repeatable_stays_with_a_worker_that_offers_less(farm: 
     farm.join("w", model(repeatable=False))
     farm.join("other", model(repeatable=False))
     farm.resize("other", 0)
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.resize("w", 0)
     farm.resize("other", 1)
     farm.expect(asked_back("w", task))
@@ -246,8 +193,7 @@ def test_call_that_is_not_repeatable_stays_with_a_worker_that_offers_less(farm: 
     farm.expect()
     farm.resize("w", 1)
     farm.expect()
-    farm.finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))
+    farm.answer("w", task)
 
 
 def test_batch_that_is_not_repeatable_is_lost_as_a_whole(farm: Recorder) -> None:
@@ -271,18 +217,15 @@ def test_call_over_its_time_limit_takes_along_another_that_must_not_run_again(
 def test_calls_that_are_not_repeatable_are_never_prefetched(farm: Recorder) -> None:
     farm.join("w", model(repeatable=False))
     for _ in range(20):
-        task = farm.submit()
-        farm.expect(sent("w", task))
-        farm.after(1e-3).finish("w", task, 1e-6)
-        farm.expect(replied(task, 1e-6, "w"))
+        task = farm.begin("w")
+        farm.after(1e-3).answer("w", task, 1e-6)
     tasks = farm.submit_many(3)
     farm.expect(sent("w", tasks[0]))
 
 
 def test_description_of_a_model_that_is_not_repeatable_is_asked_again(farm: Recorder) -> None:
     farm.join("w", model(repeatable=False))
-    task = farm.submit(call(operation=Operation.DESCRIBE))
-    farm.expect(sent("w", task))
+    task = farm.begin("w", call(operation=Operation.DESCRIBE))
     farm.leave("w")
     farm.join("other", model(repeatable=False))
     farm.expect(sent("other", task))
@@ -316,8 +259,7 @@ def test_suspects_run_alone_so_that_only_the_guilty_fail(farm: Recorder) -> None
     farm.leave("w")
     farm.join("w2", batchable)
     farm.expect(sent("w2", innocent))
-    farm.finish("w2", innocent)
-    farm.expect(replied(innocent, 1.0, "w2"), sent("w2", poison))
+    farm.answer("w2", innocent, 1.0, sent("w2", poison))
     for name in ("w2", "w3", "w4"):
         farm.leave(name)
         if name != "w4":
@@ -348,14 +290,12 @@ def test_call_lost_on_the_way_is_sent_again_and_counts(farm: Recorder) -> None:
         farm.miss("w", task)
     farm.expect(replied(task, WorkerLost, "w"))
     assert "w (lost on the way)" in farm.last_error()
-    following = farm.submit()
-    farm.expect(sent("w", following))
+    farm.begin("w")
 
 
 def test_call_lost_on_the_way_may_have_run(farm: Recorder) -> None:
     farm.join("w", model(repeatable=False))
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.miss("w", task)
     farm.expect(replied(task, WorkerLost, "w"))
 
@@ -370,13 +310,3 @@ def test_only_what_a_worker_has_can_go_missing(farm: Recorder) -> None:
     farm.miss("w", first)
     farm.expect(sent("w", second))
     assert len(farm.scheduler) == 1
-
-
-def test_cancelled_poison_ends_with_its_worker(farm: Recorder) -> None:
-    farm.join("w", model(repeatable=False))
-    task = farm.submit()
-    farm.expect(sent("w", task))
-    farm.scheduler.cancel(task)
-    farm.leave("w")
-    farm.expect()
-    assert len(farm.scheduler) == 0

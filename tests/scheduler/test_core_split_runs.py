@@ -215,17 +215,6 @@ def test_whoever_expects_one_answer_gets_one() -> None:
     assert value(reply) == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_the_slots_and_the_charge_of_the_client_are_settled() -> None:
-    farm = Farm()
-    farm.says(rows_of(0, 3, more=True))
-    other = farm.scheduler.submit(run_of(1), client="me", chain=None, now=0.0)
-    farm.says(rows_of(0, 4))
-    assert [task.id for send in farm.sent for task in send.tasks] in ([other], [])
-    farm.scheduler.finished(W1, other, rows_of(0, 1), now=0.0)
-    farm.act()
-    assert len(farm.scheduler) == 0
-
-
 def test_the_outcome_of_a_row() -> None:
     whole = rows_of(0, 4, failed=True)
     one = of_row(whole, 2)

@@ -8,7 +8,7 @@ import pytest
 from farm.call import Operation, Result
 from farm.errors import WorkerLost
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, asked_back, call, ended, replied, result, sent
+from tests.scheduler.recorder import Recorder, call, ended, replied, result, sent
 
 STREAM = call(operation=Operation.STREAM)
 
@@ -20,16 +20,14 @@ def answer(farm: Recorder, worker: str, task: TaskId, run_time_s: float) -> None
 
 def test_each_answer_is_a_reply_and_the_task_goes_on(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit(STREAM)
-    farm.expect(sent("w", task))
+    task = farm.begin("w", STREAM)
     for run_time_s in (1.0, 2.0):
         answer(farm, "w", task, run_time_s)
         farm.expect(replied(task, run_time_s, "w"))
         assert len(farm.scheduler) == 1
     behind = farm.submit()
     farm.expect()
-    farm.finish("w", task, result(4.0))
-    farm.expect(replied(task, 4.0, "w"), sent("w", behind))
+    farm.answer("w", task, result(4.0), sent("w", behind))
 
 
 def test_a_stream_is_not_begun_anew(farm: Recorder) -> None:
@@ -53,8 +51,7 @@ def test_a_stream_is_not_begun_anew(farm: Recorder) -> None:
 
 def test_only_the_worker_that_has_it_goes_on_with_it(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit(STREAM)
-    farm.expect(sent("w", task))
+    task = farm.begin("w", STREAM)
     farm.leave("w", "its connection was lost")
     farm.join("other")
     farm.expect(sent("other", task))
@@ -67,8 +64,7 @@ def test_only_the_worker_that_has_it_goes_on_with_it(farm: Recorder) -> None:
 
 def test_a_cancelled_stream_is_ended_and_says_no_more(farm: Recorder) -> None:
     farm.join("w")
-    task = farm.submit(STREAM)
-    farm.expect(sent("w", task))
+    task = farm.begin("w", STREAM)
     answer(farm, "w", task, 1.0)
     farm.expect(replied(task, 1.0, "w"))
     farm.scheduler.cancel(task)
@@ -80,26 +76,10 @@ def test_a_cancelled_stream_is_ended_and_says_no_more(farm: Recorder) -> None:
     assert len(farm.scheduler) == 0
 
 
-def test_taking_back_ends_no_stream(farm: Recorder) -> None:
-    """An idle worker may cause the recall of a stream that begins meanwhile."""
-    farm.join("w", slots=1)
-    for _ in range(3):
-        task = farm.submit(STREAM)
-        farm.expect(sent("w", task))
-        farm.finish("w", task, result(1e-5))
-        farm.expect(replied(task, 1e-5, "w"))
-    first, second = farm.submit(STREAM), farm.submit(STREAM)
-    farm.expect(sent("w", first, second))
-    farm.now += 1.0
-    farm.join("idle")
-    farm.expect(asked_back("w", second))
-
-
 @pytest.mark.parametrize("abandoned", [False, True])
 def test_state_holds_with_answers_of_a_task_that_is_gone(farm: Recorder, abandoned: bool) -> None:
     farm.join("w")
-    task = farm.submit(STREAM)
-    farm.expect(sent("w", task))
+    task = farm.begin("w", STREAM)
     if abandoned:
         farm.scheduler.cancel(task)
         farm.expect(ended("w", task))

@@ -13,7 +13,6 @@ import pytest
 from farm.call import Operation
 from farm.scheduler.explanation import NAMED, SHOWN, explain, place, waits
 from farm.scheduler.state import TaskId
-from tests.scheduler.invariants import check
 from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
 
 
@@ -32,8 +31,7 @@ def busy(farm: Recorder) -> tuple[Recorder, TaskId]:
     """Run times of a second are known; the only worker runs a call of client "a"."""
     farm.learn(1.0)
     farm.join("w", "m", "long")
-    running = farm.submit(client="a")
-    farm.expect(sent("w", running))
+    running = farm.begin("w", client="a")
     return farm, running
 
 
@@ -42,26 +40,21 @@ def test_a_call_that_runs_waits_for_nothing(busy: tuple[Recorder, TaskId]) -> No
     assert why(farm, running) == []
 
 
-def test_workers_that_are_busy_gone_or_draining(busy: tuple[Recorder, TaskId]) -> None:
-    farm, _ = busy
+def test_workers_that_are_busy_gone_or_draining(farm: Recorder) -> None:
+    farm.learn(1.0)
+    farm.join("w", "m", "long")
+    farm.begin("w", client="")
     task = farm.submit()
     assert why(farm, task) == [("busy", 0)]
     assert text_of(farm, task, "busy") == (
-        "its only worker is busy, with calls of 'a' (1); one of model 'm' may end in about 1 s"
+        "its only worker is busy, with calls of clients without a name (1); "
+        "one of model 'm' may end in about 1 s"
     )
     farm.resize("w", 0)
     assert "none of its 1 workers takes calls" in text_of(farm, task, "busy")
     farm.leave("w", drained=True)
     assert why(farm, task)[0] == ("no worker", 0)
     assert text_of(farm, task, "no worker") == "no worker serves model 'm' now"
-
-
-def test_busy_with_calls_of_clients_without_a_name(farm: Recorder) -> None:
-    farm.learn(1.0)
-    farm.join("w", "m", "long")
-    farm.expect(sent("w", farm.submit(client="")))
-    task = farm.submit(client="b")
-    assert "with calls of clients without a name (1);" in text_of(farm, task, "busy")
 
 
 def test_free_workers_that_end_too_soon(farm: Recorder) -> None:
@@ -73,24 +66,6 @@ def test_free_workers_that_end_too_soon(farm: Recorder) -> None:
     farm.expect()
     assert why(farm, task) == [("too long", 0)]
     assert "100 s" in text_of(farm, task, "too long")
-
-
-def test_older_calls_of_the_same_client(busy: tuple[Recorder, TaskId]) -> None:
-    farm, _ = busy
-    tasks = farm.submit_many(3, client="b")
-    assert why(farm, tasks[0]) == [("busy", 0)]
-    assert why(farm, tasks[2]) == [("busy", 0), ("older", 2)]
-    assert text_of(farm, tasks[2], "older") == (
-        "before it 2 calls of 'b': earlier calls of the same client"
-    )
-
-
-def test_calls_of_higher_priority(busy: tuple[Recorder, TaskId]) -> None:
-    farm, _ = busy
-    task = farm.submit()
-    for _ in range(3):
-        farm.submit(priority=2, client="b")
-    assert why(farm, task) == [("busy", 0), ("priority", 3)]
 
 
 def test_clients_that_hold_fewer_workers_or_have_used_less(
@@ -108,8 +83,7 @@ def test_clients_that_hold_fewer_workers_or_have_used_less(
 def test_seconds_decide_between_clients_that_hold_as_many(busy: tuple[Recorder, TaskId]) -> None:
     farm, running = busy
     farm.resize("w", 0)
-    farm.after(30.0).finish("w", running, 30.0)
-    farm.expect(replied(running, 30.0, "w"))
+    farm.after(30.0).answer("w", running, 30.0)
     others = [farm.submit(client=name) for name in "bcde"]
     task = farm.submit(client="a")
     assert why(farm, task) == [("busy", 0), ("worker-seconds", 4)]
@@ -117,16 +91,18 @@ def test_seconds_decide_between_clients_that_hold_as_many(busy: tuple[Recorder, 
     assert why(farm, others[0]) == [("busy", 0)]
 
 
-def test_calls_of_another_model_that_are_due_earlier(busy: tuple[Recorder, TaskId]) -> None:
+@pytest.fixture
+def two_models(busy: tuple[Recorder, TaskId]) -> Recorder:
+    """The only worker runs a call of client "a"; a run of model "long" takes 100 s."""
     farm, running = busy
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"))
-    long = farm.submit("long", client="b")
-    farm.expect(sent("w", long))
-    farm.after(100.0).finish("w", long, 100.0)
-    farm.expect(replied(long, 100.0, "w"))
-    running = farm.submit(client="a")
-    farm.expect(sent("w", running))
+    farm.answer("w", running)
+    farm.run("w", "long", 100.0, client="b")
+    farm.begin("w", client="a")
+    return farm
+
+
+def test_calls_of_another_model_that_are_due_earlier(two_models: Recorder) -> None:
+    farm = two_models
     task = farm.submit("long", client="b")
     short = farm.submit(client="c")
     assert why(farm, task) == [("busy", 0), ("due time", 1)]
@@ -138,16 +114,8 @@ def test_calls_of_another_model_that_are_due_earlier(busy: tuple[Recorder, TaskI
     farm.scheduler.cancel(mine)
 
 
-def test_a_client_that_has_used_much_more(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
-    farm.finish("w", running)
-    farm.expect(replied(running, 1.0, "w"))
-    long = farm.submit("long", client="b")
-    farm.expect(sent("w", long))
-    farm.after(100.0).finish("w", long, 100.0)
-    farm.expect(replied(long, 100.0, "w"))
-    running = farm.submit(client="a")
-    farm.expect(sent("w", running))
+def test_a_client_that_has_used_much_more(two_models: Recorder) -> None:
+    farm = two_models
     farm.submit("long", client="d")
     task = farm.submit(client="c")
     assert why(farm, task) == [("busy", 0)]
@@ -161,11 +129,9 @@ def test_a_client_that_has_used_much_more(busy: tuple[Recorder, TaskId]) -> None
 
 def test_a_batch_that_waits_for_more_calls(farm: Recorder) -> None:
     farm.join("w", model(max_batch=8))
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     tasks = farm.submit_many(4)
-    farm.after(1.0).finish("w", running, 1.0)
-    farm.expect(replied(running, 1.0, "w"), sent("w", *tasks))
+    farm.after(1.0).answer("w", running, 1.0, sent("w", *tasks))
     farm.after(1.0)
     for task in tasks:
         farm.finish("w", task, 1.0)
@@ -183,14 +149,10 @@ def test_a_derivative_that_waits_for_the_worker_of_its_point(farm: Recorder) -> 
         farm.resize(name, 0)
     for name in ("v", "w"):
         farm.resize(name, 1)
-        gradient = farm.submit(call(operation=Operation.GRADIENT))
-        farm.expect(sent(name, gradient))
-        farm.after(10.0).finish(name, gradient, 10.0)
-        farm.expect(replied(gradient, 10.0, name))
+        farm.run(name, call(operation=Operation.GRADIENT), 10.0)
         farm.resize(name, 0)
     farm.resize("v", 1)
-    running = farm.submit()
-    farm.expect(sent("v", running))
+    farm.begin("v")
     farm.resize("w", 1)
     task = farm.submit(call(operation=Operation.GRADIENT))
     farm.expect()
@@ -201,12 +163,12 @@ def test_a_derivative_that_waits_for_the_worker_of_its_point(farm: Recorder) -> 
 def test_a_call_that_waits_at_its_worker(farm: Recorder) -> None:
     farm.learn(SHORT_S)
     farm.join("w")
-    first, second = farm.submit_many(2)
+    first, second = farm.submit(client="a"), farm.submit(client="b")
     farm.expect(sent("w", first, second))
-    assert why(farm, first) == []
-    assert why(farm, second) == [("at worker", 1)]
+    assert (why(farm, first), before(farm, first)) == ([], (0, {}))
+    assert (why(farm, second), before(farm, second)) == ([("at worker", 1)], (2, {"a": 1}))
     assert text_of(farm, second, "at worker") == (
-        "before it 1 call of clients without a name: sent to worker w earlier"
+        "before it 1 call of 'a': sent to worker w earlier"
     )
 
 
@@ -225,23 +187,6 @@ def test_the_snapshot_has_the_oldest_call_of_each_client_that_waits(
         ("c", 1, 2.0),
     ]
     assert waits[0]["why"] == [{"rule": "busy", "text": text_of(farm, old[0], "busy"), "calls": 0}]
-
-
-def test_an_explanation_changes_nothing(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
-    tasks = [farm.submit(client=name) for name in "bcdab"] + [farm.submit("long", client="e")]
-    for task in tasks:
-        explain(farm.task(task), farm.now)
-        check(farm.scheduler)
-    order = [
-        task
-        for task in tasks
-        if explain(farm.task(task), farm.now) == explain(farm.task(task), farm.now)
-    ]
-    assert order == tasks
-    farm.finish("w", running)
-    farm.forget_actions()
-    assert len(farm.worker("w").held) == 1
 
 
 # Its place
@@ -269,9 +214,13 @@ def told(farm: Recorder, task: TaskId) -> dict[str, Any]:
 
 def test_earlier_calls_of_the_client_itself(swept: Recorder) -> None:
     first, second, third = swept.submit_many(3, client="sweep")
-    assert before(swept, first) == (1, {})
+    assert (why(swept, first), before(swept, first)) == ([("busy", 0)], (1, {}))
     assert before(swept, second) == (2, {"sweep": 1})
+    assert why(swept, third) == [("busy", 0), ("older", 2)]
     assert before(swept, third) == (3, {"sweep": 2})
+    assert text_of(swept, third, "older") == (
+        "before it 2 calls of 'sweep': earlier calls of the same client"
+    )
 
 
 def test_a_chain_is_before_the_sweep_that_holds_the_worker(swept: Recorder) -> None:
@@ -297,6 +246,7 @@ def test_priority_goes_first_whole(swept: Recorder) -> None:
     mine = swept.submit(client="a")
     for _ in range(3):
         swept.submit(client="b", priority=2)
+    assert why(swept, mine) == [("busy", 0), ("priority", 3)]
     assert before(swept, mine) == (4, {"b": 3})
 
 
@@ -304,12 +254,10 @@ def test_worker_seconds_count_as_runs(farm: Recorder) -> None:
     """A client whose run took five seconds waits for four runs of another, of 1.2 s each."""
     farm.learn(1.0)
     farm.join("w")
-    long = farm.submit(client="long")
-    farm.expect(sent("w", long))
+    long = farm.begin("w", client="long")
     mine = farm.submit(client="long")
     waiting = farm.submit_many(9, client="sweep")
-    farm.after(5.0).finish("w", long, 5.0)
-    farm.expect(replied(long, 5.0, "w"), sent("w", waiting[0]))
+    farm.after(5.0).answer("w", long, 5.0, sent("w", waiting[0]))
     farm.resize("w", 0)
     farm.hand_back("w", waiting[0])
     farm.forget_actions()
@@ -321,15 +269,6 @@ def test_calls_of_other_models_that_are_due_earlier(swept: Recorder) -> None:
     short = swept.submit_many(3, "other", client="b")
     assert before(swept, mine) == (2, {"b": 1})  # its next one, then it is seen again
     assert before(swept, short[0])[0] == 1
-
-
-def test_calls_at_a_worker(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    one, two = farm.submit(client="a"), farm.submit(client="b")
-    farm.expect(sent("w", one, two))
-    assert before(farm, one) == (0, {})
-    assert before(farm, two) == (2, {"a": 1})
 
 
 def test_many_clients_are_summed_up(swept: Recorder) -> None:
@@ -376,16 +315,13 @@ def test_a_call_waits_for_the_run_of_another_level(farm: Recorder) -> None:
     farm.learn(1e-3, count=200)
     farm.join("w")
     fine = call(config='{"level":1}')
-    running = farm.submit(fine, client="a")
-    farm.expect(sent("w", running))
+    running = farm.begin("w", fine, client="a")
     mine = farm.submit(client="b")
     farm.after(20.0).expect()
     assert starts_in_s(farm, mine) is None, "no run of that level is known"
-    farm.after(40.0).finish("w", running, 60.0)
-    farm.expect(replied(running, 60.0, "w"), sent("w", mine))
+    farm.after(40.0).answer("w", running, 60.0, sent("w", mine))
     running = farm.submit(fine, client="a")
-    farm.finish("w", mine, 1e-3)
-    farm.expect(replied(mine, 1e-3, "w"), sent("w", running))
+    farm.answer("w", mine, 1e-3, sent("w", running))
     mine = farm.submit(client="b")
     farm.after(20.0).expect()
     assert starts_in_s(farm, mine) == pytest.approx(40.0)
@@ -396,14 +332,12 @@ def test_a_call_waits_for_the_run_of_another_model(farm: Recorder) -> None:
     """A fast call behind a slow run does not begin after a fast one's time."""
     farm.learn(1e-3)
     farm.join("w", "m", "slow")
-    running = farm.submit("slow", client="a")
-    farm.expect(sent("w", running))
+    running = farm.begin("w", "slow", client="a")
     mine = farm.submit(client="b")
     farm.after(20.0).expect()
     assert "with calls of 'a' (1); one of model 'slow' has an" in text_of(farm, mine, "busy")
     assert starts_in_s(farm, mine) is None, "no run of the slow model is known"
-    farm.after(40.0).finish("w", running, 60.0)
-    farm.expect(replied(running, 60.0, "w"), sent("w", mine))
+    farm.after(40.0).answer("w", running, 60.0, sent("w", mine))
     farm.finish("w", mine, 1e-3)
     running = farm.submit("slow", client="a")
     farm.expect(replied(mine, 1e-3, "w"), sent("w", running))

@@ -2,70 +2,34 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from farm.call import Operation
+from farm.errors import ModelFailed
+from farm.scheduler.accounts import SLOT
 from farm.scheduler.filling import fill
-from tests.scheduler.recorder import Recorder, call, replied, sent
+from tests.scheduler.invariants import check
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
 
 DESCRIBE = call(operation=Operation.DESCRIBE)
-
-
-def test_worker_gets_only_models_it_has(farm: Recorder) -> None:
-    farm.join("a", "alpha")
-    farm.join("b", "beta")
-    first, second, third = farm.submit("beta"), farm.submit("beta"), farm.submit("alpha")
-    farm.expect(sent("b", first), sent("a", third))
-    farm.finish("a", third)
-    farm.expect(replied(third, 1.0, "a"))
-    farm.finish("b", first)
-    farm.expect(replied(first, 1.0, "b"), sent("b", second))
-
-
-def test_every_operation_waits_in_a_queue_of_its_own(farm: Recorder) -> None:
-    farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
-    tasks = [
-        farm.submit(call(operation=operation))
-        for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN)
-    ]
-    for task in tasks:
-        farm.finish("w", running)
-        farm.expect(replied(running, 1.0, "w"), sent("w", task))
-        running = task
 
 
 def test_description_needs_no_free_worker(farm: Recorder) -> None:
     farm.join("w")
     tasks = farm.submit_many(2)
     farm.expect(sent("w", tasks[0]))
-    described = farm.submit(DESCRIBE)
-    farm.expect(sent("w", described))
-    farm.finish("w", described, 0.001)
-    farm.expect(replied(described, 0.001, "w"))  # and frees no slot
-    farm.finish("w", tasks[0])
-    farm.expect(replied(tasks[0], 1.0, "w"), sent("w", tasks[1]))
+    described = farm.begin("w", DESCRIBE)
+    farm.answer("w", described, 0.001)  # and frees no slot
+    farm.answer("w", tasks[0], 1.0, sent("w", tasks[1]))
 
 
 def test_description_goes_to_an_idle_worker_if_there_is_one(farm: Recorder) -> None:
     farm.join("idle")
     farm.join("busy")
-    task = farm.submit()
-    farm.expect(sent("busy", task))
-    described = farm.submit(DESCRIBE)
-    farm.expect(sent("idle", described))
-
-
-def test_models_take_turns_at_a_worker_that_has_several(farm: Recorder) -> None:
-    farm.join("w", "a", "b", slots=1)
-    tasks = [farm.submit(name) for name in ("a", "a", "b", "b")]
-    served = []
-    for _ in tasks:
-        farm.forget_actions()
-        task = next(iter(farm.worker("w").held.values()))
-        served.append(task.call.model)
-        farm.finish("w", task.id)
-    farm.forget_actions()
-    assert served == ["a", "b", "a", "b"]
+    farm.begin("busy")
+    farm.begin("idle", DESCRIBE)
 
 
 def test_only_the_pools_that_are_given_are_filled() -> None:
@@ -76,3 +40,106 @@ def test_only_the_pools_that_are_given_are_filled() -> None:
     sends = list(fill({farm.pool("a"): None}, farm.now))
     assert [(send.worker, [task.id for task in send.tasks]) for send in sends] == [("w", tasks[:2])]
     assert farm.queue("b").size == 1
+
+
+# Credit and charges
+
+
+def test_call_holds_a_slot_while_it_runs(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.begin("w", client="a")
+    assert farm.account("a").held == SLOT
+    assert farm.worker("w").lots == 1
+    assert farm.worker("w").busy_since == 0.0
+    farm.answer("w", task)
+    assert farm.account("a").held == 0
+    assert farm.worker("w").lots == 0
+    assert farm.worker("w").busy_since is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    prefetch=st.sampled_from([0, 1, 2, 7, 40, 256]),
+    rows=st.lists(st.integers(1, 7), min_size=1, max_size=9),
+)
+def test_calls_that_may_wait_at_one_slot_hold_that_slot_together(
+    prefetch: int, rows: list[int]
+) -> None:
+    farm = Recorder()
+    farm.join("w", model(max_batch=sum(rows)))
+    farm.run_times().prefetch = prefetch
+    for _ in range(1 + prefetch):
+        for each in rows:
+            farm.submit(call(rows=each), client="a")
+        farm.scheduler.actions(farm.now)
+    check(farm.scheduler)
+    assert farm.worker("w").lots == 1 + prefetch
+    assert farm.account("a").held // SLOT == 1
+    assert farm.account("a").held < SLOT * 1.01
+
+
+def test_description_holds_nothing(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.begin("w", call(operation=Operation.DESCRIBE), client="a")
+    assert farm.account("a").held == 0
+    assert farm.worker("w").lots == 0
+    assert farm.worker("w").busy_since is not None
+    farm.answer("w", task, 0.25)
+    assert farm.account("a").used_s == pytest.approx(0.25)
+
+
+def test_unknown_run_times_are_charged_next_to_nothing(farm: Recorder) -> None:
+    farm.join("w")
+    farm.begin("w", client="a")
+    assert 0 < farm.account("a").used_s < 1e-5
+
+
+def test_failed_call_tells_nothing_of_run_times(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.begin("w")
+    farm.answer("w", task, ModelFailed("it raised"))
+    assert farm.run_times().count == 0
+
+
+def test_batch_of_which_the_first_call_failed_tells_its_run_time(farm: Recorder) -> None:
+    farm.join("w", model(max_batch=4))
+    running = farm.begin("w")
+    tasks = farm.submit_many(3)
+    farm.answer("w", running, ModelFailed("it raised"), sent("w", *tasks))
+    farm.finish("w", tasks[0], ModelFailed("it raised"))
+    farm.finish("w", tasks[1], 3.0)
+    farm.finish("w", tasks[2], 3.0)
+    farm.expect(
+        replied(tasks[0], ModelFailed, "w"),
+        replied(tasks[1], 3.0, "w"),
+        replied(tasks[2], 3.0, "w"),
+    )
+    assert farm.run_times().count == 1
+
+
+def test_call_that_waited_for_a_worker_to_come_tells_of_no_overhead(
+    farm: Recorder,
+) -> None:
+    farm.join("w", slots=0)
+    first = farm.submit()
+    farm.after(1.0).join("new")
+    farm.expect(sent("new", first))
+    assert farm.task(first).attempt.refill
+    farm.after(1.0).answer("new", first)
+    second = farm.begin("new")  # submitted at the same moment: it did not wait for the answer
+    assert not farm.task(second).attempt.refill
+
+
+def test_call_knows_whether_it_found_its_worker_free(farm: Recorder) -> None:
+    """`alone` measures overhead; `refill` marks a worker that idled although a call waited."""
+    farm.learn(SHORT_S)
+    farm.join("w")
+    tasks = farm.submit_many(2)
+    farm.expect(sent("w", *tasks))
+    assert [farm.task(t).attempt.alone for t in tasks] == [True, False]
+    assert [farm.task(t).attempt.refill for t in tasks] == [False, False]
+    farm.after(1.0).finish("w", tasks[0], SHORT_S)
+    farm.hand_back("w", tasks[1])
+    farm.expect(replied(tasks[0], SHORT_S, "w"), sent("w", tasks[1]))
+    assert farm.task(tasks[1]).attempt.alone
+    assert farm.task(tasks[1]).attempt.refill

@@ -7,12 +7,10 @@ import pytest
 from farm.call import Operation
 from farm.scheduler.placement import FULL
 from farm.scheduler.run_times import MAX_PREFETCH
-from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import (
     ROUND_TRIP_S,
     SHORT_S,
     Recorder,
-    asked_back,
     call,
     replied,
     sent,
@@ -28,10 +26,8 @@ def test_worker_used_last_is_used_first(farm: Recorder) -> None:
         farm.join(name)
     first, second = farm.submit_many(2)
     farm.expect(sent("c", first), sent("b", second))
-    farm.finish("c", first)
-    farm.expect(replied(first, 1.0, "c"))
-    third = farm.submit()
-    farm.expect(sent("c", third))
+    farm.answer("c", first)
+    farm.begin("c")
 
 
 def test_calls_go_to_the_least_loaded_of_all_workers_that_have_the_model(farm: Recorder) -> None:
@@ -53,39 +49,27 @@ def test_free_slots_of_one_worker_come_before_waiting_at_another(farm: Recorder)
 # Credit
 
 
-def test_no_call_waits_at_a_worker_while_run_times_are_unknown(farm: Recorder) -> None:
-    farm.join("w")
-    tasks = farm.submit_many(3)
-    farm.expect(sent("w", tasks[0]))
-
-
-def test_no_call_waits_at_a_worker_behind_a_long_one(farm: Recorder) -> None:
-    farm.learn(51 * ROUND_TRIP_S)
-    farm.join("w")
-    tasks = farm.submit_many(3)
-    farm.expect(sent("w", tasks[0]))
-
-
 @pytest.mark.parametrize(
     ("run_time_s", "waiting"),
-    [(49 * ROUND_TRIP_S, 1), (SHORT_S, 1), (0.4 * ROUND_TRIP_S, 3), (1e-9, MAX_PREFETCH)],
+    [
+        (None, 0),
+        (51 * ROUND_TRIP_S, 0),
+        (49 * ROUND_TRIP_S, 1),
+        (SHORT_S, 1),
+        (0.4 * ROUND_TRIP_S, 3),
+        (1e-9, MAX_PREFETCH),
+    ],
 )
 def test_as_many_calls_wait_at_a_worker_as_fill_a_round_trip(
-    farm: Recorder, run_time_s: float, waiting: int
+    farm: Recorder, run_time_s: float | None, waiting: int
 ) -> None:
-    farm.learn(run_time_s)
+    if run_time_s is not None:
+        farm.learn(run_time_s)
     farm.join("w")
     tasks = farm.submit_many(1000)
     farm.expect(sent("w", *tasks[: 1 + waiting]))
-    farm.finish("w", tasks[0], run_time_s)
-    farm.expect(replied(tasks[0], run_time_s, "w"), sent("w", tasks[1 + waiting]))
-
-
-def test_every_slot_has_its_own_calls_waiting(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w", slots=3)
-    tasks = farm.submit_many(10)
-    farm.expect(sent("w", *tasks[:6]))
+    if run_time_s is not None:
+        farm.answer("w", tasks[0], run_time_s, sent("w", tasks[1 + waiting]))
 
 
 def test_long_call_never_waits_behind_short_ones(farm: Recorder) -> None:
@@ -95,10 +79,8 @@ def test_long_call_never_waits_behind_short_ones(farm: Recorder) -> None:
     farm.expect(sent("w", *short))
     long = farm.submit(GRADIENT)  # its run time is unknown
     farm.expect()
-    farm.finish("w", short[0], SHORT_S)
-    farm.expect(replied(short[0], SHORT_S, "w"))
-    farm.finish("w", short[1], SHORT_S)
-    farm.expect(replied(short[1], SHORT_S, "w"), sent("w", long))
+    farm.answer("w", short[0], SHORT_S)
+    farm.answer("w", short[1], SHORT_S, sent("w", long))
 
 
 def test_short_calls_do_not_wait_at_a_worker_behind_a_long_one(farm: Recorder) -> None:
@@ -107,8 +89,7 @@ def test_short_calls_do_not_wait_at_a_worker_behind_a_long_one(farm: Recorder) -
     long = farm.submit(GRADIENT)
     short = farm.submit_many(3)
     farm.expect(sent("w", long, short[0]))
-    farm.finish("w", short[0], SHORT_S)
-    farm.expect(replied(short[0], SHORT_S, "w"), sent("w", short[1]))
+    farm.answer("w", short[0], SHORT_S, sent("w", short[1]))
 
 
 def test_stream_of_short_calls_leaves_room_for_a_long_one(farm: Recorder) -> None:
@@ -120,12 +101,11 @@ def test_stream_of_short_calls_leaves_room_for_a_long_one(farm: Recorder) -> Non
     farm.expect(sent("b", short[0], short[3]), sent("a", short[1], short[2]))
     long = farm.submit(GRADIENT, client="long")
     farm.expect()
-    farm.finish("a", short[1], SHORT_S)
-    farm.expect(replied(short[1], SHORT_S, "a"))
-    farm.finish("a", short[2], SHORT_S)
-    farm.expect(replied(short[2], SHORT_S, "a"), sent("a", long))
-    farm.finish("b", short[0], SHORT_S)  # once it has its slot, they continue as before
-    farm.expect(replied(short[0], SHORT_S, "b"), sent("b", short[4]))
+    farm.answer("a", short[1], SHORT_S)
+    farm.answer("a", short[2], SHORT_S, sent("a", long))
+    farm.answer(
+        "b", short[0], SHORT_S, sent("b", short[4])
+    )  # once it has its slot, they continue as before
 
 
 def test_room_is_left_among_the_workers_that_have_the_model_only(farm: Recorder) -> None:
@@ -137,14 +117,10 @@ def test_room_is_left_among_the_workers_that_have_the_model_only(farm: Recorder)
     long = farm.submit("n", client="long")
     more = farm.submit_many(2)
     farm.expect()
-    farm.finish("both", tasks[0], SHORT_S)
-    farm.expect(replied(tasks[0], SHORT_S, "both"))
-    farm.finish("one", tasks[1], SHORT_S)
-    farm.expect(replied(tasks[1], SHORT_S, "one"), sent("one", more[0]))
-    farm.finish("both", tasks[2], SHORT_S)
-    farm.expect(replied(tasks[2], SHORT_S, "both"), sent("both", long))
-    farm.finish("one", tasks[3], SHORT_S)
-    farm.expect(replied(tasks[3], SHORT_S, "one"), sent("one", more[1]))
+    farm.answer("both", tasks[0], SHORT_S)
+    farm.answer("one", tasks[1], SHORT_S, sent("one", more[0]))
+    farm.answer("both", tasks[2], SHORT_S, sent("both", long))
+    farm.answer("one", tasks[3], SHORT_S, sent("one", more[1]))
 
 
 def test_two_calls_that_wait_for_room_keep_the_tighter_limit(farm: Recorder) -> None:
@@ -174,8 +150,7 @@ def test_worker_near_its_end_gets_nothing_that_does_not_fit(farm: Recorder) -> N
     farm.learn(50.0)
     start = farm.now
     farm.join("w", ends_at=start + 1000.0)
-    first = farm.submit()
-    farm.expect(sent("w", first))
+    first = farm.begin("w")
     farm.after(950.0 - 2 * 60.0).finish("w", first, 50.0)
     following = farm.submit()
     farm.expect(replied(first, 50.0, "w"), sent("w", following))
@@ -194,8 +169,7 @@ def test_a_worker_gets_nothing_that_the_end_of_the_farm_would_cut(ends_at: float
     farm.learn(50.0)
     farm.join("w", ends_at=ends_at)
     farm.now = 2900.0
-    fits = farm.submit()
-    farm.expect(sent("w", fits))
+    fits = farm.begin("w")
     farm.after(50.0).finish("w", fits, 50.0)
     farm.submit()
     farm.expect(replied(fits, 50.0, "w"))
@@ -240,16 +214,14 @@ def test_workers_that_end_within_seconds_of_one_another_are_alike(farm: Recorder
 def test_allocation_without_end_may_be_said_as_infinity(farm: Recorder) -> None:
     farm.join("w", ends_at=float("inf"))
     assert not farm.pool().is_ending
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    farm.begin("w")
 
 
 def test_call_too_long_for_every_allocation_is_tried_on_a_new_one(farm: Recorder) -> None:
     """It may run shorter than usual; if not, its caller gets an error."""
     farm.learn(100.0)
     farm.join("w", ends_at=farm.now + 110.0)
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.leave("w", "its allocation ended")
     farm.join("used", ends_at=farm.now + 110.0)
     farm.after(20.0).expect()
@@ -265,19 +237,14 @@ def test_call_too_long_for_this_allocation_waits_for_a_longer_one(farm: Recorder
     task = farm.submit()
     farm.expect()
     farm.leave("long", drained=True)  # none is longer now
-    other = farm.submit(GRADIENT)
-    farm.expect(sent("w", other))  # it may be short, and is due earlier
-    farm.finish("w", other, 100.0)
-    farm.expect(replied(other, 100.0, "w"), sent("w", task))
+    other = farm.begin("w", GRADIENT)  # it may be short, and is due earlier
+    farm.answer("w", other, 100.0, sent("w", task))
 
 
 def test_call_that_fits_nowhere_holds_up_no_other(farm: Recorder) -> None:
     farm.learn(SHORT_S)
     farm.join("w", ends_at=farm.now + 1000.0)
-    slow = farm.submit(GRADIENT)
-    farm.expect(sent("w", slow))
-    farm.after(500.0).finish("w", slow, 500.0)
-    farm.expect(replied(slow, 500.0, "w"))
+    farm.run("w", GRADIENT, 500.0)
     farm.submit(GRADIENT, client="slow")
     quick = farm.submit_many(3)
     farm.expect(sent("w", *quick[:2]))
@@ -304,10 +271,8 @@ def test_ends_of_workers_that_are_gone_are_forgotten(farm: Recorder) -> None:
     farm.join("stays", slots=0)
     for i in range(50):
         farm.join("w", ends_at=1e6 + 100.0 * i)
-        task = farm.submit()
-        farm.expect(sent("w", task))
-        farm.finish("w", task)
-        farm.expect(replied(task, 1.0, "w"))
+        task = farm.begin("w")
+        farm.answer("w", task)
         farm.leave("w", drained=True)
     assert sum(len(shelf.ends) for shelf in farm.pool()._shelves) == 1
     assert sum(len(shelf.by_end) for shelf in farm.pool()._shelves) == 1
@@ -333,17 +298,3 @@ def test_waiting_tasks_are_sent_when_a_long_lived_worker_joins_in(farm: Recorder
     farm.expect()
     farm.join("x", "m", ends_at=farm.now + 70.0)
     farm.expect(sent("x", task))
-
-
-# Idle and overloaded workers
-
-
-def test_handed_back_call_goes_to_an_idle_worker(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    tasks: list[TaskId] = farm.submit_many(2)
-    farm.expect(sent("w", *tasks))
-    farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", tasks[1]))
-    farm.hand_back("w", tasks[1])
-    farm.expect(sent("idle", tasks[1]))

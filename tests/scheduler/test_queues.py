@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.call import Operation
 from farm.errors import ModelFailed
 from farm.scheduler.accounts import Accounts, Clients, SharedWorkers
 from farm.scheduler.actions import Send
@@ -36,38 +35,18 @@ def order_of(farm: Recorder, worker: str, run_times: dict[TaskId, float]) -> lis
 # Priority and age
 
 
-def test_oldest_goes_first(farm: Recorder) -> None:
-    farm.join("w")
-    tasks = farm.submit_many(5)
-    assert order_of(farm, "w", {}) == tasks
-
-
 def test_higher_priority_goes_first(farm: Recorder) -> None:
     farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    running = farm.begin("w")
     low, plain, high = farm.submit(priority=-1), farm.submit(), farm.submit(priority=7)
     late = farm.submit(priority=7)
     farm.finish("w", running)
     assert order_of(farm, "w", {}) == [high, late, plain, low]
 
 
-def test_priority_comes_before_fairness_and_across_operations(farm: Recorder) -> None:
-    farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
-    plain = farm.submit(client="new")
-    high = farm.submit(call(operation=Operation.GRADIENT), priority=1)
-    farm.finish("w", running, 1000.0)
-    farm.expect(replied(running, 1000.0, "w"), sent("w", high))
-    farm.finish("w", high)
-    farm.expect(replied(high, 1.0, "w"), sent("w", plain))
-
-
 def test_empty_ranks_leave_nothing_behind(farm: Recorder) -> None:
     farm.join("w")
-    running = farm.submit()
-    farm.expect(sent("w", running))
+    farm.begin("w")
     for priority in range(-50, 50):
         farm.scheduler.cancel(farm.submit(priority=priority))
     assert len(farm.queue()._levels) <= 1
@@ -84,27 +63,14 @@ def test_clients_hold_equally_many_workers(farm: Recorder) -> None:
     farm.expect(sent("w", *(t for pair in zip(sweep[:3], other[:3], strict=True) for t in pair)))
 
 
-def test_shares_are_right_before_any_run_time_is_known(farm: Recorder) -> None:
-    """A sweep of hours beside a sweep of seconds: neither gets more than half of the workers."""
-    farm.join("w", slots=4)
-    slow = farm.submit_many(10, client="slow")
-    quick = farm.submit_many(10, client="quick")
-    farm.expect(sent("w", slow[0], quick[0], slow[1], quick[1]))
-    for i in range(8):
-        farm.after(1.0).finish("w", quick[i])
-        farm.expect(replied(quick[i], 1.0, "w"), sent("w", quick[i + 2]))
-
-
 def test_single_call_passes_a_sweep(farm: Recorder) -> None:
     farm.join("w", slots=4)
     sweep = farm.submit_many(100, client="sweep")
     farm.expect(sent("w", *sweep[:4]))
     for i in range(4):
         single = farm.submit(client="chain")
-        farm.finish("w", sweep[i])
-        farm.expect(replied(sweep[i], 1.0, "w"), sent("w", single))
-        farm.after(1.0).finish("w", single)
-        farm.expect(replied(single, 1.0, "w"), sent("w", sweep[4 + i]))
+        farm.answer("w", sweep[i], 1.0, sent("w", single))
+        farm.after(1.0).answer("w", single, 1.0, sent("w", sweep[4 + i]))
 
 
 def test_seconds_settle_what_does_not_divide_evenly(farm: Recorder) -> None:
@@ -123,11 +89,9 @@ def test_estimates_are_corrected_by_what_was_used(farm: Recorder) -> None:
     tasks = farm.submit_many(2, client="a")
     farm.expect(sent("w", tasks[0]))
     assert farm.account("a").used_s == pytest.approx(0.0, abs=1e-5)
-    farm.finish("w", tasks[0], 5.0)
-    farm.expect(replied(tasks[0], 5.0, "w"), sent("w", tasks[1]))
+    farm.answer("w", tasks[0], 5.0, sent("w", tasks[1]))
     assert farm.account("a").used_s == pytest.approx(10.0)  # 5 used, and 5 expected
-    farm.finish("w", tasks[1], 1.0)
-    farm.expect(replied(tasks[1], 1.0, "w"))
+    farm.answer("w", tasks[1], 1.0)
     assert farm.account("a").used_s == pytest.approx(6.0)
 
 
@@ -135,10 +99,8 @@ def test_failed_call_is_charged_as_expected(farm: Recorder) -> None:
     farm.join("w")
     first, second = farm.submit_many(2)
     farm.expect(sent("w", first))
-    farm.finish("w", first, 4.0)
-    farm.expect(replied(first, 4.0, "w"), sent("w", second))
-    farm.finish("w", second, ModelFailed("it raised"))
-    farm.expect(replied(second, ModelFailed, "w"))
+    farm.answer("w", first, 4.0, sent("w", second))
+    farm.answer("w", second, ModelFailed("it raised"))
     assert farm.account("").used_s == pytest.approx(8.0)
 
 
@@ -146,20 +108,14 @@ def test_client_whose_call_was_shorter_than_expected_is_next_at_once(farm: Recor
     """A position computed before the correction no longer counts."""
     farm.join("w")
     for client, seconds in (("c", 3.0), ("d", 5.0), ("z", 19.0)):
-        task = farm.submit(client=client)
-        farm.expect(sent("w", task))
-        farm.finish("w", task, seconds)
-        farm.expect(replied(task, seconds, "w"))
-    running = farm.submit(client="b")  # it is charged the mean, 9 s
-    farm.expect(sent("w", running))
+        task = farm.begin("w", client=client)
+        farm.answer("w", task, seconds)
+    running = farm.begin("w", client="b")  # it is charged the mean, 9 s
     c, d, b = (farm.submit(client=name) for name in "cdb")
-    farm.finish("w", running, 1.0)
-    farm.expect(replied(running, 1.0, "w"), sent("w", b))
+    farm.answer("w", running, 1.0, sent("w", b))
     assert order_of(farm, "w", {}) == []
-    farm.finish("w", b)
-    farm.expect(replied(b, 1.0, "w"), sent("w", c))
-    farm.finish("w", c)
-    farm.expect(replied(c, 1.0, "w"), sent("w", d))
+    farm.answer("w", b, 1.0, sent("w", c))
+    farm.answer("w", c, 1.0, sent("w", d))
 
 
 def test_client_that_holds_fewer_workers_than_before_is_next_at_once(farm: Recorder) -> None:
@@ -180,8 +136,7 @@ def test_client_that_holds_fewer_workers_than_before_is_next_at_once(farm: Recor
 def test_handed_back_call_is_refunded(farm: Recorder) -> None:
     farm.learn(10.0)
     farm.join("w")
-    task = farm.submit(client="a")
-    farm.expect(sent("w", task))
+    farm.begin("w", client="a")
     before = farm.account("a").used_s
     farm.leave("w", drained=True)
     farm.expect()
@@ -192,15 +147,12 @@ def test_handed_back_call_is_refunded(farm: Recorder) -> None:
 def test_client_that_was_away_starts_level(farm: Recorder) -> None:
     """It accumulated no claim while it was inactive."""
     farm.join("w")
-    old = farm.submit(client="was away")
-    farm.expect(sent("w", old))
-    farm.finish("w", old, 1.0)
-    farm.expect(replied(old, 1.0, "w"))
+    old = farm.begin("w", client="was away")
+    farm.answer("w", old, 1.0)
     busy = farm.submit_many(100, client="busy")
     for task in busy[:50]:
         farm.expect(sent("w", task))
-        farm.after(1.0).finish("w", task)
-        farm.expect(replied(task, 1.0, "w"), sent("w", busy[busy.index(task) + 1]))
+        farm.after(1.0).answer("w", task, 1.0, sent("w", busy[busy.index(task) + 1]))
         farm.leave("w", drained=True)
         farm.join("w")
     back = farm.submit_many(50, client="was away")
@@ -215,8 +167,7 @@ def test_client_that_used_idle_workers_does_not_owe_for_it(farm: Recorder) -> No
     for i, task in enumerate(alone[:50]):
         if i == 0:
             farm.expect(sent("w", task))
-        farm.after(1.0).finish("w", task)
-        farm.expect(replied(task, 1.0, "w"), sent("w", alone[i + 1]))
+        farm.after(1.0).answer("w", task, 1.0, sent("w", alone[i + 1]))
     newcomer = farm.submit_many(10, client="new")
     farm.after(1.0).finish("w", alone[50])
     order = order_of(farm, "w", {})
@@ -226,17 +177,12 @@ def test_client_that_used_idle_workers_does_not_owe_for_it(farm: Recorder) -> No
 def test_heavy_use_of_one_model_leaves_no_debt_at_another(farm: Recorder) -> None:
     farm.join("x", "x")
     farm.join("y", "y")
-    task = farm.submit("x", client="a")
-    farm.expect(sent("x", task))
-    farm.finish("x", task, 1e6)
-    farm.expect(replied(task, 1e6, "x"))
-    running = farm.submit("y", client="b")
-    farm.expect(sent("y", running))
+    task = farm.begin("x", "x", client="a")
+    farm.answer("x", task, 1e6)
+    running = farm.begin("y", "y", client="b")
     first, second = farm.submit("y", client="a"), farm.submit("y", client="b")
-    farm.finish("y", running)
-    farm.expect(replied(running, 1.0, "y"), sent("y", first))
-    farm.finish("y", first)
-    farm.expect(replied(first, 1.0, "y"), sent("y", second))
+    farm.answer("y", running, 1.0, sent("y", first))
+    farm.answer("y", first, 1.0, sent("y", second))
 
 
 def test_models_on_the_same_worker_take_turns(farm: Recorder) -> None:
@@ -311,11 +257,11 @@ def test_more_active_clients_than_are_kept_otherwise_are_all_known() -> None:
     assert cleared == 3, "the interval between clean-ups doubles"
 
 
-def test_ten_thousand_clients_are_served_in_order(farm: Recorder) -> None:
+def test_thousands_of_clients_are_served_in_order(farm: Recorder) -> None:
     farm.join("w", slots=100)
-    tasks = [farm.submit(client=f"client {i}") for i in range(10_000)]
+    tasks = [farm.submit(client=f"client {i}") for i in range(2000)]
     order: list[TaskId] = []
-    for _ in range(100):
+    for _ in range(20):
         (send,) = (a for a in farm.scheduler.actions(farm.now) if isinstance(a, Send))
         order += [task.id for task in send.tasks]
         for task in send.tasks:

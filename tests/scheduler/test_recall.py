@@ -63,8 +63,7 @@ def test_call_that_waits_moves_up_when_one_before_it_ends(farm: Recorder) -> Non
     farm.join("w")
     first, second = farm.submit_many(2)
     farm.expect(sent("w", first, second))
-    farm.after(1.0).finish("w", first, SHORT_S)
-    farm.expect(replied(first, SHORT_S, "w"))
+    farm.after(1.0).answer("w", first, SHORT_S)
     farm.after(1.0).join("idle")
     farm.expect()  # the second runs now
 
@@ -86,10 +85,8 @@ def test_nothing_is_asked_for_that_the_worker_likely_gets_to_first(
     stalled_at = farm.scheduler.wakeup()
     assert stalled_at is not None
     assert stalled_at == pytest.approx(began + 2 * ROUND_TRIP_S, rel=1e-6)
-    farm.finish("w", tasks[0], TINY_S)
-    farm.expect(replied(tasks[0], TINY_S, "w"))
-    farm.after(ROUND_TRIP_S).finish("w", tasks[1], TINY_S)  # it makes progress
-    farm.expect(replied(tasks[1], TINY_S, "w"))
+    farm.answer("w", tasks[0], TINY_S)
+    farm.after(ROUND_TRIP_S).answer("w", tasks[1], TINY_S)  # it makes progress
     farm.now = stalled_at
     farm.expect()
     patience_s = 2 * farm.run_times().round_trip_s
@@ -148,8 +145,7 @@ def test_answer_that_crosses_the_question_counts(full: tuple[Recorder, list[Task
     farm, tasks = full
     farm.after(1.0).join("idle")
     farm.expect(asked_back("w", *tasks[5:]))
-    farm.finish("w", tasks[5], TINY_S)
-    farm.expect(replied(tasks[5], TINY_S, "w"))
+    farm.answer("w", tasks[5], TINY_S)
     farm.hand_back("w", *tasks[6:])
     farm.expect(sent("idle", *tasks[6:]))
 
@@ -161,8 +157,7 @@ def test_answer_to_what_was_handed_back_counts_once(
     farm.after(1.0).join("idle")
     farm.expect(asked_back("w", *tasks[5:]))
     farm.hand_back("w", *tasks[5:])
-    farm.finish("w", tasks[8], TINY_S)
-    farm.expect(replied(tasks[8], TINY_S, "w"), sent("idle", *tasks[5:8]))
+    farm.answer("w", tasks[8], TINY_S, sent("idle", *tasks[5:8]))
 
 
 def test_handed_back_calls_go_ahead_in_their_order(full: tuple[Recorder, list[TaskId]]) -> None:
@@ -174,22 +169,12 @@ def test_handed_back_calls_go_ahead_in_their_order(full: tuple[Recorder, list[Ta
     farm.scheduler.cancel(newer)
 
 
-def test_calls_are_handed_back_without_being_asked_for(
-    full: tuple[Recorder, list[TaskId]],
-) -> None:
-    farm, tasks = full
-    farm.hand_back("w", tasks[8], TaskId(999))
-    farm.expect(sent("w", tasks[8]))
-
-
 def test_donor_that_has_nothing_for_the_idle_worker_is_passed_over(farm: Recorder) -> None:
     farm.learn(SHORT_S)
     farm.join("teacher", "n")
     for _ in range(10):
-        task = farm.submit("n")
-        farm.expect(sent("teacher", task))
-        farm.after(SHORT_S + ROUND_TRIP_S).finish("teacher", task, SHORT_S)
-        farm.expect(replied(task, SHORT_S, "teacher"))
+        task = farm.begin("teacher", "n")
+        farm.after(SHORT_S + ROUND_TRIP_S).answer("teacher", task, SHORT_S)
     farm.leave("teacher", drained=True)
     farm.join("first", "m", "n")
     n = farm.submit_many(2, "n")
@@ -284,25 +269,16 @@ def test_cancelled_call_that_runs_is_left_alone(full: tuple[Recorder, list[TaskI
     farm.expect()
 
 
-def test_worker_that_is_gone_is_asked_for_nothing(full: tuple[Recorder, list[TaskId]]) -> None:
-    farm, tasks = full
-    farm.scheduler.cancel(tasks[3])
-    farm.leave("w", drained=True)
-    farm.expect()
-
-
 def test_calls_that_turn_out_long_do_not_stay_bound_to_a_worker(
     full: tuple[Recorder, list[TaskId]],
 ) -> None:
     """Their class had short runs when they were sent; now other calls may precede them."""
     farm, tasks = full
-    farm.after(60.0).finish("w", tasks[0], 60.0)
-    farm.expect(replied(tasks[0], 60.0, "w"), asked_back("w", *tasks[2:]))
+    farm.after(60.0).answer("w", tasks[0], 60.0, asked_back("w", *tasks[2:]))
     farm.hand_back("w", *tasks[2:])
     farm.expect()
     urgent = farm.submit(priority=1)
-    farm.finish("w", tasks[1], 60.0)
-    farm.expect(replied(tasks[1], 60.0, "w"), sent("w", urgent))
+    farm.answer("w", tasks[1], 60.0, sent("w", urgent))
 
 
 def test_small_change_of_run_times_moves_nothing(farm: Recorder) -> None:
@@ -313,18 +289,15 @@ def test_small_change_of_run_times_moves_nothing(farm: Recorder) -> None:
     farm.after(30 * ROUND_TRIP_S)
     farm.run_times().add(1600 * ROUND_TRIP_S)
     assert farm.run_times().prefetch == 0
-    farm.finish("w", tasks[0], SHORT_S)
-    farm.expect(replied(tasks[0], SHORT_S, "w"))
+    farm.answer("w", tasks[0], SHORT_S)
 
 
 def test_batches_are_asked_back_too(farm: Recorder) -> None:
     batchable = model(max_batch=4)
     farm.join("w", batchable)
     for _ in range(20):
-        task = farm.submit()
-        farm.expect(sent("w", task))
-        farm.after(SHORT_S + ROUND_TRIP_S).finish("w", task, SHORT_S)
-        farm.expect(replied(task, SHORT_S, "w"))
+        task = farm.begin("w")
+        farm.after(SHORT_S + ROUND_TRIP_S).answer("w", task, SHORT_S)
     tasks = farm.submit_many(8)
     farm.expect(sent("w", *tasks))
     farm.after(1.0).join("idle", batchable)

@@ -8,7 +8,7 @@ from farm.call import Operation
 from farm.policies import ModelPolicy
 from farm.scheduler.explanation import explain
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, ended, model, replied, sent
+from tests.scheduler.recorder import Recorder, call, ended, model, sent
 from tests.scheduler.scenarios import in_lock_step
 from tests.scheduler.simulator import seeds
 
@@ -124,12 +124,10 @@ def test_a_slot_freed_in_one_pool_is_used_in_another() -> None:
     farm = farm_with(reserve=1)
     farm.join("a", "short", "long")
     farm.join("b", "short", "more")
-    first = farm.submit("long")
-    farm.expect(sent("a", first))
+    first = farm.begin("a", "long")
     blocked = farm.submit("more")
     farm.expect()
-    farm.after(20.0).finish("a", first, 20.0)
-    farm.expect(replied(first, 20.0, "a"), sent("b", blocked))
+    farm.after(20.0).answer("a", first, 20.0, sent("b", blocked))
 
 
 def test_a_worker_that_leaves_with_a_cancelled_call_frees_a_share() -> None:
@@ -191,18 +189,15 @@ def test_copies_leave_the_reserve_free() -> None:
         farm.forget_actions()
         farm.after(100.0).forget_actions()
         assert farm.queue("long").counts.copies == copies
-        farm.finish("w0", slow, 20.0)
-        farm.expect(replied(slow, 20.0, "w0"), *([ended("w1", slow)] if copies else []))
+        farm.answer("w0", slow, 20.0, *([ended("w1", slow)] if copies else []))
 
 
 def test_a_models_priority_is_added_to_that_of_its_calls() -> None:
     farm = farm_with(priority=-5)
     joined(farm, "short", "long", count=1)
-    first = farm.submit("long")
-    farm.expect(sent("w0", first))
+    first = farm.begin("w0", "long")
     short, long = farm.submit("short"), farm.submit("long")
-    farm.after(20.0).finish("w0", first, 20.0)
-    farm.expect(replied(first, 20.0, "w0"), sent("w0", long))
+    farm.after(20.0).answer("w0", first, 20.0, sent("w0", long))
     assert (farm.task(short).priority, farm.task(long).priority) == (-5, 0)
 
 

@@ -16,7 +16,7 @@ from farm.scheduler.run_times import (
     KindsOfCall,
     RunTimes,
 )
-from tests.scheduler.recorder import SHORT_S, Recorder, call, replied, result, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, call, result, sent
 
 
 def times(*seconds: float, round_trip_s: float = 1e-3) -> RunTimes:
@@ -131,8 +131,7 @@ def test_round_trip_is_that_of_calls_that_found_their_worker_free(farm: Recorder
     farm.after(0.5).finish("w", tasks[1], SHORT_S)  # it waited at the worker
     assert farm.run_times().round_trip_s == known_s
     farm.forget_actions()
-    task = farm.submit()
-    farm.expect(sent("w", task))
+    task = farm.begin("w")
     farm.after(0.5).finish("w", task, SHORT_S)
     assert farm.run_times().round_trip_s > known_s
     farm.forget_actions()
@@ -209,8 +208,7 @@ def test_what_two_levels_differ_by_is_no_warm_up() -> None:
 def known(farm: Recorder, worker: str, level: int, seconds: float, count: int = 20) -> None:
     """Let a worker, which is alone and idle, run calls of a level."""
     for _ in range(count):
-        task = farm.submit(leveled(level))
-        farm.expect(sent(worker, task))
+        task = farm.begin(worker, leveled(level))
         farm.after(seconds + 1e-3).finish(worker, task, seconds)
         farm.forget_actions()
 
@@ -229,8 +227,7 @@ def test_nothing_waits_behind_a_call_whose_level_is_slow_or_not_known(farm: Reco
     farm.forget_actions()
     slow = [farm.submit(leveled(1)) for _ in range(3)]
     farm.expect(sent("w", slow[0]))
-    farm.after(1.0).finish("w", slow[0], 1.0)
-    farm.expect(replied(slow[0], 1.0, "w"), sent("w", slow[1]))
+    farm.after(1.0).answer("w", slow[0], 1.0, sent("w", slow[1]))
 
 
 def test_a_call_must_fit_before_the_end_of_a_worker_as_its_level_does(farm: Recorder) -> None:
@@ -245,8 +242,7 @@ def test_a_call_must_fit_before_the_end_of_a_worker_as_its_level_does(farm: Reco
     slow = farm.submit(leveled(1))
     farm.expect()
     farm.scheduler.cancel(slow)
-    quick = farm.submit(leveled(0))
-    farm.expect(sent("ends", quick))
+    farm.begin("ends", leveled(0))
 
 
 def test_rows_run_together_by_the_times_of_their_level(farm: Recorder) -> None:

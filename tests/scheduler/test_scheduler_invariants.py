@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,6 @@ class Scene(Recorder):
     def lot(self) -> Lot:
         assert self.running.attempt.lot is not None
         return self.running.attempt.lot
-
-
-def add_to_worker(scene: Scene, task: Task) -> None:
-    scene.worker("w").held[task.id] = task
 
 
 def add_former(scene: Scene, task: Task) -> None:
@@ -103,9 +100,7 @@ def set_lots(scene: Scene, lots: int) -> None:
     scene.worker("w").lots = lots
 
 
-Corruption = Callable[[Scene], object]
-
-CORRUPTIONS: list[tuple[str, Corruption]] = [
+CORRUPTIONS: list[tuple[str, Callable[[Scene], object]]] = [
     ("a task is in its queue or at a worker", forget_waiting_task),
     ("and not in both", swap_held_task),
     ("the count of waiting tasks is right", lambda s: setattr(s.scheduler._open, "queued", 4)),
@@ -260,10 +255,6 @@ def end_before(scene: SequenceScene) -> None:
     scene.running.call.step = SequenceStep(2, end=True)  # type: ignore[misc]  # see `immutable`
 
 
-def take_places_away(scene: SequenceScene) -> None:
-    scene.sequences().limits = SequenceLimits(2, 1.0)
-
-
 def turn_round(scene: SequenceScene) -> None:
     """Let the later call of a sequence be its current one."""
     live = scene.live(2)
@@ -297,43 +288,23 @@ SEQUENCE_CORRUPTIONS: list[tuple[str, Callable[[SequenceScene], object]]] = [
 ]
 
 
+CASES: list[tuple[type[Recorder], str, Callable[[Any], object]]] = [
+    *[(Scene, *row) for row in CORRUPTIONS],
+    *[(CopiedScene, *row) for row in COPY_CORRUPTIONS],
+    *[(SequenceScene, *row) for row in SEQUENCE_CORRUPTIONS],
+]
+
+
 @pytest.mark.parametrize(
-    ("complaint", "corrupt"),
-    SEQUENCE_CORRUPTIONS,
-    ids=[f"{i} {complaint}" for i, (complaint, _) in enumerate(SEQUENCE_CORRUPTIONS)],
+    ("kind", "complaint", "corrupt"),
+    CASES,
+    ids=[f"{i} {complaint}" for i, (_, complaint, _) in enumerate(CASES)],
 )
-def test_every_corruption_of_sequences_is_seen(
-    complaint: str, corrupt: Callable[[SequenceScene], object]
+def test_every_corruption_is_seen(
+    kind: type[Recorder], complaint: str, corrupt: Callable[[Any], object]
 ) -> None:
-    scene = SequenceScene()
+    scene = kind()
     check(scene.scheduler)
-    corrupt(scene)
-    with pytest.raises(AssertionError, match=re.escape(complaint)):
-        check(scene.scheduler)
-
-
-@pytest.mark.parametrize(
-    ("complaint", "corrupt"),
-    COPY_CORRUPTIONS,
-    ids=[f"{i} {complaint}" for i, (complaint, _) in enumerate(COPY_CORRUPTIONS)],
-)
-def test_every_corruption_of_copies_is_seen(
-    complaint: str, corrupt: Callable[[CopiedScene], object]
-) -> None:
-    scene = CopiedScene()
-    check(scene.scheduler)
-    corrupt(scene)
-    with pytest.raises(AssertionError, match=re.escape(complaint)):
-        check(scene.scheduler)
-
-
-@pytest.mark.parametrize(
-    ("complaint", "corrupt"),
-    CORRUPTIONS,
-    ids=[f"{i} {complaint}" for i, (complaint, _) in enumerate(CORRUPTIONS)],
-)
-def test_every_corruption_is_seen(complaint: str, corrupt: Corruption) -> None:
-    scene = Scene()
     corrupt(scene)
     with pytest.raises(AssertionError, match=re.escape(complaint)):
         check(scene.scheduler)

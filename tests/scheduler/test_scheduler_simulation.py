@@ -46,9 +46,9 @@ FEW, MANY = (256, 32, 10), (2000, 64, 6)
 
 TABLE = [
     # size, run times, one at a time, eight bound, eight bound and recalled
+    (FEW, "90 % 1 s, 10 % 30 s", short_and_long, 1.40, 2.58, 1.41),
     (FEW, "lognormal, cv 1", lognormal(1.0), 1.41, 1.74, 1.38),
     (FEW, "lognormal, cv 3", lognormal(3.0), 1.10, 1.34, 1.11),
-    (FEW, "90 % 1 s, 10 % 30 s", short_and_long, 1.40, 2.58, 1.41),
     (MANY, "lognormal, cv 1", lognormal(1.0), 1.19, 1.34, 1.20),
     (MANY, "lognormal, cv 3", lognormal(3.0), 1.30, 1.50, 1.29),
     (MANY, "90 % 1 s, 10 % 30 s", short_and_long, 1.15, 1.65, 1.15),
@@ -85,7 +85,7 @@ def assert_agrees(found: NDArray[np.float64], expected: float) -> None:
 @pytest.mark.parametrize(
     ("size", "run_times_of", "one", "eight", "recalled"),
     [
-        pytest.param(row[0], *row[2:], marks=pytest.mark.slow if row[0] is MANY else [])
+        pytest.param(row[0], *row[2:], marks=pytest.mark.slow if row is not TABLE[0] else [])
         for row in TABLE
     ],
     ids=[f"{row[0][0]} tasks, {row[0][1]} workers, {row[1]}" for row in TABLE],
@@ -129,7 +129,12 @@ def test_makespan_of_rising_run_times(
 
 @pytest.mark.parametrize(
     ("run_time_ms", "expected"),
-    [(1, (0.33, 0.66, 0.99)), (5, (0.71, 1.0, 1.0)), (20, (0.91, 1.0, 1.0)), (100, (0.98, 1, 1))],
+    [
+        (1, (0.33, 0.66, 0.99)),
+        (5, (0.71, 1.0, 1.0)),
+        pytest.param(20, (0.91, 1.0, 1.0), marks=pytest.mark.slow),
+        pytest.param(100, (0.98, 1, 1), marks=pytest.mark.slow),
+    ],
 )
 def test_utilisation_by_depth(
     run_time_ms: int, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
@@ -145,7 +150,10 @@ def test_utilisation_by_depth(
             assert farm.work_s / 16 / farm.last_end == pytest.approx(value, abs=0.01)
 
 
-@pytest.mark.parametrize("run_time_ms", [0.05, 0.2, 1, 5, 20, 99, 101, 1000])
+@pytest.mark.parametrize(
+    "run_time_ms",
+    [pytest.param(0.05, marks=pytest.mark.slow), 0.2, 1, 5, 20, 99, 101, 1000],
+)
 def test_scheduler_finds_the_depth_that_keeps_workers_busy(run_time_ms: float) -> None:
     """At 50 round trips and more no call waits, which costs the 1/50 that the policy allows.
 
@@ -165,8 +173,17 @@ def test_scheduler_finds_the_depth_that_keeps_workers_busy(run_time_ms: float) -
 # A client with one call at a time beside a sweep
 
 
-@pytest.mark.parametrize("workers", [1, 4, 16])
-@pytest.mark.parametrize("variation", [0.3, 1.0])
+@pytest.mark.parametrize(
+    ("workers", "variation"),
+    [
+        (4, 1.0),
+        (1, 1.0),
+        *[
+            pytest.param(workers, variation, marks=pytest.mark.slow)
+            for workers, variation in ((16, 1.0), (1, 0.3), (4, 0.3), (16, 0.3))
+        ],
+    ],
+)
 def test_single_calls_pass_a_sweep_of_ten_thousand_points(workers: int, variation: float) -> None:
     """The wait of a chain's call is at most twice the p50 of the runs, as the policy promises.
 

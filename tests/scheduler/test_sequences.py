@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.call import Operation
+from farm.call import Call, Operation
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -14,11 +14,9 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.scheduler.explanation import explain, place
-from farm.scheduler.sequences import LOOK
 from tests.scheduler.recorder import (
     Recorder,
     forgotten,
-    model,
     replied,
     sent,
     stateful,
@@ -29,10 +27,8 @@ from tests.scheduler.recorder import (
 def begun(farm: Recorder, *ids: int | str, worker: str = "w") -> None:
     """Run the first call of each sequence on a worker that is the only free one."""
     for each in ids:
-        task = farm.submit(step(each, "s"))
-        farm.expect(sent(worker, task))
-        farm.finish(worker, task)
-        farm.expect(replied(task, 1.0, worker))
+        task = farm.begin(worker, step(each, "s"))
+        farm.answer(worker, task)
 
 
 def rules(farm: Recorder, task: int) -> list[str]:
@@ -45,12 +41,9 @@ def test_calls_of_a_sequence_run_one_by_one_where_it_began(farm: Recorder) -> No
     farm.expect(sent("w", first))
     farm.join("idle", stateful())
     farm.expect()  # although another worker is free
-    farm.finish("w", first)
-    farm.expect(replied(first, 1.0, "w"), sent("w", second))
-    farm.finish("w", second)
-    farm.expect(replied(second, 1.0, "w"), sent("w", third))
-    farm.finish("w", third)
-    farm.expect(replied(third, 1.0, "w"))
+    farm.answer("w", first, 1.0, sent("w", second))
+    farm.answer("w", second, 1.0, sent("w", third))
+    farm.answer("w", third)
 
 
 def test_end_frees_the_id_and_the_place(farm: Recorder) -> None:
@@ -60,42 +53,34 @@ def test_end_frees_the_id_and_the_place(farm: Recorder) -> None:
     farm.expect(sent("w", last))
     with pytest.raises(InvalidInput, match="sequence 7 to model 's' must specify the START flag"):
         farm.submit(step(7))
-    farm.finish("w", last)
-    farm.expect(replied(last, 1.0, "w"), sent("w", other))  # the worker drops the state by itself
-    farm.finish("w", other)
-    farm.expect(replied(other, 1.0, "w"))
+    farm.answer("w", last, 1.0, sent("w", other))  # the worker drops the state by itself
+    farm.answer("w", other)
 
 
 def test_a_sequence_of_one_call_leaves_nothing(farm: Recorder) -> None:
     farm.join("w", stateful())
-    only = farm.submit(step(7, "se"))
-    farm.expect(sent("w", only))
-    farm.finish("w", only)
-    farm.expect(replied(only, 1.0, "w"))
+    only = farm.begin("w", step(7, "se"))
+    farm.answer("w", only)
     assert not farm.worker("w").sequences
 
 
-@pytest.mark.parametrize("flags", ["", "e"])
-def test_first_call_must_start(farm: Recorder, flags: str) -> None:
-    farm.join("w", stateful())
-    text = "inference request for sequence x to model 's' must specify the START flag on the first"
-    with pytest.raises(InvalidInput, match=text):
-        farm.submit(step("x", flags))
-    assert len(farm.scheduler) == 0
-
-
-def test_ids_that_look_alike_differ(farm: Recorder) -> None:
-    farm.join("w", stateful())
-    begun(farm, 7)
-    with pytest.raises(InvalidInput, match="START"):
-        farm.submit(step("7"))
-
-
-def test_models_have_sequences_of_their_own(farm: Recorder) -> None:
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (step("x"), "x to model 's'"),
+        (step("x", "e"), "x to model 's'"),
+        (step("7"), "7 to model 's'"),
+        (step(7, name="t"), "7 to model 't'"),
+    ],
+    ids=["first", "first and last", "an id that looks like another", "of another model"],
+)
+def test_first_call_must_start(farm: Recorder, asked: Call, named: str) -> None:
     farm.join("w", stateful(), stateful("t"))
     begun(farm, 7)
-    with pytest.raises(InvalidInput, match="to model 't'"):
-        farm.submit(step(7, name="t"))
+    text = f"inference request for sequence {named} must specify the START flag on the first"
+    with pytest.raises(InvalidInput, match=text):
+        farm.submit(asked)
+    assert len(farm.scheduler) == 0
 
 
 def test_places_bound_the_sequences_of_a_worker(farm: Recorder) -> None:
@@ -105,14 +90,11 @@ def test_places_bound_the_sequences_of_a_worker(farm: Recorder) -> None:
     farm.expect()  # although the worker idles
     assert rules(farm, third) == ["sequence"]
     assert "2 of 2 at each worker" in explain(farm.task(third), farm.now)[0].text
-    goes_on = farm.submit(step(1))
-    farm.expect(sent("w", goes_on))
-    farm.finish("w", goes_on)
-    farm.expect(replied(goes_on, 1.0, "w"))
+    goes_on = farm.begin("w", step(1))
+    farm.answer("w", goes_on)
     farm.join("v", stateful(most=2))
     farm.expect(sent("v", third))
-    farm.finish("v", third)
-    farm.expect(replied(third, 1.0, "v"))
+    farm.answer("v", third)
 
 
 def test_new_sequences_go_where_the_fewest_are(farm: Recorder) -> None:
@@ -123,23 +105,13 @@ def test_new_sequences_go_where_the_fewest_are(farm: Recorder) -> None:
     begun(farm, 3, 4, worker="v")
 
 
-def test_search_for_a_place_is_bounded(farm: Recorder) -> None:
-    for i in range(2 * LOOK):
-        farm.join(f"w{i}", stateful())
-    task = farm.submit(step(7, "s"))
-    farm.forget_actions()
-    assert farm.task(task).attempt.worker.id in {f"w{i}" for i in range(2 * LOOK)}
-
-
 def test_model_error_does_not_end_a_sequence(farm: Recorder) -> None:
     farm.join("w", stateful())
     begun(farm, 7)
     bad, good = farm.submit(step(7)), farm.submit(step(7))
     farm.expect(sent("w", bad))
-    farm.finish("w", bad, ModelFailed("it raised"))
-    farm.expect(replied(bad, ModelFailed, "w"), sent("w", good))
-    farm.finish("w", good)
-    farm.expect(replied(good, 1.0, "w"))
+    farm.answer("w", bad, ModelFailed("it raised"), sent("w", good))
+    farm.answer("w", good)
 
 
 def test_start_of_a_live_sequence_begins_it_anew_after_its_calls(farm: Recorder) -> None:
@@ -150,10 +122,8 @@ def test_start_of_a_live_sequence_begins_it_anew_after_its_calls(farm: Recorder)
     farm.expect(sent("w", old))
     farm.join("v", stateful())
     farm.expect()
-    farm.finish("w", old)
-    farm.expect(replied(old, 1.0, "w"), forgotten("w", 7), sent("w", anew))
-    farm.finish("w", anew)
-    farm.expect(replied(anew, 1.0, "w"))
+    farm.answer("w", old, 1.0, forgotten("w", 7), sent("w", anew))
+    farm.answer("w", anew)
 
 
 def test_an_ended_id_may_start_while_its_last_call_runs(farm: Recorder) -> None:
@@ -163,10 +133,8 @@ def test_an_ended_id_may_start_while_its_last_call_runs(farm: Recorder) -> None:
     farm.expect(sent("w", last))
     farm.join("v", stateful())
     farm.expect()  # two sequences of one id are never at workers at once
-    farm.finish("w", last)
-    farm.expect(replied(last, 1.0, "w"), sent("w", anew))
-    farm.finish("w", anew)
-    farm.expect(replied(anew, 1.0, "w"))
+    farm.answer("w", last, 1.0, sent("w", anew))
+    farm.answer("w", anew)
 
 
 def test_idle_sequence_ends_in_time(farm: Recorder) -> None:
@@ -174,12 +142,10 @@ def test_idle_sequence_ends_in_time(farm: Recorder) -> None:
     begun(farm, 7)
     assert farm.scheduler.wakeup() == 10.0
     farm.after(9.0).expect()
-    goes_on = farm.submit(step(7))
-    farm.expect(sent("w", goes_on))
+    goes_on = farm.begin("w", step(7))
     assert farm.scheduler.wakeup() == 10.0  # a lower bound
     farm.after(30.0).expect()  # it runs: that is not idle
-    farm.finish("w", goes_on)
-    farm.expect(replied(goes_on, 1.0, "w"))
+    farm.answer("w", goes_on)
     farm.after(9.0).expect()
     farm.after(1.0).expect(forgotten("w", 7))
     with pytest.raises(InvalidInput, match="START"):
@@ -193,8 +159,7 @@ def test_place_of_an_idle_sequence_goes_to_one_that_waits(farm: Recorder) -> Non
     waits = farm.submit(step(8, "s"))
     farm.expect()
     farm.after(10.0).expect(forgotten("w", 7), sent("w", waits))
-    farm.finish("w", waits)
-    farm.expect(replied(waits, 1.0, "w"))
+    farm.answer("w", waits)
 
 
 def test_lost_worker_breaks_off_its_sequences(farm: Recorder) -> None:
@@ -231,10 +196,8 @@ def test_start_behind_a_lost_call_runs_elsewhere(farm: Recorder) -> None:
     farm.expect(replied(runs, WorkerLost, "w"), replied(lost, WorkerLost, None))
     farm.join("v", stateful())
     farm.expect(sent("v", anew))
-    farm.finish("v", anew)
-    farm.expect(replied(anew, 1.0, "v"), sent("v", follows))
-    farm.finish("v", follows)
-    farm.expect(replied(follows, 1.0, "v"))
+    farm.answer("v", anew, 1.0, sent("v", follows))
+    farm.answer("v", follows)
 
 
 def test_start_whose_worker_is_lost_may_have_run(farm: Recorder) -> None:
@@ -255,17 +218,14 @@ def test_start_that_has_not_begun_comes_back(farm: Recorder) -> None:
     farm.leave("w", drained=True)
     farm.join("v", stateful())
     farm.expect(sent("v", first))
-    farm.finish("v", first)
-    farm.expect(replied(first, 1.0, "v"), sent("v", second))
-    farm.finish("v", second)
-    farm.expect(replied(second, 1.0, "v"))
+    farm.answer("v", first, 1.0, sent("v", second))
+    farm.answer("v", second)
 
 
 def test_later_call_that_comes_back_waits_for_its_worker(farm: Recorder) -> None:
     farm.join("w", stateful())
     begun(farm, 7)
-    task = farm.submit(step(7))
-    farm.expect(sent("w", task))
+    task = farm.begin("w", step(7))
     farm.hand_back("w", task)
     farm.expect(sent("w", task))
     farm.resize("w", 0)
@@ -294,10 +254,8 @@ def test_cancelled_call_that_waits_breaks_off_what_follows(farm: Recorder) -> No
     farm.expect(replied(follows, Cancelled, None))
     with pytest.raises(InvalidInput, match="START"):
         farm.submit(step(7))
-    farm.finish("w", runs)
-    farm.expect(replied(runs, 1.0, "w"), sent("w", fine))
-    farm.finish("w", fine)
-    farm.expect(replied(fine, 1.0, "w"), forgotten("w", 7))
+    farm.answer("w", runs, 1.0, sent("w", fine))
+    farm.answer("w", fine, 1.0, forgotten("w", 7))
 
 
 def test_cancelled_start_takes_its_sequence_along(farm: Recorder) -> None:
@@ -320,8 +278,7 @@ def test_running_call_that_is_cancelled_still_counts(farm: Recorder) -> None:
     farm.expect()
     farm.finish("w", runs)
     farm.expect(sent("w", follows))
-    farm.finish("w", follows)
-    farm.expect(replied(follows, 1.0, "w"))
+    farm.answer("w", follows)
 
 
 def test_deadline_of_a_call_behind_others_breaks_off_the_rest(farm: Recorder) -> None:
@@ -331,8 +288,7 @@ def test_deadline_of_a_call_behind_others_breaks_off_the_rest(farm: Recorder) ->
     late, follows = farm.submit(step(7), deadline=5.0), farm.submit(step(7), deadline=5.0)
     farm.expect(sent("w", runs))
     farm.after(5.0).expect(replied(late, DeadlineExceeded, None), replied(follows, Cancelled, None))
-    farm.finish("w", runs)
-    farm.expect(replied(runs, 1.0, "w"), forgotten("w", 7))
+    farm.answer("w", runs, 1.0, forgotten("w", 7))
 
 
 def test_draining_worker_runs_its_sequences_to_their_end(farm: Recorder) -> None:
@@ -342,41 +298,28 @@ def test_draining_worker_runs_its_sequences_to_their_end(farm: Recorder) -> None
     goes_on, other, new = farm.submit(step(7)), farm.submit("m"), farm.submit(step(8, "s"))
     farm.expect(sent("w", goes_on))
     last = farm.submit(step(7, "e"))
-    farm.finish("w", goes_on)
-    farm.expect(replied(goes_on, 1.0, "w"), sent("w", last))
-    farm.finish("w", last)
-    farm.expect(replied(last, 1.0, "w"))
+    farm.answer("w", goes_on, 1.0, sent("w", last))
+    farm.answer("w", last)
     farm.leave("w", drained=True)
     for task in (other, new):
         farm.scheduler.cancel(task)
 
 
-def test_unreachable_worker_gets_no_call_of_its_sequences(farm: Recorder) -> None:
+@pytest.mark.parametrize("reads", [False, True], ids=["does not read", "unreachable"])
+def test_worker_that_cannot_get_calls_gets_none_of_its_sequences(
+    farm: Recorder, reads: bool
+) -> None:
     farm.join("w", stateful())
     begun(farm, 7)
-    farm.resize("w", 0)
+    farm.resize("w", 0) if reads else farm.fill("w", True)
     task = farm.submit(step(7))
     farm.expect()
     assert rules(farm, task) == ["sequence"]
-    assert (
-        "it waits for worker w, which has its sequence 7" in explain(farm.task(task), 0.0)[0].text
-    )
-    farm.resize("w", 1)
+    text = explain(farm.task(task), 0.0)[0].text
+    assert "it waits for worker w, which has its sequence 7" in text
+    farm.resize("w", 1) if reads else farm.fill("w", False)
     farm.expect(sent("w", task))
-    farm.finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))
-
-
-def test_worker_that_does_not_read_gets_no_call_of_its_sequences(farm: Recorder) -> None:
-    farm.join("w", stateful())
-    begun(farm, 7)
-    farm.fill("w", True)
-    task = farm.submit(step(7))
-    farm.expect()
-    farm.fill("w", False)
-    farm.expect(sent("w", task))
-    farm.finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))
+    farm.answer("w", task)
 
 
 def test_sequences_and_other_models_take_turns(farm: Recorder) -> None:
@@ -386,12 +329,9 @@ def test_sequences_and_other_models_take_turns(farm: Recorder) -> None:
     mine = farm.submit(step(7), client="a")
     after = farm.submit("m", client="b")
     farm.expect(sent("w", before))
-    farm.finish("w", before)
-    farm.expect(replied(before, 1.0, "w"), sent("w", mine))
-    farm.finish("w", mine)
-    farm.expect(replied(mine, 1.0, "w"), sent("w", after))
-    farm.finish("w", after)
-    farm.expect(replied(after, 1.0, "w"))
+    farm.answer("w", before, 1.0, sent("w", mine))
+    farm.answer("w", mine, 1.0, sent("w", after))
+    farm.answer("w", after)
 
 
 def test_a_call_of_a_sequence_is_never_sent_ahead(farm: Recorder) -> None:
@@ -412,26 +352,10 @@ def test_a_call_of_a_sequence_is_never_sent_ahead(farm: Recorder) -> None:
     farm.forget_actions()
 
 
-def test_slow_call_of_a_sequence_is_not_copied(farm: Recorder) -> None:
-    farm.join("w", stateful(), host="one")
-    begun(farm, 7)
-    for _ in range(200):
-        farm.run_times("s").add(0.01)
-    farm.queue("s").counts.done = 200
-    task = farm.submit(step(7))
-    farm.expect(sent("w", task))
-    farm.join("v", stateful(), host="two")
-    farm.after(100.0).expect()
-    farm.after(100.0).expect()
-    farm.finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))
-
-
 def test_waiting_calls_count_towards_the_limits() -> None:
     farm = Recorder(max_queued=3, max_queued_per_client=2)
     farm.join("w", stateful())
-    runs = farm.submit(step(7, "s"), client="a")
-    farm.expect(sent("w", runs))
+    farm.begin("w", step(7, "s"), client="a")
     for _ in range(2):
         farm.submit(step(7), client="a")
     with pytest.raises(Overloaded, match="2 calls of client 'a' are waiting"):
@@ -478,8 +402,7 @@ def test_idle_sequences_end_when_the_farm_stops(farm: Recorder) -> None:
 
 def test_late_answers_to_calls_of_sequences_are_ignored(farm: Recorder) -> None:
     farm.join("w", stateful())
-    first = farm.submit(step(7, "s"))
-    farm.expect(sent("w", first))
+    first = farm.begin("w", step(7, "s"))
     farm.resize("w", 0)
     farm.hand_back("w", first)
     farm.expect(forgotten("w", 7))
@@ -491,28 +414,16 @@ def test_late_answers_to_calls_of_sequences_are_ignored(farm: Recorder) -> None:
 def test_nothing_of_a_sequence_is_recalled(farm: Recorder) -> None:
     farm.join("w", stateful(), slots=2)
     begun(farm, 7)
-    task = farm.submit(step(7))
-    farm.expect(sent("w", task))
+    task = farm.begin("w", step(7))
     farm.join("v", stateful())
     farm.resize("w", 1)
     farm.expect()
-    farm.finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))
+    farm.answer("w", task)
 
 
-def test_calls_without_a_step_are_like_those_of_any_model(farm: Recorder) -> None:
-    """The worker refuses them; questions about the model need no sequence."""
-    farm.join("w", stateful())
-    plain = farm.submit("s")
-    farm.expect(sent("w", plain))
-    farm.finish("w", plain)
-    farm.expect(replied(plain, 1.0, "w"))
+def test_calls_without_a_step_and_models_without_sequences_are_as_ever(farm: Recorder) -> None:
+    """The worker refuses the former; questions about the model need no sequence."""
+    farm.join("w", stateful(), "m")
+    farm.answer("w", farm.begin("w", "s"))
+    farm.answer("w", farm.begin("w", step(7, name="m")))
     assert farm.queue("s", Operation.DESCRIBE).needs_no_slot
-
-
-def test_steps_to_a_model_without_sequences_are_ignored(farm: Recorder) -> None:
-    farm.join("w", model("m"))
-    task = farm.submit(step(7, name="m"))
-    farm.expect(sent("w", task))
-    farm.finish("w", task)
-    farm.expect(replied(task, 1.0, "w"))

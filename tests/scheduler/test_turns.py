@@ -6,7 +6,16 @@ import pytest
 
 from farm.call import Operation
 from farm.scheduler.turns import BAND_RUNS, DUE_RUNS, next_turn, turn_of
-from tests.scheduler.recorder import Recorder, call, replied, sent
+from tests.scheduler.recorder import Recorder, call, sent
+from tests.scheduler.scenarios import (
+    NAMINGS,
+    after_a_slow_moment,
+    beside_a_sweep,
+    mlda,
+    strangers,
+    two_sweeps,
+)
+from tests.scheduler.simulator import seeds
 from tests.scheduler.test_queues import order_of
 
 
@@ -15,27 +24,20 @@ def shared(farm: Recorder) -> Recorder:
     """A worker of two models whose run times are known: 1 s and 100 s."""
     farm.join("w", "short", "long")
     for name, seconds in (("short", 1.0), ("long", 100.0)):
-        task = farm.submit(name, client="teacher")
-        farm.expect(sent("w", task))
-        farm.after(seconds).finish("w", task, seconds)
-        farm.expect(replied(task, seconds, "w"))
+        farm.run("w", name, seconds, client="teacher")
     return farm
 
 
 def test_a_short_call_passes_long_ones_that_came_before(shared: Recorder) -> None:
-    running = shared.submit("long", client="a")
-    shared.expect(sent("w", running))
+    running = shared.begin("w", "long", client="a")
     long, short = shared.submit("long", client="b"), shared.submit("short", client="c")
-    shared.after(100.0).finish("w", running, 100.0)
-    shared.expect(replied(running, 100.0, "w"), sent("w", short))
-    shared.after(1.0).finish("w", short, 1.0)
-    shared.expect(replied(short, 1.0, "w"), sent("w", long))
+    shared.after(100.0).answer("w", running, 100.0, sent("w", short))
+    shared.after(1.0).answer("w", short, 1.0, sent("w", long))
 
 
 def test_a_long_call_is_passed_only_for_ten_of_its_runs(shared: Recorder) -> None:
     """Short calls of ever new clients do not starve it."""
-    first = shared.submit("short", client="0")
-    shared.expect(sent("w", first))
+    first = shared.begin("w", "short", client="0")
     long = shared.submit("long", client="a")
     running, passed = first, 0
     while True:
@@ -58,13 +60,11 @@ def test_short_calls_of_a_client_pass_its_own_long_ones_but_not_for_ever(
     order = order_of(shared, "w", dict.fromkeys(long, 100.0))
     assert order[:3] == short
     shared.after(DUE_RUNS * 100.0)
-    running = shared.submit("short", client="b")
-    shared.expect(sent("w", running))
+    running = shared.begin("w", "short", client="b")
     old = shared.submit("long", client="a")
     shared.after(DUE_RUNS * 100.0)
     late = shared.submit("short", client="a")
-    shared.finish("w", running, 1.0)
-    shared.expect(replied(running, 1.0, "w"), sent("w", old))
+    shared.answer("w", running, 1.0, sent("w", old))
     shared.scheduler.cancel(late)
 
 
@@ -89,13 +89,11 @@ def test_a_client_too_far_ahead_waits_for_the_one_behind(shared: Recorder) -> No
 
 def test_a_claim_is_worth_the_band_at_most(shared: Recorder) -> None:
     """A client that got little for hours does not lock the others out for hours."""
-    running = shared.submit("short", client="busy")
-    shared.expect(sent("w", running))
+    running = shared.begin("w", "short", client="busy")
     modest = shared.submit("long", client="modest", priority=-1)
     for _ in range(200):
         following = shared.submit("short", client="busy")
-        shared.after(100.0).finish("w", running, 100.0)
-        shared.expect(replied(running, 100.0, "w"), sent("w", following))
+        shared.after(100.0).answer("w", running, 100.0, sent("w", following))
         running = following
     shared.scheduler.cancel(modest)
     many = [shared.submit("long", client="modest") for _ in range(200)]
@@ -111,14 +109,12 @@ def test_a_newcomer_starts_level_and_has_no_claim(farm: Recorder) -> None:
     """A new sweep takes turns at once with an equal one of another model that has run for long."""
     farm.join("w", "x", "y")
     for name in "xy":
-        task = farm.submit(name, client="teacher")
-        farm.expect(sent("w", task))
-        farm.after(1.0).finish("w", task, 1.0)
-        farm.expect(replied(task, 1.0, "w"))
-    for _ in range(540):
+        task = farm.begin("w", name, client="teacher")
+        farm.after(1.0).answer("w", task, 1.0)
+    for _ in range(140):
         farm.submit("x", client="old")
     farm.forget_actions()
-    for _ in range(500):
+    for _ in range(100):
         farm.after(1.0).finish("w", next(iter(farm.worker("w").held)), 1.0)
         farm.forget_actions()
     new = [farm.submit("y", client="new") for _ in range(40)]
@@ -129,21 +125,72 @@ def test_a_newcomer_starts_level_and_has_no_claim(farm: Recorder) -> None:
 
 
 def test_a_class_of_unknown_length_goes_first_once(shared: Recorder) -> None:
-    running = shared.submit("short")
-    shared.expect(sent("w", running))
+    running = shared.begin("w", "short")
     short = shared.submit("short", client="a")
     unknown = shared.submit(call("long", Operation.GRADIENT), client="b")
-    shared.finish("w", running, 1.0)
-    shared.expect(replied(running, 1.0, "w"), sent("w", unknown))
+    shared.answer("w", running, 1.0, sent("w", unknown))
     assert turn_of(shared.queue("short")).task_id == short
 
 
 def test_priority_comes_before_all(shared: Recorder) -> None:
-    running = shared.submit("short")
-    shared.expect(sent("w", running))
+    running = shared.begin("w", "short")
     shared.submit("short", client="a")
     urgent = shared.submit("long", client="b", priority=1)
     queues = [shared.queue("short"), shared.queue("long")]
     assert next_turn(queues) is queues[1]
-    shared.finish("w", running, 1.0)
-    shared.expect(replied(running, 1.0, "w"), sent("w", urgent))
+    shared.answer("w", running, 1.0, sent("w", urgent))
+
+
+# Fairness in simulated time
+
+
+FIRST, *OTHERS = seeds(3)
+
+SEED = pytest.mark.parametrize(
+    "seed", [FIRST, *[pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS]]
+)
+
+
+@pytest.mark.slow
+@SEED
+def test_cheap_calls_of_strangers_are_hardly_slowed_by_long_ones(seed: int) -> None:
+    assert strangers(seed) <= 3.0
+
+
+@SEED
+def test_one_slow_moment_of_the_link_is_forgotten(seed: int) -> None:
+    """Long calls are not prefetched for ever after, so a cheap call waits for a worker only."""
+    assert after_a_slow_moment(seed) <= 0.15
+
+
+@SEED
+def test_two_sweeps_of_unlike_models_share_a_worker(seed: int) -> None:
+    assert 0.4 <= two_sweeps(seed) <= 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chains", [16, pytest.param(32, marks=pytest.mark.slow)])
+@SEED
+def test_coarse_calls_of_multilevel_chains_pass_the_fine_ones(seed: int, chains: int) -> None:
+    slowed, total = mlda(seed, chains, fine=10)
+    assert slowed <= 3.5
+    assert total <= 1.1
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+@pytest.mark.parametrize("chains", [16, pytest.param(64, marks=pytest.mark.slow)])
+@SEED
+def test_chains_beside_a_sweep_get_a_caller_s_share_each(
+    seed: int, chains: int, naming: str
+) -> None:
+    rate, longest_wait = beside_a_sweep(seed, chains, naming, workers=16, lasts_s=100.0)
+    assert 0.95 <= rate <= 1.1
+    assert longest_wait <= 8.0
+
+
+@pytest.mark.parametrize("model", ["m", "n"])
+@SEED
+def test_a_chain_beside_a_sweep_keeps_its_turn_on_one_worker(seed: int, model: str) -> None:
+    """Every second run is its own, whether or not the sweep is of the same model."""
+    rate, _ = beside_a_sweep(seed, 1, workers=1, model=model, lasts_s=1500.0)
+    assert 0.95 <= rate <= 1.1

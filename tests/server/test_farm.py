@@ -85,14 +85,6 @@ def test_workers_of_its_own_that_do_not_join_are_missed(
         wait_until(lambda: client.status()["expected"] == {})
 
 
-def test_without_doors_native_clients_are_served(tmp_path: Path) -> None:
-    part = Farm([], Settings(dir=tmp_path), objects={"Double": Double()}, doors=False)
-    with running(part) as connection, farm.connect(tmp_path) as client:
-        assert connection.url == ""
-        points = np.array([[1.0, 2.0], [3.0, 4.0]])
-        assert client.model("Double").map(points).tolist() == [[2, 4], [6, 8]]
-
-
 def test_a_web_page_under_another_name_is_no_local_user(tmp_path: Path) -> None:
     settings = Settings(port=0, dir=tmp_path)
     with running(Farm([], settings, objects={"Double": Double()})) as connection:
@@ -127,30 +119,12 @@ def test_a_policy_of_a_model_that_is_not_served_is_refused(
         assert connection.url
 
 
-def test_a_taken_port_leaves_nothing_behind(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        settings = Settings(port=other.getsockname()[1], dir=tmp_path)
-        part = Farm([], settings, objects={"Double": Double()})
-        with pytest.raises(Unavailable, match="port=0"), running(part):
-            pass
-    assert not (tmp_path / "farm.json").exists()
-
-
 def test_models_that_cannot_be_loaded_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('no licence')\n")
     part = Farm([str(tmp_path / "broken.py")], Settings(port=0, dir=tmp_path / "run"))
     with pytest.raises(WorkersFailed, match="no licence"), running(part):
         pass
     assert not (tmp_path / "run" / "farm.json").exists()
-
-
-def test_workers_serve_what_is_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "beam.py").write_text(BEAM)
-    part = Farm([str(tmp_path / "beam.py")], Settings(port=0, dir=tmp_path / "run"))
-    with running(part), farm.connect(tmp_path / "run") as client:
-        result = client.model("beam").evaluate({"E": [1, 2, 4], "load": [8]})
-        assert list(result) == [8, 4, 2]
-    assert list((tmp_path / "run" / "logs").glob("*.log"))
 
 
 def test_native_clients_wait_for_the_first_worker(tmp_path: Path) -> None:
@@ -196,7 +170,7 @@ def test_workers_that_the_farm_did_not_start_are_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: int | None, in_its_job: str
 ) -> None:
     if in_its_job:  # as the launcher starts them next to the front door
-        variables, _ = JOBS[in_its_job]
+        variables = JOBS[in_its_job].variables
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
     model, run = tmp_path / "beam.py", tmp_path / "run"
@@ -319,6 +293,7 @@ def test_a_farm_whose_doors_do_not_open_ends_what_began(
     ended = Ends(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = Settings(port=other.getsockname()[1], dir=tmp_path)
-        with pytest.raises(Unavailable), running(Farm([], settings)):
+        with pytest.raises(Unavailable, match="port=0"), running(Farm([], settings)):
             pass
     assert ended.order == IN_ORDER
+    assert not (tmp_path / "farm.json").exists()

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import farm
-from farm.errors import ModelNotFound, Unavailable
+from farm.errors import ModelNotFound
 from farm.server import in_process
 from farm.settings import SettingsError
 from tests.support.coroutines import wait_until
@@ -109,11 +109,6 @@ def test_of_much_output_only_the_beginning_is_shown(
         assert " more lines in " in more
 
 
-def test_an_object_runs_in_this_process() -> None:
-    with farm.serve(where) as client:
-        assert client.model("where")(0.0) == os.getpid()
-
-
 def test_a_function_has_its_sizes_in_its_annotations() -> None:
     def scaled(x: float, v: Annotated[np.ndarray, 2]) -> Annotated[np.ndarray, 2]:
         return x * v
@@ -173,13 +168,6 @@ def test_no_model_or_two_of_one_name() -> None:
         pass
 
 
-def test_a_taken_run_folder(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("a file")
-    folder = tmp_path / "taken"
-    with pytest.raises(Unavailable, match="cannot be made"), farm.serve(where, dir=folder):
-        pass
-
-
 def test_a_dask_cluster_runs_a_file(tmp_path: Path) -> None:
     (tmp_path / "square.py").write_text(MODELS)
     with dask_cluster(tmp_path) as cluster:
@@ -228,6 +216,7 @@ def test_functions_and_files_are_there_together(tmp_path: Path) -> None:
     )
     with farm.serve(halved, tmp_path / "talk.py", reserve=["talk=1"]) as client:
         assert client.models() == ["halved", "talk"]
+        assert client.model("halved")(3.0) == 1.5
         assert client.model("talk")(1.0) == -1.0
         with pytest.raises(ModelNotFound, match="specify a model"):
             client.model()

@@ -10,12 +10,13 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 
+from tests.slurm.status_asker import COMMAND, StatusAsker
 from tests.support.time_limits import scaled
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class Cluster:
     title = "SLURM"
 
     def __init__(self, state: Path, **settings: str) -> None:
+        self._askers: dict[tuple[str, ...], StatusAsker] = {}
         self.state = state
         self.folder = state / "share"
         ours = {"state": str(state), "port": str(free_ports()), **settings}
@@ -96,6 +98,8 @@ class Cluster:
 
     def down(self) -> None:
         """Stop the cluster and remove its state."""
+        for asker in self._askers.values():
+            asker.close()
         self.dev_cluster("down", "--purge", timeout_s=60)
 
     def reset(self) -> None:
@@ -145,18 +149,36 @@ class Cluster:
         return self._call(self.on(host, *command), cwd or self.folder, timeout_s)
 
     def start(
-        self, command: list[str], host: str = "login", cwd: Path | None = None
+        self,
+        command: list[str],
+        host: str = "login",
+        cwd: Path | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[str]:
         """Start a long-running command; signals reach it. The caller ends it."""
         return subprocess.Popen(
             self.on(host, *command),
             cwd=cwd or self.folder,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def farm_status(
+        self, run_folder: Path, host: str = "login", command: Sequence[str] = COMMAND
+    ) -> dict[str, Any]:
+        """Return what `farm status --json` prints for the farm of a run folder.
+
+        command: `COMMAND` as the user who asks runs it. Raises ConnectionError if the farm does
+        not answer, TimeoutError.
+        """
+        asker = self._askers.get((host, *command))
+        if asker is None or asker.has_ended:
+            asker = StatusAsker(self.start(list(command), host, stdin=subprocess.PIPE))
+            self._askers[(host, *command)] = asker
+        return asker.status(run_folder, LIMIT_S)
 
     def _call(self, command: list[str], cwd: Path | None, timeout_s: float) -> str:
         done = subprocess.run(

@@ -15,13 +15,11 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.slurm.elastic import Elastic, elastic_on
 
-HERE = Path(__file__).parent
-
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.nodeid.startswith("tests/slurm/"):
             item.add_marker(pytest.mark.slurm)
 
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
 import psutil
 
 import farm
 from farm.errors import Unavailable
 from farm.transports.connection import read_connection
 from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
+from tests.slurm.status_asker import COMMAND
 
 FARM = [sys.executable, "-m", "farm"]
 
@@ -170,8 +170,7 @@ class Elastic:
         return [*as_user(self.user), *(self.python if c == sys.executable else c for c in command)]
 
     def status(self) -> dict[str, Any]:
-        state: dict[str, Any] = orjson.loads(self.run(*FARM, "status", "--json", "--to", "run"))
-        return state
+        return self.cluster.farm_status(self.folder / "run", self.host, self._ours(COMMAND))
 
     def jobs(self) -> dict[str, str]:
         """Return the pending and running jobs with their states; COMPLETING counts as ended."""

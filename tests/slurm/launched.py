@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,10 +84,9 @@ def workers_of(
 
     def there() -> bool:
         try:
-            text = cluster.run([str(FARM), "status", "--json", "--to", str(run_folder)])
-        except subprocess.CalledProcessError:  # it is not up yet
+            rows[:] = cluster.farm_status(run_folder)["workers"]
+        except ConnectionError:  # it is not up yet
             return False
-        rows[:] = json.loads(text)["workers"]
         return len(rows) == count
 
     try:

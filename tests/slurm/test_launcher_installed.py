@@ -15,11 +15,12 @@ import pytest
 
 from tests.slurm.cluster import Cluster, wait_for
 from tests.slurm.launched import ENDED, workers_of
+from tests.support.shown_blocks import text_of
 from tests.support.time_limits import scaled
 from tests.support.wheel import distributions_of_farm, fresh_environment
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "slurm.md").read_text()
+PAGE = text_of("docs/slurm.md")
 MPI_PAGE = (ROOT / "docs" / "mpi.md").read_text()
 
 

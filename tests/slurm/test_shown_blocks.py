@@ -22,7 +22,7 @@ from tests.slurm.cluster import PROGRAM, Cluster, free_ports, wait_for
 from tests.slurm.launched import FARM, workers_of
 from tests.slurm.test_launcher_installed import SURROGATE, Shell
 from tests.support import open_mpi
-from tests.support.shown_blocks import blocks
+from tests.support.shown_blocks import blocks, text_of
 from tests.support.shown_lines import BEAM, LIMIT_S, ROOT, changed, lines, shell_blocks
 from tests.test_readme import TIP
 
@@ -39,7 +39,7 @@ ANSWER = f"= [{TIP:.8f}]"
 
 def settings(page: str, *changes: tuple[str, str]) -> str:
     """Return the first file of settings on a page, for the queues and nodes here."""
-    shown = blocks((ROOT / "docs" / page).read_text())
+    shown = blocks(text_of(f"docs/{page}"))
     text = next(b.text for b in shown if b.language == "toml")
     return changed(text, ('"standard"', '"cpu"'), ("workers = 16 ", "workers = 2 "), *changes)
 

@@ -16,7 +16,7 @@ from farm.transports.zmq.admission import MOST_UNPROVED
 from tests.slurm.cluster import LIMIT_S, Cluster, wait_for
 from tests.slurm.elastic import TWO_NODES, elastic_on, front_door_of
 from tests.slurm.launched import Launched, workers_of, write_files
-from tests.transports.zmq.test_admission_valve import GREETING
+from tests.transports.zmq.test_admission import GREETING
 
 STRANGERS, TIMES = 2400, 3
 """Connections at once, more than the two ports may hold; and how often each is made."""

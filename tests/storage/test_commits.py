@@ -50,13 +50,13 @@ def test_many_appends_share_a_commit(
     path: Path, commits: Commits[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    commit = Journal.commit
+    append_all = Journal.append_all
 
-    def counted(self: Journal, records: Sequence[Record]) -> None:
+    def counted(self: Journal, records: Sequence[Record], *, durable: bool) -> list[int]:
         sizes.append(len(records))
-        commit(self, records)
+        return append_all(self, records, durable=durable)
 
-    monkeypatch.setattr(Journal, "commit", counted)
+    monkeypatch.setattr(Journal, "append_all", counted)
     pending = [commits.append(k) for k in range(500)]
     for one in pending:
         one.result(LIMIT_S)

@@ -17,7 +17,8 @@ import pytest
 from farm.storage.errors import RecordTooLarge
 from farm.storage.frames import Format, Record, read_frames
 from farm.storage.journal import Journal
-from tests.storage.journals import FORMATS, read, write
+from farm.sweep.file.journal import FORMAT as SWEEP
+from tests.storage.journals import read, write
 
 WRITER = """
 import sys
@@ -32,7 +33,7 @@ for k in range(1_000_000):
     # Long ones, so that a kill finds some of them half written; of a commit, all or a beginning.
     records = [Record(format.kinds[0], f"{k} {part}".encode() * 20_000) for part in range(3)]
     if how == "commit":
-        journal.commit(records)
+        journal.append_all(records, durable=True)
     else:
         for record in records:
             journal.append(record)
@@ -40,11 +41,9 @@ for k in range(1_000_000):
 """
 
 
-@pytest.fixture(params=FORMATS, ids=lambda format: format.name)
-def format(request: pytest.FixtureRequest) -> Format:
-    found = request.param
-    assert isinstance(found, Format)
-    return found
+@pytest.fixture
+def format() -> Format:
+    return SWEEP
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_a_commit_is_on_the_disk(
     monkeypatch.setattr(os, "fsync", lambda fd: sizes.append(os.fstat(fd).st_size))
     journal.append(record(format, "a"))
     assert sizes == []
-    journal.commit([record(format, "b"), record(format, "c")])
+    journal.append_all([record(format, "b"), record(format, "c")], durable=True)
     assert sizes == [path.stat().st_size]
     journal.close()
     assert texts(path, format) == ["a", "b", "c"]
@@ -110,7 +109,7 @@ def test_what_failed_is_not_there(
 ) -> None:
     """Simulates a full or broken disk: part of a record is written, then an error follows."""
     journal = Journal(path, format)
-    journal.commit([record(format, "a")])
+    journal.append_all([record(format, "a")], durable=True)
     real = os.pwrite
 
     def fail(*_: object) -> None:
@@ -129,7 +128,7 @@ def test_what_failed_is_not_there(
         if "truncating" in failing:
             patched.setattr(os, "ftruncate", fail)
         with pytest.raises(OSError, match=r"No space|Input"):
-            journal.commit([record(format, x) for x in "bcd"])
+            journal.append_all([record(format, x) for x in "bcd"], durable=True)
         if "truncating" in failing:
             with pytest.raises(OSError, match="Input/output"):
                 journal.append(record(format, "e"))
@@ -137,7 +136,7 @@ def test_what_failed_is_not_there(
             assert texts(path, format) == ["a"]
     journal.append(record(format, "e"))  # as long as the refused one
     assert texts(path, format) == ["a", "e"]
-    journal.commit([record(format, "f")])
+    journal.append_all([record(format, "f")], durable=True)
     journal.close()
     assert texts(path, format) == ["a", "e", "f"]
 
@@ -157,8 +156,8 @@ def test_a_record_that_is_too_large_leaves_the_journal_as_it_is(
     journal = Journal(path, format)
     monkeypatch.setattr("farm.storage.frames.LARGEST_BODY", 20)
     with pytest.raises(RecordTooLarge):
-        journal.commit([record(format, "a"), record(format, "b" * 20)])
-    journal.commit([record(format, "c")])
+        journal.append_all([record(format, "a"), record(format, "b" * 20)], durable=True)
+    journal.append_all([record(format, "c")], durable=True)
     journal.close()
     assert texts(path, format) == ["c"]
 

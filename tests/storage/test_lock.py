@@ -57,32 +57,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "file.lock"
 
 
-def test_it_is_there_while_held(path: Path) -> None:
-    lock = Lock(path)
+def test_it_is_there_while_held_and_a_second_one_is_refused(path: Path) -> None:
+    lock = Lock(path, mode=0o600)
     assert json.loads(path.read_text())["pid"] == os.getpid()
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(LockHeld, match=f"process {os.getpid()} on"):
+        Lock(path)
     lock.release()
     assert not path.exists()
     Lock(path).release()
 
 
-def test_a_second_one_of_the_same_process_is_refused(path: Path) -> None:
-    lock = Lock(path)
-    with pytest.raises(LockHeld, match=f"process {os.getpid()} on"):
-        Lock(path)
-    lock.release()
-
-
-def test_a_living_process_is_respected_at_once(path: Path) -> None:
+def test_a_living_process_is_respected_and_a_dead_one_replaced_at_once(path: Path) -> None:
     process = hold(path)
     try:
         with pytest.raises(LockHeld, match=f"process {process.pid} on"):
             Lock(path, silence_s=60)
     finally:
         end(process)
-
-
-def test_a_dead_process_is_taken_over_at_once(path: Path) -> None:
-    end(hold(path))
     lock = Lock(path, silence_s=60)
     assert json.loads(path.read_text())["pid"] == os.getpid()
     lock.release()
@@ -105,10 +97,13 @@ def test_the_number_of_a_dead_process_may_be_in_use_again(path: Path) -> None:
     other.release()
 
 
-def test_a_silent_lock_of_elsewhere_is_taken_over(path: Path) -> None:
+def test_a_silent_lock_of_elsewhere_is_taken_over(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     Lock(path)
     of_elsewhere(path)
     Lock(path, silence_s=SILENCE_S).release()
+    assert "which may be gone: waiting 0.3 s for a sign of life" in caplog.text
 
 
 def test_a_lock_of_elsewhere_that_beats_is_respected(
@@ -136,9 +131,14 @@ def test_a_lock_of_elsewhere_that_beats_is_respected(
 
 
 @pytest.mark.parametrize("content", ["", "no json", "[]"])
-def test_a_lock_that_cannot_be_read_is_stale_when_it_stays_so(path: Path, content: str) -> None:
+def test_a_file_that_names_no_holder_is_no_lock_and_stale_when_it_stays_so(
+    path: Path, content: str
+) -> None:
     path.write_text(content)
+    assert not is_held(path)
+    assert lives(path) is False
     Lock(path, silence_s=SILENCE_S).release()
+    assert not path.exists()
 
 
 def test_a_frozen_holder_notices_that_it_was_taken_over(
@@ -184,22 +184,18 @@ def test_the_lock_of_a_quicker_one_is_put_back(path: Path, monkeypatch: pytest.M
     quicker.release()
 
 
-def test_beats_show_in_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "BEAT_S", 0.0)
+def test_beats_show_in_the_file_and_are_a_second_apart(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = Lock(path)
-    before = json.loads(path.read_text())
+    text = path.read_text()
     lock.beat()
-    after = json.loads(path.read_text())
+    assert path.read_text() == text
+    monkeypatch.setattr(lock_module, "BEAT_S", 0.0)
+    lock.beat()
+    before, after = json.loads(text), json.loads(path.read_text())
     assert before["token"] == after["token"]
     assert before["beat"] < after["beat"]
-    lock.release()
-
-
-def test_beats_are_a_second_apart(path: Path) -> None:
-    lock = Lock(path)
-    before = path.read_bytes()
-    lock.beat()
-    assert path.read_bytes() == before
     lock.release()
 
 
@@ -279,15 +275,6 @@ def test_it_needs_no_hard_links_of_the_file_system(
     assert list(path.parent.iterdir()) == []
 
 
-def test_an_empty_file_is_no_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "NAMELESS_S", 0.1)
-    path.touch()
-    assert not is_held(path)
-    assert lives(path) is False
-    Lock(path).release()
-    assert not path.exists()
-
-
 def test_a_lock_that_has_no_room_on_the_disk_is_not_left_behind(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,18 +317,6 @@ def test_whether_it_is_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(time, "sleep", lambda _: of_elsewhere(path, beat=next(beats)))
     assert is_held(path, silence_s=60)
     lock.release()
-
-
-def test_who_waits_for_a_sign_of_life_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Lock(path)
-    of_elsewhere(path)
-    Lock(path, silence_s=SILENCE_S).release()
-    assert "which may be gone: waiting 0.3 s for a sign of life" in caplog.text
-
-
-def test_its_rights_are_those_asked_for(path: Path) -> None:
-    Lock(path, mode=0o600)
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_check_says_who_took_a_lock_over_without_a_heartbeat(path: Path) -> None:

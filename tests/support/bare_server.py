@@ -13,11 +13,11 @@ from typing import Any
 import uvloop
 from starlette.types import ASGIApp
 
-from farm.http.access import Access
-from farm.http.connections import Connections
-from farm.http.request import Handler
-from farm.http.server import HttpServer
-from farm.protocols.site import Endpoints
+from farm.http1.access import Access
+from farm.http1.connections import Connections
+from farm.http1.request import Handler
+from farm.http1.server import HttpServer
+from farm.protocols.interface import Endpoints
 from farm.server.doors import Router
 from tests.support.front_door import WAIT_S
 

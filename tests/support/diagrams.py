@@ -1,4 +1,4 @@
-"""The diagrams of docs/architecture.md, drawn from the tables of transitions that run."""
+"""The diagrams of docs/explanation/phases.md, drawn from the tables of transitions that run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from farm.experiment.loop.progress import LOOPS
-from farm.http.connections import CONNECTIONS as HTTP
+from farm.http1.connections import CONNECTIONS as HTTP
 from farm.protocols.mip.connection import CONNECTIONS as MIP
 from farm.provision.batch.job_phases import JOBS
 from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS

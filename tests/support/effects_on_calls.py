@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.record.entry import Entry
 from farm.record.file import entries_in
+from farm.scheduler.reserve import LONG_RUNS
 from farm.settings import Settings
 from tests.support import effects_on_workers
 from tests.support.setting_ways import There
@@ -94,8 +95,16 @@ def model_priority(there: There) -> None:
 def reserve(there: There) -> None:
     """Of two workers, one is free for short calls although two long ones are at hand."""
     assert there.evaluate("plate", 1.0, sleep=0.2)[0] == 200
-    for _ in range(5):
+
+    def are_known() -> bool:
+        """Whether both workers are there, and short calls have been much shorter than long ones."""
         assert there.evaluate("quick", 1.0)[0] == 200
+        state = there.client.status()
+        rows = [row for row in state["queues"] if row["operation"] == "evaluate"]
+        mean_s = {row["model"]: row["run_time_mean_s"] for row in rows}
+        return len(state["workers"]) == 2 and LONG_RUNS * mean_s["quick"] < mean_s["plate"]
+
+    there.wait(are_known)
     with _calls(there) as calls:
         for _ in range(2):
             calls.add("plate", client="long")

@@ -13,7 +13,7 @@ from typing import Any
 
 from farm.experiment.ask.fitters import Fitters
 from farm.experiment.host import Experiments
-from farm.http.access import Access
+from farm.http1.access import Access
 from farm.protocols.aepsych.codec import MAX_MESSAGE_BYTES
 from farm.protocols.aepsych.service import TIMEOUTS, AepsychServer, AepsychTimeouts
 from tests.support.coroutines import LIMIT_S

@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from farm.provision.local.warm_parent import adopting_orphans
+from farm.machine.fork_parent import adopting_orphans
 
 LENGTH = struct.Struct("!I")
 

@@ -18,13 +18,13 @@ import uvloop
 from farm.bodies.readers import READS_HERE, Reads
 from farm.descriptors import built_in
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.http.access import Access
-from farm.http.call_ids import Naming
-from farm.http.server import HttpServer
+from farm.http1.access import Access
+from farm.http1.call_ids import Naming
+from farm.http1.server import HttpServer
 from farm.model import Model
 from farm.monitoring.monitor import watch
 from farm.monitoring.tracing import Tracing
-from farm.protocols.site import Site
+from farm.protocols.interface import Site
 from farm.server.doors import Router, checked_options, endpoints_of
 from farm.server.doors import front_door as router_of
 from farm.settings import Settings

@@ -11,7 +11,8 @@ import h2.events
 import h2.settings
 
 from farm.grpc import messages as grpc
-from farm.grpc.frames import (
+from farm.grpc.http2.connection import Event, Http2Connection
+from farm.grpc.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
@@ -22,7 +23,6 @@ from farm.grpc.frames import (
     frame,
     literal,
 )
-from farm.grpc.http2 import Event, Http2Connection
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from tests.support.syntax import nodes_of
+from tests.support.syntax import is_within, nodes_of
 
 TABLE = Path(__file__).parents[2] / "docs" / "layers.toml"
 
@@ -44,6 +44,27 @@ def table() -> str:
         parts = " ".join(f"`{part}`" if "." in part else f"`{part}/`" for part in row.parts)
         lines.append(f"| {row.number} | {parts} | {row.holds} |")
     return "\n".join(lines)
+
+
+CORE, *OUTER = RINGS = ("core", *_RULES["rings"])
+"""The rings of docs/layers.toml, from the inside."""
+
+
+def ring_of(path: str) -> int:
+    """Return the place in RINGS of a file; the interface of protocols is part of the core."""
+    inside = path.removeprefix("farm/")
+    if inside in ("protocols/__init__.py", "protocols/interface.py"):
+        return 0
+    for ring in OUTER:
+        if any(inside == x or inside.startswith(f"{x}/") for x in _RULES["rings"][ring]):
+            return RINGS.index(ring)
+    return 0
+
+
+def _file_of(module: str) -> str:
+    """Return the path of a module of farm, below the project."""
+    path = module.replace(".", "/")
+    return f"{path}/__init__.py" if (TABLE.parents[1] / path).is_dir() else f"{path}.py"
 
 
 OF_AN_EXTRA = {
@@ -106,20 +127,9 @@ class Import(NamedTuple):
 def imports_of(source: str) -> Iterator[Import]:
     """Yield every module that the text imports; `from farm import x` counts as farm.x."""
     nodes = nodes_of(source)
-    inside = {
-        id(node)
-        for function in nodes
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-    for_types = {
-        id(node)
-        for block in nodes
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for statement in block.body
-        for node in ast.walk(statement)
-    }
+    functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    blocks = [n for n in nodes if isinstance(n, ast.If) and names_type_checking(n.test)]
+    for_types = [statement for block in blocks for statement in block.body]
     for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -128,8 +138,12 @@ def imports_of(source: str) -> Iterator[Import]:
             names = [f"farm.{a.name}" for a in node.names] if module == "farm" else [module]
         else:
             continue
-        where = id(node) in inside, id(node) in for_types
+        where = is_within(node, functions), is_within(node, for_types)
         yield from (Import(name, node.lineno, *where) for name in names)
+
+
+def names_type_checking(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def part_of(path: str) -> str:
@@ -161,6 +175,7 @@ LATE = frozenset(
         ("farm/provision/batch/allocation.py", "subprocess"),
         ("farm/provision/local/record.py", "tempfile"),
         ("farm/server/doors.py", "fastapi.responses"),
+        ("farm/server/farm.py", "farm.provision.batch.elastic"),
         ("farm/transports/stream/address.py", "shutil"),
         ("farm/transports/stream/address.py", "tempfile"),
         ("farm/worker/file_version.py", "importlib.metadata"),
@@ -180,11 +195,14 @@ def violations(
     found = []
     part = part_of(path)
     pure = is_pure(path)
-    for module, line, in_function, for_types in imports_of(source):
+    for module, line, late, for_types in imports_of(source):
         top, *rest = module.split(".")
-        in_function = in_function and (path, module) not in LATE
+        outer = top == "farm" and ring_of(_file_of(module)) > ring_of(path)
+        in_function = late and (path, module) not in LATE and not outer
         if top == "farm":
             problem = _inner_problem(part, rest, in_function, _extras_of(path))
+            if not problem and outer and not (late or for_types):
+                problem = f"of an outer ring, {RINGS[ring_of(_file_of(module))]}: in functions only"
         elif top in _extras_of(path):
             problem = ""
         elif pure and top in IMPURE and module not in PURE_MODULES:

@@ -26,7 +26,7 @@ import numpy as np
 
 import farm
 from farm.call import Call, ModelInfo, Operation, TensorInfo
-from farm.grpc.frames import (
+from farm.grpc.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,

@@ -25,7 +25,7 @@ from farm.transports.dial import DialedLine, Dialer
 from farm.transports.identity import worker_identity
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Outcome
-from farm.wire.usage import ENDS_RUNS, Used, encode_usage
+from farm.wire.usage import ENDS_RUNS, Used
 
 HOSTS, EACH = 50, 20
 RUN_S = 0.1
@@ -55,7 +55,7 @@ class LightWorker:
 
     def report(self) -> None:
         """Tell the farm what it uses."""
-        self.send(wire.encode(Kind.PROBE, encode_usage(Used(250_000_000, 0.5))))
+        self.send(wire.encode(Kind.PROBE, Used(250_000_000, 0.5)._asdict()))
 
     def hear(self) -> list[tuple[int, Call]]:
         """Return the calls that have come; answer what else was asked."""

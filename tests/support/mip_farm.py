@@ -12,13 +12,12 @@ from typing import Any
 
 import farm
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.http.access import Access
+from farm.http1.access import Access
 from farm.model import Model
 from farm.protocols.mip.address import MipAddress
 from farm.protocols.mip.calls import COUNTS, TYPE_AND_SIZE, Type
-from farm.protocols.mip.connection import MipTimeouts
 from farm.protocols.mip.packets import HEAD
-from farm.protocols.mip.service import MipServer
+from farm.protocols.mip.service import MipServer, MipTimeouts
 from farm.transports.threads import LocalTransport
 from tests.support.coroutines import LIMIT_S
 

@@ -1,6 +1,6 @@
-"""The tables of options in docs/experiments.md, from the rows that the reader of configs uses.
+"""The tables of options in docs/experiments/, from the rows that the reader of configs uses.
 
-`python -m tests.support.option_tables` writes them into the page, between its markers. Their
+`python -m tests.support.option_tables` writes them into the pages, between their markers. Their
 columns `meaning` and `AEPsych` are written by hand.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from farm.experiment.config import options
 from farm.experiment.config.option_table import ConfigOption, OptionTable
 
-PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "experiments").glob("*.md"))
 
 TABLES = {
     "farm": options.FARM,
@@ -64,4 +64,5 @@ def _named(option: ConfigOption) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text()))

@@ -27,7 +27,7 @@ import atheris
 with atheris.instrument_imports(include=["farm"]):
     from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
     from farm.errors import FarmError
-    from farm.http import reader as http1
+    from farm.http1 import reader as http1
     from farm.protocols.aepsych import codec as aepsych
     from farm.protocols.aepsych import json_stream
     from farm.protocols.graphpipe import client as graphpipe_client

@@ -115,10 +115,12 @@ class Beam(farm.Model):
         return inputs["load"] / inputs["thickness"]
 
 class Long(farm.Model):
-    '''10^6 numbers there and back.'''
+    '''Many numbers there and back: 10^6, or as many as the config has.'''
     name = "long"
-    inputs = {"x": 10**6}
-    outputs = {"y": 10**6}
+
+    def describe(self, config):
+        n = config.get("n", 10**6)
+        return {"x": n}, {"y": n}
 
     def evaluate(self, inputs, config):
         return 2.0 * inputs["x"]
@@ -204,3 +206,18 @@ def cube_calls(count: int) -> list[Call]:
 def in_farm(client: Client) -> int:
     """Return the calls that a farm has, waiting or running."""
     return sum(q["queued"] + q["in_flight"] for q in client.status()["queues"])
+
+
+class Inbox:
+    """A receiver that keeps the outcomes by their keys, one for each."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[object, Outcome] = {}
+        self.flushes = 0
+
+    def put(self, key: object, outcome: Outcome) -> None:
+        assert key not in self.outcomes, f"a second outcome for {key}"
+        self.outcomes[key] = outcome
+
+    def flush(self) -> None:
+        self.flushes += 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from tests.support.syntax import nodes_of
+from tests.support.syntax import is_within, nodes_of
 
 MOST_FIELDS = 12
 MOST_ARGUMENTS = 6
@@ -44,9 +44,14 @@ def facts_of(source: str) -> Facts:
     """Return the facts of one file, by its text."""
     nodes = nodes_of(source)
     assert isinstance(nodes[0], ast.Module)
-    found = Facts(
-        source.count("\n"), [], _owned(nodes), [], _aliases(nodes[0]), [], [], _imports(nodes)
-    )
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    assigned = _assigned(nodes, classes)
+    owned = frozenset[str]().union(_declared(nodes, classes), *assigned)
+    aliases, imports = _aliases(nodes[0]), _imports(nodes)
+    found = Facts(source.count("\n"), [], owned, [], aliases, [], [], imports)
+    for each, attributes in zip(classes, assigned, strict=True):
+        found.fields.append((each.name, len(attributes)))
+        found.constructors.extend(_constructors(each))
     modules = {
         alias.asname or alias.name.partition(".")[0]
         for node in nodes
@@ -55,9 +60,6 @@ def facts_of(source: str) -> Facts:
     }
     for node in nodes:
         match node:
-            case ast.ClassDef():
-                found.fields.append((node.name, len(_assigned(node))))
-                found.constructors.extend(_constructors(node))
             case ast.Attribute(value=ast.Attribute(value=base), ctx=ast.Store()):
                 if not (isinstance(base, ast.Name) and base.id in modules):
                     found.far.append(ast.unparse(node))
@@ -67,27 +69,27 @@ def facts_of(source: str) -> Facts:
     return found
 
 
-def _assigned(node: ast.AST) -> set[str]:
-    """Return the attributes of self that are assigned inside a node."""
+def _assigned(nodes: Iterable[ast.AST], classes: Sequence[ast.ClassDef]) -> list[set[str]]:
+    """Return the attributes of self that are assigned inside each class."""
+    stores = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    ]
+    return [{node.attr for node in stores if is_within(node, [each])} for each in classes]
+
+
+def _declared(nodes: Iterable[ast.AST], classes: Sequence[ast.ClassDef]) -> set[str]:
+    """Return the names that have an annotation inside of classes."""
     return {
-        inner.attr
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Attribute)
-        and isinstance(inner.ctx, ast.Store)
-        and isinstance(inner.value, ast.Name)
-        and inner.value.id == "self"
+        node.target.id
+        for node in nodes
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if is_within(node, classes)
     }
-
-
-def _owned(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    owned: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            owned |= _assigned(node)
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
-                    owned.add(inner.target.id)
-    return frozenset(owned)
 
 
 def _constructors(node: ast.ClassDef) -> Iterable[tuple[str, int, frozenset[str]]]:

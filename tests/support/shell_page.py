@@ -17,7 +17,7 @@ from pathlib import Path
 import farm
 from farm.transports.connection import Connection, read_connection
 from tests.support.dispatcher_farm import run_here
-from tests.support.shown_blocks import blocks, is_shell
+from tests.support.shown_blocks import blocks, is_shell, text_of
 from tests.support.terminal import LIMIT_S, Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ class ShellPage(Terminal):
             "BASH_ENV": str(settings),
         }
         self.page = page
-        shown = blocks((ROOT / page).read_text())
+        shown = blocks(text_of(page))
         self.left = [block.text for block in shown if is_shell(block) and not block.note]
         self.instead = dict(instead or {})
         self.unmatched = set(self.instead)

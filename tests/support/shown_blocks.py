@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 FENCED = re.compile(
     r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
 )
@@ -23,6 +25,19 @@ PROGRAMS = {
     *("python", "python3", "sbatch", "sinfo", "slurm/dev-cluster", "srun"),
 }
 """First words of lines by which an indented block is known as one of a shell."""
+
+
+def text_of(page: str) -> str:
+    """Return the text of a page and of those in its folder, in the order that the site has.
+
+    page: a path below the project: docs/models.md also stands for docs/models/files.md.
+    """
+    found = [ROOT / page]
+    if found[0].with_suffix("").is_dir():
+        inner = rf" ({found[0].stem}/[\w-]+\.md)$"
+        listed = re.finditer(inner, (ROOT / "mkdocs.yml").read_text(), re.M)
+        found += [ROOT / "docs" / match[1] for match in listed]
+    return "\n".join(path.read_text() for path in found)
 
 
 @dataclass(frozen=True)

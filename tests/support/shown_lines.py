@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.shown_blocks import blocks, is_shell
+from tests.support.shown_blocks import blocks, is_shell, text_of
 from tests.support.terminal import Terminal
 from tests.support.time_limits import scaled
 
@@ -23,7 +23,7 @@ LIMIT_S = scaled(60)
 
 def shell_blocks(page: str) -> list[str]:
     """Return the blocks of a shell on a page, fenced or not, in their order."""
-    return [block.text for block in blocks((ROOT / page).read_text()) if is_shell(block)]
+    return [block.text for block in blocks(text_of(page)) if is_shell(block)]
 
 
 def lines(block: str) -> list[str]:

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import psutil
 
-from farm.provision.local.warm_parent import WarmParent
+from farm.machine.fork_parent import ForkParent
+from farm.provision.local.child import MODULE
 from tests.support.running_farm import wait_until
 
 
 @contextmanager
-def warm_parent(*words: str, **variables: str) -> Iterator[WarmParent]:
+def warm_parent(*words: str, **variables: str) -> Iterator[ForkParent]:
     """Yield a process that can fork."""
-    with closing(WarmParent(words, {**os.environ, **variables})) as parent:
+    with closing(ForkParent(MODULE, words, {**os.environ, **variables})) as parent:
         wait_until(lambda: parent.look(time.monotonic()), "the libraries are loaded")
         yield parent
 

@@ -1,48 +1,28 @@
-"""`farm.sweep(...)`: iterating over points, progress, failures, xarray, resuming, stopping."""
+"""`farm.sweep` and `farm.extend_sweep`: functions, DataFrames, spaces, models of a farm."""
 
 from __future__ import annotations
 
-import threading
+import signal
+import subprocess
+import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
 import farm
-from farm.sweep import api
-from farm.sweep.errors import SweepBusy, SweepError
 from farm.sweep.file.recovery import journal_of
-from farm.sweep.file.store import COMPLETE, Store
-from farm.sweep.run.run import Run
-from farm.sweep.run.threads import Threads
-from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.time_limits import scaled
 
 
-class Beam(farm.Model):
-    inputs = {"k": 1, "x": 2}
-    outputs = {"y": 1, "field": (2, 2)}
-    gate: threading.Event | None = None
-    calls = 0
-
-    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
-        self.calls += 1
-        if self.gate is not None and self.calls > 5:
-            self.gate.wait(LIMIT_S)
-        if inputs["k"][0] > 0.75:
-            raise ValueError("k is too large")
-        return {"y": inputs["k"] * 2, "field": np.outer(inputs["x"], inputs["x"])}
-
-    def gradient(
-        self,
-        out_wrt: int,
-        in_wrt: int,
-        inputs: farm.Inputs,
-        sens: np.ndarray,
-        config: farm.Config,
-    ) -> np.ndarray:
-        return 2 * sens if in_wrt == 0 else np.zeros(2)
+def tip(load, thickness, steps=2):  # type: ignore[no-untyped-def]  # as users write them
+    assert (type(load), type(thickness), type(steps)) == (float, float, int)
+    return load * steps / thickness
 
 
 @pytest.fixture
@@ -50,344 +30,299 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "s.h5"
 
 
-PARAMETERS = {"k": (0, 1), "x": farm.log(1, 10)}
+def test_a_plain_function(out: Path) -> None:
+    ranges = {"load": (1, 10), "thickness": stats.uniform(1, 2), "steps": 3}
+    sweep = farm.sweep(tip, ranges, n=8, seed=7, out=out, show=False)
+    assert sweep.wait().done == 8
+    frame = sweep.to_pandas()
+    np.testing.assert_array_equal(frame.tip, 3 * frame.load / frame.thickness)
+    assert frame.thickness.between(1, 3).all()
 
 
-def test_points_come_as_they_finish(out: Path) -> None:
-    sweep = farm.sweep(Beam, PARAMETERS, n=32, seed=7, out=out, show=False)
-    points = list(sweep.as_completed())
-    assert sorted(point.index for point in points) == list(range(32))
-    for point in points:
-        assert set(point.parameters) == {"k", "x[0]", "x[1]"}
-        if point.parameters["k"] > 0.75:
-            assert not point.ok
-            assert (point.status, point.outputs) == ("failed", {})
-            assert "k is too large" in point.error
-        else:
-            assert point.ok
-            assert point.outputs["y"].tolist() == [2 * point.parameters["k"]]
-            assert point.outputs["field"].shape == (2, 2)
-            assert point.run_time_s > 0
-    assert sweep.progress.state == COMPLETE
-    assert sweep.progress.failed == len(sweep.failures) == 8
-    assert list(sweep.as_completed()) == []
-    assert "32/32 points, 8 failed, complete" in repr(sweep)
+def test_a_function_runs_once_more_for_its_outputs_but_not_when_it_continues(out: Path) -> None:
+    calls: list[float] = []
+
+    def square(x: float) -> Any:
+        calls.append(x)
+        return {"y": x * x}
+
+    def run() -> farm.Sweep:
+        sweep = farm.sweep(square, {"x": (0, 1)}, n=4, seed=7, out=out, show=False)
+        sweep.wait()
+        return sweep
+
+    assert run().progress.done == 4
+    assert len(calls) == 5
+    assert run().progress.done == 4
+    assert len(calls) == 5
 
 
-def test_xarray_and_gradients(out: Path) -> None:
-    sweep = farm.sweep(
-        Beam,
-        {"k": [0.1, 0.2, 0.3]},
-        design="grid",
-        fix={"x": 3},
-        gradient=["y"],
-        out=out,
-        show=False,
-    )
-    gradients = [point.gradients["y", "k"].tolist() for point in sweep.as_completed()]
-    assert gradients == [[[2.0]]] * 3
-    data = sweep.to_xarray()
-    assert data.field.shape == (3, 2, 2)
-    assert data.k.values.tolist() == [0.1, 0.2, 0.3]
+def test_an_edited_function_does_not_continue_the_sweep(out: Path) -> None:
+    farm.sweep(lambda x: 2 * x, {"x": (0, 1)}, n=4, seed=7, out=out, show=False).wait()
+    with pytest.raises(farm.SweepError, match="source of the model"):
+        farm.sweep(lambda x: 3 * x, {"x": (0, 1)}, n=4, seed=7, out=out, show=False)
 
 
-def test_a_function_or_an_object_is_a_model_too(out: Path) -> None:
-    @farm.model(inputs={"a": 1}, outputs={"b": 1})
-    def square(a: np.ndarray) -> np.ndarray:
-        return np.asarray(a**2)
-
-    with farm.sweep(square, {"a": (0, 2)}, design="random:5", out=out, show=False) as sweep:
-        pass
-    assert sweep.progress.done == 5
-    assert sweep.to_xarray().b.values == pytest.approx(sweep.to_xarray().a.values ** 2)
-
-
-def test_a_model_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(
-        "import farm\n@farm.model(inputs={'a': 1}, outputs={'b': 1})\ndef f(a): return a\n"
-    )
-    name = str(tmp_path / "model.py")
-    sweep = farm.sweep(name, {"a": (0, 1)}, design="lhs", n=4, out=tmp_path / "s.h5", show=False)
-    assert sweep.wait().done == 4
+def test_the_rows_of_a_data_frame(out: Path) -> None:
+    frame = pd.DataFrame({"load": [1.5, 2.5, 4.5], "thickness": [0.5, 0.25, 1.5]})
+    sweep = farm.sweep(tip, frame, out=out, show=False)
+    sweep.wait()
+    results = sweep.to_pandas()
+    assert results.load.tolist() == frame.load.tolist()
+    assert results.tip.tolist() == [6.0, 20.0, 6.0]
+    assert farm.sweep(tip, frame, out=out, show=False).wait().finished == 3
+    with pytest.raises(farm.SweepError, match="holds another sweep"):
+        farm.sweep(tip, frame * 2, out=out, show=False)
 
 
-def test_a_farm_that_somebody_else_has(out: Path) -> None:
-    threads = Threads({"beam": Beam()}, workers=2)
-    farm.sweep("beam", PARAMETERS, n=8, out=out, on=threads, show=False).wait()
-    threads.describe("beam")  # its threads are still open
-    threads.close()
-    with pytest.raises(SweepError, match="with on="):
-        farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), on=threads)
+def test_a_cost_may_be_a_column_of_the_data_frame(out: Path) -> None:
+    frame = pd.DataFrame({"x": [1.5, 2.5], "hours": [1.0, 2.0]})
+    sweep = farm.sweep(lambda x: x, frame, cost="column:hours", out=out, show=False)
+    sweep.wait()
+    assert "hours" not in sweep.to_pandas().columns
+    assert farm.load_xarray(out).x.values.tolist() == [1.5, 2.5]
 
 
-def test_the_same_call_again_continues(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=out, show=False)
-    first.wait()
-    model = Beam()
-    again = farm.sweep(model, PARAMETERS, n=16, out=out)
-    assert again.wait().done == first.progress.done
-    assert model.calls == 0
-    said = capsys.readouterr().err
-    assert f"{out} has this sweep: 16 of 16 points are finished" in said
+def test_a_model_of_a_farm(out: Path) -> None:
+    def square(x: float) -> float:
+        return x * x
+
+    with farm.serve(square) as client:
+        sweep = farm.sweep(client.model(), {"x": [1, 2, 3]}, design="grid", out=out, show=False)
+        sweep.wait()
+    assert sweep.to_pandas().square.tolist() == [1.0, 4.0, 9.0]
 
 
-def test_every_point_comes_in_a_sweep_that_continues(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_function_does_not_run_on_a_farm_by_itself(out: Path) -> None:
+    def square(x: float) -> float:
+        return x * x
+
+    with (
+        farm.serve(square) as client,
+        pytest.raises(farm.SweepError, match="name of a model"),
+    ):
+        farm.sweep(square, {"x": (0, 1)}, n=4, on=client, out=out, show=False)
+
+
+def test_parameters_are_named_by_texts_and_functions_return(out: Path) -> None:
+    with pytest.raises(farm.SweepError, match="the parameter 1 is a int; expected the name"):
+        farm.sweep(lambda x: x, {1: (0, 1)}, n=4, out=out)
+    with pytest.raises(farm.SweepError, match="the last with SystemExit: 3"):
+        farm.sweep(lambda x: sys.exit(3), {"x": (0, 1)}, n=4, out=out)
+
+
+def test_a_folder_is_no_file_for_results(tmp_path: Path) -> None:
+    with pytest.raises(farm.SweepError, match=r"out is the folder .*; expected a file in it"):
+        farm.sweep(lambda x: x, {"x": (0, 1)}, n=4, out=tmp_path)
+
+
+def test_a_limit_is_checked_before_the_function_runs(out: Path) -> None:
+    def never(x: float) -> float:
+        raise AssertionError("it must not run")
+
+    with pytest.raises(farm.SweepError, match="in_flight is 0; expected"):
+        farm.sweep(never, {"x": (0, 1)}, n=4, out=out, in_flight=0)
+
+
+def test_a_file_that_is_not_there_is_one_line(out: Path) -> None:
+    with pytest.raises(ValueError, match="there is no file") as caught:
+        farm.sweep("nothing.py", {"x": (0, 1)}, n=4, out=out)
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:] == [
+        "call"
+    ]
+
+
+SCRIPT = '''
+import os, signal, sys
+from pathlib import Path
+import farm
+
+calls = 0
+
+def model(load, thickness, solver, order=0):
+    """Kills its own process at a call that the command line names."""
+    global calls
+    calls += 1
+    if calls == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert type(solver) is str and (order == 0) == (solver == "euler")
+    return load * len(solver) + 100 * order + thickness
+
+SPACE = dict(
+    parameters={"load": farm.normal(5, 1), "thickness": "scipy:lognorm:0.2",
+                "solver": ["euler", "rk"], "order": farm.integer(1, 4)},
+    correlation={("load", "thickness"): 0.7},
+    where="load < 6*thickness",
+    when={"order": 'solver == "rk"'},
+)
+
+if __name__ == "__main__":
+    farm.sweep(model, **SPACE, design="sobol:48", seed=3, out=sys.argv[1], workers=1,
+               in_flight=1, show=False).wait()
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def space(script: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the functions and values of the script."""
+    monkeypatch.setattr(sys, "argv", ["script", "none", "-1"])
+    found: dict[str, Any] = {"__name__": "script"}
+    exec(compile(SCRIPT, str(script), "exec"), found)
+    return found
+
+
+def run(script: Path, out: Path, kill_at: int) -> int:
+    words = [sys.executable, str(script), str(out), str(kill_at)]
+    return subprocess.run(words, timeout=scaled(60.0), check=False).returncode
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_and_goes_on_has_the_same_rows(
+    script: Path, space: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = Beam()
-    model.gate = opened_when_stopped(monkeypatch)
-    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "show": False}
-    sweep = farm.sweep(model, PARAMETERS, workers=2, **settings)
-    wait_until(lambda: sweep.progress.finished >= 5)
-    sweep.stop()
-    there = sweep.progress.finished
-    model = Beam()
-    points = list(farm.sweep(model, PARAMETERS, **settings).as_completed())
-    assert model.calls == 64 - there
-    assert sorted(point.index for point in points) == list(range(64))
+    killed, whole = tmp_path / "killed.h5", tmp_path / "whole.h5"
+    assert run(script, killed, 20) == -signal.SIGKILL
+    assert journal_of(killed).exists()
+    # With one point in flight, all others are recorded.
+    assert (farm.load_pandas(killed).status == "done").sum() > 10
+    assert run(script, killed, -1) == 0
+    assert not journal_of(killed).exists()
+    farm.sweep(
+        space["model"], **space["SPACE"], design="sobol:48", seed=3, out=whole, show=False
+    ).wait()
+    with h5py.File(killed) as one, h5py.File(whole) as other:
+        for name in ("theta", "unit", "out_0", "status", "words/param_2"):
+            assert one[name][:].tobytes() == other[name][:].tobytes(), name
+        sums = [file["provenance"].attrs["theta_sha256"] for file in (one, other)]
+        assert sums[0] == sums[1]
+    frame = farm.load_pandas(killed)
+    assert frame.model.notna().all()
+    assert frame.order.isna().equals(frame.solver == "euler")
+    assert (frame["load"] < 6 * frame.thickness).all()
+    assert frame.groupby("solver", observed=True).size().sum() == 48
+
+
+def test_points_have_words_and_none(space: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    sweep = farm.sweep(
+        space["model"], **space["SPACE"], design="random", n=8, seed=3, out=out, show=False
+    )
+    points = list(sweep.as_completed())
+    assert {point.parameters["solver"] for point in points} == {"euler", "rk"}
     for point in points:
-        assert point.ok == (point.parameters["k"] <= 0.75)
-        if point.ok:
-            assert point.outputs["y"].tolist() == [2 * point.parameters["k"]]
-        else:
-            assert "k is too large" in point.error
+        assert point.ok, point.error
+        assert (point.parameters["order"] is None) == (point.parameters["solver"] == "euler")
 
 
-class Stiff(Beam):
-    """The class Beam after an edit."""
+def test_another_space_is_another_sweep(space: dict[str, Any], tmp_path: Path) -> None:
+    def again(**other: Any) -> farm.Sweep:
+        given = {**space["SPACE"], **other}
+        return farm.sweep(
+            space["model"], **given, design="random:6", seed=3, out=tmp_path / "s.h5", show=False
+        )
 
-    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
-        return {"y": inputs["k"] * 3, "field": np.outer(inputs["x"], inputs["x"])}
+    again().wait()
+    again().wait()
+    parameters = space["SPACE"]["parameters"]
+    for other, complaint in (
+        ({"where": "load < 7*thickness"}, "constraints: load < 6.thickness in the file, load < 7"),
+        ({"when": {"order": 'solver != "euler"'}}, "condition of order: solver == .* in the file"),
+        ({"correlation": {("load", "thickness"): 0.5}}, "correlations: load,thickness=0.7 in the"),
+        (
+            {"parameters": {**parameters, "solver": ["euler", "rk", "bdf"]}},
+            "parameter solver: choice:euler,rk in the file, choice:euler,rk,bdf here",
+        ),
+    ):
+        with pytest.raises(farm.SweepError, match=complaint):
+            again(**other)
 
 
-class Other(Beam):
-    outputs = {"y": 1}
+def test_a_conditional_argument_needs_a_default(tmp_path: Path) -> None:
+    def model(solver, order):  # type: ignore[no-untyped-def]  # as users write them
+        return order
 
-    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
-        return {"y": inputs["k"]}
+    parameters = {"solver": ["a", "b"], "order": (0, 1)}
+    options: dict[str, Any] = {"when": {"order": 'solver == "a"'}, "design": "random:4", "seed": 1}
+    with pytest.raises(farm.SweepError, match="'order' of 'model' has a condition and no default"):
+        farm.sweep(model, parameters, **options, out=tmp_path / "s.h5")
+    sweep = farm.sweep(
+        model, parameters, **options, fix={"order": -1}, out=tmp_path / "s.h5", show=False
+    )
+    sweep.wait()
+    frame = sweep.to_pandas()
+    assert (frame.model == frame.order.fillna(-1)).all()
+    assert (frame.order.isna() == (frame.solver == "b")).all()
+
+
+SPACE: dict[str, Any] = {
+    "parameters": {
+        "load": farm.normal(5, 1),
+        "thickness": "scipy:lognorm:0.2",
+        "solver": ["euler", "rk"],
+        "order": farm.integer(1, 4),
+    },
+    "correlation": {("load", "thickness"): 0.7},
+    "where": "load < 6*thickness",
+    "when": {"order": 'solver == "rk"'},
+}
+
+
+def model(load, thickness, solver, order=0):  # type: ignore[no-untyped-def]  # as users write them
+    assert type(solver) is str
+    assert (order == 0) == (solver == "euler")
+    return load * len(solver) + 100 * order + thickness
+
+
+def test_a_sweep_is_extended_by_its_sequence_a_design_and_a_data_frame(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    farm.sweep(model, **SPACE, design="sobol:8", seed=3, out=path, show=False).wait()
+    farm.extend_sweep(model, path, points=16, show=False).wait()
+    farm.extend_sweep(model, path, "random", n=4, show=False).wait()
+    rows = pd.DataFrame(
+        {"load": [1.0, 2.0], "thickness": 1.0, "solver": ["rk", "euler"], "order": [1, None]}
+    )
+    farm.extend_sweep(model, path, rows, show=False).wait()
+    frame = farm.load_pandas(path)
+    assert len(frame) == 22
+    assert (frame.status == "done").all()
+    assert frame.solver.tolist()[-2:] == ["rk", "euler"]
+    assert frame.model.tolist()[-2:] == [103.0, 11.0]
+    whole = tmp_path / "whole.h5"
+    farm.sweep(model, **SPACE, design="sobol:16", seed=3, out=whole, show=False).wait()
+    columns = ["load", "thickness", "order", "model"]
+    np.testing.assert_array_equal(frame[columns][:16], farm.load_pandas(whole)[columns])
+    with h5py.File(path) as file:
+        assert file["provenance"].attrs["designs"].startswith('[{"design": "sobol:16", "seed": 3,')
+        assert np.isnan(file["unit"][-2:]).all()
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "difference"),
+    ("more", "complaint"),
     [
-        (Beam, {"n": 32}, "design: sobol:16 in the file, sobol:32 here"),
-        (Beam, {"seed": 2}, "seed: 1 in the file, 2 here"),
-        (Beam, {"config": {"mesh": 2}}, "config mesh: none in the file, 2 here"),
-        (Beam, {"gradient": ["y"]}, "gradients: none in the file, y here"),
-        (Stiff, {}, "source of the model: code:"),
-        (Other, {}, "outputs of the model: y"),
+        ({}, "expected points=N"),
+        ({"points": 9, "design": "lhs:3"}, "expected points=N"),
+        ({"points": 9, "seed": 3}, "are for a design"),
+        ({"design": 5}, "design is a int"),
+        ({"design": "grid:2"}, "all 2 points of grid:2 are in this sweep already"),
     ],
 )
-def test_another_sweep_is_refused(
-    out: Path, model: type[farm.Model], more: dict[str, Any], difference: str
-) -> None:
-    named: Any = type("Beam", (model,), {"name": "beam"})
-    first: Any = type("Beam", (Beam,), {"name": "beam"})
-    farm.sweep(first, PARAMETERS, n=16, seed=1, out=out, show=False).wait()
-    before = out.read_bytes()
-    with pytest.raises(SweepError) as caught:
-        farm.sweep(named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False)
-    assert difference in str(caught.value)
-    assert out.read_bytes() == before
-    sweep = farm.sweep(
-        named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False, overwrite=True
-    )
-    assert sweep.wait().pending == 0
-    assert not journal_of(out).exists()
+def test_what_is_no_extension(path: Path, more: dict[str, Any], complaint: str) -> None:
 
+    def model(x):  # type: ignore[no-untyped-def]  # as users write them
+        return x
 
-def test_a_file_may_be_refused_in_any_case(out: Path) -> None:
-    farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False).wait()
-    with pytest.raises(SweepError, match="exists"):
-        farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False)
-    out.write_text("precious")
-    for overwrite in (False, True):
-        with pytest.raises(SweepError, match="no sweep can be read from it"):
-            farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, overwrite=overwrite)
-    assert out.read_text() == "precious"
-
-
-def test_a_second_sweep_into_one_file_is_refused_before_it_evaluates(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Beam()
-    model.gate = opened_when_stopped(monkeypatch)
-    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=out, workers=1, show=False)
-    second = Beam()
-    with pytest.raises(SweepBusy, match="is writing this sweep"):
-        farm.sweep(second, PARAMETERS, n=64, seed=3, out=out, show=False)
-    assert second.calls == 0
-    sweep.stop()
-
-
-def opened_when_stopped(monkeypatch: pytest.MonkeyPatch, method: str = "_leave") -> threading.Event:
-    """Open a gate once a run has cancelled its points, so that running calls end after that."""
-    gate, stopping = threading.Event(), getattr(Run, method)
-
-    def stop_and_open(run: Run, *arguments: Any) -> None:
-        stopping(run, *arguments)
-        gate.set()
-
-    monkeypatch.setattr(Run, method, stop_and_open)
-    return gate
-
-
-def test_it_stops_once_running_points_have_ended(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Beam()
-    model.gate = opened_when_stopped(monkeypatch, "_end")
-    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "workers": 2, "in_flight": 2}
-    sweep = farm.sweep(model, PARAMETERS, show=False, **settings)
-    wait_until(lambda: model.calls >= 7)
-    sweep.stop(running=True)
-    assert sweep.progress.state == "interrupted"
-    assert sweep.progress.finished == model.calls < 64
-
-
-def test_it_stops_and_goes_on(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Beam()
-    model.gate = opened_when_stopped(monkeypatch)
-    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=out, workers=2, show=False)
-    wait_until(lambda: sweep.progress.finished >= 5)
-    sweep.stop()
-    assert sweep.progress.state == "interrupted"
-    assert sweep.progress.pending > 50
-    assert journal_of(out).exists()
-    assert farm.sweep(Beam, PARAMETERS, n=64, out=out, show=False).wait().pending == 0
-
-
-def test_what_ends_a_sweep_is_raised_where_it_is_awaited(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*args: object, **kwargs: object) -> None:
-        raise OSError("disk on fire")
-
-    monkeypatch.setattr(Store, "close", fails)
-    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, show=False)
-    with pytest.raises(OSError, match="on fire"):
-        list(sweep.as_completed())
-    with pytest.raises(OSError, match="on fire"):
-        sweep.wait()
-
-
-def test_an_error_in_the_block_stops_it(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Beam()
-    model.gate = opened_when_stopped(monkeypatch)
-    with (
-        pytest.raises(ZeroDivisionError),
-        farm.sweep(model, PARAMETERS, n=64, out=out, workers=1, show=False) as sweep,
-    ):
-        raise ZeroDivisionError
-    assert sweep.progress.state == "interrupted"
-
-
-def test_mistakes_leave_nothing_behind(out: Path) -> None:
-    mistakes: tuple[dict[str, Any], ...] = (
-        {"parameters": {"k": (1, 0)}},
-        {"parameters": {"k": (0, 1)}},
-        {"parameters": PARAMETERS, "n": None},
-        {"parameters": PARAMETERS, "n": 4, "gradient": ["z"]},
-        {"parameters": {**PARAMETERS, "k": (0.8, 0.9)}, "n": 4},  # the probe fails
-    )
-    for wrong in mistakes:
-        with pytest.raises(SweepError):
-            farm.sweep(Beam, **{"n": 4, **wrong}, out=out, show=False)
-        assert list(out.parent.iterdir()) == []
-
-
-def test_without_a_probe_a_sweep_of_failures_runs(out: Path) -> None:
-    sweep = farm.sweep(Beam, {**PARAMETERS, "k": (0.8, 0.9)}, n=4, out=out, probe=False, show=False)
-    assert sweep.wait().failed == 4
-
-
-def test_without_a_stream_outputs_are_in_the_file_only(out: Path) -> None:
-    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, stream=False, show=False)
-    assert list(sweep.as_completed()) == []
-    with h5py.File(out) as file:
-        assert np.count_nonzero(file["status"][:]) == 4
-
-
-def test_limits_are_passed_on(out: Path) -> None:
-    sweep = farm.sweep(
-        Beam,
-        {**PARAMETERS, "k": (0.8, 0.9)},
-        n=64,
-        out=out,
-        probe=False,
-        show=False,
-        in_flight=1,
-        max_failures=3,
-    )
-    assert sweep.wait().state == "too many failures"
-
-
-def test_it_shows_a_bar_unless_told_otherwise(
-    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    farm.sweep(Beam, PARAMETERS, n=8, out=out).wait()
-    assert "8/8" in capsys.readouterr().err
-    farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), show=False).wait()
-    assert capsys.readouterr().err == ""
-
-
-def test_it_is_the_public_function() -> None:
-    assert farm.sweep.__doc__
-    assert farm.Sweep is api.Sweep
-
-
-def cost_in(out: Path) -> list[float]:
-    with h5py.File(out) as file:
-        return [float(number) for number in file["cost"][:]]
-
-
-def test_cost_as_text_and_as_numbers(out: Path, tmp_path: Path) -> None:
-    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=out, show=False, cost="1 + k").wait()
-    with h5py.File(out) as file:
-        assert np.array_equal(file["cost"][:], 1 + file["theta"][:, 0])
-    numbers = tmp_path / "n.h5"
-    cost = np.arange(8.0)
-    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=numbers, show=False, cost=cost).wait()
-    assert cost_in(numbers) == list(range(8))
-
-
-def test_cost_of_the_model(out: Path, tmp_path: Path) -> None:
-    class Costly(Beam):
-        def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
-            return float(10 * inputs["k"][0])
-
-    farm.sweep(Costly, PARAMETERS, n=8, seed=7, out=out, show=False).wait()
-    with h5py.File(out) as file:
-        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
-    other = tmp_path / "o.h5"
-    farm.sweep(Costly, PARAMETERS, n=8, out=other, show=False, order="shuffled").wait()
-    with h5py.File(other) as file:
-        assert "cost" not in file
-
-
-def test_a_farm_is_asked_for_the_cost(out: Path) -> None:
-    class Costly(Beam):
-        def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
-            return float(10 * inputs["k"][0])
-
-    threads = Threads({"beam": Costly()})
-    farm.sweep("beam", PARAMETERS, n=8, out=out, on=threads, show=False).wait()
-    threads.close()
-    with h5py.File(out) as file:
-        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
-
-
-def test_a_column_of_a_table_is_the_cost(out: Path, tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("k,x[0],x[1],h\n0.5,1,2,9\n0.25,3,4,8\n")
-    design = f"file:{tmp_path}/p.csv"
-    farm.sweep(Beam, {}, design=design, out=out, show=False, cost="column:h").wait()
-    assert cost_in(out) == [9.0, 8.0]
-
-
-def test_an_order_that_does_not_exist(out: Path) -> None:
-    with pytest.raises(SweepError, match="order 'best': expected auto, shuffled, given"):
-        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, order="best")
-    with pytest.raises(SweepError, match="no parameter 'n'"):
-        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, cost="n")
-    assert not out.exists()
+    farm.sweep(model, {"x": [1, 2]}, design="grid", out=path, show=False).wait()
+    with pytest.raises(farm.SweepError, match=complaint):
+        farm.extend_sweep(model, path, **more)
+    with pytest.raises(farm.SweepError, match="source of the model"):
+        farm.extend_sweep(lambda x: x + 1, path, "random:2")
+    assert not path.with_name("s.h5.lock").exists()
+    with pytest.raises(farm.SweepError, match="does not exist"):
+        farm.extend_sweep(model, path.with_name("t.h5"), "random:2")

@@ -13,10 +13,9 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.store import Store
-from farm.sweep.run.evaluator import FutureLine
+from farm.sweep.run.evaluator import FutureLine, Threads
 from farm.sweep.run.in_flight import PointsInFlight
-from farm.sweep.run.run import BULK, Rules, Run, Stop
-from farm.sweep.run.threads import Threads
+from farm.sweep.run.run import Rules, Run, Stop
 from farm.sweep.space.parameters import Uniform
 
 POINTS = 8000
@@ -88,6 +87,6 @@ def write(path: Path, log: Path, design: str, gzip: bool, together: bool = False
         store = Store.resume(path)
     else:
         store = Store.create(path, plan(model, design=design, gzip=gzip))
-    sent = PointsInFlight(Together(threads) if together else threads, store.plan, BULK)
+    sent = PointsInFlight(Together(threads) if together else threads, store.plan)
     Run(store, sent, rules=Rules(), stop=Stop()).go()
     threads.close()

@@ -20,8 +20,8 @@ import grpc
 import pytest
 
 import farm
-from farm.http.access import Access
-from farm.protocols.kserve.rest.paths import OF_MODELS, OF_THE_REPOSITORY, POST
+from farm.http1.access import Access
+from farm.protocols.kserve.rest.paths import PATHS, POST
 from farm.protocols.mip.address import MipAddress
 from farm.protocols.umbridge.codec import Endpoint
 from farm.server.farm import Farm
@@ -136,8 +136,11 @@ def test_an_image_of_a_web_page_may_be_what_a_program_reads(door: Door, path: st
 
 def test_an_image_of_a_web_page_is_no_command(door: Door) -> None:
     commands = [
-        *(f"/v2/models/recorded/{'/'.join(end)}" for end, to in OF_MODELS.items() if to in POST),
-        *(f"/v2/repository/models/recorded/{end}" for end in OF_THE_REPOSITORY),
+        *(
+            f"/v2/{p.replace('*', 'recorded')}"
+            for p, how, _ in PATHS
+            if "models/*" in p and how is POST
+        ),
         *(endpoint for endpoint in Endpoint if endpoint is not Endpoint.INFO),
         *("/v1/models/recorded:predict", "/farm/models/recorded/evaluate", "/farm/cancel"),
     ]

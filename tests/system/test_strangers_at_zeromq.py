@@ -16,7 +16,7 @@ from farm.transports.connection import read_connection
 from farm.transports.zmq.admission import MOST_UNPROVED
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import serving, start_farm
-from tests.transports.zmq.test_admission_valve import GREETING
+from tests.transports.zmq.test_admission import GREETING
 
 MODEL = """
 import farm

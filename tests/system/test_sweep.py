@@ -191,6 +191,7 @@ def test_a_signal_ends_it_cleanly_with_its_workers(study: Study, number: signal.
     study.check(40)
 
 
+@pytest.mark.slow
 def test_in_a_job_sigterm_takes_what_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running evaluations are waited for, and no other one begins, however often it is sent."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")

@@ -96,7 +96,8 @@ def status_of(path: Path) -> int:
 @pytest.mark.parametrize(
     ("how", "kills"),
     [
-        pytest.param("command line", 3, id="3 kills"),
+        pytest.param("command line", 1, id="1 kill"),
+        pytest.param("command line", 3, marks=pytest.mark.slow, id="3 kills"),
         pytest.param("script", 2, marks=pytest.mark.slow, id="script, 2 kills"),
         pytest.param("no seed", 10, marks=pytest.mark.slow, id="no seed, 10 kills"),
         pytest.param("command line", 20, marks=NIGHTLY, id="20 kills"),

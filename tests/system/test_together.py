@@ -187,6 +187,7 @@ def test_each_call_has_its_own_answer_or_error_while_workers_are_killed(
     assert counted == len(pairs) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_call_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
     (tmp_path / "gated.py").write_text(GATED)

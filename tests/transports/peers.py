@@ -109,6 +109,17 @@ class Peer:
         _, calls = wire.decode_calls(await self.hear(Kind.CALLS))
         return [(task_id, call) for task_id, call in calls if isinstance(call, Call)]
 
+    async def hear_call(self) -> int:
+        """Return the id of the next call, the only one of its message."""
+        ((task_id, _),) = await self.hear_calls()
+        return task_id
+
+    async def answer_next(self, y: float = 8.0) -> int:
+        """Answer the next call; return its id."""
+        task_id = await self.hear_call()
+        self.answer((task_id, Result((np.array([y]),), 0.001)))
+        return task_id
+
     async def hear_answers(self) -> list[tuple[int, Outcome]]:
         return wire.decode_answers(await self.hear(Kind.ANSWERS))
 
@@ -197,6 +208,19 @@ class Farm:
     ) -> asyncio.Task[Result]:
         call = Call(model, Operation.EVALUATE, (np.array([x]),), config)
         return asyncio.create_task(self.dispatcher.submit(call))
+
+    async def sent_to(
+        self, worker: Peer, x: float = 2.0, model: str = "cube"
+    ) -> tuple[asyncio.Task[Result], int]:
+        """Submit a call that this worker gets; return the call and its id."""
+        waiting = self.submit(x, model)
+        return waiting, await worker.hear_call()
+
+    async def served_by(self, worker: Peer, y: float = 8.0) -> Result:
+        """Submit a call that this worker gets, let it answer, and return the result."""
+        waiting = self.submit()
+        await worker.answer_next(y)
+        return await waiting
 
     def workers(self) -> list[str]:
         return [row["name"] for row in self.dispatcher.snapshot()["workers"]]

@@ -15,6 +15,7 @@ import pytest
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.errors import (
     INTERNAL_ERROR,
+    Cancelled,
     DeadlineExceeded,
     FarmError,
     InvalidInput,
@@ -24,10 +25,11 @@ from farm.errors import (
     Unavailable,
     WorkerLost,
 )
-from farm.transports import begun
+from farm.transports import begun, native_client
 from farm.transports import native_clients as module
 from farm.transports.agenda import STEPS_A_TURN
 from farm.transports.identity import CLIENT_PREFIX
+from farm.transports.native_client import ANSWERS_A_MESSAGE
 from farm.transports.zmq import listener as transport_module
 from farm.wire import messages as wire
 from farm.wire.bounds import LONGEST_JSON, MOST_LISTS, MOST_VALUES
@@ -61,6 +63,12 @@ def ask(
     client.send(wire.encode_calls(calls, hints, kind=kind))
 
 
+async def first_ask(client: Peer, *calls: tuple[int, Call], again: bool = False) -> None:
+    """Ask as a client that the farm does not know yet."""
+    ask(client, *calls, again=again)
+    await client.hear(Kind.WELCOME)
+
+
 async def answer(worker: Peer) -> int:
     """Answer the calls of the next message; return their number."""
     calls = await worker.hear_calls()
@@ -78,8 +86,7 @@ async def answers(client: Peer, worker: Peer | None = None) -> dict[int, Any]:
 @on_loop
 async def test_calls_are_answered_by_the_clients_own_numbers() -> None:
     async with up() as (_, worker, client):
-        ask(client, (7, cube(2.0)))
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, (7, cube(2.0)))
         outcome = (await answers(client, worker))[7]
         assert value(outcome) == 8.0
         assert outcome.worker == "node1/1-a"
@@ -91,8 +98,7 @@ async def test_answers_of_one_turn_share_a_message() -> None:
         other = await farm.worker("node2/2-b", CUBE, slots=8)
         worker.say(Kind.RESIZE, 0)
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
-        ask(client, *[(i, cube(i)) for i in range(8)])
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, *[(i, cube(i)) for i in range(8)])
         calls: list[tuple[int, Call]] = []
         while len(calls) < 8:
             calls += await other.hear_calls()
@@ -103,12 +109,13 @@ async def test_answers_of_one_turn_share_a_message() -> None:
 @on_loop
 async def test_call_that_cannot_be_taken_is_answered_at_once() -> None:
     async with up(max_queued=1) as (_, worker, client):
-        ask(client, (1, cube()), (2, cube(model="beam")), (3, Call("cube", Operation.EVALUATE)))
-        await client.hear(Kind.WELCOME)
+        await first_ask(
+            client, (1, cube()), (2, cube(model="beam")), (3, Call("cube", Operation.EVALUATE))
+        )
         outcomes = await answers(client)
         assert isinstance(outcomes[2], ModelNotFound)
         assert isinstance(outcomes[3], InvalidInput)
-        ((task_id, _),) = await worker.hear_calls()
+        task_id = await worker.hear_call()
         ask(client, (4, cube()), (5, cube()))
         assert isinstance((await answers(client))[5], Overloaded)
         worker.answer((task_id, Result((np.array([8.0]),))))
@@ -128,9 +135,8 @@ async def test_call_that_cannot_be_read_is_answered() -> None:
 @on_loop
 async def test_hints_hold_for_all_calls_of_a_message() -> None:
     async with up() as (_, worker, client):
-        ask(client, (1, cube()))
-        await client.hear(Kind.WELCOME)
-        ((first, _),) = await worker.hear_calls()
+        await first_ask(client, (1, cube()))
+        first = await worker.hear_call()
         ask(client, (2, cube(2.0)))
         ask(client, (3, cube(3.0)), hints=Hints(priority=5))
         ask(client, (4, cube(4.0)), hints=Hints(deadline_s=0.02))
@@ -145,9 +151,8 @@ async def test_hints_hold_for_all_calls_of_a_message() -> None:
 @on_loop
 async def test_cancelled_call_is_taken_back() -> None:
     async with up() as (farm, worker, client):
-        ask(client, (1, cube(1.0)))
-        await client.hear(Kind.WELCOME)
-        ((first, _),) = await worker.hear_calls()
+        await first_ask(client, (1, cube(1.0)))
+        first = await worker.hear_call()
         ask(client, (2, cube(2.0)), (3, cube(3.0)))
         client.say(Kind.CANCEL, [2, 99])
         worker.answer((first, Result((np.array([1.0]),))))
@@ -156,13 +161,44 @@ async def test_cancelled_call_is_taken_back() -> None:
         assert farm.queued() == 0
 
 
+@on_loop
+async def test_calls_that_wait_are_cancelled_and_answered_and_one_that_runs_goes_on() -> None:
+    async with up() as (farm, worker, client):
+        await first_ask(client, (1, cube(1.0)))
+        first = await worker.hear_call()
+        ask(client, (2, cube(2.0)), (3, cube(3.0, "once")), (4, cube(4.0)))
+        client.say(Kind.CANCEL_WAITING, [1, 2, 3, 99])
+        found = await answers(client)
+        while len(found) < 2:
+            found |= await answers(client)
+        assert {i: type(outcome) for i, outcome in found.items()} == {2: Cancelled, 3: Cancelled}
+        assert farm.dispatcher.beginning == {}
+        worker.answer((first, Result((np.array([1.0]),))))
+        assert list(await answers(client)) == [1]
+        assert list(await answers(client, worker)) == [4]
+        client.say(Kind.CANCEL_WAITING, [1, 2, 3, 4])  # all have their answers
+        ask(client, (5, cube(5.0)))
+        assert list(await answers(client, worker)) == [5]
+
+
+@on_loop
+async def test_a_call_that_waits_for_its_model_is_cancelled_and_answered() -> None:
+    async with Farm.up() as farm:
+        client = farm.peer(ME)
+        await first_ask(client, (1, cube()), (2, cube()))
+        client.say(Kind.CANCEL_WAITING, [1])
+        ((call_id, outcome),) = (await answers(client)).items()
+        assert (call_id, type(outcome)) == (1, Cancelled)
+        worker = await farm.worker("node1/1-a", CUBE)
+        assert list(await answers(client, worker)) == [2]
+
+
 @pytest.mark.parametrize("goodbye", [True, False])
 @on_loop
 async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> None:
     async with up() as (farm, worker, client):
-        ask(client, (1, cube(1.0)))
-        await client.hear(Kind.WELCOME)
-        ((first, _),) = await worker.hear_calls()
+        await first_ask(client, (1, cube(1.0)))
+        first = await worker.hear_call()
         ask(client, *[(i, cube()) for i in range(2, 50)])
         await until(lambda: farm.queued() == 48)
         if goodbye:
@@ -270,8 +306,7 @@ async def test_the_next_front_door_starts_what_has_not_begun(
         await worker.hear_calls()  # the second one
         farm.transport._clients._begun = begun.Begun()  # that front door starts now
         client = farm.peer(ME)
-        ask(client, *calls, again=True)
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, *calls, again=True)
         lost = await answers(client)
         assert sorted(lost) == ([1, 2] if kept else [1, 2, 3])
         assert {type(outcome) for outcome in lost.values()} == {WorkerLost}
@@ -287,9 +322,8 @@ async def test_the_next_front_door_starts_what_has_not_begun(
 async def test_a_call_that_has_run_is_no_refused_one(error: type[FarmError]) -> None:
     """A client would send it again."""
     async with up() as (_, worker, client):
-        ask(client, (1, cube(model="once")))
-        await client.hear(Kind.WELCOME)
-        ((task_id, _),) = await worker.hear_calls()
+        await first_ask(client, (1, cube(model="once")))
+        task_id = await worker.hear_call()
         worker.send(wire.encode_answers([(task_id, error("a farm that the model uses is full"))]))
         outcome = (await answers(client))[1]
         assert isinstance(outcome, WorkerLost)
@@ -301,8 +335,7 @@ async def test_a_call_that_has_run_is_no_refused_one(error: type[FarmError]) -> 
 @on_loop
 async def test_calls_that_end_in_the_queue_leave_nothing() -> None:
     async with up() as (farm, worker, client):
-        ask(client, (1, cube(model="once")), (2, cube(model="once")))
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, (1, cube(model="once")), (2, cube(model="once")))
         ask(client, (3, cube(model="once")), hints=Hints(deadline_s=0.01))
         assert isinstance((await answers(client))[3], DeadlineExceeded)
         assert len(farm.dispatcher.beginning) == 1
@@ -318,8 +351,7 @@ async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(transport_module, "PROBE_EVERY_S", 1000.0)
     async with up() as (farm, worker, client):
-        ask(client, (1, cube()))
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, (1, cube()))
         client.close()
         again = farm.peer(ME)
         ask(again, (1, cube()), again=True)
@@ -331,10 +363,9 @@ async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
 async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE_PROBES", 1000)
+    monkeypatch.setattr(native_client, "PATIENCE_PROBES", 1000)
     async with up() as (farm, worker, client):
-        ask(client, (1, cube(model="once")))
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, (1, cube(model="once")))
         client.close()
         await until(lambda: not farm.put(client, Kind.PROBE))
         await answer(worker)
@@ -429,6 +460,7 @@ def as_told(model: Any) -> Any:
         (Kind.ASK, None, "ASK expects an id"),
         (Kind.CANCEL, [[]], "malformed CANCEL"),
         (Kind.CANCEL, "all", "malformed CANCEL"),
+        (Kind.CANCEL_WAITING, "all", "malformed CANCEL_WAITING"),
         (Kind.CALLS, [None, [[None]]], "malformed CALLS"),
         (Kind.CALLS_AGAIN, [["c", 0, "soon"], []], "malformed CALLS_AGAIN"),
         (Kind.JOIN, None, "a client does not send JOIN"),
@@ -448,9 +480,8 @@ async def test_nonsense_is_refused_with_a_reason(kind: Kind, data: Any, complain
 @on_loop
 async def test_answers_of_the_last_moment_still_leave() -> None:
     async with up() as (farm, worker, client):
-        ask(client, (1, cube()))
-        await client.hear(Kind.WELCOME)
-        ((task_id, _),) = await worker.hear_calls()
+        await first_ask(client, (1, cube()))
+        task_id = await worker.hear_call()
         closing = asyncio.create_task(farm.dispatcher.close(grace_s=20.0))
         await asyncio.sleep(0)
         worker.answer((task_id, Result((np.array([8.0]),))))
@@ -476,8 +507,7 @@ async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> Non
     async with up(max_queued=100_000) as (farm, _, client):
         count = 20 * STEPS_A_TURN
         ask(client, *[(number, cube()) for number in range(count)])
-        ask(client, (count, cube()))
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, (count, cube()))
         taken = [len(farm.dispatcher.stages.tasks.open)]
         while taken[-1] < count + 1:
             await asyncio.sleep(0)
@@ -519,13 +549,12 @@ async def test_very_many_messages_of_one_call_are_taken_in_over_many_turns() -> 
 @on_loop
 async def test_very_many_answers_leave_in_many_messages() -> None:
     async with up(max_queued=1) as (_, _, client):
-        count = 4 * module.ANSWERS_A_MESSAGE
-        ask(client, *[(number, cube(model="beam")) for number in range(count)])
-        await client.hear(Kind.WELCOME)
+        count = 4 * ANSWERS_A_MESSAGE
+        await first_ask(client, *[(number, cube(model="beam")) for number in range(count)])
         got: dict[int, Any] = {}
         while len(got) < count:
             some = await answers(client)
-            assert len(some) <= module.ANSWERS_A_MESSAGE
+            assert len(some) <= ANSWERS_A_MESSAGE
             got |= some
         assert all(isinstance(outcome, ModelNotFound) for outcome in got.values())
 
@@ -537,9 +566,8 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
         once = await farm.worker("node2/2-b", BATCHES)
         supervisor = farm.peer("supervisor:node2/1")
         supervisor.send(wire.encode(Kind.LOST))
-        ask(client, (0, cube(0.0, "batches")))
-        await client.hear(Kind.WELCOME)
-        ((first, _),) = await once.hear_calls()
+        await first_ask(client, (0, cube(0.0, "batches")))
+        first = await once.hear_call()
         count = 3 * STEPS_A_TURN
         ask(client, *[(number, cube(number, "batches")) for number in range(1, count)])
         await until(lambda: len(farm.dispatcher.stages.tasks.open) == count)
@@ -565,8 +593,7 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
 @on_loop
 async def test_a_message_that_takes_long_to_read_is_refused(what: list[Any]) -> None:
     async with up() as (_, worker, client):
-        ask(client, (1, cube()))
-        await client.hear(Kind.WELCOME)
+        await first_ask(client, (1, cube()))
         await answers(client, worker)
         client.say(Kind.CANCEL, what)
         refused = await client.hear(Kind.REFUSED)

@@ -21,23 +21,11 @@ from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
 from farm.wire.usage import Used
 from tests.support.coroutines import on_loop, until
-from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
+from tests.transports.peers import CUBE, ONCE, Farm, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
-
-
-async def answer(peer: Peer, y: float = 8.0) -> int:
-    """Answer the next call; return its id."""
-    ((task_id, _),) = await peer.hear_calls()
-    peer.answer((task_id, Result((np.array([y]),), 0.001)))
-    return task_id
-
-
-async def task_of(peer: Peer) -> int:
-    ((task_id, _),) = await peer.hear_calls()
-    return task_id
 
 
 # Joining
@@ -47,9 +35,7 @@ async def task_of(peer: Peer) -> int:
 async def test_worker_joins_answers_and_leaves() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
-        waiting = farm.submit()
-        await answer(worker)
-        result = await waiting
+        result = await farm.served_by(worker)
         assert (value(result), result.worker) == (8.0, W1)
         worker.say(Kind.LEAVE, ["drained", 1])
         await until(lambda: not farm.workers())
@@ -60,8 +46,7 @@ async def test_worker_joins_answers_and_leaves() -> None:
 async def test_join_said_twice_is_one_join() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         worker.join()
         await worker.hear(Kind.WELCOME)
         worker.answer((task_id, Result((np.array([8.0]),))))
@@ -73,11 +58,10 @@ async def test_join_said_twice_is_one_join() -> None:
 async def test_join_of_another_life_makes_what_was_sent_void() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
-        waiting = farm.submit()
-        first = await task_of(worker)
+        waiting, first = await farm.sent_to(worker)
         worker.join(life="b")
         assert (await worker.hear(Kind.WELCOME)).data == "b"
-        assert await answer(worker) == first
+        assert await worker.answer_next() == first
         await waiting
 
 
@@ -86,17 +70,16 @@ async def test_join_of_another_life_makes_what_was_sent_void() -> None:
 async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> None:
     async with Farm.up() as farm:
         given_up, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
-        waiting = farm.submit()
-        task_id = await task_of(given_up)
+        waiting, task_id = await farm.sent_to(given_up)
         supervisor.send(wire.encode_loss(Loss(W1, "does not move", None)))
         worker = await farm.worker(W2)
-        assert await task_of(worker) == task_id
+        assert await worker.hear_call() == task_id
         given_up.answer((task_id, Result((np.array([7.0]),))))
         await given_up.hear(Kind.JOIN_AGAIN)
         assert value(await waiting) == 7.0
         worker.answer((task_id, Result((np.array([8.0]),))))
         second = farm.submit()
-        assert await answer(worker, 9.0) != task_id
+        assert await worker.answer_next(9.0) != task_id
         assert value(await second) == 9.0
 
 
@@ -113,9 +96,7 @@ async def test_who_leaves_need_not_join() -> None:
 async def test_worker_on_a_host_called_client_is_a_worker() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker("client/12-a")
-        waiting = farm.submit()
-        await answer(worker)
-        assert (await waiting).worker == "client/12-a"
+        assert (await farm.served_by(worker)).worker == "client/12-a"
 
 
 # Malformed messages
@@ -152,9 +133,7 @@ async def test_whatever_a_peer_says_others_are_served(
                 peer.send(wire.encode_join("a", WorkerInfo(name, ())))
             for frames in bad_messages():
                 peer.send(list(frames))
-            waiting = farm.submit()
-            await answer(worker)
-            assert value(await waiting) == 8.0
+            assert value(await farm.served_by(worker)) == 8.0
         # Replies come after all messages sent before.
         peer.say(Kind.JOIN, [["the last"], 0])
         peer.say(Kind.ASK, {"id": "the last", "what": "models"})
@@ -197,7 +176,7 @@ async def test_call_that_cannot_be_sent_costs_no_other() -> None:
         array = np.array([None])
         bad = farm.dispatcher.submit(Call("cube", Operation.EVALUATE, (array,), '{"n":1}'))
         bad_task, good = asyncio.create_task(bad), farm.submit()
-        await answer(worker)
+        await worker.answer_next()
         assert value(await good) == 8.0
         with pytest.raises(InvalidInput, match="cannot be sent: arrays of object"):
             await bad_task
@@ -211,10 +190,10 @@ async def test_call_of_a_worker_whose_connection_is_gone_runs_elsewhere() -> Non
     async with Farm.up() as farm:
         lost, other = await farm.worker(W1), await farm.worker(W2)
         tasks = [farm.submit(), farm.submit()]
-        await task_of(lost)
+        await lost.hear_call()
         lost.close()
         for _ in tasks:
-            await answer(other)
+            await other.answer_next()
         assert {(await task).worker for task in tasks} == {W2}
         assert farm.events() == ["its connection was lost"]
 
@@ -230,7 +209,7 @@ async def test_call_that_never_reached_a_lost_worker_counts_no_attempt(
         await until(lambda: not farm.put(lost, Kind.PROBE))
         tasks = [farm.submit(i) for i in range(2)]
         for _ in tasks:
-            await answer(other)
+            await other.answer_next()
         assert {(await task).worker for task in tasks} == {W2}
 
 
@@ -238,12 +217,11 @@ async def test_call_that_never_reached_a_lost_worker_counts_no_attempt(
 async def test_word_of_the_supervisor_comes_first() -> None:
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         supervisor.send(wire.encode_loss(Loss(W1, "signal SIGSEGV", [task_id])))
         await until(lambda: not farm.workers())
         worker.close()
-        await answer(await farm.worker(W2))
+        await (await farm.worker(W2)).answer_next()
         await waiting
         assert farm.events() == ["signal SIGSEGV"]
 
@@ -255,12 +233,11 @@ async def test_word_of_the_supervisor_comes_after_the_connection_is_gone(
     monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         worker.close()
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
         supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id])))
-        await answer(await farm.worker(W2))
+        await (await farm.worker(W2)).answer_next()
         await waiting
         assert farm.events() == ["signal SIGKILL"]
 
@@ -273,7 +250,7 @@ async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
         await until(lambda: not farm.workers())
         supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", None)))
         waiting = farm.submit()
-        await answer(await farm.worker(W2))
+        await (await farm.worker(W2)).answer_next()
         await waiting
         assert farm.events() == ["its connection was lost"]
 
@@ -288,7 +265,7 @@ async def test_who_is_told_dead_and_still_runs_does_not_join_again() -> None:
         again = farm.peer(W1)
         again.join(life="b")
         waiting = farm.submit()
-        await answer(await farm.worker(W2))
+        await (await farm.worker(W2)).answer_next()
         assert (await waiting).worker == W2
         again.close()
         assert (farm.workers(), farm.events()) == ([W2], ["restarted"])
@@ -299,15 +276,14 @@ async def test_who_is_told_dead_and_still_runs_does_not_join_again() -> None:
 async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
     async with Farm.up(retries=0) as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         supervisor.send(wire.encode_loss(Loss(W1, "died", [task_id] if guilty else [])))
         other = await farm.worker(W2)
         if guilty:
             with pytest.raises(WorkerLost, match="died"):
                 await waiting
         else:
-            await answer(other)
+            await other.answer_next()
             await waiting
 
 
@@ -315,8 +291,7 @@ async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
 async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         supervisor.send(
             wire.encode_loss(Loss(W1, "time limit of 2 s", [task_id], LossCause.TIME_LIMIT))
         )
@@ -332,17 +307,14 @@ async def test_worker_that_is_back_before_it_is_given_up_goes_on(
     monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
     async with Farm.up() as farm:
         worker = await farm.worker()
-        first = farm.submit()
-        task_id = await task_of(worker)
+        first, task_id = await farm.sent_to(worker)
         worker.close()
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
         again = farm.peer(W1, identity=worker.identity)
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 1)
         again.answer((task_id, Result((np.array([8.0]),))))
         await first
-        second = farm.submit()
-        await answer(again)
-        await second
+        await farm.served_by(again)
         assert farm.events("joined", "lost") == ["cube"]
 
 
@@ -356,8 +328,7 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
     async with Farm.up() as farm:
         model = CUBE if repeatable else ONCE
         worker = await farm.worker(W1, model)
-        waiting = farm.submit(model=model.name)
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker, model=model.name)
         worker.close()
         again = farm.peer(W1, identity=worker.identity)
         check = await again.hear(Kind.CHECK)
@@ -365,7 +336,7 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
         assert named == [task_id]
         again.say(Kind.MISSING, [number, task_id])
         if repeatable:
-            assert await answer(again) == task_id
+            assert await again.answer_next() == task_id
             await waiting
         else:
             with pytest.raises(WorkerLost, match="not repeatable"):
@@ -379,18 +350,17 @@ async def test_call_that_was_recalled_and_sent_again_is_not_missing(model: Model
     """The CHECK arrives while the worker does not hold the call, the answer after it does again."""
     async with Farm.up() as farm:
         worker = await farm.worker(W1, model)
-        waiting = farm.submit(model=model.name)
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker, model=model.name)
         check = await worker.hear(Kind.CHECK)
         worker.say(Kind.RECALLED, [task_id])
-        assert await task_of(worker) == task_id
+        assert await worker.hear_call() == task_id
         worker.say(Kind.MISSING, check.data)
         worker.say(Kind.RESIZE, 2)
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 2)
         worker.answer((task_id, Result((np.array([8.0]),))))
         await waiting
         second = farm.submit(model=model.name)
-        assert await answer(worker) == task_id + 1, "the first was not sent a third time"
+        assert await worker.answer_next() == task_id + 1, "the first was not sent a third time"
         await second
         assert farm.events("missing") == []
 
@@ -400,14 +370,13 @@ async def test_call_that_was_recalled_and_sent_again_is_not_missing(model: Model
 async def test_answer_on_its_way_is_not_missing() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         check = await worker.hear(Kind.CHECK)
         worker.answer((task_id, Result((np.array([8.0]),))))
         worker.say(Kind.MISSING, [*check.data, 5])
         await waiting
         second = farm.submit()
-        assert await answer(worker) == task_id + 1
+        assert await worker.answer_next() == task_id + 1
         await second
 
 
@@ -440,8 +409,7 @@ async def test_other_numbers_of_slots_are_refused(data: object) -> None:
 async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> None:
     async with Farm.up() as farm:
         draining = await farm.worker(W1)
-        first = farm.submit()
-        task_id = await task_of(draining)
+        first, task_id = await farm.sent_to(draining)
         draining.say(Kind.RESIZE, 0)
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
         second = farm.submit()
@@ -480,13 +448,12 @@ async def test_call_that_crossed_the_goodbye_of_a_worker_runs_elsewhere() -> Non
     """The worker has returned one call, and all its messages have arrived."""
     async with Farm.up() as farm:
         leaving = await farm.worker(W1, ONCE)
-        waiting = farm.submit(model="once")
-        task_id = await task_of(leaving)
+        waiting, task_id = await farm.sent_to(leaving, model="once")
         leaving.say(Kind.RECALLED, [task_id])
-        assert await task_of(leaving) == task_id
+        assert await leaving.hear_call() == task_id
         leaving.say(Kind.LEAVE, ["drained", 1])
         other = await farm.worker(W2, ONCE)
-        assert await answer(other) == task_id
+        assert await other.answer_next() == task_id
         await waiting
 
 
@@ -500,7 +467,7 @@ async def test_call_whose_answer_was_lost_before_a_goodbye_does_not_run_twice(
     async with Farm.up() as farm:
         worker = await farm.worker(W1, ONCE)
         waiting = farm.submit(model="once")
-        await task_of(worker)
+        await worker.hear_call()
         worker.close()
         again = farm.peer(W1, identity=worker.identity)
         await again.hear(Kind.CHECK)
@@ -518,8 +485,7 @@ async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_att
     """SLURM cancels or preempts a job, and kills processes that have not finished in time."""
     async with Farm.up(retries=0) as farm:
         draining = await farm.worker(W1)
-        waiting = farm.submit()
-        task_id = await task_of(draining)
+        waiting, task_id = await farm.sent_to(draining)
         draining.say(Kind.RESIZE, 0)
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
         if reported:
@@ -528,7 +494,7 @@ async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_att
         else:
             draining.close()
         await until(lambda: not farm.workers())
-        assert await answer(await farm.worker(W2)) == task_id
+        assert await (await farm.worker(W2)).answer_next() == task_id
         await waiting
 
 
@@ -544,7 +510,7 @@ async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attem
         draining.send(wire.encode_join("a", info))
         await draining.hear(Kind.WELCOME)
         waiting = farm.submit()
-        await task_of(draining)
+        await draining.hear_call()
         draining.say(Kind.RESIZE, 0)
         draining.close()
         with pytest.raises(WorkerLost):
@@ -556,8 +522,7 @@ async def test_tasks_are_taken_back_from_a_worker() -> None:
     async with Farm.up() as farm:
         busy = await farm.worker(W1)
         for _ in range(20):  # so short that more are prefetched, but not as rows of one task
-            waiting = farm.submit()
-            ((task_id, _),) = await busy.hear_calls()
+            waiting, task_id = await farm.sent_to(busy)
             busy.answer((task_id, Result((np.array([8.0]),), QUICK_RUN_S)))
             await waiting
         tasks = [farm.submit() for _ in range(10)]

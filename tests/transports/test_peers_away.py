@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Operation, Result
-from farm.transports import native_clients
+from farm.transports import native_client
 from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq
 from farm.wire import messages as wire
@@ -32,8 +32,7 @@ async def test_workers_may_come_back_to_a_dispatcher_that_did_not_run(
     monkeypatch.setattr(module, "BACK_WITHIN_S", 1000.0)
     async with Farm.up(retries=0) as farm:
         worker = await farm.worker(W1)
-        waiting = farm.submit()
-        ((task_id, _),) = await worker.hear_calls()
+        waiting, task_id = await farm.sent_to(worker)
         farm.transport.was_away()
         worker.close()
         await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
@@ -61,7 +60,7 @@ async def test_clients_may_come_back_to_a_dispatcher_that_did_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(zmq, "PROBE_EVERY_S", 0.02)
-    monkeypatch.setattr(native_clients, "PATIENCE_PROBES", 1)
+    monkeypatch.setattr(native_client, "PATIENCE_PROBES", 1)
     monkeypatch.setattr(module, "BACK_WITHIN_S", 1000.0)
     async with Farm.up() as farm:
         worker, client = await farm.worker(W1), farm.peer("client:x")

@@ -10,14 +10,9 @@ from farm.transports import peers as module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
 from tests.support.coroutines import on_loop
-from tests.transports.peers import CUBE, Farm, Peer, identity_of, value
+from tests.transports.peers import CUBE, Farm, identity_of, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
-
-
-async def task_of(peer: Peer) -> int:
-    ((task_id, _),) = await peer.hear_calls()
-    return task_id
 
 
 @on_loop
@@ -37,8 +32,7 @@ async def test_nobody_joins_in_anothers_name() -> None:
 async def test_who_has_the_name_of_a_living_worker_only_does_not_join(life: str) -> None:
     async with Farm.up() as farm:
         worker = await farm.worker(W1)
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         for identity in (identity_of(W1), W1):
             thief = farm.peer(W1, identity=identity)
             thief.join(life=life)
@@ -57,8 +51,7 @@ async def test_who_has_the_name_of_a_living_worker_only_does_not_join(life: str)
 async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker(W1)
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         for identity in (worker.identity, W1, "client:" + W1, SUPERVISOR):
             client = farm.peer("client:x", identity=identity)
             for frames in (

@@ -6,6 +6,7 @@ import re
 import struct
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,18 @@ from farm.call import (
     canonical_config,
 )
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, ModelFailed
+from farm.sequences import LARGEST_ID, SequenceLimits, SequenceStep
 from farm.wire import messages as wire
 from farm.wire.arrays import INLINE_BYTES
-from farm.wire.messages import Kind, Loss, Message
+from farm.wire.messages import (
+    Kind,
+    Loss,
+    Message,
+    decode_ended,
+    encode_ended,
+    hints_of_row,
+    origin_of,
+)
 
 INFO = ModelInfo(
     "beam",
@@ -99,6 +109,8 @@ results = st.builds(
     seconds | st.just(-1.0),
     st.integers(1, 99),
     st.booleans(),
+    copied=st.booleans(),
+    reused=st.booleans(),
 )
 errors = st.builds(
     lambda kind, message, detail: kind(message, detail=detail),
@@ -261,6 +273,7 @@ def test_answers_come_back(answers: dict[int, Result | FarmError]) -> None:
         assert all(map(same, outcome.outputs, sent.outputs))
         assert (outcome.run_time_s, outcome.idle_s) == (sent.run_time_s, sent.idle_s)
         assert (outcome.batch_rows, outcome.more) == (sent.batch_rows, sent.more)
+        assert (outcome.copied, outcome.reused) == (sent.copied, sent.reused)
         if sent.info is not None or sent.worker:
             for name in ("info", "worker", "queue_time_s"):
                 assert getattr(outcome, name) == getattr(sent, name)
@@ -281,10 +294,6 @@ def test_supervisor_may_say_only_that_it_is_there() -> None:
     assert wire.decode_loss(received(wire.encode(Kind.LOST))) is None
 
 
-def test_ids_come_back() -> None:
-    assert wire.decode_ids(received(wire.encode(Kind.CANCEL, [1, 2**63]))) == [1, 2**63]
-
-
 @pytest.mark.parametrize("rows", [0, 3])
 def test_results_of_a_run_tell_how_the_next_row_failed(rows: int) -> None:
     outputs = (np.arange(6.0)[: 2 * rows].reshape(-1, 2),) if rows else ()
@@ -298,24 +307,6 @@ def test_results_of_a_run_tell_how_the_next_row_failed(rows: int) -> None:
     assert (got.failed.message, got.failed.detail) == ("diverged", "line 3")
     rest = [answers[k] for k in range(2, 9)]
     assert all(isinstance(other, Result) and other.failed is None for other in rest)
-
-
-def test_results_tell_that_a_copy_ran() -> None:
-    sent = [(k, Result((np.ones(2),), 0.5, worker="w", copied=k == 3)) for k in range(9)]
-    answers = dict(wire.decode_answers(received(wire.encode_answers(sent))))
-    copied = [k for k, got in answers.items() if isinstance(got, Result) and got.copied]
-    assert (copied, len(answers)) == ([3], 9)
-
-
-def test_results_tell_that_they_were_reused() -> None:
-    marks = [(False, True), (True, True), (True, False), (False, False)] * 3
-    sent = [
-        (k, Result((np.ones(2),), 0.5, worker="w", copied=copied, reused=reused))
-        for k, (copied, reused) in enumerate(marks)
-    ]
-    answers = dict(wire.decode_answers(received(wire.encode_answers(sent))))
-    found = [got for _, got in sorted(answers.items()) if isinstance(got, Result)]
-    assert [(got.copied, got.reused) for got in found] == marks
 
 
 def test_results_without_a_copy_have_the_fields_that_earlier_releases_read() -> None:
@@ -622,12 +613,6 @@ def test_unknown_error_is_a_failure_of_the_model() -> None:
     assert "NewError: something new" in error.message
 
 
-@pytest.mark.parametrize("deadline_s", ["soon", [], 1e300])
-def test_deadline_has_to_be_a_time(deadline_s: object) -> None:
-    with pytest.raises(InvalidRequest, match="malformed CALLS message"):
-        wire.decode_calls(wire.decode([message(Kind.CALLS, [["me", 0, deadline_s], []])]))
-
-
 def test_canonical_configs_always_travel() -> None:
     config = canonical_config({"name": "\ud800"})
     frames = wire.encode_calls([(1, Call("m", Operation.EVALUATE, (), config))])
@@ -639,13 +624,6 @@ def test_canonical_configs_always_travel() -> None:
 def test_config_that_is_no_unicode_is_refused_before_it_is_sent() -> None:
     with pytest.raises(TypeError):
         wire.encode_calls([(1, Call("m", Operation.EVALUATE, (), "\ud800"))])
-
-
-def test_every_error_travels_by_its_name() -> None:
-    for kind in FarmError.kinds.values():
-        frames = wire.encode_answers([(1, kind("m", detail="d"))])
-        ((_, error),) = wire.decode_answers(received(frames))
-        assert type(error) is kind
 
 
 def test_large_results_of_a_call_refused_elsewhere_do_not_shift() -> None:
@@ -690,3 +668,133 @@ def test_a_malformed_origin_fails_its_call_alone() -> None:
     _, tasks = wire.decode_calls(wire.decode(wire.encode_calls([(1, bad), (2, good)])))
     assert isinstance(tasks[0][1], InvalidRequest)
     assert isinstance(tasks[1][1], Call)
+
+
+@pytest.mark.parametrize(
+    ("client", "chain", "shown_as"),
+    [
+        ("", None, None),
+        ("", "", None),
+        ("me", None, ("me", None)),
+        ("me", "", ("me", "")),
+        ("", "chain 7", ("", "chain 7")),
+        ("c" * 1000, "x" * 1000, ("c" * LONGEST_NAME, "x" * LONGEST_NAME)),
+    ],
+)
+def test_calls_that_give_a_name_are_shown_under_it(
+    client: str, chain: str | None, shown_as: tuple[str, str | None] | None
+) -> None:
+    hints = hints_of_row("", *[client, 0, None, chain])
+    assert hints.shown_as == shown_as
+    assert (hints.client, hints.chain) == (shown_as or ("", chain))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1, 0, None, None],
+        ["me", 0.5, None, None],
+        ["me", True, None, None],
+        ["me", 1001, None, None],
+        ["me", 0, "soon", None],
+        ["me", 0, float("nan"), None],
+        ["me", 0, 1e12, None],
+        ["me", 0, None, 7],
+        ["me", 0, None],
+        ["me", 0, None, "x", 1],
+    ],
+)
+def test_anything_else_is_an_error(row: list[Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        hints_of_row("", *row)
+
+
+def test_a_row_that_only_equals_an_earlier_one_is_an_error() -> None:
+    assert hints_of_row("", "me", 1, None, None).priority == 1
+    for priority in (True, 1.0):
+        with pytest.raises(TypeError):
+            hints_of_row("", "me", priority, None, None)
+
+
+def test_the_sender_names_a_client_without_a_name() -> None:
+    for client, name in (("", "host"), ("me", "me")):
+        hints = hints_of_row("host", client, 0, None, None)
+        assert (hints.client, hints.patient) == (name, True)
+        assert hints.shown_as == ((client, None) if client else None)
+
+
+def test_an_origin_arrives_as_it_was() -> None:
+    assert origin_of(["a-1", "anna"]) == Origin("a-1", "anna")
+    assert origin_of(["a-1", "c" * 1000]).client == "c" * LONGEST_NAME
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["", "c"],
+        ["a b", "c"],
+        ["x" * 129, "c"],
+        ["a", None],
+        [1, "c"],
+        [None, "c"],
+        ["a"],
+        "",
+        None,
+    ],
+)
+def test_other_values_are_no_origins(row: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        origin_of(row)
+
+
+CALL = Call("m", Operation.EVALUATE, (np.ones(2),), step=SequenceStep(7, start=True))
+
+
+def test_ended_sequences_come_back() -> None:
+    ended: list[tuple[str, int | str]] = [("m", 7), ("n", "x"), ("m", LARGEST_ID)]
+    assert decode_ended(wire.decode(encode_ended(ended))) == ended
+
+
+@pytest.mark.parametrize("data", [None, 7, [7], [["m"]], [["m", 0]], [[1, 7]], [["m", 7, 8]]])
+def test_malformed_message_is_refused(data: Any) -> None:
+    message = wire.decode(wire.encode(Kind.END_SEQUENCES, data))
+    with pytest.raises(InvalidRequest, match="malformed END_SEQUENCES message"):
+        decode_ended(message)
+
+
+@pytest.mark.parametrize(
+    "step", [SequenceStep(7, start=True), SequenceStep("x", end=True), SequenceStep(LARGEST_ID)]
+)
+@pytest.mark.parametrize("origin", [None, Origin("id-1", "me")])
+@pytest.mark.parametrize("config", ["{}", '{"a":1}'])
+def test_steps_come_back(step: SequenceStep, origin: Origin | None, config: str) -> None:
+    call = replace(CALL, step=step, origin=origin, config=config)
+    (((_, found),)) = wire.decode_calls(wire.decode(wire.encode_calls([(1, call)])))[1]
+    assert isinstance(found, Call)
+    assert (found.step, found.origin, found.config) == (step, origin, config)
+
+
+def test_many_steps_are_in_no_group() -> None:
+    """Their ids differ, which a group has no place for; those around them are a group."""
+    plain = replace(CALL, step=None)
+    tasks = [(i, plain if i % 10 else replace(CALL, step=SequenceStep(i + 1))) for i in range(40)]
+    found = wire.decode_calls(wire.decode(wire.encode_calls(tasks)))[1]
+    assert [(i, call.step) for i, call in found if isinstance(call, Call)] == [
+        (i, call.step) for i, call in tasks
+    ]
+
+
+@pytest.mark.parametrize("step", [[7], [0, True, False], [7, 1, 0], ["x" * 129, True, True], "x"])
+def test_malformed_step_is_an_error_of_its_call(step: Any) -> None:
+    row = [1, "m", "evaluate", [], "{}", None, None, step]
+    ((_, found),) = wire.decode_calls(wire.decode(wire.encode(Kind.CALLS, [None, [row]])))[1]
+    assert isinstance(found, InvalidRequest)
+
+
+def test_limits_of_a_model_come_back_and_others_have_no_such_key() -> None:
+    info = ModelInfo("m", (TensorInfo("x", ()),), ())
+    assert "sequences" not in info.to_json()
+    stateful = replace(info, sequences=SequenceLimits(2, 3.0))
+    assert ModelInfo.from_json(stateful.to_json()) == stateful
+    with pytest.raises(ValueError, match="sequences a worker"):
+        ModelInfo.from_json({**info.to_json(), "sequences": [0, 1.0]})

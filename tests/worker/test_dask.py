@@ -90,16 +90,20 @@ class Twice(Model):
         return 2.0 * inputs["x"]
 
 
-@pytest.fixture
-def client() -> Iterator[distributed.Client]:
-    """The client of a cluster in this process."""
-    with distributed.Client(
+def in_this_process(workers: int = 1, threads: int = 1) -> distributed.Client:
+    """Return the client of a cluster in this process."""
+    return distributed.Client(
         processes=False,
-        n_workers=1,
-        threads_per_worker=1,
+        n_workers=workers,
+        threads_per_worker=threads,
         dashboard_address=":0",
         set_as_default=False,
-    ) as client:
+    )
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[distributed.Client]:
+    with in_this_process() as client:
         yield client
 
 
@@ -139,13 +143,7 @@ def test_what_runs_once_does_not_run_without_a_permit(
 
 def test_a_permit_goes_to_one_of_many_that_ask_at_once(models: Models) -> None:
     run_once = functools.partial(dask_worker.run, permit=True, once=True)
-    with distributed.Client(
-        processes=False,
-        n_workers=2,
-        threads_per_worker=8,
-        dashboard_address=":0",
-        set_as_default=False,
-    ) as client:
+    with in_this_process(workers=2, threads=8) as client:
         for number in range(20):
             permit = distributed.Queue(models.permit(number), client)
             permit.put(1)
@@ -157,8 +155,9 @@ def test_a_permit_goes_to_one_of_many_that_ask_at_once(models: Models) -> None:
             permit.close()
 
 
-def test_a_thread_idles_between_its_runs(models: Models, client: distributed.Client) -> None:
-    rans: list[Any] = [client.submit(run, models, n, [CALL]).result() for n in (1, 2)]
+def test_a_thread_idles_between_its_runs(models: Models) -> None:
+    with in_this_process() as client:
+        rans: list[Any] = [client.submit(run, models, n, [CALL]).result() for n in (1, 2)]
     first, second = (ran.outcomes[0] for ran in rans)
     assert first.idle_s < 0, "it was new"
     assert 0 < second.idle_s < LIMIT_S

@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.errors import FarmError, InvalidInput, ModelNotFound
 from farm.machine.addresses import read_host_port, shown
-from farm.protocols.site import Endpoints, Listening, Site
+from farm.protocols.interface import Endpoints, Listening, Site
 from farm.settings import Settings
 from farm_line.codec import decode, encode, encode_sizes
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from types import ModuleType
 
 from farm.call import Array
-from farm.errors import InvalidInput, UnsupportedFeature
+from farm.errors import FarmError, InvalidInput, Unavailable, UnsupportedFeature
 from farm.experiment.ask.generators import generate_model_free
 from farm.experiment.config.definition import MODEL_FREE, Config, Strategy
-from farm.experiment.config.work import Answered, Data, Generate, Generated, Query, Work
+from farm.experiment.work import Answered, Data, Generate, Generated, Query, Work
 
 LIBRARIES = ("torch", "gpytorch", "botorch")
 """The libraries that surrogates need."""
@@ -50,6 +51,22 @@ def execute(work: Work) -> Generated | Answered:
     else:
         made = _models(strategy).generate(work)
     return made
+
+
+def outcome(work: Work) -> Generated | Answered | FarmError:
+    """Return the result of the work, or the error if it failed for any reason."""
+    try:
+        return execute(work)
+    except FarmError as error:
+        return error
+    except MemoryError:
+        return Unavailable("there is not enough memory for the surrogate of this experiment")
+    except Exception as error:
+        said = " ".join(str(error).split())
+        return Unavailable(
+            f"the surrogate cannot be fitted to this data: {type(error).__name__}: {said}",
+            detail=traceback.format_exc(),
+        )
 
 
 def predict(config: Config, strategy: int, data: Data, points: Array) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
 """Processes that fit surrogates and find points: one per experiment, so that none waits.
 
-They are forked from one process that has the libraries loaded, see `parent.py`, and share its
+They are forked from one process that has the libraries loaded, see `fitter.py`, and share its
 memory.
 
 Work is a function of its values, so a process that dies costs only time: another one repeats the
@@ -13,22 +13,18 @@ import asyncio
 import contextlib
 import logging
 import os
-import select
+import pickle
 import signal
-import socket
-import subprocess
-import threading
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError, Unavailable
-from farm.experiment.ask.execute import needs_surrogate
-from farm.experiment.ask.fitter import message, outcome, received
-from farm.experiment.ask.parent import ASKED, NEWS
-from farm.experiment.config.work import Answered, Generated, Work
-from farm.machine.lifeline import Lifeline, TiedProcess
-from farm.machine.programs import in_words, python
+from farm.experiment.ask.execute import needs_surrogate, outcome
+from farm.experiment.work import Answered, Generated, Work
+from farm.machine.fork_parent import CAN_FORK, ForkParent, ParentLost
+from farm.machine.job_process import JobProcess, ProcessDied, job_environment
 
 logger = logging.getLogger(__name__)
 
@@ -40,134 +36,66 @@ IDLE_S = 60.0
 the libraries ends with the last of them.
 """
 
-END_S = 10.0
-"""Time in seconds to wait for the exit status of a process whose socket has closed."""
-
 TRIES = 2
 
-ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
-"""The cores belong to the workers; also, the same work gives the same points on any machine."""
+STOPS = "the server stops"
 
-
-class FitterDied(Exception):
-    """The process ended during its work; the message says how."""
-
-
-class Parent:
-    """The process that fitters are forked from; started on construction."""
-
-    def __init__(self, *, libraries: bool) -> None:
-        """libraries: load those of surrogates first, which takes seconds."""
-        self._control, theirs = socket.socketpair()
-        program, more = python("farm.experiment.ask.parent"), ["load"] if libraries else []
-        with theirs:
-            self._process = TiedProcess(
-                lambda lifeline: [*program, str(lifeline), str(theirs.fileno()), *more],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, **ONE_THREAD},
-            )
-        self.pid = self._process.pid
-
-    def lives(self) -> bool:
-        """Whether the process is alive."""
-        return self._process.lives()
-
-    def fork(self, channel: socket.socket, lifeline: int, news: int) -> None:
-        """Ask for a process. If the parent has died, the descriptors that it was sent close."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._control, [ASKED], [channel.fileno(), lifeline, news])
-
-    def close(self) -> None:
-        """End the process and release its resources."""
-        self._process.close()
-        self._control.close()
+MODULE = "farm.experiment.ask.fitter"
 
 
 class Fitter:
-    """One process of `farm.experiment.ask.fitter`; forked on construction, when its parent can."""
+    """The process of one experiment, if it has been started, and whether work uses it."""
 
-    def __init__(self, parent: Parent) -> None:
+    def __init__(self) -> None:
         self.busy = False
         self.ends: asyncio.TimerHandle | None = None
-        self._lifeline = Lifeline()
-        self._channel, theirs = socket.socketpair()
-        self._answers = self._channel.makefile("rb")
-        self._news, their_news = os.pipe()
-        self._known: list[int] = []  # process id, exit status
-        self._ended = False
+        self._process: JobProcess | None = None
         self._killed = False
-        self._reading = threading.Lock()
-        with theirs:
-            parent.fork(theirs, self._lifeline.read_end, their_news)
-        os.close(their_news)
-        self._lifeline.hand_over()
 
     @property
     def pid(self) -> int | None:
         """The process id; None before there is a process."""
-        self._look(0)
-        return self._known[0] if self._known else None
+        return None if self._process is None else self._process.pid
 
-    def execute(self, work: Work) -> Generated | Answered | FarmError:
-        """Return the outcome of the work; blocks. Raises FitterDied."""
-        try:
-            self._channel.sendall(message(work))
-            result: Generated | Answered | FarmError | None = received(self._answers)
-            if result is not None:
-                return result
-        except (BrokenPipeError, ConnectionResetError):
-            pass
-        raise FitterDied(self._end())
+    def execute(self, work: Work, parent: ForkParent | None) -> Generated | Answered | FarmError:
+        """Return the outcome of the work; blocks. Raises ProcessDied, and OSError at the start.
+
+        parent: what the process is forked from, if it has not been started; None: it is a fresh
+        interpreter.
+        """
+        process = self._process or self._started(parent)
+        if self._killed:  # while it started
+            process.kill()
+        (answer,) = process.ask([pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)])
+        result: Generated | Answered | FarmError = pickle.loads(answer)
+        return result
+
+    def _started(self, parent: ForkParent | None) -> JobProcess:
+        if parent is not None:
+            with contextlib.suppress(ParentLost):  # the next process has another one
+                self._process = JobProcess(MODULE, parent=parent)
+                return self._process
+        if self._killed:
+            raise ProcessDied(-signal.SIGKILL)
+        self._process = JobProcess(MODULE)
+        return self._process
 
     def lives(self) -> bool:
         """Whether the process is alive, or will be."""
-        self._look(0)
-        return not (self._ended or self._killed)
+        return not self._killed and (self._process is None or self._process.lives())
 
     def kill(self) -> None:
-        """Kill it and the processes it started, now; if it is yet to be forked, at its start."""
+        """Kill it and the processes it started, now; if it is yet to be started, at its start."""
         self._killed = True
-        self._lifeline.cut()
-        # The other end may still be on its way to the parent, so that no death would close it.
-        with contextlib.suppress(OSError):  # it has closed already
-            self._channel.shutdown(socket.SHUT_RDWR)
+        if self._process is not None:
+            self._process.kill()
 
     def close(self) -> None:
         """End the process and release its resources; no thread may be in `execute`."""
         if self.ends is not None:
             self.ends.cancel()
-        self.kill()
-        self._answers.close()
-        self._channel.close()
-        with self._reading:
-            self._ended = True
-            os.close(self._news)
-
-    def _look(self, timeout_s: float) -> None:
-        """Read what the parent reports about the process, waiting for the first of it."""
-        with self._reading:
-            poll = select.poll()
-            if not self._ended:
-                poll.register(self._news, select.POLLIN)
-            while not self._ended and poll.poll(timeout_s * 1e3):
-                told = os.read(self._news, NEWS.size)
-                if told:
-                    self._known += NEWS.unpack(told)
-                self._ended = not told or len(self._known) == 2
-                timeout_s = 0
-
-    def _end(self) -> str:
-        """Return the reason why the process ended, in words."""
-        # In steps, so that `lives` never waits for long.
-        for _ in range(int(END_S / 0.05)):
-            self._look(0.05)
-            if self._ended or (self._killed and not self._known):
-                break
-        if len(self._known) < 2:
-            return "it was ended" if self._killed else "its parent process ended"
-        code = self._known[1]
-        return in_words(code, out_of_memory=code == -signal.SIGKILL)
+        if self._process is not None:
+            self._process.close()
 
 
 class Fitters:
@@ -189,7 +117,8 @@ class Fitters:
         self._idle_s = idle_s
         self._in_processes = in_processes
         self._libraries = libraries
-        self._parent: Parent | None = None  # there is one as long as there is a fitter
+        self._parent: ForkParent | None = None  # there is one as long as there is a fitter
+        self._loaded: asyncio.Future[ForkParent | None] | None = None
         self._places = asyncio.Semaphore(most)
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._fitters: dict[int, Fitter] = {}  # by experiment, least recently used first
@@ -212,16 +141,17 @@ class Fitters:
         return result
 
     def warm(self, number: int) -> None:
-        """Start a process for an experiment, unless that would evict the process of another."""
+        """Load the libraries for an experiment, unless it would evict the process of another."""
         if number not in self._fitters and len(self._fitters) < self._most:
-            self._fitters[number] = fitter = self._forked()
+            self._load()
+            self._fitters[number] = fitter = Fitter()
             self._leave(number, fitter)
 
     @property
     def pids(self) -> Mapping[int, int]:
         """The process id of each experiment that has a process."""
-        found = {number: fitter.pid for number, fitter in self._fitters.items()}
-        return {number: pid for number, pid in found.items() if pid is not None}
+        pids = {number: fitter.pid for number, fitter in self._fitters.items()}
+        return {number: pid for number, pid in pids.items() if pid is not None}
 
     @property
     def parent_pid(self) -> int | None:
@@ -235,6 +165,10 @@ class Fitters:
             fitter.kill()
         for number in [n for n, fitter in self._fitters.items() if not fitter.busy]:
             self._drop(number)
+        if self._parent is not None:  # a thread may be waiting for it
+            self._parent.kill()
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(None)
         self._threads.shutdown(wait=False)
 
     async def _in_process(self, number: int, work: Work) -> Generated | Answered | FarmError:
@@ -242,7 +176,7 @@ class Fitters:
         for _ in range(TRIES):
             try:
                 return await self._try(number, work)
-            except FitterDied as end:
+            except (ProcessDied, OSError) as end:
                 why = str(end)
                 logger.warning("experiment %d: the process that fits it died: %s", number, why)
         return Unavailable(
@@ -252,15 +186,19 @@ class Fitters:
 
     async def _try(self, number: int, work: Work) -> Generated | Answered | FarmError:
         fitter = self._taken(number)
-        loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._threads, fitter.execute, work)
         try:
-            return await asyncio.shield(job)
-        except asyncio.CancelledError:
-            fitter.kill()
-            await asyncio.wait({job})
-            job.exception()
-            raise
+            parent = None if fitter.pid is not None else await self._loaded_parent()
+            if not self._most:
+                raise Unavailable(STOPS)
+            loop = asyncio.get_running_loop()
+            job = loop.run_in_executor(self._threads, fitter.execute, work, parent)
+            try:
+                return await asyncio.shield(job)
+            except asyncio.CancelledError:
+                fitter.kill()
+                await asyncio.wait({job})
+                job.exception()
+                raise
         finally:
             fitter.busy = False
             if fitter.lives() and self._most:
@@ -271,7 +209,7 @@ class Fitters:
     def _taken(self, number: int) -> Fitter:
         """Return the experiment's process, or a new one, which may evict an idle one."""
         if not self._most:
-            raise Unavailable("the server stops")
+            raise Unavailable(STOPS)
         fitter = self._fitters.pop(number, None)
         if fitter is None or not fitter.lives():
             if fitter is not None:
@@ -280,21 +218,56 @@ class Fitters:
             idle = [n for n, other in self._fitters.items() if not other.busy]
             if len(self._fitters) >= self._most:
                 self._fitters.pop(idle[0]).close()
-            fitter = self._forked()
+            self._load()
+            fitter = Fitter()
         if fitter.ends is not None:
             fitter.ends.cancel()
         fitter.busy = True
         self._fitters[number] = fitter
         return fitter
 
-    def _forked(self) -> Fitter:
-        """Return a new process."""
+    def _load(self) -> None:
+        """Start the process with the libraries, if there is none."""
         if self._parent is not None and not self._parent.lives():
+            self._end_parent()
+        if self._parent is None and CAN_FORK:
+            loop = asyncio.get_running_loop()
+            words = ["load"] if self._libraries else []
+            self._parent = ForkParent(MODULE, words, job_environment())
+            self._loaded = loop.create_future()
+            loop.add_reader(self._parent, self._look)
+
+    def _look(self) -> None:
+        """Notice that the process with the libraries has loaded them, or has ended."""
+        parent, loaded = self._parent, self._loaded
+        assert parent is not None
+        assert loaded is not None
+        asyncio.get_running_loop().remove_reader(parent)
+        result: ForkParent | None = parent
+        try:
+            parent.look(time.monotonic())
+        except ParentLost as error:
+            logger.warning("the libraries of surrogates are loaded for each experiment: %s", error)
+            result = None
+        if not loaded.done():
+            loaded.set_result(result)
+
+    async def _loaded_parent(self) -> ForkParent | None:
+        """Return the process with the libraries once it has loaded them; None if it cannot fork."""
+        if self._parent is None or self._loaded is None:
+            return None
+        left_s = max(0.0, self._parent.load_until - time.monotonic())
+        loaded, _ = await asyncio.wait({self._loaded}, timeout=left_s)
+        return loaded.pop().result() if loaded else None
+
+    def _end_parent(self) -> None:
+        if self._parent is not None:
+            asyncio.get_running_loop().remove_reader(self._parent)
             self._parent.close()
             self._parent = None
-        if self._parent is None:
-            self._parent = Parent(libraries=self._libraries)
-        return Fitter(self._parent)
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(None)  # work may be waiting for it
+        self._loaded = None
 
     def _leave(self, number: int, fitter: Fitter) -> None:
         """Release a process after work and keep it for a while."""
@@ -304,6 +277,5 @@ class Fitters:
     def _drop(self, number: int) -> None:
         """End an experiment's process, and with the last one the process with the libraries."""
         self._fitters.pop(number).close()
-        if not self._fitters and self._parent is not None:
-            self._parent.close()
-            self._parent = None
+        if not self._fitters:
+            self._end_parent()

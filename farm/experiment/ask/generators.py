@@ -15,8 +15,8 @@ from farm.experiment.config.definition import POINT_LISTS, Config, Generator, Ge
 from farm.experiment.config.ini import Section
 from farm.experiment.config.options import GENERATOR, LARGEST_BLOCK, SMALLEST_BLOCK
 from farm.experiment.config.point_list import PointList, read_point_list
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Generate, Generated
+from farm.experiment.space import Space
+from farm.experiment.work import Generate, Generated
 
 FILLER_KEY = 0x66696C6C
 """Spawn key of filling points, distinct from the numbers of strategies."""

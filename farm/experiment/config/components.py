@@ -45,8 +45,8 @@ REFUSED = "is not offered; use {}"
 class Classes:
     """The classes that a config may name for one role.
 
-    known: classes that farm implements. others: patterns of other names, separated by blanks; one
-    of the sentences above; and the class for it.
+    known: those that farm implements. others: patterns of other names, a sentence, and the class
+    for them.
     """
 
     def __init__(self, role: str, known: Sequence[str], *others: tuple[str, str, str]) -> None:

@@ -21,8 +21,7 @@ class ParameterKind(StrEnum):
 class Parameter:
     """A quantity that varies from point to point, in the user's units.
 
-    lower, upper: inclusive bounds. A binary parameter has 0 and 1. A categorical one has 0 and the
-    number of choices minus one; its coordinate is the index of the choice.
+    lower, upper: inclusive bounds: of a categorical parameter, those of the index of its choice.
     value: the constant value of a fixed parameter, which is not a coordinate.
     """
 
@@ -162,19 +161,26 @@ class Metadata:
     experiment_description: str = ""
     experiment_id: str = ""
     participant_id: str = ""
-    extra: Options = field(default_factory=dict)
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def standard(self, experiment_id: str) -> dict[str, str]:
+        """Return the options that every experiment has; its id may be made for it."""
+        return {
+            "experiment_id": experiment_id,
+            "experiment_name": self.experiment_name,
+            "experiment_description": self.experiment_description,
+            "participant_id": self.participant_id,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """A complete, checked configuration: farm can do all that it asks for.
 
-    text: the source, INI text or the JSON text of a dictionary; reading it again returns an equal
-    Config.
-    stimuli: points per trial, 2 for pairs. sections: every option of every section as text,
-    including those of [common], as `get_config` returns them. warnings: one sentence for each
-    option that farm interpreted as something else. farm: the options of [farm], or None without
-    that section; the part of a name after a dot is case-sensitive.
+    text: the source, INI or JSON; reading it again returns an equal Config. stimuli: points per
+    trial, 2 for pairs. sections: all options as texts, with those of [common], as `get_config`
+    returns them. warnings: one sentence for each option that means something else here. farm: the
+    options of [farm], or None; the part of a name after a dot is case-sensitive.
     """
 
     text: str

@@ -1,9 +1,8 @@
 """The [farm] section: the model that evaluates points, its calls and its outcomes. Pure.
 
-A parameter without an `input.` option goes to the input of its own name or an entry of one; if
-there is none, it goes to the model's config. An outcome without an expression is the output of its
-name, if that has one entry; a single outcome may also be the only output with one entry.
-`options.py` lists the options.
+A parameter without an `input.` option goes to the input of its own name or an entry of one, or else
+to the model's config. An outcome without an expression is the output of its name, if that has one
+entry; a single outcome may also be the only output with one entry.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,24 +30,11 @@ from farm.experiment.config import options
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, Parameter, ParameterKind
 from farm.experiment.config.ini import FARM, Section
 from farm.experiment.config.option_table import number_of
-from farm.experiment.config.space import WHOLE
+from farm.experiment.space import spread_of
 from farm.expression import Expression
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import Binding, bind
-from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Uniform
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BoundModel:
-    """The [farm] section matched to a model's description.
-
-    sources: position in the binding's parameters, and the experiment's parameter.
-    expressions: by outcome.
-    """
-
-    binding: Binding
-    sources: tuple[tuple[int, str], ...]
-    expressions: Mapping[str, Expression]
+from farm.sweep.space.parameters import Distribution
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +43,7 @@ class EvaluatedModel:
 
     inputs: name of an input, entry or config key -> its parameter, or its constant value.
     config: keys of the model's config with JSON values. expressions: by outcome. The other fields
-    are options of [farm]. Instances compare by identity.
+    are options of [farm].
     """
 
     name: str
@@ -81,32 +66,43 @@ class EvaluatedModel:
 
         Raises InvalidInput unless every point makes a call and every result has all outcomes.
         """
-        return _bound(self, info)
+        if Operation.EVALUATE not in info.operations:
+            raise InvalidInput(f"model {info.name!r} offers no evaluation; expected one that does")
+        for tensor in (*info.inputs, *info.outputs):
+            if tensor.varies:
+                raise InvalidInput(
+                    f"model {info.name!r}: the size of {tensor.name!r} varies, "
+                    f"{list(tensor.shape)}; expected sizes that the config settles"
+                )
+        binding, sources = _binding(self, info)
+        return BoundModel(self, info, binding, sources, _outcome_expressions(self, info))
 
-    def check_end(self, config: Config, budget: int | None = None) -> None:
-        """Raise InvalidInput if no rule would ever end the loop.
 
-        budget: replaces the budget of [farm].
-        """
-        last = config.strategies[-1]
-        if last.run_indefinitely and (budget or self.budget or self.max_time_s) is None:
-            raise InvalidInput(
-                f"strategy {last.name!r} runs indefinitely; expected [{FARM}] budget = the "
-                "number of evaluations after which to stop, or max_time"
-            )
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundModel:
+    """The [farm] section matched to a model's description.
 
-    def call(self, point: Mapping[str, Any], info: ModelInfo) -> Call:
+    sources: position in the binding's parameters, and the experiment's parameter.
+    expressions: by outcome.
+    """
+
+    model: EvaluatedModel
+    info: ModelInfo
+    binding: Binding
+    sources: tuple[tuple[int, str], ...]
+    expressions: Mapping[str, Expression]
+
+    def call(self, point: Mapping[str, Any]) -> Call:
         """Return the call that evaluates one point.
 
         point: the value of each parameter, or a list of one value. Raises InvalidInput.
         """
-        bound = _bound(self, info)
-        values = {name: _single(value) for name, value in point.items()}
-        arrays = [array.copy() for array in bound.binding.fixed]
-        config = dict(bound.binding.config)
-        for place, name in bound.sources:
-            parameter = bound.binding.parameters[place]
-            value = values[name]
+        arrays = [array.copy() for array in self.binding.fixed]
+        config = dict(self.binding.config)
+        for place, name in self.sources:
+            parameter, value = self.binding.parameters[place], point[name]
+            if isinstance(value, list | tuple) and len(value) == 1:
+                value = value[0]
             if parameter.input is not None:
                 arrays[parameter.input][parameter.entry] = value
             elif parameter.whole and not isinstance(value, str):
@@ -115,28 +111,27 @@ class EvaluatedModel:
                 config[parameter.name] = value
         inputs = tuple(
             array.astype(tensor.dtype).reshape(tensor.shape)
-            for array, tensor in zip(arrays, info.inputs, strict=True)
+            for array, tensor in zip(arrays, self.info.inputs, strict=True)
         )
-        return Call(self.name, Operation.EVALUATE, inputs, canonical_config(config))
+        return Call(self.model.name, Operation.EVALUATE, inputs, canonical_config(config))
 
-    def outcomes(self, result: Result, info: ModelInfo) -> dict[str, float]:
+    def outcomes(self, result: Result) -> dict[str, float]:
         """Return the outcomes of one evaluation by name; NaN where the model returned NaN.
 
         Raises InvalidInput if an expression has no value, InvalidOutput if a binary outcome is
         neither 0 nor 1.
         """
-        bound = _bound(self, info)
-        values = _output_values(info.outputs, result.outputs)
-        found = {}
-        for outcome in self.wanted:
-            value = bound.expressions[outcome.name].number(values)
+        arrays = _output_values(self.info.outputs, result.outputs)
+        values = {}
+        for outcome in self.model.wanted:
+            value = self.expressions[outcome.name].number(arrays)
             if outcome.kind is OutcomeKind.BINARY and not math.isnan(value) and value not in (0, 1):
                 raise InvalidOutput(
                     f"outcome {outcome.name!r} is binary, but its value is {value:g}; expected 0 "
                     f"or 1, as of a comparison: [{FARM}] outcome.{outcome.name} = x[0] > 1"
                 )
-            found[outcome.name] = value
-        return found
+            values[outcome.name] = value
+        return values
 
 
 def read_evaluated_model(config: Config) -> EvaluatedModel:
@@ -226,21 +221,6 @@ def _json(text: str) -> Any:
         return text
 
 
-@lru_cache(maxsize=64)
-def _bound(model: EvaluatedModel, info: ModelInfo) -> BoundModel:
-    """Match [farm] to a model's description. Raises InvalidInput."""
-    if Operation.EVALUATE not in info.operations:
-        raise InvalidInput(f"model {info.name!r} offers no evaluation; expected one that does")
-    for tensor in (*info.inputs, *info.outputs):
-        if tensor.varies:
-            raise InvalidInput(
-                f"model {info.name!r}: the size of {tensor.name!r} varies, {list(tensor.shape)}; "
-                "expected sizes that the config settles"
-            )
-    binding, sources = _binding(model, info)
-    return BoundModel(binding, sources, _outcome_expressions(model, info))
-
-
 def _binding(model: EvaluatedModel, info: ModelInfo) -> tuple[Binding, tuple[tuple[int, str], ...]]:
     by_name = {parameter.name: parameter for parameter in model.parameters}
     spreads: dict[str, Distribution | None] = {}
@@ -315,17 +295,6 @@ def _plain(value: float | str | None) -> float | str | None:
     return int(value) if isinstance(value, float) and value == int(value) else value
 
 
-def spread_of(parameter: Parameter) -> Distribution:
-    """Return the distribution that a sweep would have for a parameter, a new object each time."""
-    if parameter.kind is ParameterKind.FIXED:
-        return Choice((float(parameter.value or 0.0),))
-    if parameter.kind in WHOLE:
-        return Integer(int(parameter.lower), int(parameter.upper))
-    if parameter.log_scale and parameter.lower > 0:
-        return Log(parameter.lower, parameter.upper)
-    return Uniform(parameter.lower, parameter.upper)
-
-
 def _outcome_expressions(model: EvaluatedModel, info: ModelInfo) -> dict[str, Expression]:
     values = _output_values(
         info.outputs, tuple(np.ones(t.shape, numpy_dtype(t.dtype)) for t in info.outputs)
@@ -369,17 +338,3 @@ def output_places(tensors: Sequence[TensorInfo]) -> dict[str, int]:
     """Return outputs by position as out0, out1, and by name; a name takes precedence."""
     by_position = {f"out{i}": i for i in range(len(tensors))}
     return by_position | {t.name: i for i, t in reversed(list(enumerate(tensors)))}
-
-
-def _single(value: Any) -> Any:
-    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
-
-
-def details_of(result: Result, attempts: int) -> Mapping[str, Any]:
-    """Return the details of an evaluation that are stored with its outcome."""
-    kept: dict[str, Any] = {"run_time": result.run_time_s, "worker": result.worker}
-    if result.copied:
-        kept["copied"] = True
-    if result.reused:
-        kept["reused"] = True
-    return kept | ({"attempts": attempts} if attempts > 1 else {})

@@ -1,9 +1,8 @@
 """The syntax of a configuration: parses its text into sections of text options. Pure.
 
-The format is INI as Python's configparser reads it: [common] gives every section its defaults, `#`
-begins a comment, `${section:option}` is replaced by the text of another option, and option names
-are case-insensitive. A dictionary {section: {option: value}} is equivalent, and so is its JSON
-text.
+The format is INI as Python's configparser reads it, with [common] as the default section, `#` for
+comments and `${section:option}` for the text of another option. A dictionary {section: {option:
+value}} is equivalent, and so is its JSON text.
 """
 
 from __future__ import annotations
@@ -15,17 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from farm.errors import InvalidInput, shortened
 
 COMMON = "common"
 FARM = "farm"
 
 LONGEST_TEXT = 1 << 20
-"""Maximum length of a configuration in characters, with references resolved; real ones have a few
-thousand.
-"""
+"""Maximum characters of a configuration, with references resolved; real ones have thousands."""
 DEEPEST_REFERENCE = 10
 DEEPEST_LIST = 4
 MOST_COMMON = 1000
@@ -33,13 +28,18 @@ MOST_COMMON = 1000
 LONGEST_ANSWER = 1 << 23
 """Maximum characters of all sections, including the options that each inherits from [common]."""
 LONGEST_BLANK = 20
-"""Longer runs of blanks are shortened: on a line that is not an option, the time configparser needs
-per character grows with their length.
-"""
+"""Longer runs of blanks are shortened: configparser's time per character grows with them."""
 
 _REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<path>[^}]*)\})?")
 _BLANKS = re.compile(rf"[^\S\n]{{{LONGEST_BLANK + 1},}}")
 _SPECIAL = re.compile(r"""[\[\](),"']""")
+_TOKEN = re.compile(
+    r"""\s*(?:([\[(])|([,\])])|(["'])(.*?)\3|"""
+    r"""([^\[\](),"'\s](?:[^\[\](),]++|\[[^\]]*\]|\([^)]*\))*+)([\[(])?)""",
+    re.DOTALL,
+)
+"""The start of a list; the end of an item; a quoted text; or a word with whole brackets."""
+NO_COMMA = "a ',' is missing between two items"
 
 Nested = str | list["Nested"]
 """An item of a parsed list: a text or a list."""
@@ -88,10 +88,6 @@ class Document:
 
 def read_document(source: str | Mapping[str, Any]) -> Document:
     """Parse an INI text, a dictionary or its JSON text into sections. Raises InvalidInput."""
-    if not isinstance(source, str | Mapping):
-        raise InvalidInput(
-            f"the config is a {type(source).__name__}; expected a text or an object of sections"
-        )
     raw = {} if isinstance(source, str) else _from_mapping(source)
     text = source if isinstance(source, str) else json.dumps(raw, ensure_ascii=False)
     if len(text) > LONGEST_TEXT:
@@ -119,64 +115,44 @@ def read_list(text: str) -> Nested:
     """
     root: list[Nested] = []
     stack = [root]
-    word = ""
-    done = False  # whether the current item, a list or a quoted text, is complete
+    done = False  # whether the current item is complete
     position = 0
-    while match := _SPECIAL.search(text, position):
-        mark, start = match.group(), match.start()
-        word = (word + text[position:start]).lstrip()
+    while match := _TOKEN.match(text, position):
+        opening, end, quote, quoted, word, unclosed = match.groups()
         position = match.end()
-        if done and (word.strip() or mark in "[('\""):
-            raise ValueError("a ',' is missing between two items")
-        if word and mark in "[('\"":
-            if mark in "[(":
-                position = 1 + _found("]" if mark == "[" else ")", text, position)
-            word += text[start:position]
-        elif mark in "[(":
+        if done and not end:
+            raise ValueError(NO_COMMA)
+        if opening:
             if len(stack) > DEEPEST_LIST:
                 raise ValueError(f"lists are nested deeper than {DEEPEST_LIST}")
             inner: list[Nested] = []
             stack[-1].append(inner)
             stack.append(inner)
-        elif mark in "\"'":
-            position = 1 + _found(mark, text, position)
-            stack[-1].append(text[start + 1 : position - 1])
+        elif end == ",":
+            if not done:
+                raise ValueError("an item is missing before ','")
+            done = False
+        elif end:
+            stack.pop()
+            if not stack:
+                raise ValueError(f"{end!r} closes nothing")
             done = True
         else:
-            if word.strip():
-                stack[-1].append(word.strip())
-            elif mark == "," and not done:
-                raise ValueError("an item is missing before ','")
-            word, done = "", mark != ","
-            if mark != ",":
-                stack.pop()
-            if not stack:
-                raise ValueError(f"{mark!r} closes nothing")
-    word = (word + text[position:]).strip()
+            stack[-1].append(quoted if quote else word.strip())
+            done = True
+        if unclosed:
+            raise ValueError(f"{']' if unclosed == '[' else ')'!r} is missing")
+    if rest := text[position:].strip():
+        raise ValueError(NO_COMMA if done else f"{rest[0]!r} is missing")
     if len(stack) > 1:
         raise ValueError("']' is missing at the end")
-    if word and done:
-        raise ValueError("a ',' is missing between two items")
-    if word:
-        root.append(word)
     return root[0] if len(root) == 1 else root
-
-
-def _found(mark: str, text: str, position: int) -> int:
-    place = text.find(mark, position)
-    if place < 0:
-        raise ValueError(f"{mark!r} is missing")
-    return place
 
 
 def first_repeated(names: Sequence[str]) -> str | None:
     """Return the first name that occurs a second time, or None."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+    places = {name: i for i, name in reversed(list(enumerate(names)))}
+    return next((name for i, name in enumerate(names) if places[name] < i), None)
 
 
 def _from_ini(text: str) -> dict[str, dict[str, str]]:
@@ -187,7 +163,7 @@ def _from_ini(text: str) -> dict[str, dict[str, str]]:
         empty_lines_in_values=False,
     )
     # `_plain_names` converts the names. The documentation of configparser sets it like this.
-    parser.optionxform = str  # type: ignore[method-assign, assignment]
+    parser.optionxform = str  # type: ignore[method-assign, assignment]  # as documented
     try:
         parser.read_string(_BLANKS.sub(" " * LONGEST_BLANK, text.removeprefix("\ufeff")))
     except configparser.MissingSectionHeaderError as error:
@@ -199,8 +175,7 @@ def _from_ini(text: str) -> dict[str, dict[str, str]]:
             f"[{error.section}] {error.option} appears twice in the config"
         ) from None
     except (configparser.Error, AttributeError) as error:
-        # An indented line continues an option without '='. Python 3.11 and 3.12 fail with
-        # AttributeError, later versions raise an error without a list of lines.
+        # Python 3.11 and 3.12 fail with AttributeError, later ones without a list of lines.
         if not (lines := getattr(error, "errors", None)):
             raise InvalidInput(
                 "an indented line of the config continues an option without '='; expected "
@@ -228,30 +203,22 @@ def _from_json(text: str) -> dict[str, dict[str, str]]:
     return _from_mapping(data)
 
 
-def _from_mapping(source: Mapping[Any, Any]) -> dict[str, dict[str, str]]:
+def _from_mapping(source: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     sections: dict[str, dict[str, str]] = {COMMON: {}}
     for name, options in source.items():
-        if not isinstance(name, str):
-            raise InvalidInput(f"a section is named {name!r}; expected a text")
         if not isinstance(options, Mapping):
             raise InvalidInput(
                 f"section [{name}] is a {type(options).__name__}; expected an object of options"
             )
-        texts = {}
-        for option, value in options.items():
-            if not isinstance(option, str):
-                raise InvalidInput(f"[{name}] has an option named {option!r}; expected a text")
-            texts[option] = _as_text(value, f"[{name}] {option}")
+        texts = {option: _as_text(value, f"[{name}] {option}") for option, value in options.items()}
         sections[name] = _plain_names(name, texts)
     return sections
 
 
 def _as_text(value: Any, where: str, depth: int = 0) -> str:
-    """Return the INI text of a value from a dictionary."""
+    """Return the INI text of a JSON value from a dictionary."""
     if depth > DEEPEST_LIST:
         raise InvalidInput(f"{where}: lists are nested deeper than {DEEPEST_LIST}")
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
     if isinstance(value, str):
         text = value.strip()
         if not depth or (text and not _SPECIAL.search(text)):
@@ -267,7 +234,7 @@ def _as_text(value: Any, where: str, depth: int = 0) -> str:
         return ""
     if isinstance(value, bool | int | float):
         return str(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return f"[{', '.join(_as_text(item, where, depth + 1) for item in value)}]"
     raise InvalidInput(
         f"{where} is a {type(value).__name__}; expected a text, a number, true, false or a list"
@@ -287,10 +254,7 @@ def _plain_names(section: str, options: Mapping[str, str | None]) -> dict[str, s
 
 
 def _resolved(raw: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the options with every `${...}` replaced by the text it refers to.
-
-    The total length is bounded, because one reference may expand to many.
-    """
+    """Return the options with every `${...}` replaced by its text, of bounded total length."""
     made = 0
 
     def resolve(section: str, option: str, text: str, depth: int = 0) -> str:

@@ -132,11 +132,10 @@ KINDS: dict[str, Callable[[str, str], Any]] = {
 class ConfigOption:
     """One option: a row of a table.
 
-    name: in lower case; `input.<input>` matches any name that begins with `input.`.
-    kind: a key of `KINDS`. expected: describes the valid texts for error messages and the
-    documentation; it states the limits of numbers, and `, or none` where that word means None.
-    fallback: the value if the option is missing, REQUIRED, or words for one that is computed.
-    older: its former spelling. classes: the components that have it; "": all of the table.
+    name: in lower case; `input.<input>` matches any name that begins with `input.`. kind: a key of
+    `KINDS`. expected: the valid texts in words, with the limits of numbers, and `, or none` where
+    that word means None. fallback: the value of a missing option, REQUIRED, or words for one that
+    is computed. older: a former spelling. classes: the components that have it; "": all.
     """
 
     name: str

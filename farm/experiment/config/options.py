@@ -1,10 +1,9 @@
 """Tables of every option that a config may have, for reading, error messages and documentation.
 
-To add an option, add a row: `OptionTable.read` then parses and checks its value; `python -m
-tests.support.option_tables` adds it to the tables of docs/experiments.md, which have the meaning of
-each option and the release of AEPsych that introduced it. Options without a row are ignored, except
-in [farm]. `ConfigOption` explains the columns. Source: AEPsych 0.8.0 and its main branch of January
-2026. Pure.
+To add an option, add a row: `OptionTable.read` then parses and checks its value, and `python -m
+tests.support.option_tables` adds it to docs/experiments.md. Options without a row are ignored,
+except in [farm]. `ConfigOption` explains the columns. Source: AEPsych 0.8.0 and its main branch of
+January 2026. Pure.
 """
 
 from __future__ import annotations

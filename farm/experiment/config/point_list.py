@@ -13,13 +13,11 @@ from farm.experiment.config import options
 from farm.experiment.config.definition import Generator, GeneratorKind, Parameter, ParameterKind
 from farm.experiment.config.ini import Nested, Section
 from farm.experiment.config.option_table import number_of
-from farm.experiment.config.space import Space, coordinate
+from farm.experiment.space import Space, coordinate
 
 MOST_POINTS = 10**6
 MOST_NUMBERS = 10**7
-"""Maximum listed points, including those around them, and their coordinates: all are created at
-once.
-"""
+"""Maximum listed points, with those around them, and coordinates: all are created at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,19 +39,19 @@ class PointList:
 
 def read_point_list(generator: Generator, space: Space) -> PointList:
     """Return the point list of a generator that has one; cached. Raises InvalidInput."""
-    given = tuple(generator.options.items())
-    return _read(generator.kind, generator.name, given, space.parameters, space.stimuli)
+    texts = tuple(generator.options.items())
+    return _read(generator.kind, generator.name, texts, space.parameters, space.stimuli)
 
 
 @lru_cache(maxsize=32)
 def _read(
     kind: str,
     name: str,
-    given: tuple[tuple[str, str], ...],
+    texts: tuple[tuple[str, str], ...],
     parameters: tuple[Parameter, ...],
     stimuli: int,
 ) -> PointList:
-    section = Section(name, dict(given), dict(given))
+    section = Section(name, dict(texts), dict(texts))
     space = Space(parameters, stimuli)
     points = _points(section, space)
     points.setflags(write=False)
@@ -89,9 +87,8 @@ def _points(section: Section, space: Space) -> Array:
         parameters = space.parameters if len(row) == total else space.free
         for parameter, value in zip(parameters, row, strict=True):
             if parameter.kind is not ParameterKind.FIXED:
-                points[i, :, space.index(parameter.name)] = _values(
-                    section, space, parameter, value
-                )
+                column = space.index(parameter.name)
+                points[i, :, column] = _values(section, space, parameter, value)
     return space.rounded(points)
 
 
@@ -106,10 +103,9 @@ def _values(section: Section, space: Space, parameter: Parameter, value: Nested)
 
 
 def _coordinate(parameter: Parameter, text: str) -> float:
-    """Return the coordinate of a value in a list. Raises InvalidInput.
+    """Return the coordinate of a value; a number may be the position of a choice that is none.
 
-    Other servers accept only numbers there: for non-numeric choices, a number is the choice's
-    position.
+    Raises InvalidInput.
     """
     position = number_of(text)
     are_texts = all(number_of(choice) is None for choice in parameter.choices)

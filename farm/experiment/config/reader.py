@@ -24,7 +24,7 @@ from farm.experiment.config.evaluated_model import read_evaluated_model
 from farm.experiment.config.ini import COMMON, FARM, Document, Section, read_document
 from farm.experiment.config.option_table import number_of
 from farm.experiment.config.point_list import outside, read_point_list
-from farm.experiment.config.space import Space
+from farm.experiment.space import Space
 
 METADATA = "metadata"
 

@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 from farm.call import Call, Hints, ModelInfo, Result, canonical_config
 from farm.client import Client
-from farm.client.daemon_pool import aside
 from farm.client.reports import report_of
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, Unavailable, UnsupportedFeature
-from farm.experiment.config.evaluated_model import EvaluatedModel
+from farm.experiment.config.evaluated_model import BoundModel, EvaluatedModel
+from farm.machine.daemon_pool import aside
 
 T = TypeVar("T")
 
@@ -30,11 +30,17 @@ class PointEvaluator(Protocol):
         """Return how many calls of the model run at once; at least 1. Raises FarmError."""
 
 
-async def fitting_model(model: EvaluatedModel, farm: PointEvaluator) -> ModelInfo:
-    """Return the farm's description of the model. Raises FarmError if missing or unsuitable."""
-    info = await farm.describe(model.name, canonical_config(model.config))
-    model.bound(info)
-    return info
+def details_of(result: Result, attempts: int) -> Mapping[str, Any]:
+    """Return the details of an evaluation that are stored with its outcome."""
+    tries = attempts if attempts > 1 else 0
+    marks = {"copied": result.copied, "reused": result.reused, "attempts": tries}
+    kept = {"run_time": result.run_time_s, "worker": result.worker}
+    return kept | {name: mark for name, mark in marks.items() if mark}
+
+
+async def fitting_model(model: EvaluatedModel, farm: PointEvaluator) -> BoundModel:
+    """Return the model as the farm describes it. Raises FarmError if missing or unsuitable."""
+    return model.bound(await farm.describe(model.name, canonical_config(model.config)))
 
 
 class Around:
@@ -64,8 +70,7 @@ class Around:
 class RemoteEvaluator:
     """A farm, or UM-Bridge server, reached by a client; belongs to one event loop.
 
-    reconnect: replaces a client that cannot reach the farm, and closes it: a restarted farm has
-    another address and other keys. Raises FarmError.
+    reconnect: replaces and closes a client that cannot reach a restarted farm. Raises FarmError.
     """
 
     def __init__(self, client: Client, reconnect: Callable[[], Client] | None = None) -> None:

@@ -1,11 +1,10 @@
 """Decides when a run asks for how many points: workers stay busy, points are chosen late.
 
 Pure: times are arguments. A point chosen late is based on more outcomes; a point chosen early
-avoids waiting. So points are requested when a place in the farm is free, as long as finding a point
-takes almost no time compared with evaluating one. Otherwise they are requested ahead, as many as
-places become free meanwhile. If that is not enough either, space-filling points are used, which
-cost nothing and still inform the surrogate. Where evaluating takes far less time than finding
-points, idle workers cost little, and they wait.
+avoids waiting. So points are requested when a place in the farm is free, if finding one takes
+almost no time compared with evaluating it. Otherwise they are requested ahead, as many as places
+become free meanwhile; if that is not enough, space-filling points are used. Where evaluating takes
+far less time than finding points, idle workers cost little, and they wait.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ WORTH = 10.0
 """If a strategy takes longer than this many evaluations per point, workers wait for it."""
 
 DEARER = 1.5
-"""Twice as many points are requested together if they take less than this factor longer: then most
-of the time is the fit, which they share. Larger requests would be based on fewer outcomes.
-"""
+"""Twice as many points are requested together if they take less than this factor longer."""
 
 CLOCK_S = 1e-3
 """Waits shorter than this count as over."""
@@ -39,18 +36,9 @@ FORGETS = 0.3
 """Weight of the latest time in the running means."""
 
 
-@dataclass(slots=True)
-class Mean:
-    """A running mean of seconds that follows changes; None before the first value."""
-
-    value: float | None = None
-
-    def add(self, seconds: float) -> None:
-        """Add a value."""
-        if self.value is None:
-            self.value = seconds
-        else:
-            self.value += FORGETS * (seconds - self.value)
+def _updated(mean: float | None, seconds: float) -> float:
+    """Return a running mean that follows changes; None before the first value."""
+    return seconds if mean is None else mean + FORGETS * (seconds - mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +64,9 @@ class Pace:
         self._fill = fill
         self._looked, self._place_s = began, 0.0
         self._strategy = -1
-        self._evaluating = Mean()
-        self._asking = Mean()
-        self._sizes: dict[int, Mean] = {}  # seconds by number of points, in powers of two
+        self._evaluating: float | None = None
+        self._asking: float | None = None
+        self._sizes: dict[int, float] = {}  # seconds by number of points, in powers of two
         self._size = 1
 
     def found(self, places: int, now: float) -> None:
@@ -97,47 +85,40 @@ class Pace:
     def searches(self, strategy: int, *, fill: bool) -> None:
         """Discard the times of searches if those were another strategy's."""
         if strategy != self._strategy:
-            self._asking, self._sizes, self._size = Mean(), {}, 1
+            self._asking, self._sizes, self._size = None, {}, 1
         self._strategy, self._fill = strategy, fill
 
     @property
     def ahead(self) -> int:
         """Points to have ready beyond those that the farm evaluates."""
-        run, ask = self._evaluating.value, self._asking.value
+        run, ask = self._evaluating, self._asking
         if run is None or ask is None or ask <= IDLE_SHARE * run or ask > WORTH * run:
             return 0
         return min(self.places, math.ceil(ask * self.places / run))
 
     def asked(self, seconds: float, points: int) -> None:
         """Record how many seconds the strategy took to find this many points."""
-        self._asking.add(seconds)
+        self._asking = _updated(self._asking, seconds)
         if points != self._size:
             return
-        mean = self._sizes.setdefault(points, Mean())
-        mean.add(seconds)
-        half = self._sizes.get(points // 2)
-        if half is None or half.value is None or mean.value is None:
-            self._size = min(2 * points, LARGEST_ASK)
-        elif mean.value > DEARER * half.value:
-            self._size = points // 2
-        else:
-            self._size = min(2 * points, LARGEST_ASK)
+        mean = self._sizes[points] = _updated(self._sizes.get(points), seconds)
+        half = self._sizes.get(points // 2, math.inf)
+        self._size = points // 2 if mean > DEARER * half else min(2 * points, LARGEST_ASK)
 
     def evaluated(self, seconds: float) -> None:
         """Record how many seconds a point took in the farm."""
-        self._evaluating.add(seconds)
+        self._evaluating = _updated(self._evaluating, seconds)
 
     def need(
         self, *, flying: int, ready: int, asking_s: float | None, left: int, waiting_s: float
     ) -> Need:
         """Return the next action.
 
-        flying, ready: points in the farm, and found but not submitted yet. asking_s: how long the
-        strategy has been searching, None if it is not; left: points that may still be requested;
-        waiting_s: how long a place has been free.
+        flying, ready, left: points in the farm, found but not submitted, and still to be requested.
+        asking_s: how long the strategy has been searching; waiting_s: how long a place was free.
         """
         free = self.places - flying - ready
-        run, ask = self._evaluating.value, self._asking.value or 0.0
+        run, ask = self._evaluating, self._asking or 0.0
         slow = run is not None and max(ask, asking_s or 0.0) > WORTH * run
         if asking_s is None:
             if slow and flying:  # they return soon, and as many points are found together

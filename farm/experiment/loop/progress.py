@@ -15,9 +15,8 @@ from farm.transitions import TransitionTable
 class LoopOptions:
     """How a stretch of the loop was asked for.
 
-    in_flight, budget: replace the values of [farm]. kills: the farm ends evaluations that exceed
-    the time limit of [farm]; otherwise the loop stops waiting for an answer after that time. job:
-    the job of a batch system that this process is in, recorded for its next start.
+    in_flight, budget: replace the values of [farm]. kills: the farm, not the loop, ends evaluations
+    that exceed the time limit of [farm]. job: of the batch system that this process is in.
     """
 
     in_flight: int | None = None
@@ -33,8 +32,8 @@ AS_CONFIGURED = LoopOptions()
 class LoopStage(IntEnum):
     """Where a stretch of the loop stands.
 
-    running: it asks for points and submits them; pausing: it only waits for those in the farm.
-    paused, ended: no point is left in the farm, and the end is recorded or about to be.
+    running: it submits points; pausing: it only waits for those in the farm. paused, ended: none is
+    left there, and the end is recorded or about to be.
     """
 
     RUNNING = auto()
@@ -56,10 +55,10 @@ LOOPS = TransitionTable(
 
 @dataclass(slots=True)
 class LoopPoints:
-    """The points of a stretch from the question to the strategy to its answer.
+    """The points of a stretch. ready: found, not submitted. flying: in the farm.
 
-    ready: found, not submitted. flying: in the farm. asking: how many the strategy is searching
-    for, since `asking_since`. free_since: when a place in the farm became free last.
+    asking: how many the strategy searches for, since `asking_since`. free_since: when a place in
+    the farm became free last.
     """
 
     free_since: float
@@ -92,9 +91,8 @@ class LoopPoints:
 class LoopCounts:
     """The work of a stretch since `began`.
 
-    fillers: space-filling points taken while the strategy was busy. useless: points without a
-    usable outcome since the last one that had one. worked_s: run time of all points. waiting: why
-    the farm takes no point, or "".
+    fillers: space-filling points taken while the strategy was busy. useless: points in a row
+    without a usable outcome. worked_s: run time of all. waiting: why the farm takes no point.
     """
 
     began: float
@@ -134,10 +132,8 @@ class LoopProgress:
     """The progress of a run.
 
     evaluations: points requested, of `budget`; told, failed: how many of them were evaluated, and
-    how many failed; in_flight: points in the farm now, of `places`; ready: found but not submitted
-    yet;
-    fillers: space-filling points taken while the strategy was busy. utilisation: fraction of the
-    places' time in which they worked.
+    how many failed; in_flight: points in the farm, of `places`; ready, fillers: as in LoopPoints
+    and LoopCounts. utilisation: fraction of the places' time in which they worked.
     """
 
     experiment: int

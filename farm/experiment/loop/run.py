@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from farm.call import Array, Call, Hints, ModelInfo, Result
+from farm.call import Array, Call, Hints, Result
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -26,11 +26,11 @@ from farm.errors import (
     Unavailable,
     WorkerLost,
 )
-from farm.experiment.config.definition import MODEL_FREE
-from farm.experiment.config.evaluated_model import details_of, read_evaluated_model
-from farm.experiment.config.work import Generate, Generated
+from farm.experiment.config.definition import MODEL_FREE, Config
+from farm.experiment.config.evaluated_model import BoundModel, EvaluatedModel, read_evaluated_model
+from farm.experiment.config.ini import FARM
 from farm.experiment.host import Experiments
-from farm.experiment.loop.evaluators import PointEvaluator, fitting_model
+from farm.experiment.loop.evaluators import PointEvaluator, details_of, fitting_model
 from farm.experiment.loop.pacing import PLACES_EVERY_S, Pace
 from farm.experiment.loop.progress import (
     AS_CONFIGURED,
@@ -44,6 +44,7 @@ from farm.experiment.loop.progress import (
 from farm.experiment.session import asked_event
 from farm.experiment.state.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.state.experiment import Experiment
+from farm.experiment.work import Generate, Generated
 from farm.wording import counted
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,7 @@ LONGEST_PAUSE_S = 10.0
 NO_FAULT_OF_THE_POINT = (Cancelled, ModelNotFound, Overloaded, Unavailable)
 
 FOR_GOOD = (InvalidInput, WorkerLost)
-"""Errors after which a retry is useless: the point is invalid, or the farm used up its
-own retries.
-"""
+"""Errors after which a retry is useless: the point is invalid, or the farm has retried."""
 
 FILLED = "fills the space, as the strategy was busy while a worker was free"
 
@@ -135,9 +134,9 @@ class ClosedLoop:
             shown_as=(f"experiment {number}", ""),
             deadline_s=None if options.kills else self._model.time_limit_s,
         )
-        self._model.check_end(self._experiment.config, options.budget)
+        check_end(self._model, self._experiment.config, options.budget)
         # State of the current stretch, from `begin` on.
-        self._info: ModelInfo
+        self._bound: BoundModel
         now = time.monotonic()
         self._pace = Pace(self._in_flight or 1, fill=self._model.fill, began=now)
         self._points = LoopPoints(now)
@@ -173,8 +172,7 @@ class ClosedLoop:
     def resume(self, in_flight: int | None = None, budget: int | None = None) -> None:
         """Revoke a pause that is not complete yet, see `is_over`.
 
-        in_flight, budget: None leaves a value unchanged. Raises InvalidInput if they differ from
-        those the stretch began with.
+        Raises InvalidInput if in_flight or budget differ from those the stretch began with.
         """
         for name, wanted in (("in_flight", in_flight), ("budget", budget)):
             has = getattr(self._options, name)
@@ -216,18 +214,16 @@ class ClosedLoop:
 
         Raises FarmError if it has no such model, or the config does not fit it.
         """
-        self._info = await fitting_model(self._model, self._farm)
+        self._bound = await fitting_model(self._model, self._farm)
         await self._look()
-        options = self._options
-
         running = RunState(
             experiment=self._journal.number,
             time=time.time(),
             phase=RunPhase.RUNNING,
-            in_flight=options.in_flight,
-            budget=options.budget,
-            version=self._info.version,
-            job=options.job,
+            in_flight=self._options.in_flight,
+            budget=self._options.budget,
+            version=self._bound.info.version,
+            job=self._options.job,
         )
         await self._journal.record(lambda e: [running])
 
@@ -250,8 +246,7 @@ class ClosedLoop:
         async with asyncio.TaskGroup() as tasks:
             while not self._has_nothing_left():
                 wake_s = await self._next(tasks)
-                # Not wait_for: in Python 3.11 it may lose a cancellation that coincides with a
-                # change.
+                # Not wait_for, which may lose a cancellation in Python 3.11.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wake_s):
                         await self._changed.wait()
@@ -324,8 +319,7 @@ class ClosedLoop:
         try:
             async with self._journal.host.turn(self._journal.number):
                 work = self._experiment.generate(count)
-                # A surrogate takes time to find points; other strategies, such as a list or a
-                # sequence, get no points but their own.
+                # Only surrogates take time to find points.
                 kind = self._experiment.config.strategies[work.strategy].generator.kind
                 fill = self._model.fill and kind not in MODEL_FREE
                 self._pace.searches(work.strategy, fill=fill)
@@ -375,7 +369,7 @@ class ClosedLoop:
         """Have one point evaluated, with retries, and record the outcome."""
         try:
             coordinates = self._experiment.loop.evaluating[point]
-            call = self._model.call(self._experiment.space.decode(coordinates[None]), self._info)
+            call = self._bound.call(self._experiment.space.decode(coordinates[None]))
             event = await self._outcome(point, coordinates, call)
             await self._journal.tell(event)
         except NO_FAULT_OF_THE_POINT as error:
@@ -393,7 +387,7 @@ class ClosedLoop:
             began = time.monotonic()
             try:
                 result = await self._submitted(call)
-                outcomes = self._model.outcomes(result, self._info)
+                outcomes = self._bound.outcomes(result)
             except NO_FAULT_OF_THE_POINT:
                 raise
             except FarmError as error:
@@ -444,3 +438,13 @@ class ClosedLoop:
             else:
                 self._counts.answered()
                 return result
+
+
+def check_end(model: EvaluatedModel, config: Config, budget: int | None) -> None:
+    """Raise InvalidInput if no rule would ever end the loop. budget: replaces that of [farm]."""
+    last = config.strategies[-1]
+    if last.run_indefinitely and (budget or model.budget or model.max_time_s) is None:
+        raise InvalidInput(
+            f"strategy {last.name!r} runs indefinitely; expected [{FARM}] budget = the "
+            "number of evaluations after which to stop, or max_time"
+        )

@@ -1,4 +1,4 @@
-"""The closed loops of a server: started and paused by messages, and resumed after a restart."""
+"""The closed loops of a server, started and paused by messages; and what a farm shows of them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.experiment.host import Experiments
 from farm.experiment.loop.evaluators import PointEvaluator
 from farm.experiment.loop.progress import LoopOptions
-from farm.experiment.loop.reporting import reported
 from farm.experiment.loop.run import ClosedLoop
 from farm.experiment.session import RunAction, RunCommand
 from farm.experiment.state.events import RunPhase, RunState
 
 log = logging.getLogger(__name__)
+
+
+REPORT_EVERY_S = 1.0
+
+
+@runtime_checkable
+class ReportTaker(Protocol):
+    """A farm that shows the progress of experiments."""
+
+    async def report_progress(self, kind: str, name: str, **values: Any) -> None:
+        """Take a report. Raises FarmError."""
 
 
 class Runs:
@@ -106,3 +116,55 @@ class Runs:
         state = RunState(experiment=number, time=time.time(), phase=RunPhase.PAUSED, why=why)
         with contextlib.suppress(Unavailable):
             await self._host.record(number, lambda e: [state])
+
+
+@contextlib.asynccontextmanager
+async def reported(
+    loop: ClosedLoop, host: Experiments, number: int, farm: object
+) -> AsyncIterator[None]:
+    """Report the progress of a loop while the block runs, and its end."""
+    if not isinstance(farm, ReportTaker):
+        yield
+        return
+
+    async def keep_reporting() -> None:
+        while True:
+            await _report(loop, host, number, farm)
+            await asyncio.sleep(REPORT_EVERY_S)
+
+    task = asyncio.create_task(keep_reporting())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await _report(loop, host, number, farm, ended=True)
+
+
+async def _report(
+    loop: ClosedLoop, host: Experiments, number: int, farm: ReportTaker, *, ended: bool = False
+) -> None:
+    now, experiment = loop.now(), host.experiments[number]
+    finished = now.told + now.failed
+    left = [experiment.still_wanted()]
+    left += [None if now.budget is None else max(0, now.budget - now.evaluations)]
+    known = [count for count in left if count is not None]
+    total = finished + now.in_flight + now.ready + min(known) if known else None
+    per_s = finished / now.elapsed_s if now.elapsed_s else 0.0
+    try:
+        await farm.report_progress(
+            "experiment",
+            experiment.config.metadata.experiment_name or f"experiment {number}",
+            done=now.told,
+            failed=now.failed,
+            total=total,
+            per_s=per_s,
+            ends_in_s=(total - finished) / per_s if total is not None and per_s else None,
+            state=str(now.phase) if not ended or now.phase != "running" else "stopped",
+            identity=str(number),
+            client=f"experiment {number}",
+        )
+    except FarmError as error:
+        log.debug("the progress of experiment %d is not shown: %s", number, error.message)
+    except Exception:  # nothing that only shows an experiment ends it
+        log.exception("the progress of experiment %d is not shown", number)

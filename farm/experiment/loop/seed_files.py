@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from farm.call import Array, ModelInfo, TensorInfo, numpy_dtype
+from farm.call import Array, TensorInfo, numpy_dtype
 from farm.errors import FarmError, InvalidInput, printable, shortened
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
-from farm.experiment.config.evaluated_model import EvaluatedModel
-from farm.experiment.config.space import SAME, WHOLE, Space, coordinate
+from farm.experiment.config.evaluated_model import BoundModel
 from farm.experiment.loop.seed_table import SeedTable, read_seed_table
+from farm.experiment.space import SAME, WHOLE, Space, coordinate
 from farm.experiment.state.seeding import InitialTrials, most_trials
 from farm.storage.hdf5 import HDF5_ERRORS
 from farm.sweep.errors import SweepError
@@ -34,21 +33,20 @@ LONGEST_EXAMPLE = 120
 
 
 def read_seed_files(
-    names: Sequence[str], folder: Path, config: Config, model: EvaluatedModel, info: ModelInfo
+    names: Sequence[str], folder: Path, config: Config, model: BoundModel
 ) -> list[InitialTrials]:
     """Return the trials in each of these files, for an experiment and its model.
 
-    names: paths relative to the folder. info: the farm's description of the model. Together they
-    have at most `most_trials`, the latest ones: those of the last files, from their ends.
-    Raises InvalidInput, UnsupportedFeature, whose message begins with the file's name.
+    names: paths relative to the folder. Together they have at most `most_trials`, the latest ones:
+    those of the last files, from their ends. Raises InvalidInput, UnsupportedFeature, whose message
+    begins with the file's name.
     """
-    found: list[InitialTrials] = []
+    read: list[InitialTrials] = []
     left = most_trials(Space.of(config))
     for name in reversed(names):
         try:
             with open_sweep(folder / name) as file:
-                table = read_seed_table(file, config, model, info)
-                trials = _trials(name, table, config, model, info, left)
+                trials = _trials(name, read_seed_table(file, config, model), config, model, left)
         except FarmError as error:
             raise type(error)(_one_line(f"seed data {name}: {error.message}")) from None
         except (SweepError, *HDF5_ERRORS) as error:
@@ -56,9 +54,9 @@ def read_seed_files(
             text = error.message if isinstance(error, SweepError) else str(error)
             named = text if str(folder / name) in text else f"{folder / name}: {text}"
             raise InvalidInput(_one_line(f"seed data: {named}; {EXPECTED}")) from None
-        found.append(trials)
+        read.append(trials)
         left -= len(trials.points)
-    return found[::-1]
+    return read[::-1]
 
 
 def _one_line(text: str) -> str:
@@ -66,17 +64,17 @@ def _one_line(text: str) -> str:
 
 
 def _trials(
-    name: str, table: SeedTable, config: Config, model: EvaluatedModel, info: ModelInfo, most: int
+    name: str, table: SeedTable, config: Config, model: BoundModel, most: int
 ) -> InitialTrials:
     """Return the last trials of a file, at most `most`, and a note with what was left out."""
-    space = Space.of(config)
+    space, version = Space.of(config), model.info.version
     kept = _Kept(np.ones(table.size, dtype=bool))
     never = np.isin(table.status, (PointStatus.PENDING, PointStatus.CANCELLED))
     kept.only(~never, "not evaluated")
     kept.only(table.status == PointStatus.DONE, "failed")
-    _keep_fixed_inputs(kept, table, model, info)
-    _keep_config(kept, table, model, info)
-    points = _points(kept, table, space, model, info)
+    _keep_fixed_inputs(kept, table, model)
+    _keep_config(kept, table, model)
+    points = _points(kept, table, space, model)
     kept.only(space.defined(points), "undefined here")
     chosen, outcomes = _last_outcomes(kept, table, most, most_trials(space))
     outcomes = outcomes.reshape(len(chosen), len(config.outcomes))
@@ -87,8 +85,8 @@ def _trials(
     beyond = np.any((points < space.lower) | (points > space.upper), axis=(1, 2))
     if beyond.any():
         said.append(f"beyond the bounds, and used: {np.count_nonzero(beyond)}")
-    if table.version and info.version and table.version != info.version:
-        said.append(f"evaluated by version {table.version!r}, the farm has {info.version!r}")
+    if table.version and version and table.version != version:
+        said.append(f"evaluated by version {table.version!r}, the farm has {version!r}")
     return InitialTrials(points, outcomes, "; ".join(said))
 
 
@@ -115,23 +113,20 @@ class _Kept:
         return int(lost[0]) if len(lost) else None
 
 
-def _keep_fixed_inputs(
-    kept: _Kept, table: SeedTable, model: EvaluatedModel, info: ModelInfo
-) -> None:
+def _keep_fixed_inputs(kept: _Kept, table: SeedTable, model: BoundModel) -> None:
     """Keep the points whose inputs have the experiment's values wherever these are fixed."""
-    for i, (wanted, tensor) in enumerate(
-        zip(model.bound(info).binding.fixed, info.inputs, strict=True)
-    ):
+    for i, tensor in enumerate(model.info.inputs):
+        wanted = model.binding.fixed[i]
         # Most entries have one value for all points: an input may be a large field.
         is_one = ~np.isnan(wanted) & ~np.isnan(table.fixed[i])
         other = is_one & (_typed(table.fixed[i], tensor) != _typed(wanted, tensor))
         differing = np.flatnonzero(other).tolist()[:1]
         for e in [*differing, *np.flatnonzero(~np.isnan(wanted) & ~is_one).tolist()]:
-            there = table.entry(i, e)
-            same = _typed(there, tensor) == _typed(wanted[e : e + 1], tensor)
+            values = table.entry(i, e)
+            same = _typed(values, tensor) == _typed(wanted[e : e + 1], tensor)
             if (point := kept.first(same)) is not None:
                 place = tensor.name if tensor.size == 1 else f"entry {e} of {tensor.name}"
-                example = f"{place} = {there[point]:g}, here {wanted[e]:g}"
+                example = f"{place} = {values[point]:g}, here {wanted[e]:g}"
                 kept.only(same, "with other fixed inputs", example)
 
 
@@ -142,33 +137,30 @@ def _typed(values: Array, tensor: TensorInfo) -> Array:
     return np.where(np.isfinite(values), held, values)
 
 
-def _keep_config(kept: _Kept, table: SeedTable, model: EvaluatedModel, info: ModelInfo) -> None:
+def _keep_config(kept: _Kept, table: SeedTable, model: BoundModel) -> None:
     """Keep the points whose config has the experiment's keys and values, but for parameters."""
-    binding = model.bound(info).binding
+    binding = model.binding
     varied = {p.name for p in binding.parameters if p.input is None}
     for key in dict.fromkeys([*binding.config, *table.config, *table.columns]):
         if key in varied:
             continue
-        there = table.setting(key)
-        if there is None or key not in binding.config:
+        values = table.setting(key)
+        if values is None or key not in binding.config:
             same = np.zeros(table.size, dtype=bool)
         else:
-            same = np.array([value == binding.config[key] for value in there], dtype=bool)
+            same = np.array([value == binding.config[key] for value in values], dtype=bool)
         if (point := kept.first(same)) is not None:
-            value = "none" if there is None else repr(there[point])
+            value = "none" if values is None else repr(values[point])
             here = repr(binding.config[key]) if key in binding.config else "none"
             kept.only(same, "with another config", _short(f"{key} = {value}, here {here}"))
 
 
-def _points(
-    kept: _Kept, table: SeedTable, space: Space, model: EvaluatedModel, info: ModelInfo
-) -> Array:
+def _points(kept: _Kept, table: SeedTable, space: Space, model: BoundModel) -> Array:
     """Return the points as coordinates, shape (n, 1, d). Raises InvalidInput."""
-    bound = model.bound(info)
     points = np.full((table.size, space.dimensions), np.nan)
     have: set[str] = set()
-    for place, name in bound.sources:
-        target, at = bound.binding.parameters[place], space.index(name)
+    for place, name in model.sources:
+        target, at = model.binding.parameters[place], space.index(name)
         parameter = space.free[at]
         if target.input is not None:
             values = table.entry(target.input, target.entry)
@@ -188,25 +180,21 @@ def _points(
 
 def _settings(kept: _Kept, table: SeedTable, key: str, parameter: Parameter) -> Array:
     """Return the coordinates of a parameter from a key of the config. Raises InvalidInput."""
-    there = table.setting(key)
-    if there is None:
+    settings = table.setting(key)
+    if settings is None:
         keys = ", ".join([*table.config, *table.columns]) or "none"
         raise InvalidInput(
             f"it has no {key!r} for parameter {parameter.name!r}; the keys of its config are {keys}"
         )
-    known = {value: _coordinate(parameter, value) for value in set(map(_plain, there))}
-    values = np.array([known[_plain(value)] for value in there])
+    plain = [value if isinstance(value, str | int | float) else None for value in settings]
+    known = {value: _coordinate(parameter, value) for value in set(plain)}
+    values = np.array([known[value] for value in plain])
     point = kept.first(~np.isnan(values))
     if point is not None:
         is_choice = parameter.kind is ParameterKind.CATEGORICAL
         why = "with unknown choices" if is_choice else "without a number"
-        kept.only(~np.isnan(values), why, _short(f"{key} = {there[point]!r}"))
+        kept.only(~np.isnan(values), why, _short(f"{key} = {settings[point]!r}"))
     return values
-
-
-def _plain(value: Any) -> float | str | None:
-    """Return a value of a config as one that has a coordinate, or None."""
-    return value if isinstance(value, str | int | float) else None
 
 
 def _coordinate(parameter: Parameter, value: float | str | None) -> float:

@@ -15,11 +15,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from farm.call import Array, ModelInfo, Result, TensorInfo
+from farm.call import Array, Result, TensorInfo
 from farm.errors import FarmError, InvalidInput, InvalidOutput
 from farm.experiment.config.definition import Config
 from farm.experiment.config.evaluated_model import (
-    EvaluatedModel,
+    BoundModel,
     output_places,
     read_evaluated_model,
 )
@@ -28,7 +28,7 @@ from farm.expression import Expression
 from farm.sweep.design.plan import Column, Plan
 from farm.sweep.design.points import point_seed
 from farm.sweep.file import layout
-from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Category
 
 EXPERIMENT = "experiment_config"
 """The attribute of /provenance with the configuration of an exported experiment."""
@@ -43,11 +43,10 @@ _BY_POSITION = re.compile(r"(in|out)(put_)?\d+")
 class SeedTable:
     """The calls of a file's points.
 
-    status: of each point. fixed: of each input of the model, in its order, the values that all
-    points have, NaN where they differ; entries: the values of the others, by input and entry.
-    config: keys that all points have; columns: keys whose values differ.
-    outcomes: for at most `block` points. version: of the model that evaluated the points, "" if not
-    known.
+    status: of each point. fixed: of each input of the model, the values that all points have, NaN
+    where they differ; entries: the values of the others, by input and entry. config: keys that all
+    points have; columns: keys whose values differ. outcomes: for at most `block` points. version:
+    of the model that evaluated the points, "" if not known.
     """
 
     status: Array
@@ -76,26 +75,25 @@ class SeedTable:
         return [self.config[key]] * self.size if key in self.config else None
 
 
-def read_seed_table(
-    file: h5py.File, config: Config, model: EvaluatedModel, info: ModelInfo
-) -> SeedTable:
-    """Read an open sweep file for an experiment and its model, which info describes.
+def read_seed_table(file: h5py.File, config: Config, model: BoundModel) -> SeedTable:
+    """Read an open sweep file for an experiment and its model.
 
     Raises InvalidInput, UnsupportedFeature if it is of another model, or lacks inputs or outputs.
     """
     plan = layout.read_plan(file)
     if EXPERIMENT in plan.provenance:
-        return _of_experiment(file, plan, config, model, info)
-    return _of_sweep(file, plan, model, info)
+        return _of_experiment(file, plan, config, model)
+    return _of_sweep(file, plan, model)
 
 
-def _of_sweep(file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInfo) -> SeedTable:
-    if plan.info.name != model.name:
-        raise InvalidInput(f"it has evaluations of {plan.info.name!r}; expected {model.name!r}")
+def _of_sweep(file: h5py.File, plan: Plan, bound: BoundModel) -> SeedTable:
+    info, name = bound.info, bound.model.name
+    if plan.info.name != name:
+        raise InvalidInput(f"it has evaluations of {plan.info.name!r}; expected {name!r}")
     places = _places("inputs", plan.info.inputs, info.inputs)
     if len(plan.info.inputs) != len(info.inputs) or None in places:
         raise _unlike("inputs", plan.info.inputs, info.inputs)
-    position = {there: here for here, there in enumerate(places)}
+    position = {place: here for here, place in enumerate(places)}
     entries = {
         (position[p.input], p.entry): np.where(
             np.isnan(plan.theta[:, j]), plan.fixed[p.input][p.entry], plan.theta[:, j]
@@ -110,42 +108,41 @@ def _of_sweep(file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInf
         for j, p in enumerate(plan.parameters)
         if p.input is None
     }
-    bound = model.bound(info)
     keys = {p.name for p in bound.binding.parameters if p.input is None}
     if plan.seed_key in keys | set(bound.binding.config):
         # Without such a key the experiment, too, has a new random number for each point.
         columns[plan.seed_key] = [point_seed(plan.seed, point) for point in range(plan.size)]
     return SeedTable(
         status=file["status"][:],
-        fixed=tuple(plan.fixed[there] for there in places if there is not None),
+        fixed=tuple(plan.fixed[place] for place in places if place is not None),
         entries=entries,
         config={key: value for key, value in plan.config.items() if key not in columns},
         columns=columns,
-        outcomes=_of_outputs(file, plan, model, info),
+        outcomes=_of_outputs(file, plan, bound),
         block=max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(1, plan.row_size))),
         version=plan.provenance.get("model_version", "") or plan.info.version,
     )
 
 
-def _places(what: str, there: Sequence[TensorInfo], here: Sequence[TensorInfo]) -> list[int | None]:
+def _places(what: str, old: Sequence[TensorInfo], new: Sequence[TensorInfo]) -> list[int | None]:
     """Return which of a file's tensors is each of the model's: that of its name and shape.
 
     If names say nothing, as of servers without names, it is that of its position.
     """
-    names = [[tensor.name for tensor in tensors] for tensors in (there, here)]
+    names = [[tensor.name for tensor in tensors] for tensors in (old, new)]
     if any(all(map(_BY_POSITION.fullmatch, several)) for several in names):
-        found: list[int | None] = [i if i < len(there) else None for i in range(len(here))]
+        places: list[int | None] = [i if i < len(old) else None for i in range(len(new))]
     else:
         by_name = {name: i for i, name in reversed(list(enumerate(names[0])))}
-        found = [by_name.get(name) for name in names[1]]
-    for tensor, i in zip(here, found, strict=True):
-        if i is not None and there[i].size != tensor.size:
-            raise _unlike(what, there, here)
-    return found
+        places = [by_name.get(name) for name in names[1]]
+    for tensor, i in zip(new, places, strict=True):
+        if i is not None and old[i].size != tensor.size:
+            raise _unlike(what, old, new)
+    return places
 
 
-def _unlike(what: str, there: Sequence[TensorInfo], here: Sequence[TensorInfo]) -> InvalidInput:
-    return InvalidInput(f"it has the {what} {_shown(there)}; expected {_shown(here)}")
+def _unlike(what: str, old: Sequence[TensorInfo], new: Sequence[TensorInfo]) -> InvalidInput:
+    return InvalidInput(f"it has the {what} {_shown(old)}; expected {_shown(new)}")
 
 
 def _shown(tensors: Sequence[TensorInfo]) -> str:
@@ -153,37 +150,33 @@ def _shown(tensors: Sequence[TensorInfo]) -> str:
 
 
 def _of_outputs(
-    file: h5py.File, plan: Plan, model: EvaluatedModel, info: ModelInfo
+    file: h5py.File, plan: Plan, bound: BoundModel
 ) -> Callable[[Array], list[Sequence[float] | str]]:
     """Return the outcomes of points from the outputs in a file. Raises InvalidInput."""
-    expressions = model.bound(info).expressions
-    positions = output_places(info.outputs)
-    needed = {positions[name] for e in expressions.values() for name in e.names}
+    info, positions = bound.info, output_places(bound.info.outputs)
+    needed = {positions[name] for e in bound.expressions.values() for name in e.names}
     places = _places("outputs", plan.info.outputs, info.outputs)
     if any(places[i] is None for i in needed):
         raise _unlike("outputs", plan.info.outputs, info.outputs)
     columns = [
-        (i, _output_column(plan, there))
-        for i, there in enumerate(places)
-        if there is not None and i in needed
+        (i, _output_column(plan, place))
+        for i, place in enumerate(places)
+        if place is not None and i in needed
     ]
-    names = [outcome.name for outcome in model.wanted]
     unread = [np.full(tensor.shape, np.nan) for tensor in info.outputs]
 
     def outcomes(points: Array) -> list[Sequence[float] | str]:
         arrays = {i: layout.read_values(file, [column], points) for i, column in columns}
-        found: list[Sequence[float] | str] = []
+        values: list[Sequence[float] | str] = []
         for row in range(len(points)):
             outputs = list(unread)
             for i, array in arrays.items():
                 outputs[i] = array[row]
             try:
-                values = model.outcomes(Result(tuple(outputs)), info)
+                values.append(list(bound.outcomes(Result(tuple(outputs))).values()))
             except (InvalidInput, InvalidOutput) as error:
-                found.append(error.message)
-            else:
-                found.append([values[name] for name in names])
-        return found
+                values.append(error.message)
+        return values
 
     return outcomes
 
@@ -192,18 +185,17 @@ def _output_column(plan: Plan, output: int) -> Column:
     return next(c for c in plan.columns if c.input is None and c.output == output)
 
 
-def _of_experiment(
-    file: h5py.File, plan: Plan, config: Config, model: EvaluatedModel, info: ModelInfo
-) -> SeedTable:
+def _of_experiment(file: h5py.File, plan: Plan, config: Config, model: BoundModel) -> SeedTable:
     try:
         old = read_config(plan.provenance[EXPERIMENT])
         # The trials of clients are of no model: they count as evaluations of this one.
         former = read_evaluated_model(old if old.farm else replace(old, farm=config.farm))
-        bound = former.bound(info)
+        bound = former.bound(model.info)
     except FarmError as error:
         raise type(error)(f"the experiment in it: {error.message}") from None
-    if former.name != model.name:
-        raise InvalidInput(f"its experiment evaluated {former.name!r}; expected {model.name!r}")
+    if former.name != model.model.name:
+        name = model.model.name
+        raise InvalidInput(f"its experiment evaluated {former.name!r}; expected {name!r}")
     column_of = {p.name: plan.theta[:, j] for j, p in enumerate(plan.parameters)}
     choices = {p.name: p.choices for p in old.parameters if p.choices}
     entries: dict[tuple[int, int], Array] = {}
@@ -222,30 +214,25 @@ def _of_experiment(
         entries=entries,
         config={k: v for k, v in bound.binding.config.items() if k not in columns},
         columns=columns,
-        outcomes=_of_trials(file, plan, old, former, model, info),
+        outcomes=_of_trials(file, plan, old, bound, model),
     )
 
 
 def _of_trials(
-    file: h5py.File,
-    plan: Plan,
-    old: Config,
-    former: EvaluatedModel,
-    model: EvaluatedModel,
-    info: ModelInfo,
+    file: h5py.File, plan: Plan, old: Config, former: BoundModel, model: BoundModel
 ) -> Callable[[Array], list[Sequence[float] | str]]:
     """Return the outcomes of an exported experiment's trials. Raises InvalidInput."""
-    there = {outcome.name: (i, outcome.kind) for i, outcome in enumerate(old.outcomes)}
-    was, now = former.bound(info).expressions, model.bound(info).expressions
+    places = {outcome.name: (i, outcome.kind) for i, outcome in enumerate(old.outcomes)}
+    was, now = former.expressions, model.expressions
     columns = []
-    for outcome in model.wanted:
-        place, kind = there.get(outcome.name, (0, None))
+    for outcome in model.model.wanted:
+        place, kind = places.get(outcome.name, (0, None))
         if kind is not outcome.kind:
             said = ", ".join(f"{o.name} ({o.kind})" for o in old.outcomes)
             raise InvalidInput(
                 f"its experiment has the outcomes {said}; expected {outcome.name} ({outcome.kind})"
             )
-        if _meaning(was[outcome.name], info) != _meaning(now[outcome.name], info):
+        if _meaning(was[outcome.name], model) != _meaning(now[outcome.name], model):
             raise InvalidInput(
                 f"its outcome {outcome.name!r} is {was[outcome.name].text!r}; "
                 f"expected {now[outcome.name].text!r}"
@@ -258,9 +245,9 @@ def _of_trials(
     return outcomes
 
 
-def _meaning(expression: Expression, info: ModelInfo) -> str:
+def _meaning(expression: Expression, model: BoundModel) -> str:
     """Return a text that is the same for expressions that differ in spaces or names only."""
-    positions = output_places(info.outputs)
+    positions = output_places(model.info.outputs)
     tree = ast.parse(expression.text, mode="eval")
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in positions:

@@ -1,7 +1,6 @@
 """Criteria that are functions of mean and variance at a point, with gradients in closed form.
 
-A search evaluates a criterion some fifty times per ask, at a few points each. Recording the
-operations for automatic differentiation takes longer than they do, so gradients are computed here.
+Recording their operations for automatic differentiation takes longer than they do.
 """
 
 from __future__ import annotations
@@ -123,5 +122,5 @@ def log_excess(u: Array) -> Array:
     direct = np.log(np.exp(-0.5 * near * near - LOG_ROOT) + near * ndtr(near))
     share = some * erfcx(some * math.sqrt(0.5)) * math.sqrt(math.pi / 2)
     tail = np.where(far < 1e3, np.log1p(-share), np.log((1 - 3 / farthest**2) / farthest**2))
-    found: Array = np.where(u > -1.0, direct, tail - 0.5 * far * far - LOG_ROOT)
-    return found
+    excess: Array = np.where(u > -1.0, direct, tail - 0.5 * far * far - LOG_ROOT)
+    return excess

@@ -1,18 +1,16 @@
 """The acquisition functions, which rate candidates for the next point, by their names in configs.
 
-Functions that BoTorch has are BoTorch's own. The others are implemented here as BoTorch acquisition
-functions in closed form, assuming that points in flight have their expected outcome.
+Functions that BoTorch has are BoTorch's own. The others are implemented here in closed form,
+assuming that points in flight have their expected outcome.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
-from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.monte_carlo import qUpperConfidenceBound
 from botorch.acquisition.objective import GenericMCObjective
@@ -21,7 +19,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 
 from farm.errors import InvalidInput
-from farm.experiment.config.definition import Acquisition
+from farm.experiment.config.definition import OF_PROBABILITY, Acquisition
 from farm.experiment.config.ini import Section
 from farm.experiment.config.options import ACQUISITION
 from farm.experiment.models.closed import Criterion, LogImprovement, UpperBound
@@ -72,23 +70,26 @@ class Situation:
 
     def made(self, f: Tensor) -> Tensor:
         """Return the objective's value for values of the process."""
-        if self.objective not in ("ProbitObjective", "FloorProbitObjective", "FloorLogitObjective"):
+        if self.objective not in OF_PROBABILITY:
             return f
         p = torch.sigmoid(f) if self.objective == "FloorLogitObjective" else cdf(f)
         return self.floor + (1 - self.floor) * p
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the objective for normal values of the process."""
-        rest = 1 - self.floor
+        if self.objective not in OF_PROBABILITY:
+            return mean, variance
         if self.objective == "FloorLogitObjective":
             values, weights = nodes(mean, variance)
             made = self.made(values)
             centre = (made * weights).sum(-1)
             return centre, ((made - centre[..., None]) ** 2 * weights).sum(-1)
-        if self.objective in ("ProbitObjective", "FloorProbitObjective"):
-            p, spread = probit_mean(mean, variance), probit_variance(mean, variance)
-            return self.floor + rest * p, rest**2 * spread
-        return mean, variance
+        p, spread, rest = (
+            probit_mean(mean, variance),
+            probit_variance(mean, variance),
+            1 - self.floor,
+        )
+        return self.floor + rest * p, rest**2 * spread
 
     def target(self) -> float:
         """Return the target as a value of the objective. Raises InvalidInput."""
@@ -121,7 +122,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """The joint posterior of f at trials (b,) and points (q,), given points in flight.
+    """The joint posterior of f at trials (b,) and points (b or 1, q), given points in flight.
 
     covariance: of each trial with each point, (b, q). noise: variance of an observation at a trial.
     """
@@ -134,96 +135,88 @@ class Look:
     covariance: Tensor
 
 
-class Believing(AcquisitionFunction):  # type: ignore[misc]  # botorch has no types
-    """A criterion of single trials, X of shape (b, stimuli, d), from the moments of f there.
+def look(situation: Situation, X: Tensor, points: Tensor) -> Look:
+    """Return the joint posterior at trials X (b, stimuli, d) and at points (q, stimuli, d).
 
     Points in flight count as observed with their expected outcome: the variance falls, the mean
-    stays. `points`: further points whose moments the criterion uses.
+    stays.
     """
-
-    def __init__(self, situation: Situation) -> None:
-        super().__init__(model=situation.learned.model)
-        self.situation = situation
-        self.points = situation.pending[:0]
-
-    def look(self, X: Tensor) -> Look:
-        """Return the joint posterior at X and at the points."""
-        learned, pending = self.situation.learned, self.situation.pending
-        b, p = len(X), len(pending)
-        mean, covariance = learned.joint(torch.cat([X, pending, self.points]))
-        if p:
-            flying = slice(b, b + p)
-            noise = learned.noise(mean[flying].detach())
-            seen = covariance[flying, flying] + torch.diag(noise + LEAST_VARIANCE)
-            gain = torch.linalg.solve(seen, covariance[flying])
-            covariance = covariance - covariance[:, flying] @ gain
-        variance = covariance.diagonal().clamp_min(LEAST_VARIANCE)
-        return Look(
-            mean[:b],
-            variance[:b],
-            learned.noise(mean[:b]),
-            mean[b + p :],
-            variance[b + p :],
-            covariance[:b, b + p :],
-        )
+    learned, pending = situation.learned, situation.pending
+    b, p = len(X), len(pending)
+    mean, covariance = learned.joint(torch.cat([X, pending, points]))
+    if p:
+        flying = slice(b, b + p)
+        noise = learned.noise(mean[flying].detach())
+        seen = covariance[flying, flying] + torch.diag(noise + LEAST_VARIANCE)
+        gain = torch.linalg.solve(seen, covariance[flying])
+        covariance = covariance - covariance[:, flying] @ gain
+    variance = covariance.diagonal().clamp_min(LEAST_VARIANCE)
+    return Look(
+        mean[:b],
+        variance[:b],
+        learned.noise(mean[:b]),
+        mean[None, b + p :],
+        variance[None, b + p :],
+        covariance[:b, b + p :],
+    )
 
 
-class Straddle(Believing):
-    """The straddle, sqrt(beta * variance) - |mean - target|. Source: Bryan et al. (2005)."""
-
-    def __init__(self, situation: Situation) -> None:
-        super().__init__(situation)
-        self._beta = situation.number("beta")
-        self._target = situation.target()
-
-    def forward(self, X: Tensor) -> Tensor:
-        look = self.look(X)
-        mean, variance = self.situation.moments(look.mean, look.variance)
-        return torch.sqrt(self._beta * variance + 1e-18) - (mean - self._target).abs()
+def at_trials(situation: Situation, rate: Callable[[Look], Tensor]) -> Criterion:
+    """Return a criterion of the posterior at single trials."""
+    nowhere = situation.pending[:0]
+    return lambda X: rate(look(situation, X, nowhere))
 
 
-class Variance(Believing):
-    """The variance of the objective."""
-
-    def forward(self, X: Tensor) -> Tensor:
-        look = self.look(X)
-        return self.situation.moments(look.mean, look.variance)[1]
+def over_space(situation: Situation, rate: Callable[[Look], Tensor]) -> Criterion:
+    """Return a criterion of the joint posterior at trials and at points that fill the space."""
+    points = situation.everywhere()
+    return lambda X: rate(look(situation, X, points))
 
 
-class PairVariance(Believing):
-    """The variance of the probability that the second of a pair is preferred."""
+def straddle(situation: Situation) -> Criterion:
+    """Return sqrt(beta * variance) - |mean - target|. Source: Bryan et al. (2005)."""
+    beta, target = situation.number("beta"), situation.target()
 
-    def forward(self, X: Tensor) -> Tensor:
-        look = self.look(X)
-        return probit_variance(look.mean, look.variance)
+    def rate(seen: Look) -> Tensor:
+        mean, variance = situation.moments(seen.mean, seen.variance)
+        return torch.sqrt(beta * variance + 1e-18) - (mean - target).abs()
+
+    return at_trials(situation, rate)
 
 
-class MutualInformation(Believing):
-    """Mutual information of outcome and process at the point. Source: Houlsby et al. (2011)."""
+def objective_variance(situation: Situation) -> Criterion:
+    """Return the variance of the objective."""
+    return at_trials(situation, lambda seen: situation.moments(seen.mean, seen.variance)[1])
 
-    def forward(self, X: Tensor) -> Tensor:
-        look = self.look(X)
-        if not self.situation.learned.binary:
-            return 0.5 * torch.log1p(look.variance / look.noise)
-        values, weights = nodes(look.mean, look.variance)
-        p = probit_mean(look.mean, look.variance)
+
+def pair_variance(situation: Situation) -> Criterion:
+    """Return the variance of the probability that the second of a pair is preferred."""
+    return at_trials(situation, lambda seen: probit_variance(seen.mean, seen.variance))
+
+
+def mutual_information(situation: Situation) -> Criterion:
+    """Return that of outcome and process at the point. Source: Houlsby et al. (2011)."""
+
+    def rate(seen: Look) -> Tensor:
+        if not situation.learned.binary:
+            return 0.5 * torch.log1p(seen.variance / seen.noise)
+        values, weights = nodes(seen.mean, seen.variance)
+        p = probit_mean(seen.mean, seen.variance)
         return entropy(p) - (entropy(cdf(values)) * weights).sum(-1)
 
+    return at_trials(situation, rate)
 
-class IntegratedVariance(Believing):
-    """The expected reduction of the process's variance by an observation, averaged over the space.
 
-    This is BoTorch's qNegIntegratedPosteriorVariance minus a constant, in closed form: that one
-    adds fantasy trials to the model, which models of binary outcomes do not support.
+def integrated_variance(situation: Situation) -> Criterion:
+    """Return the expected fall of the process's variance, averaged over the space.
+
+    It is BoTorch's qNegIntegratedPosteriorVariance minus a constant. That one adds fantasy trials
+    to the model, which models of binary outcomes do not support.
     """
-
-    def __init__(self, situation: Situation) -> None:
-        super().__init__(situation)
-        self.points = situation.everywhere()
-
-    def forward(self, X: Tensor) -> Tensor:
-        look = self.look(X)
-        return (look.covariance**2 / (look.variance + look.noise)[:, None]).mean(-1)
+    return over_space(
+        situation,
+        lambda seen: (seen.covariance**2 / (seen.variance + seen.noise)[:, None]).mean(-1),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,17 +231,10 @@ class Ahead:
     after: Tensor
     weights: Tensor
 
-    def expected(self, of_after: Tensor) -> Tensor:
-        """Return the mean over outcomes (..., k)."""
-        weights = self.weights if self.weights.dim() == 1 else self.weights[:, None, :]
-        return (of_after * weights).sum(-1)
-
     def information(self) -> Tensor:
-        """Return the expected reduction of the entropy of above or below, shape (b,).
-
-        It is the mean over the points.
-        """
-        return (entropy(self.below) - self.expected(entropy(self.after))).mean(-1)
+        """Return the mean expected fall of the entropy of above or below, shape (b,)."""
+        weights = self.weights if self.weights.dim() == 1 else self.weights[:, None, :]
+        return (entropy(self.below) - (entropy(self.after) * weights).sum(-1)).mean(-1)
 
     def volume_change(self) -> Tensor:
         """Return the expected absolute change of the fraction of points below, shape (b,)."""
@@ -256,32 +242,22 @@ class Ahead:
         return (change * self.weights).sum(-1)
 
 
-def look_ahead(
-    mean: Tensor,
-    variance: Tensor,
-    point_mean: Tensor,
-    point_variance: Tensor,
-    covariance: Tensor,
-    level: float,
-    noise: Tensor | None,
-) -> Ahead:
-    """Return the probabilities that points q are below the level, before and after observing x.
+def look_ahead(seen: Look, level: float, *, binary: bool) -> Ahead:
+    """Return the probabilities that the points are below the level, before and after observing.
 
-    Both have a closed form for a binary outcome, by the bivariate normal distribution, and take one
+    They have a closed form for a binary outcome, by the bivariate normal distribution, and take one
     quadrature for a normal outcome. Source: Letham, Guan, Tymms, Bakshy and Shvartsman, Look-Ahead
     Acquisition Functions for Bernoulli Level Set Estimation, AISTATS 2022.
-    mean, variance: of the process at x, shape (b,); at the points: (b or 1, q); covariance: of
-    both, (b, q). noise: variance (b,) of a normal observation; None: a binary observation through a
-    probit.
     """
-    sd = torch.sqrt(point_variance)
-    height = (level - point_mean) / sd
+    mean, variance, covariance = seen.mean, seen.variance, seen.covariance
+    sd = torch.sqrt(seen.point_variance)
+    height = (level - seen.point_mean) / sd
     below = cdf(height)
-    if noise is not None:
-        step = covariance / torch.sqrt(variance + noise)[:, None]
-        left = (point_variance - step**2).clamp_min(LEAST_VARIANCE)
+    if not binary:
+        step = covariance / torch.sqrt(variance + seen.noise)[:, None]
+        left = (seen.point_variance - step**2).clamp_min(LEAST_VARIANCE)
         values, weights = nodes(torch.zeros_like(step), torch.ones_like(step))
-        moved = level - point_mean[..., None] - step[..., None] * values
+        moved = level - seen.point_mean[..., None] - step[..., None] * values
         return Ahead(below, cdf(moved / torch.sqrt(left)[..., None]), weights)
     spread = torch.sqrt(1 + variance)
     yes = cdf(mean / spread)
@@ -293,33 +269,31 @@ def look_ahead(
     return Ahead(below, after, torch.stack([yes, 1 - yes], -1))
 
 
-class LookAhead(Believing):
-    """The information that an observation gives about the set above the target."""
-
-    def __init__(self, situation: Situation, *, judged: Callable[[Ahead], Tensor]) -> None:
-        super().__init__(situation)
-        self.points = situation.everywhere()
-        self._level = situation.level()
-        self._judged = judged
-
-    def forward(self, X: Tensor) -> Tensor:
-        look = self.look(X)
-        return self._judged(self._ahead(
-            look, look.point_mean[None], look.point_variance[None], look.covariance
-        ))  # fmt: skip
-
-    def _ahead(self, look: Look, mean: Tensor, variance: Tensor, joint: Tensor) -> Ahead:
-        noise = None if self.situation.learned.binary else look.noise
-        return look_ahead(look.mean, look.variance, mean, variance, joint, self._level, noise)
+def volume_change(situation: Situation) -> Criterion:
+    """Return how much an observation changes the volume of the set above the target."""
+    level, binary = situation.level(), situation.learned.binary
+    return over_space(
+        situation, lambda seen: look_ahead(seen, level, binary=binary).volume_change()
+    )
 
 
-class LookAheadHere(LookAhead):
-    """The information that an observation gives about whether its own point is above the target."""
+def global_information(situation: Situation) -> Criterion:
+    """Return the information of an observation about the set above the target."""
+    level, binary = situation.level(), situation.learned.binary
+    return over_space(situation, lambda seen: look_ahead(seen, level, binary=binary).information())
 
-    def forward(self, X: Tensor) -> Tensor:
-        look = self.look(X)
-        own = look.variance[:, None]
-        return self._judged(self._ahead(look, look.mean[:, None], own, own))
+
+def local_information(situation: Situation) -> Criterion:
+    """Return the information of an observation about its own point being above the target."""
+    level, binary = situation.level(), situation.learned.binary
+
+    def rate(seen: Look) -> Tensor:
+        own = seen.variance[:, None]
+        here = replace(seen, point_mean=seen.mean[:, None], point_variance=own, covariance=own)
+        return look_ahead(here, level, binary=binary).information()
+
+    # The trials alone would do, but their sums are rounded otherwise: other points for a seed.
+    return over_space(situation, rate)
 
 
 def _sampled(situation: Situation) -> dict[str, object]:
@@ -374,14 +348,14 @@ def improvement(situation: Situation) -> Criterion:
 
 
 _ACQUISITIONS: dict[str, Callable[[Situation], Criterion]] = {
-    "MCLevelSetEstimation": Straddle,
-    "EAVC": partial(LookAhead, judged=Ahead.volume_change),
-    "GlobalMI": partial(LookAhead, judged=Ahead.information),
-    "LocalMI": partial(LookAheadHere, judged=Ahead.information),
-    "MCPosteriorVariance": Variance,
-    "PairwiseMCPosteriorVariance": PairVariance,
-    "BernoulliMCMutualInformation": MutualInformation,
-    "qNegIntegratedPosteriorVariance": IntegratedVariance,
+    "MCLevelSetEstimation": straddle,
+    "EAVC": volume_change,
+    "GlobalMI": global_information,
+    "LocalMI": local_information,
+    "MCPosteriorVariance": objective_variance,
+    "PairwiseMCPosteriorVariance": pair_variance,
+    "BernoulliMCMutualInformation": mutual_information,
+    "qNegIntegratedPosteriorVariance": integrated_variance,
     "qUpperConfidenceBound": upper_confidence_bound,
     "qLogNoisyExpectedImprovement": improvement,
     "qNoisyExpectedImprovement": improvement,

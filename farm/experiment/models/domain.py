@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from farm.call import Array
 from farm.experiment.config.definition import Parameter, ParameterKind
-from farm.experiment.config.space import Space
 from farm.experiment.models.normal import DTYPE
+from farm.experiment.space import Space
+
+T = TypeVar("T")
 
 FARTHEST = 1e3
-"""Maximum distance from the unit cube: positions farther out give no information about the cube,
-and their squares must stay finite.
-"""
+"""Maximum distance from the unit cube: farther positions give no information about the cube."""
 
 MOST_VALUES = 20
 """Whole-number parameters with more values are searched as if continuous, and rounded."""
 
 
 class Domain:
-    """All points that may be proposed, with some coordinates held.
+    """All points that may be proposed, with some coordinates held, by parameter name.
 
-    held: raw coordinates by parameter name. Positions have the shape (n, stimuli, d): those of the
-    unit cube, but the index of the choice for categorical parameters. A search sees a trial as one
-    row of stimuli * d columns.
+    Positions have the shape (n, stimuli, d): those of the unit cube, but the index of the choice
+    for categorical parameters. A search sees a trial as one row of stimuli * d columns: fixed ones
+    with a value, discrete and categorical ones with few positions, and bounds (2, columns).
     """
 
     def __init__(
@@ -42,11 +42,32 @@ class Domain:
         self._cells = np.where(categorical, sizes, 1.0)
         self._middle = np.where(categorical, 0.5, 0.0)
         self.choices = {j: int(size) for j, size in enumerate(sizes) if categorical[j] and size > 1}
-        self._few = {
+        values = {
             j: self._positions(j)
             for j, size in enumerate(sizes)
             if j in self.choices or size <= MOST_VALUES
         }
+        still = self._still(values)
+        few = {j: some for j, some in values.items() if j not in still}
+        self.fixed = self._columns(still)
+        self.discrete = self._columns({j: few[j] for j in few.keys() - self.choices})
+        self.categorical = self._columns({j: few[j] for j in few.keys() & self.choices})
+        ends = [(0.0, 1.0)] * (stimuli * len(free))
+        for column, some in (self.discrete | self.categorical).items():
+            ends[column] = some[0], some[-1]
+        self.bounds = torch.tensor(ends, dtype=DTYPE).T.clone()
+
+    def _still(self, values: Mapping[int, list[float]]) -> dict[int, float]:
+        """Return the coordinates that are held or have a single value."""
+        places = self.positions(self.space.hold(self.space.lower[None, None], self._held))[0, 0]
+        single = {j: some[0] for j, some in values.items() if len(some) == 1}
+        return single | {j: float(places[j]) for j in map(self.space.index, self._held)}
+
+    def _columns(self, coordinates: Mapping[int, T]) -> dict[int, T]:
+        """Return the values of coordinates by the columns of a trial."""
+        d = len(self.free)
+        every = range(self.stimuli * d)
+        return {column: coordinates[column % d] for column in every if column % d in coordinates}
 
     @staticmethod
     def _size(parameter: Parameter) -> float:
@@ -63,46 +84,6 @@ class Domain:
         positions: list[float] = self.positions(raw)[:, 0, j].tolist()
         return positions
 
-    def _columns(self) -> range:
-        return range(self.stimuli * len(self.free))
-
-    @property
-    def fixed(self) -> dict[int, float]:
-        """Return the constant columns and their values."""
-        d = len(self.free)
-        still = {j: few[0] for j, few in self._few.items() if len(few) == 1}
-        held = self.positions(self.space.hold(self.space.lower[None, None], self._held))[0, 0]
-        still |= {j: float(held[j]) for j in map(self.space.index, self._held)}
-        return {column: still[column % d] for column in self._columns() if column % d in still}
-
-    @property
-    def discrete(self) -> dict[int, list[float]]:
-        """Return the ordered positions of columns with few values."""
-        return self._of_columns(ordered=True)
-
-    @property
-    def categorical(self) -> dict[int, list[float]]:
-        """Return the positions of columns without an order."""
-        return self._of_columns(ordered=False)
-
-    def _of_columns(self, *, ordered: bool) -> dict[int, list[float]]:
-        d, fixed = len(self.free), self.fixed
-        return {
-            column: self._few[column % d]
-            for column in self._columns()
-            if column not in fixed
-            and column % d in self._few
-            and (column % d not in self.choices) == ordered
-        }
-
-    @property
-    def bounds(self) -> Tensor:
-        """Return the bounds of the columns, shape (2, stimuli * d)."""
-        bounds = torch.tensor([[0.0, 1.0]] * len(self._columns()), dtype=DTYPE).T.clone()
-        for column, few in (self.discrete | self.categorical).items():
-            bounds[0, column], bounds[1, column] = few[0], few[-1]
-        return bounds
-
     def raw(self, positions: Array) -> Array:
         """Return raw coordinates: within the bounds, rounded and held where required."""
         raw = self.space.from_unit((positions + self._middle) / self._cells)
@@ -113,8 +94,8 @@ class Domain:
         with np.errstate(over="ignore"):
             unit = np.clip(self.space.to_unit(raw), -FARTHEST, FARTHEST)
         # Choices must be exact whole numbers: equal choices then have equal features.
-        found: Array = np.where(self._middle > 0, np.round(unit * self._cells - self._middle), unit)
-        return found
+        cells: Array = np.where(self._middle > 0, np.round(unit * self._cells - self._middle), unit)
+        return cells
 
     def snapped(self, positions: Array) -> Array:
         """Return the positions of the points after rounding, clamping and holding."""
@@ -122,6 +103,6 @@ class Domain:
 
     def sample(self, count: int, seed: int) -> Array:
         """Return space-filling points, the same for the same seed."""
-        engine = torch.quasirandom.SobolEngine(len(self._columns()), scramble=True, seed=seed)
+        engine = torch.quasirandom.SobolEngine(self.bounds.shape[1], scramble=True, seed=seed)
         unit = engine.draw(count, dtype=DTYPE).numpy().reshape(count, self.stimuli, -1)
         return self.snapped(unit * self._cells - self._middle)

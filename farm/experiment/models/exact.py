@@ -1,23 +1,20 @@
 """Gaussian-process regression in closed form: its fit and its posterior.
 
-The model is BoTorch's SingleTaskGP. At the sizes of experiments, the layers between it and the
-arithmetic take ten times as long as the arithmetic itself, hundreds of times per ask. So the fit
-maximises the same objective by analytic gradients, and the posterior is computed from the fitted
-numbers. Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2
-and 5.4.1.
+The model is BoTorch's SingleTaskGP, whose layers take ten times as long as the arithmetic. So the
+fit maximises the same objective by analytic gradients, and the posterior is computed from the
+fitted numbers. Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006,
+sections 2.2 and 5.4.1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from botorch.models import SingleTaskGP
-from botorch.models.model import Model
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
@@ -35,10 +32,9 @@ IMPOSSIBLE = 1e10
 
 
 class Objective:
-    """The negative logarithm of the posterior density of a model's numbers, per trial.
+    """Minus gpytorch's ExactMarginalLogLikelihood, which adds the priors, of a model's numbers.
 
-    The numbers are, in this order, the mean, and the logarithms of amplitude, noise variance and
-    length scales. It is minus gpytorch's ExactMarginalLogLikelihood, which adds the priors.
+    These are the mean, and the logarithms of amplitude, noise variance and length scales.
     """
 
     def __init__(self, model: SingleTaskGP) -> None:
@@ -134,25 +130,10 @@ def numbers_of(model: SingleTaskGP) -> Array:
     return np.concatenate([[model.mean_module.constant.item()], *logs])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Moments:
-    """The posterior at b separate points, in the shape that BoTorch expects: (b, 1, 1)."""
-
-    mean: Tensor
-    variance: Tensor
-
-
-class Exact(Model):  # type: ignore[misc]  # botorch has no types
-    """The posterior of a fitted model, for outcomes of mean 0 and variance 1.
-
-    `believing`: the posterior when f at points in flight counts as known: it is as expected there.
-    """
-
-    num_outputs = 1
-    batch_shape = torch.Size()
+class Exact:
+    """The posterior of a fitted model, for outcomes of mean 0 and variance 1."""
 
     def __init__(self, model: SingleTaskGP) -> None:
-        super().__init__()
         self._encoding = getattr(model, "input_transform", None)
         self._scales: Array = model.covar_module.base_kernel.lengthscale.detach()[0].numpy()
         self._amplitude = model.covar_module.outputscale.item()
@@ -194,8 +175,7 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
     def believing(self, pending: Tensor) -> Exact:
         """Return the posterior after f was found at `pending` (p, d) to be as this one expects.
 
-        Found without noise: otherwise what one observation leaves uncertain there would make the
-        same place, where the mean is high already, the most promising one again.
+        Found without noise: otherwise the same place would be the most promising one again.
         """
         if not len(pending):
             return self
@@ -207,12 +187,6 @@ class Exact(Model):  # type: ignore[misc]  # botorch has no types
         # An expected outcome leaves the mean as it is, so its weight is 0.
         later._weights = np.concatenate([self._weights, np.zeros(len(pending))])
         return later
-
-    def posterior(self, X: Tensor, **_: Any) -> Moments:
-        """Return the moments of f at points X (b, 1, d)."""
-        mean, variance = self.moments(X.flatten(0, -2))
-        shape = (*X.shape[:-1], 1)
-        return Moments(mean.reshape(shape), variance.reshape(shape))
 
     @property
     def encoded(self) -> bool:

@@ -48,10 +48,8 @@ _limited = ContextVar("_limited", default=False)
 def alone(seed: int) -> Iterator[None]:
     """Run on one thread, for a fixed order of sums, and draw all random numbers from the seed.
 
-    One thread is also the fastest: the arrays are small, and threads would wait for one another.
     Linear algebra is exact at every size. Warnings about trials that repeat, lie outside the bounds
-    or are all equal are suppressed: users report such trials, and the libraries then add to a
-    diagonal or fall back to their priors.
+    or are all equal are suppressed: users report such trials.
     """
     threads, state = torch.get_num_threads(), np.random.get_state()
     torch.set_num_threads(1)

@@ -20,9 +20,7 @@ from farm.experiment.models.normal import DTYPE
 
 MOST_STEPS = 20
 MOST_TRIED = 10
-"""Points along the line of a step: several are for edges of criteria that have no
-gradient there.
-"""
+"""Points along the line of a step: several are for edges, where a criterion has no gradient."""
 
 
 def spread_by_value(values: Tensor, count: int) -> Tensor:
@@ -69,10 +67,7 @@ def climbed(
 
 
 LEAST_DISTANCE = 1e-3
-"""Minimum distance of points in flight, in the unit cube: nearer ones would add no information.
-
-It bounds how closely an optimum is found that another point in flight is near to.
-"""
+"""Minimum distance of points in flight, in the unit cube: nearer ones would add no information."""
 
 NEAR = (1.5 * LEAST_DISTANCE) ** 2
 """Squared distance where the penalty begins: greater, so that the edge itself is outside."""
@@ -83,12 +78,8 @@ STARTS = 2
 CHUNK = 64
 """Points evaluated at once, which bounds the memory."""
 
-POLISH_FROM = 0.05
-POLISH_TO = 1e-4
-POLISH_ROUNDS = 60
-"""Initial and smallest step of a search without gradients, in the unit cube, and its maximum
-rounds.
-"""
+POLISH_FROM, POLISH_TO, POLISH_ROUNDS = 0.05, 1e-4, 60
+"""Initial and smallest step of a search without gradients, and its maximum rounds."""
 
 WORTHLESS = -1e6
 PENALTY = 1e4
@@ -173,10 +164,9 @@ def polished(
 ) -> tuple[Tensor, Tensor]:
     """Improve `row` (1, columns) and its value by steps that need no gradients.
 
-    A gradient method stops where its step crosses a cliff, even if other coordinates are not
-    optimal yet. Steps go along the axes, and along random directions for cliffs at an angle to
-    them; if none is better, they are halved. Source: mesh adaptive direct search, Audet and Dennis,
-    SIAM J. Optim. 17 (2006). Columns with few positions stay constant.
+    A gradient method stops at a cliff, even if other coordinates are not optimal yet. Steps go
+    along the axes and along random directions; if none is better, they are halved. Source: mesh
+    adaptive direct search, Audet and Dennis, SIAM J. Optim. 17 (2006).
     """
     lower, upper = domain.bounds
     still = domain.fixed.keys() | domain.discrete.keys() | domain.categorical.keys()

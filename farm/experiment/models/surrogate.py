@@ -1,7 +1,6 @@
 """Models of one outcome: a BoTorch model, fitted to the trials and conditioned on them.
 
-Models are cached by the content of their trials, so that asks between fits cost only the search;
-the same trials give the same model in any process.
+Models are cached by the content of their trials: the same trials give the same model anywhere.
 """
 
 from __future__ import annotations
@@ -32,21 +31,20 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from farm.call import Array
-from farm.experiment.config.definition import Surrogate, SurrogateKind
-from farm.experiment.config.work import Data
+from farm.errors import InvalidInput
+from farm.experiment.config.definition import Config, Surrogate, SurrogateKind
 from farm.experiment.models import exact
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.exact import Exact
 from farm.experiment.models.libraries import alone
 from farm.experiment.models.normal import DTYPE, LEAST_VARIANCE, probit_mean, probit_variance
+from farm.experiment.work import Data
 
 LARGEST = 1e150
 """Outcomes are clamped to this magnitude: their squares stay finite."""
 
 MOST_TRIALS = 400
-"""Maximum trials for estimating length scales and noise, evenly selected from all: the cost grows
-with the cube of their number, and more add little. All trials are conditioned on afterwards.
-"""
+"""Maximum trials for estimating length scales and noise, evenly selected: the cost is cubic."""
 
 MOST_SPARSE_TRIALS = 2000
 """The same limit for models whose cost grows linearly with the trials."""
@@ -64,9 +62,7 @@ NOISE = LogNormalPrior(-5.0, 1.5)
 """Prior of the noise's variance, for outcomes of variance 1: simulators have almost none."""
 
 PROBIT = LogNormalPrior(math.log(4.0), 1.0)
-"""Prior of the process's variance for binary outcomes: two standard deviations lead from even odds
-to near certainty.
-"""
+"""Prior of the process's variance for binary outcomes: near certainty at two deviations."""
 
 CHUNK = 256
 """Points whose joint distribution is computed at once."""
@@ -144,10 +140,7 @@ def _encoded(indices: Tensor, num_classes: int) -> Tensor:
 
 
 def _kernel(features: int, amplitude: LogNormalPrior) -> ScaleKernel:
-    """Return BoTorch's default kernel with an amplitude.
-
-    The amplitude improves the accuracy of optima, and is needed to find boundaries at all.
-    """
+    """Return BoTorch's default kernel with an amplitude, without which no boundary is found."""
     return ScaleKernel(
         get_covar_module_with_dim_scaled_prior(ard_num_dims=features),
         outputscale_prior=amplitude,
@@ -198,10 +191,7 @@ def _fitted(trials: _Trials, fit_to: int) -> Model:
     return model
 
 
-@lru_cache(maxsize=4)
-def _exact(model: Model) -> Exact:
-    """Return the posterior of a fitted model of a continuous outcome."""
-    return Exact(model)
+_exact = lru_cache(maxsize=4)(Exact)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,8 +200,7 @@ class Learned:
 
     f has unit scale: a continuous outcome is offset + scale * f plus noise; a binary one is 1 with
     probability cdf(f), where f for a pair is the difference of utilities divided by `scale`.
-    told: positions of the trials, shape (n, stimuli, d). exact: the posterior of a continuous
-    outcome, in closed form.
+    told: positions of the trials, shape (n, stimuli, d). exact: of a continuous outcome.
     """
 
     model: Model
@@ -239,6 +228,15 @@ class Learned:
             return cls(model, told, 0.0, math.sqrt(2.0) if pairs else 1.0, binary)
         outcomes = model.outcome_transform
         return cls(model, told, float(outcomes.means), float(outcomes.stdvs), binary, _exact(model))
+
+    @staticmethod
+    def all(config: Config, number: int, domain: Domain, data: Data) -> list[Learned]:
+        """Return the model of each outcome by a strategy. Raises InvalidInput without one."""
+        strategy = config.strategies[number]
+        if strategy.surrogate is None:
+            raise InvalidInput(f"strategy {strategy.name!r} has no model; expected one")
+        count = len(config.outcomes) if len(data.x) else 0
+        return [Learned.of(strategy.surrogate, i, domain, data) for i in range(count)]
 
     def joint(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (k,) and covariance (k, k) of f at trials (k, stimuli, d), or points."""

@@ -12,8 +12,8 @@ from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.ask.execute import execute
 from farm.experiment.config.definition import Config, OutcomeKind
-from farm.experiment.config.work import Answered, Query, QueryKind
 from farm.experiment.state.experiment import Experiment
+from farm.experiment.work import Answered, Query, QueryKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ import numpy as np
 from farm.call import Array, ModelInfo, TensorInfo
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
-from farm.experiment.config.evaluated_model import spread_of
-from farm.experiment.config.space import WHOLE, Space
+from farm.experiment.space import WHOLE, Space, spread_of
 from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
@@ -37,8 +36,7 @@ def write_sweep(record: ExperimentRecord, path: Path, provenance: dict[str, str]
 
     Each trial is a point, parameters are theta, outcomes are outputs of one entry. A second
     stimulus has a column of its own. For a categorical parameter, theta has the index of the
-    choice; a fixed parameter is a column if it is a number. Values that are not numbers are in
-    /provenance. Raises InvalidInput, SweepError.
+    choice. Values that are not numbers are in /provenance. Raises InvalidInput, SweepError.
     """
     if not record.trials:
         raise InvalidInput(f"experiment {record.number} has no trial yet")
@@ -58,22 +56,15 @@ def write_sweep(record: ExperimentRecord, path: Path, provenance: dict[str, str]
 def write_csv(record: ExperimentRecord, out: TextIO) -> int:
     """Write the recorded trials of an experiment as a table; return its number of rows.
 
-    The columns are those of AEPsych, then the strategy that generated the point, whether it is a
-    space-filling point in place of a proposed one, and whether models use its outcome.
-    Points that could not be evaluated have their error and no outcome.
+    The columns are those of AEPsych, then the strategy that generated the point, whether it only
+    fills the space, and whether models use its outcome; failed points have an error instead.
     """
     trials = [t for t in record.trials if t.outcome in (TrialOutcome.TOLD, TrialOutcome.FAILED)]
     extra = list(dict.fromkeys(key for trial in trials for key in trial.extra))
     if any(trial.error for trial in trials):
         extra.append("error")
     config = record.config
-    meta = config.metadata
-    about = {
-        "experiment_id": record.experiment_id,
-        "experiment_name": meta.experiment_name,
-        "experiment_description": meta.experiment_description,
-        "participant_id": meta.participant_id,
-    }
+    about = config.metadata.standard(record.experiment_id)
     parameters = [name for name, *_ in _columns(config)]
     outcomes = [outcome.name for outcome in config.outcomes]
     # A user's key may have the same name as a column.
@@ -84,22 +75,24 @@ def write_csv(record: ExperimentRecord, out: TextIO) -> int:
     writer.writerow([*about, "timestamp", *parameters, *outcomes, *made, *shown])
     space = Space.of(config)
     for trial in sorted(trials, key=lambda t: t.told_at or 0.0):
-        values = [] if trial.values is None else trial.values.tolist()
-        further = {**trial.extra, **({"error": trial.error} if trial.error else {})}
+        further = trial.extra | ({"error": trial.error} if trial.error else {})
         cells = [further.get(key, "") for key in extra]
-        writer.writerow(
-            [
-                *about.values(),
-                datetime.fromtimestamp(trial.told_at or 0.0, UTC).isoformat(),
-                *_values(space, trial.point),
-                *(values or [""] * len(outcomes)),
-                "" if trial.strategy is None else config.strategies[trial.strategy].name,
-                int(trial.filler),
-                int(trial.modelled),
-                *(c if isinstance(c, str | int | float) else json.dumps(c) for c in cells),
-            ]
-        )
+        texts = [c if isinstance(c, str | int | float) else json.dumps(c) for c in cells]
+        writer.writerow([*about.values(), *_cells(config, space, trial), *texts])
     return len(trials)
+
+
+def _cells(config: Config, space: Space, trial: Trial) -> list[Any]:
+    """Return the time, point, outcomes and origin of a trial."""
+    no_outcomes = [""] * len(config.outcomes)
+    return [
+        datetime.fromtimestamp(trial.told_at or 0.0, UTC).isoformat(),
+        *_values(space, trial.point),
+        *(no_outcomes if trial.values is None else trial.values.tolist()),
+        "" if trial.strategy is None else config.strategies[trial.strategy].name,
+        int(trial.filler),
+        int(trial.modelled),
+    ]
 
 
 def _columns(config: Config) -> Iterator[tuple[str, Parameter, int]]:

@@ -15,8 +15,8 @@ from farm.errors import InvalidInput, UnsupportedFeature
 from farm.experiment.ask.execute import predict
 from farm.experiment.config.definition import Config, OutcomeKind
 from farm.experiment.config.option_table import number_of
-from farm.experiment.config.space import Space
 from farm.experiment.results.best import best_told, in_words, place_of
+from farm.experiment.space import Space
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
 from farm.report.page import Html, facts, folded, preformatted, section, table, write_page
@@ -30,10 +30,9 @@ GRID = 60
 
 @dataclass(frozen=True, eq=False)
 class ExperimentData:
-    """The data shown in the figures.
+    """The data shown in the figures: those of the outcome at this position.
 
-    outcome: position of the outcome shown; predict: the surrogate's prediction, if there is one;
-    level: the value whose contour is drawn.
+    predict: the surrogate's prediction, if there is one; level: the value whose contour is drawn.
     """
 
     config: Config

@@ -1,7 +1,6 @@
 """Arrays that grow by rows: recorded trials and pending points. Pure.
 
-Appending to `Rows` takes amortised constant time. Returned arrays never change and can be kept:
-rows are added behind them, or to a copy.
+Returned arrays never change and can be kept: rows are added behind them, or to a copy.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from farm.experiment.state.events import Seeded, Told
 
 
 class GrowableRows:
-    """Growing rows of one shape. Their owner is one experiment."""
+    """Rows of one shape; adding one takes amortised constant time."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._room = np.empty((16, *shape))
@@ -46,8 +45,7 @@ class TrialData:
     """The trials of one experiment, as models and rules see them; its length: those modelled.
 
     recorded: number of trials told, modelled or not. ones: how often each outcome was 1 in modelled
-    trials, shape (outcomes,); replaced, not modified.
-    warm_start: trials of earlier experiments, which count only for models.
+    trials. warm_start: trials of earlier experiments, which count only for models.
     """
 
     def __init__(self, stimuli: int, dimensions: int, outcomes: int) -> None:
@@ -92,10 +90,9 @@ class TrialData:
 
 
 class PointPool:
-    """Points with ascending ids and times, oldest first; any of them may be removed.
+    """Points with ascending ids and times, oldest first; added: the number of points ever added.
 
-    ids: shape (p,). points: shape (p, ...). times: shape (p,). All three are replaced, not
-    modified. added: number of points ever added.
+    ids: shape (p,). points: shape (p, ...). times: shape (p,).
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:

@@ -1,8 +1,7 @@
 """The events of an experiment, one value per fact, as the journal stores them.
 
-Applying an experiment's events in order gives its state, see `experiment.py`. Events hold results
-rather than pending decisions: reading them again, even after years, gives the same experiment. As
-JSON they are objects of plain values, with non-finite numbers as text.
+Applying them in order gives the experiment's state, see `experiment.py`. As JSON they are objects
+of plain values, with non-finite numbers as text.
 """
 
 from __future__ import annotations
@@ -65,12 +64,10 @@ class Seeded(Event):
 class Asked(Event):
     """Points were handed out; they are pending from now on.
 
-    points: shape (n, stimuli, d), as in `work.py`. ids: one for each point.
-    strategy: position of the strategy that generated them; a later position than before changes the
-    current strategy.
-    note, post_range: from Generated. filler: the points are space-filling, independent of the
-    strategy.
-    run: the closed loop has them evaluated.
+    points: shape (n, stimuli, d), as in `work.py`. ids: one for each point. strategy: position of
+    the one that generated them; a later one than before becomes current. note, post_range: from
+    Generated. filler: they fill the space, whatever the strategy. run: the closed loop has them
+    evaluated.
     """
 
     points: Array
@@ -86,10 +83,9 @@ class Asked(Event):
 class Told(Event):
     """Trials were recorded.
 
-    points: shape (n, stimuli, d). outcomes: shape (n, outcomes), not necessarily finite.
-    model_data: whether to model them; only those with finite outcomes are modelled.
-    ids: for each trial the id of the pending point that it answers, or None.
-    extra: further values of the message, such as response_time or values of fixed parameters.
+    points: shape (n, stimuli, d). outcomes: shape (n, outcomes), not necessarily finite. ids: of
+    the pending point that each trial answers, or None. model_data: whether to model those with
+    finite outcomes. extra: further values of the message, such as response_time.
     """
 
     points: Array
@@ -156,9 +152,8 @@ class Released(Event):
 class RunState(Event):
     """The closed loop began, paused or ended. why: one sentence, empty for a plain request.
 
-    in_flight, budget: the values it began with; None: those of the [farm] section.
-    version: that of the model; "" if it is not known. job: the job of the batch system in which the
-    loop ran; "" without one.
+    in_flight, budget: the values it began with; None: those of the [farm] section. version: that of
+    the model, job: that of the batch system; "" if there is none.
     """
 
     phase: RunPhase

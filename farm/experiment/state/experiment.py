@@ -1,7 +1,6 @@
 """The state of one experiment, derived from its events: counts, strategies, data, pending points.
 
-Only `apply` changes it. All decisions (the next strategy, whether the experiment is finished)
-follow from the applied events, so the same events give the same experiment.
+Only `apply` changes it, so the same events give the same experiment and the same decisions.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.ask.generators import length_of
 from farm.experiment.config.definition import Config, OutcomeKind, Strategy
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Data, Generate
+from farm.experiment.space import Space
 from farm.experiment.state.buffers import PointPool, TrialData
 from farm.experiment.state.events import (
     Asked,
@@ -30,22 +28,20 @@ from farm.experiment.state.events import (
     SetUp,
     Told,
 )
+from farm.experiment.work import Data, Generate
 
 PENDING_LIMIT_S = 3600.0
 """A point without an outcome for this long no longer counts as about to be evaluated."""
 MAX_PENDING = 2_000
-"""Maximum points without an outcome; beyond it the oldest are dropped: more would not improve a
-surrogate, and each tell is compared with all of them.
-"""
+"""Beyond it, the oldest points without an outcome are dropped: each tell is compared with all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The publicly visible state of an experiment at one moment.
 
-    asked: points handed out; told: trials recorded; modelled: those of them that are modelled;
-    failed: points that could not be evaluated; pending: points whose outcome is not known yet.
-    strategy: its position.
+    asked, failed, pending: points handed out, not evaluable, and without an outcome yet. told,
+    modelled: trials recorded, and those of them that are modelled. strategy: its position.
     """
 
     number: int
@@ -69,10 +65,8 @@ class LoopRecord:
     """The recorded part of an experiment's closed loop.
 
     phase: None if there never was a loop; why: the reason for it; options: the in_flight and budget
-    it began with. model_version: that of the model that evaluated points, "" if it is not known;
-    job: the job of the batch system in which the loop began last.
-    evaluations: points that it has asked for; evaluating: those of them without an outcome, by id;
-    failed: those that could not be evaluated.
+    it began with. model_version, job: of the last RunState that has one. evaluations: points that
+    it has asked for; evaluating: those without an outcome, by id; failed: those not evaluable.
     """
 
     phase: RunPhase | None = None
@@ -105,8 +99,8 @@ class LoopRecord:
 class StrategyProgress:
     """The progress of the strategy at position `index`, since it became the current one.
 
-    told_before: trials modelled before it. asks: points asked for, of which `fillers` are
-    space-filling. ended: it was ended by request. post_range: of its last points, see Generated.
+    told_before: trials modelled before it. asks: points asked for, of which `fillers` fill the
+    space. ended: by request. post_range: of its last points, see Generated.
     """
 
     index: int = 0
@@ -130,9 +124,8 @@ class StrategyProgress:
 class Experiment:
     """One experiment. Its owner applies events; all other code only reads.
 
-    number, config, seed, experiment_id: as in its SetUp event. space: of config's parameters.
-    note: how the last points were generated, if it differs from the config. loop: the record of its
-    closed loop.
+    note: how the last points were generated, if it differs from the config. The other fields are as
+    in its SetUp event.
     """
 
     def __init__(
@@ -294,9 +287,8 @@ class Experiment:
     def still_wanted(self) -> int | None:
         """Return how many points the rules still need; points in evaluation count as told.
 
-        None: the number is unknown, because the current strategy's rules depend on more than
-        counts, or lead to the next strategy. 0: none, at least until the points in evaluation have
-        an outcome.
+        None: unknown, as the rules depend on more than counts, or lead to the next strategy. 0:
+        none, at least until the points in evaluation have an outcome.
         """
         strategy, now, last = self.strategy, self._current, self._is_last(self._current.index)
         if self.finished:
@@ -325,8 +317,7 @@ class Experiment:
     ) -> Generate:
         """Return the work for the next `count` points; its `strategy` may be the next one.
 
-        fixed: coordinates held constant, by parameter name. filler: as in Generate.
-        without: ids of pending points that are about to be released.
+        fixed, filler: as in Generate. without: ids of pending points about to be released.
         """
         strategy = self._next_strategy()
         changes = strategy != self.strategy_index
@@ -385,22 +376,19 @@ class Experiment:
 
         Points that a closed loop evaluates are excluded: only the loop tells their outcomes.
         """
-        ids: list[int | None] = [None] * len(points)
         own = list(self.loop.evaluating) if self.loop.phase is RunPhase.RUNNING else []
         open_ = np.flatnonzero(~np.isin(self._pending.ids, own))
-        if len(open_) and len(points):
-            # Most clients return the points unchanged; comparing all with all takes longer.
-            one = np.array([-1])
-            rows = self._pending.find(points, open_) if len(points) > 1 else one
-            left = np.flatnonzero(rows < 0)
-            others = np.setdiff1d(open_, rows)
-            near = np.array(
-                self.space.matches(points[left], self._pending.points[others]), dtype=np.int64
-            )
-            rows[left[near >= 0]] = others[near[near >= 0]]
-            for at in np.flatnonzero(rows >= 0).tolist():
-                ids[at] = int(self._pending.ids[rows[at]])
-        return tuple(ids)
+        if not len(open_) or not len(points):
+            return (None,) * len(points)
+        # Most clients return the points unchanged; comparing all with all takes longer.
+        rows = self._pending.find(points, open_) if len(points) > 1 else np.array([-1])
+        left, others = np.flatnonzero(rows < 0), np.setdiff1d(open_, rows)
+        near = np.array(
+            self.space.matches(points[left], self._pending.points[others]), dtype=np.int64
+        )
+        rows[left[near >= 0]] = others[near[near >= 0]]
+        ids = self._pending.ids.tolist()
+        return tuple(None if row < 0 else ids[row] for row in rows.tolist())
 
     def expired(self, now: float) -> tuple[int, ...]:
         """Return the ids of overdue pending points, except those of a closed loop."""
@@ -408,10 +396,7 @@ class Experiment:
         return tuple(id for id in late if id not in self.loop.evaluating)
 
     def _left_by_change(self) -> list[int]:
-        """Return the ids of the pending points that a change of strategy releases.
-
-        The points of a closed loop stay: it tells their outcomes, whichever strategy they are from.
-        """
+        """Return the ids of pending points that a change of strategy releases: not the loop's."""
         return [id for id in self._pending.ids.tolist() if id not in self.loop.evaluating]
 
     def _is_last(self, strategy: int) -> bool:

@@ -1,8 +1,7 @@
-"""Warm starts: initial trials for a strategy. Pure.
+"""Warm starts: initial trials for a strategy, which surrogates use and rules do not count. Pure.
 
 They are of earlier experiments, selected by metadata (source: AEPsych's documentation of
-`seed_data_conditions`), or given when the experiment is set up. Surrogates use such trials, but
-they are not tells, so rules that count trials ignore them.
+`seed_data_conditions`), or given when the experiment is set up.
 """
 
 from __future__ import annotations
@@ -15,46 +14,36 @@ import numpy as np
 from farm.call import Array
 from farm.experiment.config.definition import Config, ParameterKind
 from farm.experiment.config.evaluated_model import read_evaluated_model
-from farm.experiment.config.space import Space
+from farm.experiment.space import Space
 from farm.experiment.state.events import Seeded
 from farm.experiment.state.experiment import Experiment
 
 MOST_TRIALS = 10_000
 MOST_NUMBERS = 1_000_000
-"""Maximum coordinates of one strategy's warm start, from the latest trials: each setup keeps a
-copy.
-"""
+"""Maximum coordinates of one strategy's warm start: each setup keeps a copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitialTrials:
-    """Trials that an experiment begins with.
+    """Trials that an experiment begins with, and a sentence about their origin.
 
-    points: shape (n, stimuli, d). outcomes: shape (n, outcomes), all finite. note: a sentence about
-    their origin.
+    points: shape (n, stimuli, d). outcomes: shape (n, outcomes), all finite.
     """
 
     points: Array
     outcomes: Array
     note: str
 
-
-def begun_with(new: Experiment, given: Sequence[InitialTrials], time: float) -> list[Seeded]:
-    """Return the events that give trials to the first strategy, and to those after it.
-
-    time: Unix seconds.
-    """
-    return [
-        Seeded(
+    def given_to(self, new: Experiment, time: float, strategy: int = 0) -> Seeded:
+        """Return the event that gives them to a strategy, and to those after it."""
+        return Seeded(
             experiment=new.number,
             time=time,
-            strategy=0,
-            points=trials.points,
-            outcomes=trials.outcomes,
-            note=f"[{new.config.strategies[0].name}] {trials.note}",
+            strategy=strategy,
+            points=self.points,
+            outcomes=self.outcomes,
+            note=f"[{new.config.strategies[strategy].name}] {self.note}",
         )
-        for trials in given
-    ]
 
 
 def unread_seed_data(new: Experiment) -> list[InitialTrials]:
@@ -87,38 +76,24 @@ def seeds_of(new: Experiment, others: Mapping[int, Experiment], time: float) -> 
     for position, strategy in enumerate(new.config.strategies):
         if strategy.seed_conditions is None:
             continue
-        found = [
+        chosen = [
             other
             for number, other in sorted(others.items())
             if number not in sources and _has(other, strategy.seed_conditions)
         ]
-        alike = [other for other in found if _kinds(other.config) == _kinds(new.config)]
+        alike = [other for other in chosen if _kinds(other.config) == _kinds(new.config)]
         points, outcomes = _trials(new, alike)
         sources.update(other.number for other in alike)
-        events.append(
-            Seeded(
-                experiment=new.number,
-                time=time,
-                strategy=position,
-                points=points,
-                outcomes=outcomes,
-                note=f"[{strategy.name}] {_said(new, len(found), alike, len(points))}",
-            )
-        )
+        trials = InitialTrials(points, outcomes, _said(new, len(chosen), alike, len(points)))
+        events.append(trials.given_to(new, time, position))
     return events
 
 
 def _has(experiment: Experiment, conditions: Mapping[str, Sequence[str]]) -> bool:
     """Whether the experiment's metadata meet each of the conditions."""
     metadata = experiment.config.metadata
-    said = {
-        **metadata.extra,
-        "experiment_name": metadata.experiment_name,
-        "experiment_description": metadata.experiment_description,
-        "experiment_id": experiment.experiment_id,
-        "participant_id": metadata.participant_id,
-    }
-    return all(said.get(option, "") in values for option, values in conditions.items())
+    known = metadata.extra | metadata.standard(experiment.experiment_id)
+    return all(known.get(option, "") in values for option, values in conditions.items())
 
 
 def _kinds(config: Config) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -27,11 +27,9 @@ class TrialOutcome(StrEnum):
 class Trial:
     """A point that was asked for, told, or both.
 
-    point: shape (stimuli, d). asked_at, told_at: Unix seconds, None if it did not happen; for a
-    failed point, told_at is the time of the failure. values: of the outcomes. extra: other values
-    of the tell.
-    strategy: position of the strategy that generated it; filler: it is a space-filling point
-    instead. modelled: whether its outcomes count for models.
+    point: shape (stimuli, d). asked_at, told_at: Unix seconds; told_at is also that of a failure.
+    values: of the outcomes. extra: other values of the tell. strategy: position of the one that
+    generated it; filler: it fills the space instead. modelled: its outcomes count for models.
     """
 
     point: Array
@@ -39,7 +37,7 @@ class Trial:
     asked_at: float | None = None
     told_at: float | None = None
     values: Array | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     attempts: int = 1
     strategy: int | None = None

@@ -1,7 +1,6 @@
 """Messages of AEPsych: one JSON object per request and per answer on a byte stream. Pure.
 
-It writes the form of release 0.8, and also reads the form of older clients. `experiment/session.py`
-interprets the messages; this module handles what all of them have in common.
+It writes the form of release 0.8, and also reads the form of older clients.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ TRAVELS = (StreamFault,)
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Longer requests are refused."""
 MAX_VALUES = 1_000_000
-"""Requests with more values are refused. A million Python objects take 32 MB, and freeing them
-blocks the event loop for 10 ms."""
+"""Requests with more values are refused: freeing a million blocks the event loop for 10 ms."""
 ANSWER_BYTES = 4096
-"""Bytes of an answer that the Python client reads; an error that repeats a long request is
-shortened to this."""
+"""Bytes of an answer that the Python client reads; errors are shortened to this."""
 
 TYPES = (
     *("setup", "ask", "tell", "query", "parameters", "exit", "get_config", "finish_strategy"),
@@ -46,8 +43,7 @@ ALIASES = {"params": "parameters"}
 class AepsychRequest:
     """One request. type: its kind, with aliases replaced; message: its data.
 
-    whole: the object as received, which an error answer repeats. extra: data beside the message
-    that belongs to a trial (`extra_info`).
+    whole: the object as received. extra: data of a trial beside the message (`extra_info`).
     """
 
     type: str
@@ -59,10 +55,9 @@ class AepsychRequest:
 class AepsychFramer:
     """Splits a byte stream into requests, however the bytes are split.
 
-    limit: bytes of one request; long_bytes: size above which a request is not decoded here. Data
-    that is not a request is answered with an error, and the next request is read. But if a stream
-    begins with a capital letter, as an HTTP request does, nothing more of it is read: a web page
-    can make a browser send one here, with an object as its body.
+    limit: bytes of one request; long_bytes: size above which a request is not decoded here. After
+    data that is not a request, the next request is read. But nothing more is read of a stream that
+    begins with a capital letter: a web page can make a browser send an HTTP request here.
     """
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES, long_bytes: int | None = None) -> None:
@@ -81,9 +76,9 @@ class AepsychFramer:
 
     def next(self) -> AepsychRequest | StreamFault | None:
         """Return the next request or fault; None: more bytes are needed."""
-        found = self.next_or_long()
-        assert not isinstance(found, Long), "none is, unless asked for"
-        return found
+        request = self.next_or_long()
+        assert not isinstance(request, Long), "none is, unless asked for"
+        return request
 
     def next_or_long(self) -> AepsychRequest | Long | StreamFault | None:
         """The same, but return a long request undecoded, for `read_long` and `read_value`."""
@@ -181,10 +176,7 @@ def _clean(value: Any) -> Any:
 
 
 def _may_fit(value: Any) -> bool:
-    """Whether the value's text and entries may fit into an answer.
-
-    It inspects only a part of a long value: encoding all of it would delay every other client.
-    """
+    """Whether the value's text and entries may fit into an answer; reads a part of a long one."""
     left, waiting = ANSWER_BYTES, [value]
     while waiting and left >= 0:
         entry = waiting.pop()

@@ -1,8 +1,7 @@
 """Splits a byte stream without frames into JSON objects, whose brackets show where each one ends.
 
 The beginning of an object is checked token by token, so that a mistake is reported at once. The
-rest is only searched for the end, at a hundred megabytes a second, and parsed when it is complete.
-Each byte is examined once, however the stream is cut into segments.
+rest is only searched for the end, and parsed when it is complete. Each byte is examined once.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ MAX_DEPTH = 100
 MAX_NUMBER_BYTES = 4000
 """Maximum length of a number; by default, Python reads integers of up to 4300 digits."""
 CHECKED_BYTES = 4096
-"""Tokens that begin within this many bytes of an object are checked at once: at 2 µs per token this
-takes at most 8 ms."""
+"""Tokens that begin within this many bytes of an object are checked at once, in at most 8 ms."""
 SKIMMED_BYTES = 64 * 1024
 """Maximum number of bytes searched for the end in one step."""
 SHOWN_BYTES = 60
@@ -64,10 +62,9 @@ DEEPER[list(b"{[")], DEEPER[list(b"}]")] = 1, -1
 
 @dataclass(frozen=True, slots=True)
 class StreamFault:
-    """Input that is not an object or not a request.
+    """Input that is not an object or not a request, and the reason.
 
-    error: the reason. received: the input as far as it could be parsed, or its beginning. close:
-    whether to close the stream, because the rest of it cannot be read.
+    received: as far as it could be parsed, or its beginning. close: the rest cannot be read.
     """
 
     error: str

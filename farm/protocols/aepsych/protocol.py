@@ -8,7 +8,7 @@ from farm.descriptors import Option, Protocol
 
 PROTOCOL = Protocol(
     name="aepsych",
-    serve="farm.protocols.aepsych.service:serve",
+    serve="farm.experiment.server:serve",
     options=(
         Option(
             "aepsych",
@@ -23,5 +23,4 @@ PROTOCOL = Protocol(
         ),
     ),
     check="farm.protocols.aepsych.service:read_options",
-    experiments=True,
 )

@@ -18,8 +18,8 @@ from farm.bodies.readers import READS_HERE, Mistake, Readers, Reads
 from farm.bodies.reading import carried_out
 from farm.call import Hints
 from farm.errors import INTERNAL_ERROR, FarmError
-from farm.http.access import Access
-from farm.http.turns import Turns
+from farm.http1.access import Access
+from farm.http1.turns import Turns
 from farm.machine.addresses import read_host_port, shown
 from farm.machine.listener import BACKLOG, listen
 from farm.machine.resources import allow_many_open_files
@@ -34,7 +34,6 @@ from farm.protocols.aepsych.codec import (
     read_value,
 )
 from farm.protocols.aepsych.json_stream import Long, StreamFault
-from farm.protocols.site import Endpoints, Listening, Site
 from farm.settings import Auth, Settings, SettingsError
 from farm.wording import worded
 
@@ -43,11 +42,10 @@ logger = logging.getLogger(__name__)
 RISK = "may use the experiments, as AEPsych's messages carry no token; use 127.0.0.1"
 
 AT_ONCE = 64 * 1024
-"""Bytes per read. At most twice as many are buffered of a client that sends ahead."""
+"""Bytes per read."""
 
 QUICK_BYTES = 4 * 1024
-"""Longer data is parsed in a later turn of the loop: 64 KiB take two milliseconds, and many clients
-may send that much at once."""
+"""Longer data is parsed in a later turn of the loop, as many clients may send it at once."""
 
 LAST_WORDS_S = 1.0
 """Seconds for answers that are being sent, after everything else has ended."""
@@ -57,10 +55,9 @@ STOPPED = "the server shut down before it could answer"
 
 @dataclass(frozen=True, slots=True)
 class AepsychTimeouts:
-    """Time limits for a client, in seconds.
+    """Time limits for a client: between two parts of a message, to read an answer, to stop sending.
 
-    message_s: between two parts of a message; answer_s: to read an answer; drain_s: to stop sending
-    once its data can no longer be parsed. Between messages there is no limit.
+    Between messages there is no limit.
     """
 
     message_s: float = 300.0
@@ -74,8 +71,7 @@ TIMEOUTS = AepsychTimeouts()
 def read_address(text: str, *, insecure: bool, auth: Auth = "other-users") -> tuple[str, int]:
     """Return host and port of the option `--aepsych`. Raises SettingsError if it is not an address.
 
-    Also raises it if other machines could connect, or `auth` requires a token, which the protocol
-    does not have, unless `insecure` permits that.
+    Also raises it, unless `insecure`, if other machines could connect, or `auth` requires a token.
     """
     return read_host_port(
         text,
@@ -111,29 +107,6 @@ def read_options(values: Mapping[str, Any], settings: Settings) -> AepsychOption
     return AepsychOptions(host, port, values["journal"])
 
 
-def serve(site: Site) -> Endpoints:
-    """Return the protocol's endpoints: the farm's experiments at the address in the options."""
-    if site.options is None:
-        return Endpoints()
-    server = AepsychServer(site.experiments, access=site.open_access, readers=site.readers)
-    return Endpoints(listener=_Opening(server, site.options))
-
-
-class _Opening:
-    """Starts the server and announces its address."""
-
-    def __init__(self, server: AepsychServer, options: AepsychOptions) -> None:
-        self._server = server
-        self._options = options
-
-    async def start(self) -> Listening:
-        address = await self._server.start(self._options.host, self._options.port)
-        return Listening(address, [f"experiments for AEPsych's clients at {address}"])
-
-    async def stop(self, grace_s: float) -> None:
-        await self._server.stop(grace_s)
-
-
 class AskAndTell(Protocol):
     """Carries out clients' requests, as `farm.experiment.host.Experiments` does."""
 
@@ -142,6 +115,16 @@ class AskAndTell(Protocol):
 
     async def handle(self, session: Any, request: AepsychRequest) -> AepsychReply:
         """Carry out a request. Raises FarmError, and then nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all connections of a server use."""
+
+    experiments: AskAndTell
+    timeouts: AepsychTimeouts
+    readers: Reads
+    turns: Turns
 
 
 class AepsychServer:
@@ -181,7 +164,8 @@ class AepsychServer:
         """
         allow_many_open_files()
         AepsychFramer()  # the first one compiles patterns, which should not delay a client
-        self._turns = Turns(asyncio.get_running_loop(), 1)
+        turns = Turns(asyncio.get_running_loop(), 1)
+        self._shared = _Shared(self._experiments, self._timeouts, self._readers, turns)
         option = f"with {worded('--aepsych', 'aepsych=')}, port 0"
         listener = listen(host, port, port_option=option)
         self._server = await asyncio.start_server(
@@ -194,9 +178,7 @@ class AepsychServer:
             writer.transport.abort()
             return
         framer = AepsychFramer(self._limit, HEAVY_BYTES)
-        client = _AepsychClient(
-            self._experiments, reader, writer, framer, self._timeouts, self._readers, self._turns
-        )
+        client = _AepsychClient(self._shared, framer, reader, writer)
         peer = self._access.peer(writer)
         refused = self._access.refusal(peer)
         task = asyncio.current_task()
@@ -238,24 +220,18 @@ class _AepsychClient:
 
     def __init__(
         self,
-        experiments: AskAndTell,
+        shared: _Shared,
+        framer: AepsychFramer,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        framer: AepsychFramer,
-        timeouts: AepsychTimeouts,
-        readers: Reads,
-        turns: Turns,
     ) -> None:
-        self._readers = readers
-        self._turns = turns
         self.busy = False
         self.last = False
-        self._experiments = experiments
-        self._session = experiments.session()
+        self._shared = shared
+        self._session = shared.experiments.session()
+        self._framer = framer
         self._reader = reader
         self._writer = writer
-        self._framer = framer
-        self._timeouts = timeouts
 
     async def serve(self, refused: str | None = None, end: str = "") -> None:
         """Answer requests until either end closes. refused: why the client may not send any."""
@@ -287,20 +263,21 @@ class _AepsychClient:
     async def _next(self) -> AepsychRequest | Long | StreamFault | None:
         """Return the next request or fault; None: the client sends no more."""
         while (request := self._framer.next_or_long()) is None:
-            limit_s = self._timeouts.message_s if self._framer.begun else None
+            limit_s = self._shared.timeouts.message_s if self._framer.begun else None
             async with asyncio.timeout(limit_s):
                 data = await self._reader.read(AT_ONCE)
             if not data:
                 return None
             if len(data) > QUICK_BYTES:
-                await self._turns.wait()
+                await self._shared.turns.wait()
             self._framer.feed(data)
         return request
 
     async def _read(self, long: Long) -> AepsychRequest | StreamFault:
         """Decode a long request in a reader process."""
         try:
-            value = await carried_out(self._readers, read_long, long.text, hints=self._hints)
+            readers = self._shared.readers
+            value = await carried_out(readers, read_long, long.text, hints=self._hints)
         except FarmError as error:
             return StreamFault(error.message, None)
         except asyncio.CancelledError:
@@ -317,7 +294,7 @@ class _AepsychClient:
             self.last = self.last or request.close
             return encode_error(request.error, request.received)
         try:
-            reply = await self._experiments.handle(self._session, request)
+            reply = await self._shared.experiments.handle(self._session, request)
             self.last = self.last or reply.close
             return encode_answer(reply.answer)
         except FarmError as error:
@@ -334,7 +311,7 @@ class _AepsychClient:
         if self._writer.is_closing():
             raise ConnectionResetError("it left before its answer")
         self._writer.write(answer)
-        async with asyncio.timeout(self._timeouts.answer_s):
+        async with asyncio.timeout(self._shared.timeouts.answer_s):
             await self._writer.drain()
 
     async def _part(self) -> None:
@@ -342,7 +319,7 @@ class _AepsychClient:
         if self._writer.is_closing():
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeouts.drain_s):
+            async with asyncio.timeout(self._shared.timeouts.drain_s):
                 self._writer.write_eof()
                 while await self._reader.read(AT_ONCE):
                     pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -22,7 +23,7 @@ from farm.call import BYTES, EMPTY_CONFIG, Call, CancelCall, Hints, ModelInfo, O
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.encoding.tensors import shown
 from farm.errors import INTERNAL_ERROR, FarmError, ModelNotFound, Unavailable
-from farm.http.request import RETRY_SOON, Answer, Request, result_headers
+from farm.http1.request import Answer, Request, result_headers
 from farm.protocols.graphpipe.codec import (
     SMALL_BYTES,
     Wish,
@@ -35,7 +36,7 @@ from farm.protocols.graphpipe.codec import (
     metadata_json,
 )
 from farm.protocols.graphpipe.tensors import GraphpipeFault
-from farm.protocols.site import Endpoints, Site
+from farm.protocols.interface import Endpoints, Site
 
 logger = logging.getLogger(__name__)
 
@@ -177,33 +178,24 @@ class GraphPipeEndpoint:
         self._running += change
 
 
+@dataclass(slots=True)
 class _GraphpipeRun:
     """One call; before it a describe call if the description for the config is unknown.
 
     A reader process may decode the request before it and encode the answer after it.
     """
 
-    __slots__ = ("_answer", "_backend", "_count", "_readers", "_request", "_undo")
-
-    def __init__(
-        self,
-        backend: Dispatcher,
-        readers: Reads,
-        request: Request,
-        answer: Answer,
-        count: Callable[[int], None],
-    ) -> None:
-        self._backend = backend
-        self._readers = readers
-        self._request = request
-        self._answer = answer
-        self._count = count
-        self._undo: CancelCall | None = None
+    backend: Dispatcher
+    readers: Reads
+    request: Request
+    answer: Answer
+    count: Callable[[int], None]
+    undo: CancelCall | None = None
 
     def cancel(self) -> None:
         """Cancel the call: the client has left."""
-        if self._undo is not None:
-            self._undo()
+        if self.undo is not None:
+            self.undo()
 
     def read(
         self, body: HeldBody, info: ModelInfo, hints: Hints, config: str = EMPTY_CONFIG
@@ -221,7 +213,7 @@ class _GraphpipeRun:
 
         reading = Reading(go, self.fail)
         about = (body, info, config)
-        self._undo = reading.begin(self._readers, decode_call, *about, hints=hints)
+        self.undo = reading.begin(self.readers, decode_call, *about, hints=hints)
         return self.cancel
 
     def start(self, call: Call, wish: Wish, info: ModelInfo, hints: Hints) -> None:
@@ -229,14 +221,14 @@ class _GraphpipeRun:
 
         def reply(result: Result) -> None:
             def send(body: bytes | memoryview) -> None:
-                self._answer(200, body, result_headers(result), OCTETS)
+                self.answer(200, body, result_headers(result), OCTETS)
 
             if not is_long_raw(result):
                 send(encode_result(wish, info, result))
                 return
             writing = Reading(send, self.fail)
             arguments = (tuple(wish), info, result)
-            writing.begin(self._readers, encode_result, *arguments, hints=hints)
+            writing.begin(self.readers, encode_result, *arguments, hints=hints)
 
         self._submit(call, hints, reply)
 
@@ -244,7 +236,7 @@ class _GraphpipeRun:
         self, model: str, config: str, hints: Hints, go: Callable[[ModelInfo], object]
     ) -> None:
         """Call `go` with the model's description for this config. Raises FarmError."""
-        described = self._backend.description(model, config)
+        described = self.backend.description(model, config)
         if described is not None:
             go(described)
             return
@@ -258,16 +250,16 @@ class _GraphpipeRun:
     def fail(self, error: Exception) -> None:
         """Answer with an error that was raised here or in a reader."""
         if isinstance(error, FarmError | GraphpipeFault):
-            _answer_error(error, self._request, self._answer)
+            _answer_error(error, self.request, self.answer)
         elif isinstance(error, Refused):
-            self._answer(error.status, error.message.encode(), error.headers, TEXT)
+            self.answer(error.status, error.message.encode(), error.headers, TEXT)
         else:
-            logger.error("answering %s", self._request.path, exc_info=error)
-            self._answer(500, INTERNAL_ERROR.encode(), (), TEXT)
+            logger.error("answering %s", self.request.path, exc_info=error)
+            self.answer(500, INTERNAL_ERROR.encode(), (), TEXT)
 
     def _submit(self, call: Call, hints: Hints, reply: Callable[[Result], None]) -> None:
         def done(outcome: Result | FarmError) -> None:
-            self._count(-1)
+            self.count(-1)
             try:
                 if isinstance(outcome, FarmError):
                     raise outcome
@@ -276,12 +268,12 @@ class _GraphpipeRun:
                 self.fail(error)
 
         def undo() -> None:
-            self._count(-1)
-            self._backend.cancel(task_id)
+            self.count(-1)
+            self.backend.cancel(task_id)
 
-        task_id = self._backend.start_call(call, hints, done)
-        self._undo = undo
-        self._count(1)
+        task_id = self.backend.start_call(call, hints, done)
+        self.undo = undo
+        self.count(1)
 
 
 class _NotHere(Exception):
@@ -325,7 +317,7 @@ def _answer_error(error: FarmError | GraphpipeFault, request: Request, answer: A
         logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
     if request.method != "POST":
         status = 503 if isinstance(error, Unavailable) else 400
-        answer(status, error.message.encode(), RETRY_SOON if status == 503 else (), TEXT)
+        answer(status, error.message.encode(), (), TEXT)
     elif request.headers.get(b"user-agent", b"").startswith(BLIND):
         answer(400, error.message.encode(), (), TEXT)
     else:

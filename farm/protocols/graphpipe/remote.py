@@ -9,7 +9,7 @@ from urllib.parse import quote
 from farm.call import Call, Operation, canonical_config
 from farm.encoding.tensors import longest_answer
 from farm.errors import ModelNotFound
-from farm.http.client import HttpClient
+from farm.http1.client import HttpClient
 from farm.model import Config, Inputs, Model
 from farm.protocols.graphpipe.client import (
     METADATA_REQUEST,

@@ -1,20 +1,21 @@
-"""Metadata and statistics of a KServe v2 server and its models, for both JSON and protobuf.
+"""Metadata, statistics and metrics of a KServe v2 server and its models.
 
-The keys are those of Triton's JSON and of its messages' fields.
+The keys are those of Triton's JSON and of its messages' fields, for JSON and protobuf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from farm.call import ModelInfo, Operation, TensorInfo
-from farm.dispatcher.statistics import Duration, ModelStatistics
+from farm.dispatcher.call_statistics import Duration, ModelStatistics
 from farm.protocols.kserve.request import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.protocols.kserve.tensors import BYTES, datatype_of
-from farm.protocols.kserve.versions import VERSION, Numbered
 from farm.version import __version__
+from farm.versions import VERSION, Numbered, numbered
 
 SERVER_NAME = "farm"
 PLATFORM = "farm_model"
@@ -110,6 +111,35 @@ def config_type(dtype: str) -> str:
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
+COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
+    "nv_inference_request_success": ("Requests that succeeded", lambda m: m.success.count),
+    "nv_inference_request_failure": ("Requests that failed", lambda m: m.fail.count),
+    "nv_inference_count": ("Rows evaluated", lambda m: m.rows),
+    "nv_inference_exec_count": ("Runs of the model, each for a batch", lambda m: m.executions),
+    "nv_inference_request_duration_us": (
+        "Microseconds from taking requests to their answers",
+        lambda m: m.success.seconds * 1e6,
+    ),
+    "nv_inference_queue_duration_us": (
+        "Microseconds that requests waited",
+        lambda m: m.queue.seconds * 1e6,
+    ),
+    "nv_inference_compute_input_duration_us": ("Counted as compute_infer", lambda m: 0),
+    "nv_inference_compute_infer_duration_us": (
+        "Microseconds in the model",
+        lambda m: m.compute.seconds * 1e6,
+    ),
+    "nv_inference_compute_output_duration_us": ("Counted as compute_infer", lambda m: 0),
+    "nv_cache_num_hits_per_model": (
+        "Rows answered from the record, or from another call's run",
+        lambda m: m.reused,
+    ),
+    "nv_cache_num_misses_per_model": (
+        "Rows that the record could have answered, but did not know",
+        lambda m: m.missed,
+    ),
+}
+
 NOTHING = ModelStatistics()
 
 
@@ -126,8 +156,7 @@ def statistics_of(
 
 
 def _model(model: Numbered, told: ModelStatistics) -> dict[str, Any]:
-    compute = _duration(told.compute)
-    idle = {"count": compute["count"], "ns": 0}
+    by_batch = sorted(told.by_batch.items())
     return {
         "name": model.name,
         "version": model.version,
@@ -138,29 +167,53 @@ def _model(model: Numbered, told: ModelStatistics) -> dict[str, Any]:
             "success": _duration(told.success),
             "fail": _duration(told.fail),
             "queue": _duration(told.queue),
-            "compute_input": idle,
-            "compute_infer": compute,
-            "compute_output": idle,
+            **_computed(told.compute),
             "cache_hit": {"count": told.reused, "ns": 0},
             "cache_miss": {"count": told.missed, "ns": 0},
         },
         "response_stats": {},
-        "batch_stats": [_batch(rows, told.by_batch[rows]) for rows in sorted(told.by_batch)],
+        "batch_stats": [{"batch_size": rows, **_computed(runs)} for rows, runs in by_batch],
         "memory_usage": [],
     }
 
 
-def _batch(rows: int, runs: Duration) -> dict[str, Any]:
-    compute = _duration(runs)
+def _computed(told: Duration) -> dict[str, Any]:
+    compute = _duration(told)
     idle = {"count": compute["count"], "ns": 0}
-    return {
-        "batch_size": rows,
-        "compute_input": idle,
-        "compute_infer": compute,
-        "compute_output": idle,
-    }
+    return {"compute_input": idle, "compute_infer": compute, "compute_output": idle}
 
 
 def _duration(told: Duration) -> dict[str, int]:
     # Calls of one run each count their share of it, so that sums are exact except for rounding.
     return {"count": round(told.count), "ns": round(told.seconds * 1e9)}
+
+
+def metrics_of(
+    models: Collection[str],
+    queues: Iterable[Mapping[str, Any]],
+    statistics: Mapping[str, ModelStatistics],
+    counter: str,
+) -> Iterator[str]:
+    """Yield the lines of metrics with Triton's names (source: its documentation, metrics.md).
+
+    Dashboards made for it then work with a farm. Arguments: see `Endpoints`.
+    """
+    labels = {}
+    for served_as in models:
+        name, version, _ = numbered(served_as, models)
+        name = name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        labels[served_as] = f'model="{name}",version="{version}"'
+    waiting: Counter[str] = Counter()
+    for queue in queues:
+        waiting[queue["model"]] += queue["queued"]
+    rows: list[tuple[str, str, str, Mapping[str, int]]] = [
+        (name, text, counter, {m: round(value(statistics.get(m, NOTHING))) for m in labels})
+        for name, (text, value) in COUNTERS.items()
+    ]
+    name = "nv_inference_pending_request_count"
+    rows.append((name, "Requests that wait for a worker", "gauge", waiting))
+    for name, text, kind, values in rows:
+        yield f"# HELP {name} {text}\n# TYPE {name} {kind}"
+        reason = ',reason="OTHER"' if name.endswith("_failure") else ""
+        for model, of in labels.items():
+            yield f"{name}{{{of}{reason}}} {values[model]}"

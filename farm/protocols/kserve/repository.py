@@ -14,8 +14,9 @@ from farm.dispatcher.first_worker import FirstWorker
 from farm.encoding.tensors import shown
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
 from farm.protocols.kserve.dialect import OPEN, OpenDialect
+from farm.protocols.kserve.metadata import model_config, model_metadata
 from farm.protocols.kserve.request import NO_PARAMETERS, Parameters
-from farm.protocols.kserve.versions import ANY, Numbered, Versions, as_asked, numbered
+from farm.versions import ANY, Numbered, Versions, as_asked, numbered
 
 UNLOAD_DEPENDENTS = "unload_dependents"
 """A parameter of `unload`; it changes nothing, since no model here depends on another."""
@@ -48,8 +49,8 @@ class Repository:
         self, backend: Serves, dialect: OpenDialect = OPEN, *, reuses: bool = False
     ) -> None:
         self._backend = backend
-        self._dialect = dialect
-        self.reuses = reuses
+        self.dialect = dialect
+        self._reuses = reuses
         self._unloaded: set[str] = set()
         self._versions = Versions(())
         self._counted = 0
@@ -101,15 +102,23 @@ class Repository:
         served_as = self._all().served_as(name, version, self._unloaded)
         if served_as is None:
             every = self._known(name)
-            version = self._dialect.version_of(version)
+            version = self.dialect.version_of(version)
             served_as = every.get(version)
             if served_as is None:
-                raise self._dialect.unknown_version(name, version, list(every))
+                raise self.dialect.unknown_version(name, version, list(every))
         elif served_as not in self._unloaded:
             self._found[name, version] = served_as
         if served_as in self._unloaded:
-            raise self._dialect.unloaded_model(name)
+            raise self.dialect.unloaded_model(name)
         return models[served_as]
+
+    def metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return a model's metadata. Raises as `model` and `model_metadata`."""
+        return model_metadata(self.model(name, version), name, self.versions(name))
+
+    def config(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return a model's configuration. Raises as `model` and `model_config`."""
+        return model_config(self.model(name, version), name, reuses=self._reuses)
 
     def _known(self, name: str) -> Mapping[str, str]:
         """Return the whole names of a model's versions. Raises as `model`."""
@@ -119,7 +128,7 @@ class Repository:
         models = self._backend.models()
         if not models:
             raise self._backend.first_worker.no_model()
-        raise self._dialect.unknown_model(name, models, self._backend.first_worker.unknown)
+        raise self.dialect.unknown_model(name, models, self._backend.first_worker.unknown)
 
     def knows(self, name: str) -> bool:
         """Whether a model is served under this name, loaded or not."""

@@ -1,4 +1,4 @@
-"""KServe v2 requests without their encoding, and their meaning as calls, for HTTP and gRPC.
+"""KServe v2 requests and answers without their encoding, as calls, for HTTP and gRPC.
 
 A tensor that the model declares with shape (n,) is shown to clients as [-1, n]. In a request, rank
 2 is then a batch of rows, and rank 1 a single evaluation, whose answer has no batch axis either.
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from farm import errors
+from farm.bodies.reading import MANY_TEXTS, is_long, is_long_raw
 from farm.call import (
     EMPTY_CONFIG,
     Array,
@@ -25,25 +26,28 @@ from farm.call import (
     Hints,
     ModelInfo,
     Operation,
+    Result,
     TensorInfo,
     canonical_config,
 )
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.encoding.tensors import check_rows, rows_of, shown, unlike_rows
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
-from farm.protocols.kserve.classification import class_count_of
-from farm.protocols.kserve.content_types import (
+from farm.protocols.kserve.forms import (
     OF_REQUESTS,
     PANDAS,
     check_output,
+    class_count_of,
+    classified,
     column_shape,
     content_type_of,
+    encoded_content,
     names_by_type,
 )
 from farm.protocols.kserve.shared_memory.places import REGION, Place, place_of
 from farm.protocols.kserve.tensors import BYTES, datatype_of
-from farm.protocols.kserve.versions import VERSION, as_asked
 from farm.sequences import SequenceStep, checked_id
+from farm.versions import VERSION, as_asked
 
 PRIORITY_LEVELS, DEFAULT_PRIORITY = 200, 100
 """Levels of the parameter `priority`, 1 the most urgent, and the default level."""
@@ -394,3 +398,34 @@ def _whole(parameters: Parameters, name: str) -> int:
             f"parameter {name} is {shown(value)}; expected a whole number, 0 or more"
         )
     return value
+
+
+# Answers
+
+
+def presented(array: Array, output: WishedOutput) -> Array:
+    """Return an output of one evaluation or of rows in its form. Raises InvalidInput."""
+    form = output.form
+    if form is None:
+        return array
+    if form.classes:
+        array = classified(array, form.rank, form.classes, form.labels)
+    return encoded_content(array, form.content_type, f"output {output.name!r}")
+
+
+def takes_long(wish: Wish, result: Result, *, raw: bool) -> bool:
+    """Whether encoding an answer takes long. raw: every output is sent as raw bytes."""
+    if not [output for output in wish.outputs if output.form is not None]:
+        return is_long_raw(result) if raw else is_long(result)
+    return is_long(result) or _classes(wish, result) > MANY_TEXTS
+
+
+def _classes(wish: Wish, result: Result) -> int:
+    """Return the number of classes in an answer."""
+    count = 0
+    for output in wish.outputs:
+        if output.form is not None and output.form.classes:
+            array = result.outputs[output.position]
+            rows = array.shape[0] if array.ndim > output.form.rank else 1
+            count += min(array.size, rows * output.form.classes)
+    return count

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from farm.call import ModelInfo
-from farm.protocols.kserve.request import InferInput, InferRequest
-from farm.protocols.kserve.tensors import datatype_of
+from farm.protocols.kserve.request import InferRequest
+from farm.protocols.kserve.tensors import BYTES, DATATYPES, datatype_of, numpy_type
 
 SERVER_NAME = "triton"
 
@@ -57,20 +58,32 @@ def of_request(request_id: str | None) -> str:
     return f"[request id: {cut(request_id) if request_id else '<id_unknown>'}] "
 
 
-def size_mismatch(request_id: str | None, name: str, model: str, expected: int, actual: int) -> str:
-    """Return the text for an input whose data has another size than its shape and datatype."""
-    return (
-        f"{of_request(request_id)}input byte size mismatch for input '{cut(name)}' for model "
-        f"'{cut(model)}'. Expected {expected}, got {actual}"
-    )
+class Sent(NamedTuple):
+    """An input as it was sent. size: of its data, in elements or else in bytes."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    size: int
+    in_elements: bool = False
 
 
-def size_fault(
-    request_id: str | None, name: str, model: str, shape: Sequence[int], itemsize: int, actual: int
-) -> str:
-    """Return the text for an input of numbers with `actual` bytes, or "" if these are right."""
-    expected = math.prod(shape) * itemsize
-    return "" if expected == actual else size_mismatch(request_id, name, model, expected, actual)
+def sizes_fault(request_id: str | None, model: str, inputs: Iterable[Sent]) -> str:
+    """Return the text for the first input with too many or too few numbers, or "".
+
+    For BYTES and unknown datatypes, farm's own texts say more.
+    """
+    for name, datatype, shape, size, in_elements in inputs:
+        if datatype == BYTES or datatype not in DATATYPES:
+            continue
+        itemsize = numpy_type(datatype, "").itemsize
+        expected, actual = math.prod(shape) * itemsize, size * itemsize if in_elements else size
+        if expected != actual:
+            return (
+                f"{of_request(request_id)}input byte size mismatch for input '{cut(name)}' for "
+                f"model '{cut(model)}'. Expected {expected}, got {actual}"
+            )
+    return ""
 
 
 def repeated(kind: str, names: Iterable[str], request_id: str | None) -> str:
@@ -137,6 +150,8 @@ def _batch_fault(request: InferRequest, info: ModelInfo) -> str:
 
 def _tensors_fault(request: InferRequest, info: ModelInfo) -> str:
     expected = {tensor.name: tensor for tensor in info.inputs}
+    axes = {len(tensor.shape) - len(expected[tensor.name].shape) for tensor in request.inputs}
+    axis = 0 if axes == {0} else 1  # farm takes inputs without a batch axis, too
     for tensor in request.inputs:
         declared = expected[tensor.name]
         datatype = datatype_of(declared.dtype)
@@ -145,21 +160,16 @@ def _tensors_fault(request: InferRequest, info: ModelInfo) -> str:
                 f"{of_request(request.id)}inference input '{tensor.name}' data-type is "
                 f"'{tensor.datatype}', but model '{info.name}' expects '{datatype}'"
             )
-        if not _fits(tensor, declared.shape):
+        sizes = zip(declared.shape, tensor.shape[axis:], strict=False)
+        if len(tensor.shape) != len(declared.shape) + axis or any(
+            size not in (-1, given) for size, given in sizes
+        ):
             return (
                 f"{of_request(request.id)}unexpected shape for input '{tensor.name}' for model "
                 f"'{info.name}'. Expected {_dims((-1, *declared.shape))}, got "
                 f"{_dims(tensor.shape)}."
             )
     return ""
-
-
-def _fits(tensor: InferInput, declared: Sequence[int]) -> bool:
-    """Whether the shape is the declared one behind a batch axis."""
-    sizes = tensor.shape[1:]
-    if len(tensor.shape) != len(declared) + 1:
-        return False
-    return all(size in (-1, given) for size, given in zip(declared, sizes, strict=True))
 
 
 def _dims(shape: Sequence[int]) -> str:

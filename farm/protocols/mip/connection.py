@@ -7,23 +7,20 @@ import logging
 import math
 import select
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from enum import IntEnum, unique
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
-from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long
 from farm.call import Call, CancelCall, ModelInfo, Operation, Result, named
-from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.partition import of_rows
 from farm.errors import INTERNAL_ERROR, FarmError
-from farm.http.access import Access
-from farm.http.turns import PORTION_BYTES, Buffer, Portions, Turns
+from farm.http1.turns import PORTION_BYTES, Portions
 from farm.protocols.mip.address import only
 from farm.protocols.mip.calls import decode_call, encode_result, values_in
 from farm.protocols.mip.packets import (
@@ -39,6 +36,9 @@ from farm.protocols.mip.packets import (
 )
 from farm.transitions import TransitionTable
 
+if TYPE_CHECKING:
+    from farm.protocols.mip.service import MipServed
+
 logger = logging.getLogger(__name__)
 
 SENT_AHEAD = 16
@@ -51,49 +51,7 @@ FEW_VALUES = 16
 """A request with more values is decoded in a later turn of the loop."""
 
 MANY_VALUES = 256
-"""A request with more values, or an answer with more rows, is handled by a reader process: in this
-process it would take a millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class MipTimeouts:
-    """Time limits for a client, in seconds.
-
-    head_s: for a header that has begun; body_s: for its payload, plus one second for each `rate`
-    bytes; idle_s: between requests, and to read an answer. drain_s, drain_bytes: time and bytes
-    that a client may still send after a fatal error before the connection closes. look_every_s:
-    interval between checks.
-    """
-
-    head_s: float = 10.0
-    body_s: float = 30.0
-    rate: float = 64 * 1024
-    idle_s: float = 60.0
-    drain_s: float = 2.0
-    drain_bytes: int = 64 << 20
-    look_every_s: float = 1.0
-
-
-TIMEOUTS = MipTimeouts()
-
-
-@dataclass(slots=True)
-class MipServed:
-    """The settings that all connections of one address share.
-
-    model: the one that is served; "": the farm's only model. limit: payload bytes of one packet.
-    turns: in which longer requests are decoded. readers: decode and encode long packets.
-    """
-
-    backend: Dispatcher
-    model: str
-    access: Access
-    limit: int
-    turns: Turns
-    timeouts: MipTimeouts = TIMEOUTS
-    readers: Reads = READS_HERE
-    buffer: Buffer = field(default_factory=Buffer)
-    connections: set[MipConnection] = field(default_factory=set)
+"""A reader process handles requests with more values and answers with more rows: a millisecond."""
 
 
 @unique
@@ -153,12 +111,14 @@ class _Open:
 
 
 class MipConnection(Portions):
-    """One client's connection, in `served.connections` until it closes; then `gone` is done."""
+    """One client's connection, in `served.connections` until it closes."""
+
+    let_in = True
 
     def __init__(self, served: MipServed) -> None:
         super().__init__(served.buffer)
         self._served = served
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.since = asyncio.get_running_loop().time()
         self._phase = OPEN
         self._rests = False  # until its next turn to read
         self._model = served.model
@@ -175,8 +135,7 @@ class MipConnection(Portions):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        # uvloop's and asyncio's transports have no useful common type
-        self._transport: Any = transport
+        self._transport: Any = transport  # uvloop's and asyncio's have no useful common type
         peer = self._served.access.peer(transport)
         self._hints = named(peer.host, str(peer))
         if peer.closed:
@@ -184,23 +143,27 @@ class MipConnection(Portions):
             return
         self._served.connections.add(self)
         if (reason := self._served.access.refusal(peer)) is not None:
-            self._turn_away(reason)
+            self.turn_away(reason)
 
-    def _turn_away(self, reason: str) -> None:
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether this connection may be closed to make room for others."""
+        return not self._open
+
+    def turn_away(self, message: str) -> None:
         """Answer with an error at once, and read none of the client's data."""
         self._framer.stop()
         self._phase = BREAKS[self._phase]
-        self._open.append(_Open(0, encode_error(ErrorCode.INTERNAL, reason)))
+        self._open.append(_Open(0, encode_error(ErrorCode.INTERNAL, message)))
         self._answered()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: cancel its calls."""
         self._served.connections.discard(self)
-        self._cancel()
+        for request in self._open:
+            request.cancel()
         if self._draining_ends is not None:
             self._draining_ends.cancel()
-        if not self.gone.done():
-            self.gone.set_result(None)
 
     # Requests
 
@@ -248,8 +211,7 @@ class MipConnection(Portions):
 
     def _settle(self) -> None:
         """Pause or resume reading, according to the current state."""
-        # After a fatal error, read nothing until all answers are sent, then read and discard
-        # everything.
+        # After a fatal error, read nothing until all answers are sent, then discard the rest.
         phase = self._phase
         full = not self._may_take() if phase is OPEN else bool(self._open)
         full = full or self._rests
@@ -295,8 +257,7 @@ class MipConnection(Portions):
             models, first = backend.models(), backend.first_worker
             if not waited and (not models or first.expected.incomplete):
                 go = partial(self._start_later, payload, request)
-                known = partial(self._is_known, models)
-                request.runs(first.when_known(go, known))
+                request.runs(first.when_known(go, lambda: (self._model or only(models)) in models))
                 return
             # The farm answers with the reason why there is no such model.
             self._call(Call(self._model, Operation.EVALUATE), info, request)
@@ -315,9 +276,6 @@ class MipConnection(Portions):
             self._served.turns.later(lambda: self._read_in_turn(payload, info, request))
         else:
             self._read(payload, info, request)
-
-    def _is_known(self, models: Mapping[str, ModelInfo]) -> bool:
-        return (self._model or only(models)) in models
 
     def _read(self, payload: bytes | bytearray, info: ModelInfo, request: _Open) -> None:
         try:
@@ -367,9 +325,8 @@ class MipConnection(Portions):
             lambda packet: self._finish(bytes(packet), request),
             lambda error: self._finish(self._error(error), request),
         )
-        # Only their number is needed.
-        asked = replace(call, inputs=(np.empty(0),) * len(call.inputs))
-        about = (asked, result, info)
+        inputs = (np.empty(0),) * len(call.inputs)  # only their number is needed
+        about = (replace(call, inputs=inputs), result, info)
         readers = self._served.readers
         request.runs(writing.begin(readers, encode_result, *about, hints=self._hints))
 
@@ -500,7 +457,3 @@ class MipConnection(Portions):
     def abort(self) -> None:
         """Close at once, without sending what is buffered."""
         self._transport.abort()
-
-    def _cancel(self) -> None:
-        for request in self._open:
-            request.cancel()

@@ -154,7 +154,7 @@ class MipFramer:
             if self._drop:
                 return None
         if self._size is None:
-            found = self._head()
+            found = self._head() if buffer else None
             if found is not None:
                 return found
         size = self._size

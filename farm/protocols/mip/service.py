@@ -6,19 +6,22 @@ import asyncio
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from functools import partial
 
 from farm.bodies.readers import READS_HERE, Reads
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.http.access import Access
-from farm.http.turns import Turns
+from farm.http1.access import Access
+from farm.http1.connections import Connections
+from farm.http1.turns import Buffer, Turns
 from farm.machine.listener import BACKLOG, listen, listen_unix, several
 from farm.machine.resources import allow_many_open_files
+from farm.protocols.interface import Endpoints, Listening, Site
 from farm.protocols.mip.address import MipAddress, check_models, only
-from farm.protocols.mip.connection import TIMEOUTS, MipConnection, MipServed, MipTimeouts
+from farm.protocols.mip.connection import MipConnection
 from farm.protocols.mip.protocol import MAX_BYTES
-from farm.protocols.site import Endpoints, Listening, Site
 from farm.wording import worded
 
 LAST_WORDS_S = 1.0
@@ -29,6 +32,46 @@ ONLY = "the only model"
 ACCEPTED_AT_ONCE = 4
 """Connections accepted per turn of the loop. Each call has a connection of its own; with one a
 turn, a call of 16 callers costs the front door a quarter more. More than four gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MipTimeouts:
+    """Time limits for a client, in seconds.
+
+    head_s: for a header that has begun; body_s: for its payload, plus one second for each `rate`
+    bytes; idle_s: between requests, and to read an answer. drain_s, drain_bytes: time and bytes
+    that a client may still use after a fatal error. look_every_s: interval between checks.
+    """
+
+    head_s: float = 10.0
+    body_s: float = 30.0
+    rate: float = 64 * 1024
+    idle_s: float = 60.0
+    drain_s: float = 2.0
+    drain_bytes: int = 64 << 20
+    look_every_s: float = 1.0
+
+
+TIMEOUTS = MipTimeouts()
+
+
+@dataclass(slots=True)
+class MipServed:
+    """The settings that all connections of one address share.
+
+    model: the one that is served; "": the farm's only model. limit: payload bytes of one packet.
+    turns: in which longer requests are decoded. readers: decode and encode long packets.
+    """
+
+    backend: Dispatcher
+    model: str
+    access: Access
+    limit: int
+    turns: Turns
+    connections: Connections
+    timeouts: MipTimeouts = TIMEOUTS
+    readers: Reads = READS_HERE
+    buffer: Buffer = field(default_factory=Buffer)
 
 
 def serve(site: Site) -> Endpoints:
@@ -62,8 +105,8 @@ class _Servers:
                 max_bytes=options.max_bytes,
                 readers=site.readers,
             )
-            served[str(await server.start())] = server.address.model
             self._servers.append(server)
+            served[str(await server.start())] = server.address.model
         lines = [f"MIP for {model or ONLY} at {place}" for place, model in served.items()]
         return Listening(served, lines)
 
@@ -99,12 +142,12 @@ class MipServer:
         readers: decode and encode long packets.
         """
         self.address = address
-        # Decoding longer requests takes turns of its own.
-        turns = Turns(asyncio.get_running_loop(), 1)
-        about = (backend, address.model, access, max_bytes, turns, timeouts, readers)
+        loop = asyncio.get_running_loop()
+        turns = Turns(loop, 1)  # decoding longer requests takes turns of its own
+        connections = Connections(loop, sys.maxsize, timeouts.look_every_s)
+        about = (backend, address.model, access, max_bytes, turns, connections, timeouts, readers)
         self._served = MipServed(*about)
         self._servers: list[asyncio.Server] = []
-        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> MipAddress:
         """Listen and return the address with its port. Raises Unavailable if it cannot be bound."""
@@ -115,7 +158,6 @@ class MipServer:
         serve = loop.create_unix_server if self.address.path else loop.create_server
         for sock in several(listener, ACCEPTED_AT_ONCE):
             self._servers.append(await serve(made, sock=sock, backlog=BACKLOG))
-        self._look()
         return self.address
 
     @property
@@ -123,35 +165,17 @@ class MipServer:
         """Number of clients that are connected."""
         return len(self._served.connections)
 
-    def _look(self) -> None:
-        """Check all connections periodically: one timer for all costs the calls nothing."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for connection in list(self._served.connections):
-            connection.look(now)
-        self._timer = loop.call_later(self._served.timeouts.look_every_s, self._look)
-
     async def stop(self, grace_s: float = 10.0) -> None:
         """Take no new requests, let running ones end within `grace_s` seconds, fail the rest."""
         servers, self._servers = self._servers, []
-        if not servers:
-            return
         for server in servers:
             server.close()
-        if self.address.path:
+        if servers and self.address.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address.path)
-        for connection in list(self._served.connections):
-            connection.end()
-        await self._all_gone(grace_s)
-        for connection in list(self._served.connections):
-            connection.give_up()
-        await self._all_gone(LAST_WORDS_S)
-        for connection in list(self._served.connections):
-            connection.abort()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def _all_gone(self, limit_s: float) -> None:
-        if gone := [connection.gone for connection in self._served.connections]:
-            await asyncio.wait(gone, timeout=limit_s)
+        connections = self._served.connections
+        connections.end()
+        await connections.wait_gone(grace_s)
+        connections.give_up()
+        await connections.wait_gone(LAST_WORDS_S)
+        connections.close()

@@ -28,7 +28,7 @@ from farm.encoding.config import decode_config
 from farm.encoding.errors import encode_error, error_body
 from farm.encoding.json_numbers import NonFinite, parse
 from farm.errors import INTERNAL_ERROR, FarmError, ModelNotFound
-from farm.http.asgi import IS_OWNERS, ClientGone, hints_in, read_body
+from farm.http1.asgi import IS_OWNERS, ClientGone, hints_in, read_body
 from farm.protocols.points.batches import ReadPoints, decode_batches
 from farm.protocols.points.codec import KEYS, decode_points
 from farm.protocols.points.endpoint_stream import IN_FLIGHT, AnyPoints, PointStream

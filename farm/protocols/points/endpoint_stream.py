@@ -15,7 +15,7 @@ from farm.bodies.reading import carried_out, is_long
 from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import MOST_WAITING_BYTES, Dispatcher, bytes_of
 from farm.errors import FarmError, Overloaded
-from farm.http.asgi import ClientGone, send_more, while_client_waits
+from farm.http1.asgi import ClientGone, send_more, while_client_waits
 from farm.model import check_call
 from farm.protocols.points.codec import LineForm, encode_error_line, encode_result_line
 from farm.scheduler.state import TaskId

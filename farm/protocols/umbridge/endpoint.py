@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from farm.bodies.readers import READS_HERE, Reads
 from farm.bodies.reading import Reading, is_long
-from farm.bodies.unpacking import Refused, wrong_method
+from farm.bodies.unpacking import Extra, Refused, wrong_method
 from farm.call import Call, CancelCall, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.dispatcher.first_worker import FirstWorker
-from farm.encoding.errors import encode_error, error_body
+from farm.encoding.errors import ERRORS
 from farm.encoding.json_numbers import NonFinite
 from farm.errors import INTERNAL_ERROR, FarmError, ModelNotFound
-from farm.http.request import RETRY_SOON, Answer, Request, result_headers
-from farm.protocols.site import Endpoints, Site
+from farm.http1.request import Answer, Request, json_error, result_headers
+from farm.protocols.interface import Endpoints, Site
 from farm.protocols.umbridge.codec import (
     SHARED_MEMORY,
     Endpoint,
@@ -53,7 +52,11 @@ def _waits(method: str, path: str, models: Mapping[str, ModelInfo]) -> bool:
 
 
 class UmBridgeEndpoint:
-    """Answers the UM-Bridge paths; the body of every error has the protocol's form."""
+    """Answers the UM-Bridge paths."""
+
+    error_form = staticmethod(json_error)
+    headers: Extra = ()
+    """Headers of every answer at these paths, also of the connection's own errors."""
 
     def __init__(
         self, backend: Dispatcher, *, non_finite: NonFinite, readers: Reads = READS_HERE
@@ -63,10 +66,11 @@ class UmBridgeEndpoint:
         self._non_finite = non_finite
         self._readers = readers
 
-    def __call__(
-        self, request: Request, answer: Answer, held: _Held | None = None
-    ) -> CancelCall | None:
-        """Answer a request, at once or when its call ends; held: it has waited. Raises Refused."""
+    def __call__(self, request: Request, answer: Answer, known: int = -1) -> CancelCall | None:
+        """Answer a request, at once or when its call ends. Raises Refused.
+
+        known: the number of models when it last waited for more; -1: it has not.
+        """
         if request.method not in METHODS.get(request.path, ()):
             raise _refusal(request.path, request.method)
         models, body = self._models, request.body
@@ -77,109 +81,101 @@ class UmBridgeEndpoint:
                 return self._go(decode_request(request.path, body, models), request, answer)
             reading = Reading(
                 lambda asked: self._go(asked, request, answer),
-                lambda error: self._fail(error, request, answer, held),
+                lambda error: self._fail(error, request, answer, known),
             )
             about = (request.path, body, dict(models))
             return reading.begin(self._readers, decode_request, *about, hints=request.hints())
         except FarmError as error:
-            return self._fail(error, request, answer, held)
+            return self._fail(error, request, answer, known)
 
     def _fail(
-        self, error: Exception, request: Request, answer: Answer, held: _Held | None
+        self, error: Exception, request: Request, answer: Answer, known: int
     ) -> CancelCall | None:
         """Answer with an error, or ask again once more models are known if the model may come."""
-        if not isinstance(error, ModelNotFound):
-            _answer_failure(error, request, answer)
-            return None
-        first, count = self._backend.first_worker, len(self._models)
-        if first.expected.incomplete and (held is None or held.count < count):
-            held = _Held(count, partial(self, request, answer))
-            return held.until(first, lambda: len(self._models) > count)
-        _answer_error(first.unknown(error.message), request, answer)
+        if isinstance(error, ModelNotFound):
+            first, count = self._backend.first_worker, len(self._models)
+            if first.expected.incomplete and known < count:
+                return self._ask_again(request, answer, count)
+            error = first.unknown(error.message)
+        _answer_error(error, request, answer)
         return None
+
+    def _ask_again(self, request: Request, answer: Answer, count: int) -> CancelCall:
+        """Ask again once more than `count` models are known."""
+        undo: CancelCall | None = None
+
+        def again() -> None:
+            nonlocal undo
+            undo = self(request, answer, count)
+
+        def cancel() -> None:
+            if undo is not None:
+                undo()
+
+        first = self._backend.first_worker
+        undo = first.when_known(again, lambda: len(self._models) > count)
+        return cancel
 
     def _go(self, asked: Question | Call, request: Request, answer: Answer) -> CancelCall | None:
         if isinstance(asked, Call):
-            call, sizes_of = asked, None
-        elif asked.endpoint is Endpoint.INFO:
-            answer(200, encode_info(self._models))
-            return None
-        elif asked.endpoint is Endpoint.MODEL_INFO:
-            answer(200, encode_model_info(self._models[asked.model]))
-            return None
-        elif (info := self._backend.description(asked.model, asked.config)) is not None:
-            answer(200, encode_sizes(asked.endpoint, info))
+            call = asked
+        elif (known := self._known(asked)) is not None:
+            answer(200, known)
             return None
         else:
             call = Call(asked.model, Operation.DESCRIBE, config=asked.config)
-            sizes_of = asked.endpoint
         hints = request.hints()
 
         def done(outcome: Result | FarmError) -> None:
             try:
                 if isinstance(outcome, FarmError):
                     _answer_error(outcome, request, answer)
-                elif sizes_of is not None:
+                elif isinstance(asked, Question):
                     assert outcome.info is not None, "a worker answers describe with an info"
-                    answer(200, encode_sizes(sizes_of, outcome.info))
+                    answer(200, encode_sizes(asked.endpoint, outcome.info))
                 elif is_long(outcome):
                     write(outcome)
                 else:
                     body = encode_result(call, outcome, self._non_finite)
                     answer(200, body, result_headers(outcome))
             except Exception as error:
-                _answer_failure(error, request, answer)
+                _answer_error(error, request, answer)
 
         def write(result: Result) -> None:
             writing = Reading(
                 lambda body: answer(200, body, result_headers(result)),
-                lambda error: _answer_failure(error, request, answer),
+                lambda error: _answer_error(error, request, answer),
             )
-            asked = replace(call, inputs=(), derivative=None)
-            arguments = (asked, result, self._non_finite)
-            writing.begin(self._readers, encode_result, *arguments, hints=hints)
+            about = (replace(call, inputs=(), derivative=None), result, self._non_finite)
+            writing.begin(self._readers, encode_result, *about, hints=hints)
 
         task_id = self._backend.start_call(call, hints, done)
         return partial(self._backend.cancel, task_id)
 
-
-class _Held:
-    """A request whose model is not among the `count` known ones, but may come."""
-
-    def __init__(self, count: int, ask: Callable[[_Held], CancelCall | None]) -> None:
-        self.count = count
-        self._ask = ask
-        self._undo: CancelCall | None = None
-
-    def until(self, first: FirstWorker, known: Callable[[], bool]) -> CancelCall:
-        """Ask again once `known` holds; return the function that cancels whatever is under way."""
-        self._undo = first.when_known(self._again, known)
-        return self._cancel
-
-    def _again(self) -> None:
-        self._undo = self._ask(self)
-
-    def _cancel(self) -> None:
-        if self._undo is not None:
-            self._undo()
+    def _known(self, asked: Question) -> bytes | None:
+        """Return the answer to a question; None: a worker has to be asked."""
+        if asked.endpoint is Endpoint.INFO:
+            return encode_info(self._models)
+        if asked.endpoint is Endpoint.MODEL_INFO:
+            return encode_model_info(self._models[asked.model])
+        info = self._backend.description(asked.model, asked.config)
+        return None if info is None else encode_sizes(asked.endpoint, info)
 
 
-def _answer_failure(error: Exception, request: Request, answer: Answer) -> None:
-    """Answer with an error that was raised here or in a reader."""
+def _answer_error(error: Exception, request: Request, answer: Answer) -> None:
+    """Answer with an error that was raised here, in a reader or by the model."""
+    refused = Refused(500, "InternalError", INTERNAL_ERROR)
     if isinstance(error, FarmError):
-        _answer_error(error, request, answer)
+        kind, status = ERRORS[type(error)]
+        refused = Refused(status, kind, error.message)
+        if error.detail:
+            logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
     elif isinstance(error, Refused):
-        answer(error.status, error_body(error.kind, error.message), error.headers)
+        refused = error
     else:
         logger.error("answering %s", request.path, exc_info=error)
-        answer(500, error_body("InternalError", INTERNAL_ERROR))
-
-
-def _answer_error(error: FarmError, request: Request, answer: Answer) -> None:
-    status, body = encode_error(error)
-    if error.detail:
-        logger.debug("%s: %s\n%s", request.path, error.message, error.detail)
-    answer(status, body, RETRY_SOON if status == 503 else ())
+    body, content_type = json_error(refused.kind, refused.message)
+    answer(refused.status, body, refused.headers, content_type)
 
 
 def _refusal(path: str, method: str) -> Refused:

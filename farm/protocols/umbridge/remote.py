@@ -22,7 +22,7 @@ from farm.declared import Tensors
 from farm.encoding.tensors import LONGEST_ANSWER, longest_answer
 from farm.errors import InvalidOutput, ModelNotFound
 from farm.functions import ForwardingModel
-from farm.http.client import HttpClient
+from farm.http1.client import HttpClient
 from farm.model import Config, Inputs, Model
 from farm.protocols.umbridge.client import (
     decode_info,

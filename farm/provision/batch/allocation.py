@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+
+from farm.provision.batch.systems import BUILT_IN, BatchSystem, of_this_job
 
 ASK_TIMEOUT_S = 15.0
 """While slurmctld is away squeue blocks for about 9 s; a worker can work without the answer."""
@@ -23,25 +25,16 @@ farm's own folder.
 ENDS_AT = "FARM_ENDS_AT"
 """The variable that holds the Unix time at which the job ends, in the scripts that farm writes."""
 
-JOB_IDS = ("FARM_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
-"""Variables that hold the id of the job: of farm's scripts, SLURM, PBS, LSF and Flux."""
-
-GRID_ENGINE_ID, GRID_ENGINE_TASK = "JOB_ID", "SGE_TASK_ID"
-"""Those of Grid Engine. The first is a name that other programs use, too: Grid Engine always sets
-both. Source: qsub(1), ENVIRONMENTAL VARIABLES."""
-
 LABELS = {
-    "started_by": (STARTED_BY,),
-    "supervisor": (SUPERVISOR,),
-    "seats": (SEATS,),
-    "restarts": (RESTARTS,),
-    "log": (LOG,),
-    "kind": ("FARM_KIND",),
-    "restart": ("FARM_JOB_RESTART", "SLURM_RESTART_COUNT"),
-    "task": ("SLURM_PROCID",),
+    "started_by": STARTED_BY,
+    "supervisor": SUPERVISOR,
+    "seats": SEATS,
+    "restarts": RESTARTS,
+    "log": LOG,
+    "kind": "FARM_KIND",
+    "restart": "FARM_JOB_RESTART",
 }
-"""Labels of a worker beside the id of its job, and the variables that hold them: the first that is
-set counts.
+"""Labels of a worker beside those of its job, and the variables that hold them.
 
 The job id alone does not identify it: SLURM restarts a job of a lost node under the same id, while
 the first copy may still run.
@@ -113,19 +106,24 @@ def end_time(environment: Mapping[str, str] = os.environ) -> float | None:
     return time.time() + min(left_s) if left_s else None
 
 
-def job_id(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the id of the batch job that this process is in; empty outside a job."""
-    names = (*JOB_IDS, GRID_ENGINE_ID) if environment.get(GRID_ENGINE_TASK) else JOB_IDS
-    return _first(names, environment)
+def job_id(
+    environment: Mapping[str, str] = os.environ, systems: Iterable[BatchSystem] = BUILT_IN
+) -> str:
+    """Return the id of the batch job that this process is in; empty outside a job.
+
+    The scripts that farm writes pass it on in all systems, and jobs of others in these `systems`.
+    """
+    if name := environment.get("FARM_JOB"):
+        return name
+    system = of_this_job(environment, systems)
+    return "" if system is None else environment[system.job.id]
 
 
 def labels(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return labels that identify one start of a worker, by its job and its supervisor."""
-    found = {label: _first(names, environment) for label, names in LABELS.items()}
+    found = {label: environment.get(name, "") for label, name in LABELS.items()}
     found["job"] = job_id(environment)
+    if (system := of_this_job(environment)) is not None:
+        found["task"] = environment.get(system.job.process, "")
+        found["restart"] = found["restart"] or environment.get(system.job.restart, "")
     return {label: value for label, value in found.items() if value}
-
-
-def _first(names: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return the value of the first variable that is set; empty if none is."""
-    return next((environment[name] for name in names if environment.get(name)), "")

@@ -1,9 +1,14 @@
-"""Runs the commands of a batch system as coroutines: each is a process with a timeout."""
+"""Runs the commands of a batch system as coroutines: each is a process with a timeout.
+
+`CommandAdapter` has what the adapters of several systems share. The functions at the end read what
+commands print: JSON among a site's banners, ids, messages.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -12,9 +17,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from farm.errors import Unavailable
-from farm.provision.batch.system import BatchError, SubmissionRefused
+from farm.machine.private import user_name
+from farm.provision.batch.system import Adapter, BatchError, SubmissionRefused
+from farm.provision.batch.systems import BatchSystem
 
 COMMAND_TIMEOUT_S = 60.0
 """A busy controller may take its time; its own message timeout is ten seconds by default."""
@@ -26,12 +34,18 @@ AT_ONCE = 16
 """Most commands at the same time. They have their own threads: hanging ones must not use up those
 of the event loop."""
 
-
 IDS_AT_ONCE = 200
 """Most ids on one command line, whose length is limited."""
 
-Environment = Callable[[Mapping[str, str]], dict[str, str]]
-"""Makes the environment of commands from that of this process."""
+SHOWN = 80
+"""Longest part of an answer to quote in a message."""
+
+IN_DOUBT = re.compile(
+    r"time[d ]*-?out|end of file|premature|protocol error|reset by peer|broken pipe"
+    r"|interrupted|communication|did not respond|no reply|not responding",
+    re.IGNORECASE,
+)
+"""Messages of a submission that may have reached the server: the answer was lost on its way."""
 
 
 class NotStarted(BatchError):
@@ -52,47 +66,32 @@ def parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
         yield ids[first : first + IDS_AT_ONCE]
 
 
-@contextlib.contextmanager
-def submitting(refusals: re.Pattern[str], doubts: re.Pattern[str]) -> Iterator[None]:
-    """Raise SubmissionRefused for the error of a submission in the block if surely no job exists.
-
-    That is so if the command cannot be run, or its message has one of the `refusals` and none of
-    the `doubts`, after which the system may have the job.
-    """
-    try:
-        yield
-    except NotStarted as error:
-        raise SubmissionRefused(str(error)) from None
-    except BatchError as error:
-        said = str(error)
-        if refusals.search(said) and not doubts.search(said):
-            raise SubmissionRefused(said) from None
-        raise
-
-
 class Commands:
-    """Runs commands in threads."""
+    """Runs commands in threads.
 
-    def __init__(self, environment: Environment, *, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+    environment: makes that of the commands from that of this process.
+    """
+
+    def __init__(
+        self,
+        environment: Callable[[Mapping[str, str]], dict[str, str]],
+        *,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> None:
         self._environment = environment
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(AT_ONCE, "batch")
 
     @classmethod
-    def of(
-        cls, title: str, names: Sequence[str], environment: Environment, *, hint: str = ""
-    ) -> Commands:
-        """Return the commands of a batch system, those with these names among them.
-
-        Raises Unavailable, with the hint, if any of these is missing on this machine.
-        """
-        missing = [name for name in names if shutil.which(name) is None]
+    def of(cls, system: BatchSystem) -> Commands:
+        """Return those of a batch system. Raises Unavailable if any is missing on this machine."""
+        missing = [name for name in system.commands if shutil.which(name) is None]
         if missing:
             raise Unavailable(
-                f"{title}'s commands are not on the PATH of this machine: "
-                f"{', '.join(missing)}{hint}"
+                f"{system.title}'s commands are not on the PATH of this machine: "
+                f"{', '.join(missing)}{system.where}"
             )
-        return cls(environment)
+        return cls(system.outside_jobs)
 
     async def run(self, *command: str, feed: str = "", with_errors: bool = False) -> str:
         """Return a command's output. Raises BatchError if it fails or takes too long.
@@ -148,6 +147,64 @@ class Commands:
         return output
 
 
+class CommandAdapter(Adapter):
+    """An adapter that runs commands."""
+
+    def __init__(self, commands: Commands | None = None) -> None:
+        """Raises Unavailable if commands are not given and missing on this machine."""
+        self._run = (commands or Commands.of(self.system)).run
+        self._user = user_name()
+
+    async def _submit(
+        self,
+        *command: str,
+        feed: str = "",
+        form: re.Pattern[str],
+        refusals: re.Pattern[str],
+        doubts: re.Pattern[str],
+    ) -> str:
+        """Run a command that submits a job; return the id in its output, which `form` fits.
+
+        Raises SubmissionRefused if surely no job exists: the command cannot be run, or its message
+        has one of the `refusals` and none of the `doubts`, after which the system may have the job.
+        """
+        try:
+            output = await self._run(*command, feed=feed)
+        except NotStarted as error:
+            raise SubmissionRefused(str(error)) from None
+        except BatchError as error:
+            said = str(error)
+            if refusals.search(said) and not doubts.search(said):
+                raise SubmissionRefused(said) from None
+            raise
+        job_id = only_id(output, form)
+        if not job_id:
+            name = " ".join(word for word in command[:2] if not word.startswith("-"))
+            raise BatchError(f"{name} printed no job id, but {quoted(output)}")
+        return job_id
+
+    async def _each(
+        self, *command: str, jobs: Sequence[str], begins: re.Pattern[str], harmless: re.Pattern[str]
+    ) -> None:
+        """Run a command with the ids of jobs after it, and `tolerate` its complaints."""
+        for part in parts(jobs):
+            try:
+                await self._run(*command, *part)
+            except CommandFailed as error:
+                tolerate(error, begins, harmless)
+
+
+def tolerate(error: CommandFailed, begins: re.Pattern[str], harmless: re.Pattern[str]) -> list[str]:
+    """Return a command's complaints, which begin with `begins`.
+
+    Raises the error unless all of them are `harmless`: the jobs have ended already.
+    """
+    complaints = [text for text in begins.split(str(error)) if text.strip()]
+    if not all(harmless.search(text) for text in complaints):
+        raise error
+    return complaints
+
+
 class _Started:
     """The process of a command, which another thread may kill."""
 
@@ -186,3 +243,41 @@ def _kill(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+
+
+def quoted(text: str) -> str:
+    """Return an answer in quotation marks, shortened, for a message."""
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - 3] + "...")
+
+
+def json_object(text: str, key: str) -> dict[str, Any]:
+    """Return the first JSON object with this key that begins on a line of its own.
+
+    Lines before and after it, such as banners, are skipped. Raises ValueError if there is none.
+    """
+    if "\0" in text:
+        raise ValueError("a NUL byte")
+    decoder = json.JSONDecoder(strict=False)
+    for match in re.finditer(r"^[ \t]*(?=\{)", text, re.MULTILINE):
+        try:
+            found, _ = decoder.raw_decode(text, match.end())
+        except ValueError:
+            continue
+        if key in found:
+            return dict(found)
+    raise ValueError("no such object")
+
+
+def only_id(text: str, form: re.Pattern[str]) -> str:
+    """Return the job id in a submission's output: group 1 of `form`, which fits a whole line.
+
+    Empty if no line fits, or several with different ids.
+    """
+    found = {match[1] for line in text.splitlines() if (match := form.fullmatch(line.strip()))}
+    return found.pop() if len(found) == 1 else ""
+
+
+def text_of(row: Mapping[str, Any], key: str) -> str:
+    """Return a value of a JSON object as a text on one line; empty if it is not there."""
+    value = row.get(key)
+    return "" if value is None else " ".join(str(value).split())

@@ -1,7 +1,7 @@
 """The autoscaler of jobs in a batch system: submits them as demand grows, releases idle ones.
 
-`policy` decides how many jobs, `jobs` keeps the record, `watch` asks the batch system about them,
-whose commands a `BatchSystem` such as `slurm` runs; this module is the loop that connects them with
+`policy` decides how many jobs, `jobs` keeps the record, `errands` asks the batch system about them,
+whose commands an `Adapter` such as `slurm` runs; this module is the loop that connects them with
 the dispatcher. No command blocks the loop: all run as `errands`.
 """
 
@@ -18,15 +18,14 @@ from typing import Any
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.first_worker import Expectation
 from farm.errors import Unavailable
-from farm.provision.batch.errands import Errands
+from farm.provision.batch.errands import CANCEL_AGAIN_S, Errands, JobWatch, Releases
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
 from farm.provision.batch.jobs import ON_LET_GO, Jobs
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.policy import Decision, Offer, demands, share
-from farm.provision.batch.releases import CANCEL_AGAIN_S, Releases
-from farm.provision.batch.restart_state import RestartState, Saving
+from farm.provision.batch.restart_state import RestartState
 from farm.provision.batch.script import job_script, last_words
 from farm.provision.batch.standing import (
     KindState,
@@ -37,8 +36,7 @@ from farm.provision.batch.standing import (
     starts_in,
     tell,
 )
-from farm.provision.batch.system import BatchError, BatchSystem, SubmissionRefused
-from farm.provision.batch.watch import JobWatch
+from farm.provision.batch.system import Adapter, BatchError, SubmissionRefused
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +64,7 @@ class Elastic(Expectation):
     """The jobs of one farm, from `start` to `stop`; the `Expectation` of the workers they bring.
 
     connect: the connection file for workers; folder: for the jobs' output and the farm's identity,
-    by which a restarted farm finds its earlier jobs. system: that of the plan if not given.
+    by which a restarted farm finds its earlier jobs. adapter: of the plan's system, if not given.
     Raises Unavailable if its commands are missing, SettingsError if a template is wrong.
     """
 
@@ -76,9 +74,9 @@ class Elastic(Expectation):
         *,
         connect: Path,
         folder: Path,
-        system: BatchSystem | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
-        self._system = plan.system() if system is None else system
+        self._adapter = plan.system.load()() if adapter is None else adapter
         self._kinds = {kind.name: KindState(kind) for kind in plan.kinds}
         self._connect = connect
         self._folder = folder
@@ -86,7 +84,7 @@ class Elastic(Expectation):
             self._script(kind, "farm-0-" + kind.name)
         # Set by `start`; then used by the loop only.
         self._dispatcher: Dispatcher
-        self._saving: Saving
+        self._saved: RestartState
         self._jobs: Jobs
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
@@ -100,17 +98,16 @@ class Elastic(Expectation):
         """Start on the running event loop. drain: asks a worker to finish its calls and leave."""
         self._drain = drain
         try:
-            restart_state = RestartState(self._folder)
+            self._saved = RestartState(self._folder)
         except OSError as error:
             raise Unavailable(f"folder {self._folder} cannot be used: {error}") from None
         self._clock = asyncio.get_running_loop().time
-        self._saving = Saving(restart_state)
-        self._jobs = Jobs(restart_state.identity)
-        earlier = restart_state.jobs()
+        self._jobs = Jobs(self._saved.identity)
+        earlier = self._saved.jobs()
         for job_id, name, kind_name in earlier or ():
             self._jobs.remember(job_id, name, kind_name, self._clock())
         self._watch = JobWatch(
-            self._system,
+            self._adapter,
             self._jobs,
             self._errands,
             is_known=earlier is not None,
@@ -118,13 +115,13 @@ class Elastic(Expectation):
             changed=self._process,
         )
         self._dispatcher = dispatcher
-        self._releases = Releases(self._system, self._jobs, self._errands, self._watch, dispatcher)
+        self._releases = Releases(self._adapter, self._jobs, self._errands, self._watch, dispatcher)
         for kind in self._kinds.values():
-            known = restart_state.models(kind.settings)
+            known = self._saved.models(kind.settings)
             if known is not None:
                 kind.knows(model.name for model in known)
                 dispatcher.expect(known)
-        for part in ("cluster", self._system.own_words.status):
+        for part in ("cluster", self._adapter.system.words.status):
             if part:
                 dispatcher.add_part(part, self.snapshot)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -189,7 +186,7 @@ class Elastic(Expectation):
 
     def _save(self) -> None:
         """Save the jobs for the next farm, if they have changed."""
-        self._saving.jobs([(job.id, job.name, job.kind) for job in self._jobs])
+        self._saved.save_jobs([(job.id, job.name, job.kind) for job in self._jobs])
 
     def _kind_serves(self, change: Change, workers: Sequence[dict[str, Any]]) -> None:
         job = change.job
@@ -199,7 +196,7 @@ class Elastic(Expectation):
             return
         kind.serves(model for row in workers if row["job"] == job.id for model in row["models"])
         infos = self._dispatcher.models()
-        self._saving.models(kind.settings, [infos[name] for name in sorted(kind.models or ())])
+        self._saved.save_models(kind.settings, [infos[name] for name in sorted(kind.models or ())])
 
     def _decide(self, snapshot: dict[str, Any], now: float) -> dict[str, Decision]:
         max_batch = {name: info.max_batch for name, info in self._dispatcher.models().items()}
@@ -245,12 +242,12 @@ class Elastic(Expectation):
         script = self._script(kind.settings, job_name)
         job = self._jobs.submits(job_name, name, self._clock())
         self._save()
-        await self._saving.done()
+        await self._saved.done()
         if self._stopping.is_set():
             self._jobs.refused(job, self._clock())
             return False
         try:
-            job_id = await self._system.submit(script)
+            job_id = await self._adapter.submit(script)
         except SubmissionRefused as error:
             self._jobs.refused(job, self._clock())
             self._refused(kind, str(error))
@@ -291,7 +288,7 @@ class Elastic(Expectation):
         """Cancel what a submission may have left; forget it if lists have lacked it for long."""
         self._watch.soon()
         try:
-            await self._system.cancel_named(job.name)
+            await self._adapter.cancel_named(job.name)
         except BatchError as error:
             self._dispatcher.note("cancel fails", f"job {job.name}", str(error))
             return
@@ -307,7 +304,7 @@ class Elastic(Expectation):
     def _script(self, kind: WorkerKind, job_name: str) -> str:
         return job_script(
             kind,
-            type(self._system),
+            self._adapter.system,
             job_name=job_name,
             connect=self._connect,
             output=self._folder,
@@ -374,7 +371,7 @@ class Elastic(Expectation):
             # A running submission must return its job id.
             if not left and not self._errands.is_running("submit "):
                 if self._watch.is_known:
-                    self._saving.forget_models()
+                    self._saved.forget_models()
                     break
                 if late:
                     break
@@ -382,10 +379,10 @@ class Elastic(Expectation):
             await asyncio.sleep(STEP_S)
         self._save()
         await self._errands.cancel()
-        await self._saving.done(within_s=SAVING_S)
+        await self._saved.done(within_s=SAVING_S)
         if left or not self._watch.is_known:
             ids = " ".join(job.key for job in left) or f"unknown: {self._watch.problem}"
-            see = self._system.own_jobs
+            see = self._adapter.system.own_jobs
             log.error("jobs of this farm may still be running: %s; see: %s", ids, see)
 
     def _cancel_all(self, late: bool) -> None:
@@ -438,7 +435,7 @@ class Elastic(Expectation):
         """Return kinds and jobs as JSON data."""
         now = self._clock()
         return {
-            "system": self._system.title,
+            "system": self._adapter.system.title,
             "problem": self._watch.problem,
             "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
             "jobs": [job_row(job, now) for job in self._jobs],

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchSystem
-from farm.provision.batch.systems import SYSTEMS
-from farm.provision.batch.systems.slurm import Slurm
+from farm.provision.batch.systems import BUILT_IN, SLURM, BatchSystem, every, named
 from farm.settings import SettingsError
 
 
@@ -26,7 +24,7 @@ class ClusterPlan:
     kinds: tuple[WorkerKind, ...]
     host: str = ""
     path: Path = field(default_factory=Path)
-    system: type[BatchSystem] = Slurm
+    system: BatchSystem = SLURM
 
 
 def read_plan(path: Path, models: Sequence[str] = ()) -> ClusterPlan:
@@ -49,12 +47,13 @@ def read_plan(path: Path, models: Sequence[str] = ()) -> ClusterPlan:
     host = data.pop("host", "")
     if not isinstance(host, str):
         raise SettingsError(f"{path} sets host to {host!r}; expected a text")
-    name = data.pop("system", "slurm")
-    if not isinstance(name, str) or name not in SYSTEMS:
+    name = data.pop("system", SLURM.name)
+    system = named(name) if isinstance(name, str) else None
+    if system is None:
         raise SettingsError(
-            f"{path} sets system to {name!r}; expected one of: {', '.join(SYSTEMS)}"
+            f"{path} sets system to {name!r}; expected one of: "
+            + ", ".join(system.name for system in every())
         )
-    system = SYSTEMS[name]
     for part, where in ((data, f"{path}"), *((t, f"{path}, [[workers]]") for t in tables)):
         _check_words(part, where, system)
     _check_keys(data, f"{path}", ("host", "system", *(k for k in KEYS if k not in PER_TABLE)))
@@ -92,23 +91,23 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def _check_words(table: dict[str, Any], where: str, system: type[BatchSystem]) -> None:
+def _check_words(table: dict[str, Any], where: str, system: BatchSystem) -> None:
     """Replace the system's own words. Raises SettingsError for words of another system.
 
     Raises it for a key, too, of which the system has no counterpart.
     """
-    for word, key in system.own_words.keys.items():
+    for word, key in system.words.keys.items():
         if word in table and key in table:
             raise SettingsError(f"{where} sets both {word!r} and {key!r}, which are the same")
         if word in table:
             table[key] = table.pop(word)
-    for other in SYSTEMS.values():
-        for word, key in other.own_words.keys.items():
+    for other in BUILT_IN:
+        for word, key in other.words.keys.items():
             if word in table:
                 raise SettingsError(
                     f"{where} sets {word!r}, a word of {other.title}; {system.title}: {key!r}"
                 )
-    for key in sorted(system.lacks & set(table)):
+    for key in sorted(system.words.lacks & set(table)):
         raise SettingsError(
             f"{where} sets {key!r}, for which {system.title} has no counterpart that farm knows; "
             "use 'options' for the system's own options"

@@ -10,7 +10,10 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from farm.provision.batch.kinds import WorkerKind
 
 FITS_FACTOR = 1.2
 """The scheduler sends a call to a worker only if its remaining time exceeds this times the call's
@@ -87,22 +90,6 @@ def demands(
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits and targets for one kind of workers; see `kinds.WorkerKind` for the terms.
-
-    workers: number of workers per job; time_limit_s: of a job, None if unknown.
-    """
-
-    min_jobs: int = 0
-    max_jobs: int = 10
-    workers: int = 1
-    backlog_s: float = 60.0
-    grow_after_s: float = 2.0
-    idle_timeout_s: float = 300.0
-    time_limit_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """A live job of workers, as the policy sees it.
 
@@ -137,8 +124,8 @@ class KindPolicy:
     idle for that long. So within these times no job is both started and released, for any demand.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
+    def __init__(self, kind: WorkerKind) -> None:
+        self.kind = kind
         self._wanted: deque[tuple[float, int]] = (
             deque()
         )  # (time, target): the target from that time on
@@ -161,8 +148,8 @@ class KindPolicy:
 
     def capacity(self, jobs: Sequence[Job], now: float) -> int:
         """Return the maximum number of workers of this kind; in a pause those it has."""
-        count = len(jobs) if now < self.paused_until else self.bounds.max_jobs
-        return count * self.bounds.workers
+        count = len(jobs) if now < self.paused_until else self.kind.max_jobs
+        return count * self.kind.workers_per_job
 
     # Decisions
 
@@ -174,59 +161,59 @@ class KindPolicy:
         demand: None while the models of these workers are unknown: one job is started to find out.
         leaving: jobs being released that still exist; they count against the maximum only.
         """
-        bounds = self.bounds
+        kind = self.kind
         spent = [job for job in jobs if _is_spent(job, demand)]
         have = len(jobs) - len(spent)
         wanted = self._jobs_for(demand, jobs, have, now)
         self._remember(wanted, now)
         problem = ""
         submit = 0
-        lowest = max(bounds.min_jobs, self._lowest_wanted(now) if have else wanted)
+        lowest = max(kind.min_jobs, self._lowest_wanted(now) if have else wanted)
         if lowest > have:
             if now < self.paused_until:
                 problem = f"next try in {self.paused_until - now:.0f} s"
             else:
-                submit = max(0, min(lowest - have, bounds.max_jobs - len(jobs) - leaving))
+                submit = max(0, min(lowest - have, kind.max_jobs - len(jobs) - leaving))
         release = [job.id for job in spent if job.phase == "serving" and job.idle_s > 0.0]
-        highest = max(bounds.min_jobs, max(count for _, count in self._wanted))
+        highest = max(kind.min_jobs, max(count for _, count in self._wanted))
         surplus = have - highest
         if surplus > 0 and not submit:
             kept = [job for job in jobs if job not in spent]
-            release += _dispensable(kept, surplus, bounds.idle_timeout_s)
+            release += _dispensable(kept, surplus, kind.idle_timeout_s)
         return Decision(wanted, submit, tuple(release), problem)
 
     def _jobs_for(self, demand: Demand | None, jobs: Sequence[Job], have: int, now: float) -> int:
-        """Return the number of jobs for the demand, within the bounds."""
-        bounds = self.bounds
+        """Return the number of jobs for the demand, within the limits of the kind."""
+        kind = self.kind
         if demand is None:
-            return max(bounds.min_jobs, have, 1)
-        workers = workers_for(demand, bounds.backlog_s)
+            return max(kind.min_jobs, have, 1)
+        workers = workers_for(demand, kind.backlog_s)
         if demand.waiting > 0:
             # While calls wait, keep all jobs that could run them. If calls have waited for
             # backlog_s with no job about to start, the present jobs do not suffice: callers that
             # wait for each answer before the next call never show their full demand.
-            enough = have * bounds.workers
+            enough = have * kind.workers_per_job
             coming = any(job.phase != "serving" for job in jobs)
             if coming or have == 0 or self._short_since is None:
                 self._short_since = now
-            elif now - self._short_since >= bounds.backlog_s:
+            elif now - self._short_since >= kind.backlog_s:
                 enough *= 2
             workers = max(workers, min(enough, math.ceil(demand.units)))
         else:
             self._short_since = None
-        wanted = math.ceil(workers / bounds.workers)
-        return min(max(wanted, bounds.min_jobs), bounds.max_jobs)
+        wanted = math.ceil(workers / kind.workers_per_job)
+        return min(max(wanted, kind.min_jobs), kind.max_jobs)
 
     def _remember(self, wanted: int, now: float) -> None:
         if not self._wanted or self._wanted[-1][1] != wanted:
             self._wanted.append((now, wanted))
-        horizon = now - max(self.bounds.idle_timeout_s, self.bounds.grow_after_s)
+        horizon = now - max(self.kind.idle_timeout_s, self.kind.grow_after_s)
         while len(self._wanted) > 1 and self._wanted[1][0] <= horizon:
             self._wanted.popleft()
 
     def _lowest_wanted(self, now: float) -> int:
         """Return the lowest target of the last grow_after_s."""
-        since = now - self.bounds.grow_after_s
+        since = now - self.kind.grow_after_s
         if self._wanted[0][0] > since:
             return 0  # the history is too short
         lowest = self._wanted[-1][1]
@@ -263,7 +250,7 @@ def _dispensable(jobs: Sequence[Job], surplus: int, idle_timeout_s: float) -> li
 class Offer:
     """The capacity of a kind: its models, and its maximum number of workers.
 
-    models: None while unknown. time_limit_s: of its jobs; backlog_s: as in Bounds.
+    models: None while unknown. time_limit_s: of its jobs; backlog_s: as in WorkerKind.
     """
 
     models: frozenset[str] | None

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchSystem
+from farm.provision.batch.systems import BatchSystem
 from farm.settings import SettingsError
 
 DEFAULT_TEMPLATE = Path(__file__).with_name("worker.sh.in")
@@ -17,7 +17,7 @@ PLACEHOLDER = re.compile(r"@([a-z]+)@")
 
 def job_script(
     kind: WorkerKind,
-    system: type[BatchSystem],
+    system: BatchSystem,
     *,
     job_name: str,
     connect: Path,
@@ -35,8 +35,9 @@ def job_script(
         text = template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"template {template} cannot be read: {error}") from None
-    directives = system.directives(kind, job_name, output.absolute(), folder.absolute())
-    preamble = system.preamble(kind)
+    adapter = system.load()
+    directives = adapter.directives(kind, job_name, output.absolute(), folder.absolute())
+    preamble = adapter.preamble(kind)
     limit_s = None if system.warns else kind.time_limit_s
     if limit_s is not None:
         preamble = [f"export FARM_ENDS_AT=$(($(date +%s) + {limit_s:.0f}))", *preamble]
@@ -44,11 +45,11 @@ def job_script(
         "directives": "\n".join(directives),
         "preamble": "\n".join(preamble),
         "setup": "\n".join(kind.setup),
-        "launch": system.launch(kind),
+        "launch": adapter.launch(kind),
         "farm": _farm(kind, system, connect.absolute()),
         "kind": shlex.quote(kind.name),
     }
-    for own, word in system.own_words.template.items():
+    for own, word in system.words.template.items():
         values[own] = values[word].removeprefix(f"{own} ")
     code = "\n".join(line for line in text.splitlines() if not line.startswith("# "))
     unknown = set(PLACEHOLDER.findall(code)) - set(values)
@@ -76,7 +77,7 @@ def identified_by(variable: str) -> list[str]:
     return [f"export FARM_JOB=${variable}", "export FARM_JOB_RESTART=$(date +%s)"]
 
 
-def _farm(kind: WorkerKind, system: type[BatchSystem], connect: Path) -> str:
+def _farm(kind: WorkerKind, system: BatchSystem, connect: Path) -> str:
     """Return farm's program and its arguments as shell words."""
     # -P: keep a user's file with the name of one of farm's modules from replacing it.
     words = [sys.executable, "-P", "-m", "farm", "worker", "--to", str(connect)]

@@ -13,7 +13,7 @@ from farm.errors import Unavailable
 from farm.provision.batch.farm_job import FarmJob
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.policy import Bounds, KindPolicy
+from farm.provision.batch.policy import KindPolicy
 from farm.provision.local.describing import describe
 
 
@@ -27,17 +27,7 @@ class KindState:
 
     def __init__(self, settings: WorkerKind) -> None:
         self.settings = settings
-        self.policy = KindPolicy(
-            Bounds(
-                min_jobs=settings.min_jobs,
-                max_jobs=settings.max_jobs,
-                workers=settings.workers_per_job,
-                backlog_s=settings.backlog_s,
-                grow_after_s=settings.grow_after_s,
-                idle_timeout_s=settings.idle_timeout_s,
-                time_limit_s=settings.time_limit_s,
-            )
-        )
+        self.policy = KindPolicy(settings)
         self.models: frozenset[str] | None = None
         self.describing = False
         self.wanted = 0

@@ -1,20 +1,21 @@
-"""The interface of a batch system: what farm asks of it, without the commands of any of them.
+"""The interface of the adapter of a batch system, such as `systems.slurm`.
 
-An adapter, such as `systems.slurm`, runs the commands and parses their output, and says how its job
-scripts are written. `jobs` and `absence` decide what its answers mean for a job, alike for all
-systems.
+It runs the system's commands, parses their output, and writes its words in job scripts. `jobs` and
+`absence` decide what its answers mean for a job, alike for all systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from farm.provision.batch.kinds import WorkerKind
+    from farm.provision.batch.systems import BatchSystem
 
 
 class Stand(Enum):
@@ -75,41 +76,17 @@ class Listing:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnWords:
-    """The words of one batch system that farm accepts in place of its own.
-
-    keys: for keys of a kind of workers, with farm's keys. template: for words between @ signs in a
-    template, with farm's words; the value omits a program of the same name that it begins with.
-    status: the name under which the status has the jobs a second time; empty if it has not.
-    """
-
-    keys: Mapping[str, str] = field(default_factory=dict)
-    template: Mapping[str, str] = field(default_factory=dict)
-    status: str = ""
-
-
-class BatchSystem(Protocol):
-    """A batch system. Each call raises BatchError if there is no answer or it cannot be read.
+class Adapter(ABC):
+    """Runs the commands of a batch system. Each call raises BatchError if there is no answer.
 
     Created without arguments, which raises Unavailable if its commands are missing on this machine.
     No call blocks the event loop, and each ends after a time limit.
-
-    title: its name for people. own_words: accepted only where the jobs are in this system.
-    own_jobs: the command by which users list their jobs.
-    lacks: the keys of a kind of workers for which it has no words. starts_ranks: whether `launch`
-    starts the MPI ranks; otherwise farm starts them by mpiexec. warns: whether it warns jobs before
-    their time limit, and workers can ask it for the end; otherwise the script counts the time.
     """
 
-    title: ClassVar[str]
-    own_words: ClassVar[OwnWords]
-    own_jobs: ClassVar[str]
-    lacks: ClassVar[frozenset[str]]
-    starts_ranks: ClassVar[bool]
-    warns: ClassVar[bool]
+    system: ClassVar[BatchSystem]
 
     @staticmethod
+    @abstractmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
         """Return the lines of a job's script that tell the system what the job needs.
 
@@ -118,6 +95,7 @@ class BatchSystem(Protocol):
         """
 
     @staticmethod
+    @abstractmethod
     def preamble(kind: WorkerKind) -> list[str]:
         """Return shell lines before all others.
 
@@ -128,7 +106,9 @@ class BatchSystem(Protocol):
     @staticmethod
     def launch(kind: WorkerKind) -> str:
         """Return shell words that run the command after them on each node of the job, or once."""
+        return ""
 
+    @abstractmethod
     async def submit(self, script: str) -> str:
         """Submit a job; return its id.
 
@@ -136,24 +116,28 @@ class BatchSystem(Protocol):
         which can be found by its name.
         """
 
+    @abstractmethod
     async def jobs(self) -> Listing:
         """Return all jobs of this user, with those that ended a short time ago if possible."""
 
+    @abstractmethod
     async def job(self, job_id: str) -> JobRow | None:
         """Return one job, asked for by its id; None if the system says that it knows no such job.
 
         This asks the controller, and the accounts of ended jobs if there are any.
         """
 
-    async def drain(self, jobs: Sequence[str]) -> None:
+    async def drain(self, jobs: Sequence[str]) -> None:  # noqa: B027  # many systems cannot
         """Send SIGTERM to the workers of running jobs, on all nodes; nothing if that is impossible.
 
         It is impossible where the signal would end the job's script. The farm asks the workers
         itself, too.
         """
 
+    @abstractmethod
     async def cancel(self, jobs: Sequence[str]) -> None:
         """Cancel pending and running jobs; ignore those that have ended already."""
 
+    @abstractmethod
     async def cancel_named(self, name: str) -> None:
         """Cancel all jobs of this user with this name, if there are any."""

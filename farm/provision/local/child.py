@@ -6,21 +6,21 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from farm.machine.lifeline import Lifeline
+from farm.machine.fork_parent import ForkParent, ModuleProcess
+from farm.machine.lifeline import TiedProcess
 from farm.machine.private import private_opener
-from farm.machine.programs import in_words, python
+from farm.machine.programs import in_words
 from farm.provision.local.rank_lines import RankLines
 from farm.provision.local.record import Running, RunRecord
 from farm.provision.local.stops import ChildStops
-from farm.provision.local.warm_parent import ForkedProcess, WarmParent
+
+MODULE = "farm.provision.local.process"
 
 LAST_LINES = 30
 LAST_BYTES = 8192
@@ -97,7 +97,7 @@ class Child:
         *,
         log: Path,
         environment: Mapping[str, str],
-        parent: WarmParent | None = None,
+        parent: ForkParent | None = None,
     ) -> None:
         """Start the program with `arguments`. Raises OSError.
 
@@ -109,17 +109,10 @@ class Child:
         self.told_to_drain = False
         self.log = log
         self._parent = parent
-        self._lifeline = Lifeline()
-        try:
-            with open(log, "ab", opener=private_opener) as output:
-                self._log_began = output.tell()
-                self._process = self._started(arguments, output, environment)
-        except BaseException:
-            self._lifeline.cut()
-            raise
+        with open(log, "ab", opener=private_opener) as output:
+            self._log_began = output.tell()
+            self._process = self._started(arguments, output.fileno(), environment)
         self._stops = ChildStops(self.pid)
-        if parent is None:
-            self._lifeline.tie(self.pid)
 
     @property
     def pid(self) -> int:
@@ -127,28 +120,20 @@ class Child:
         return self._process.pid
 
     def _started(
-        self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes] | ForkedProcess:
-        """Open the pipes to the process, and start it."""
+        self, arguments: Sequence[str], output: int, environment: Mapping[str, str]
+    ) -> TiedProcess:
+        """Open the pipe from the process, and start it."""
         self._record = RunRecord.create()
         read_end, status_write = os.pipe()
         self._lines: StatusPipe | RankLines = StatusPipe(read_end)
-        passed = {
-            "lifeline": self._lifeline.read_end,
-            "status": status_write,
-            "record": self._record.descriptor,
-        }
-        words = [word for name, fd in passed.items() for word in (f"--{name}", str(fd))]
-        command = [*python("farm.provision.local.process"), *words, *arguments]
         try:
-            if self._parent is None:
-                return self._popen(command, output, environment, tuple(passed.values()))
-            return self._parent.fork(
+            return ModuleProcess(
+                MODULE,
                 arguments,
-                environment,
-                output=output.fileno(),
-                passed=passed,
-                tie=self._lifeline.tie,
+                environment=environment,
+                output=output,
+                descriptors={"status": status_write, "record": self._record.descriptor},
+                parent=self._parent,
             )
         except BaseException:
             self._lines.cut()
@@ -156,23 +141,6 @@ class Child:
         finally:
             os.close(status_write)
             self._record.close()
-
-    def _popen(
-        self,
-        command: Sequence[str],
-        output: BinaryIO,
-        environment: Mapping[str, str],
-        pass_fds: Sequence[int],
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            process_group=0,
-            pass_fds=pass_fds,
-        )
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `listen` has something to read."""
@@ -235,34 +203,20 @@ class Child:
 
         Also kills processes that it started and left behind.
         """
-        if self._process.returncode is None:
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return None
-            # Kill the group before waiting for it: until then its id cannot be reused.
-            self._kill_group()
-            self._process.wait()
-        return self._process.returncode
+        return self._process.code()
 
     def drain(self) -> None:
         """Ask it to finish its running calls and end."""
         self.told_to_drain = True
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill it and the programs it started, now."""
-        if self.code() is None:
-            self._kill_group()
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
 
     def close(self) -> None:
         """Release its resources; kill it if it still lives."""
-        self.kill()
-        self._process.wait()
-        self._lifeline.cut()
+        self._process.close()
         self._lines.cut()
 
     def last_lines(self) -> str:

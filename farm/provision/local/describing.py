@@ -1,4 +1,4 @@
-"""A short process that loads models and prints their descriptions.
+"""A short process that loads models and returns their descriptions.
 
 With these a farm answers questions about models, and queues their calls, before its first worker
 has started. The models are loaded in a process of their own because their code may crash, print or
@@ -17,17 +17,14 @@ from typing import Any
 
 from farm.call import ModelInfo
 from farm.errors import FarmError, Unavailable
-from farm.machine.lifeline import TiedProcess, end_with
-from farm.machine.programs import in_words, python
+from farm.machine.job_process import JobProcess, ProcessDied, do_jobs
+from farm.machine.lifeline import end_with
+from farm.machine.programs import in_words
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
 
 LIMIT_S = 120.0
 """Seconds after which the process is killed: loading some models takes long without their GPU."""
-
-
-MOST_BYTES = 1 << 26
-"""Longest descriptions, in bytes of JSON."""
 
 
 async def describe(specs: Sequence[str], *, limit_s: float = LIMIT_S) -> tuple[ModelInfo, ...]:
@@ -36,61 +33,45 @@ async def describe(specs: Sequence[str], *, limit_s: float = LIMIT_S) -> tuple[M
     Raises Unavailable if the models cannot be loaded on this machine within `limit_s` seconds.
     Cancelling the wait ends the process.
     """
-    process = TiedProcess(
-        lambda lifeline: [*python(__name__), str(lifeline), *specs],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    quiet = subprocess.DEVNULL  # models may print
+    process = JobProcess(__name__, specs, environment=os.environ, output=quiet)
+    work = asyncio.get_running_loop().run_in_executor(None, _answer_of, process, limit_s)
     try:
-        async with asyncio.timeout(limit_s):
-            text = await _line(process)
+        facts: Any = json.loads(await asyncio.shield(work))
     except TimeoutError:
         raise Unavailable(f"loading the models took more than {limit_s:g} s") from None
+    except ProcessDied as end:
+        how = in_words(end.code, out_of_memory=False)
+        raise Unavailable(f"the process that loads the models ended early: {how}") from None
+    finally:
+        process.kill()
+    if "error" in facts:
+        raise Unavailable(str(facts["error"]))
+    return tuple(ModelInfo.from_json(row) for row in facts["models"])
+
+
+def _answer_of(process: JobProcess, limit_s: float) -> bytes:
+    """Return the answer of the process, and close it; blocks."""
+    try:
+        (answer,) = process.ask([b"describe"], limit_s=limit_s)
+        return bytes(answer)
     finally:
         process.close()
-    return _decoded(text, process)
 
 
-async def _line(process: TiedProcess) -> bytes:
-    """Return the line that the process prints when it has loaded the models; b"" if it ends."""
-    output = process.process.stdout
-    assert output is not None, "it is a pipe"
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=MOST_BYTES)
-    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), output)
-    try:
-        return await reader.readline()  # its end may not come: a model may have forked
-    finally:
-        pipe.close()
-
-
-def _decoded(text: bytes, process: TiedProcess) -> tuple[ModelInfo, ...]:
-    """Return the descriptions that the process printed. Raises Unavailable."""
-    try:
-        data: Any = json.loads(text)
-        if "error" in data:
-            raise Unavailable(str(data["error"]))
-        return tuple(ModelInfo.from_json(row) for row in data["models"])
-    except (KeyError, TypeError, ValueError):
-        how = in_words(process.process.returncode, out_of_memory=False)
-        raise Unavailable(f"the process that loads the models ended early: {how}") from None
-
-
-def main(argv: Sequence[str]) -> int:
-    """Load the models, and print their descriptions or the error as one JSON object."""
-    lifeline, *specs = argv
+def main(words: Sequence[str]) -> int:
+    """Load the models, and return their descriptions or the error as one JSON object."""
+    _, lifeline, _, line, *specs = words
     end_with(int(lifeline))
-    answer = os.dup(1)
-    os.dup2(2, 1)  # models may print
-    told: dict[str, Any]
+    do_jobs(int(line), lambda files: [json.dumps(_described(specs)).encode()])
+    return 0
+
+
+def _described(specs: Sequence[str]) -> dict[str, Any]:
     try:
-        told = {"models": [info.to_json() for info in Runner(load_models(specs)).models()]}
+        return {"models": [info.to_json() for info in Runner(load_models(specs)).models()]}
     except (LoadError, FarmError) as error:
-        told = {"error": str(error)}
-    with open(answer, "wb") as file:
-        file.write(json.dumps(told).encode() + b"\n")
-    return 0  # if threads of a model keep the process, its starter kills it
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
+from farm.machine.lifeline import TiedProcess
 from farm.machine.programs import in_words
 from farm.provision.local import rank_parent
 from farm.provision.local.child import Child
@@ -121,15 +121,19 @@ class Group(Child):
         super().__init__(arguments, log=log, environment=environment)
 
     def _started(
-        self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
+        self, arguments: Sequence[str], output: int, environment: Mapping[str, str]
+    ) -> TiedProcess:
         command = [*self._launch.words(), *rank_parent.command()]
         command += ["--ranks", str(self._launch.ranks), *arguments]
         self._lines = RankLines(loopback=self._loopback, ranks=self._launch.ranks)
-        told = {**environment, VARIABLE: self._lines.address}
         try:
-            # This lifeline makes the launcher end with this process. The ranks have their own.
-            return self._popen(command, output, told, (self._lifeline.read_end,))
+            return TiedProcess(  # the launcher; the ranks have lifelines of their own
+                lambda lifeline: command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environment, VARIABLE: self._lines.address},
+            )
         except OSError:
             self._lines.cut()
             raise
@@ -215,11 +219,15 @@ class Group(Child):
 
     def code(self) -> int | None:
         """Return the exit status reported by rank 0, else the launcher's; None while that lives."""
-        code = super().code()
-        due = self._kill_launcher_at
-        if code is None and due is not None and time.monotonic() >= due:
-            self._kill_group()
-        return code if code is None or self._told_code is None else self._told_code
+        if not self._process.has_ended():
+            due = self._kill_launcher_at
+            if due is not None and time.monotonic() >= due:
+                self._cut()
+                self._process.kill()
+            return None
+        self._cut()  # first: what a rank has reported decides the status
+        code = self._process.code()
+        return code if self._told_code is None else self._told_code
 
     def drain(self) -> None:
         """Ask rank 0 to finish the group's running calls and end the group."""
@@ -230,12 +238,7 @@ class Group(Child):
         self.listen()  # closing the lines would lose messages that have arrived
         self._lines.cut()
 
-    def _kill_group(self) -> None:
-        self._cut()
-        super()._kill_group()
-
     def close(self) -> None:
         """Release its resources; if it still lives, kill it together with its launcher."""
-        if self.code() is None:
-            self._kill_group()
+        self._cut()
         super().close()

@@ -1,6 +1,6 @@
 """One model process: loads its models, connects, runs calls. `supervisor.py` starts it.
 
-With `--forks` it is the process that others are forked from, see `warm.py`.
+With `--forks` it is the process that others are forked from, see `farm.machine.forking`.
 
 Besides the main thread, which runs the models, a thread watches for SIGTERM and SIGUSR1, which
 drain, and for the end of the supervisor, which ends this process too.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import importlib
 import json
 import math
 import os
@@ -28,10 +29,10 @@ from types import FrameType
 
 from farm.call import WorkerInfo
 from farm.errors import FarmError, Unavailable
+from farm.machine.forking import forked
 from farm.machine.resources import keep_freed_memory
 from farm.model import Model
 from farm.provision.batch import allocation
-from farm.provision.local import warm
 from farm.provision.local.record import OWN_MEMORY, RunRecord
 from farm.provision.local.worker_log import log_to_stderr
 from farm.transports.connection import read_worker_connection
@@ -272,13 +273,24 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def load_the_rest(connect: str) -> None:
+    """Import what a process imports besides this module, whatever its model.
+
+    connect: its connection file.
+    """
+    importlib.import_module("importlib.abc")  # used by the loader of files
+    with contextlib.suppress(FarmError):  # each process reports it
+        connection = read_worker_connection(connect)
+        if not connection.local or connection.host != socket.gethostname():
+            import farm.transports.zmq.line  # noqa: F401  # so that it is loaded before forks
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one model process; return the exit status."""
     arguments = parsed(argv)
     if arguments.forks is not None:
-        arguments = parsed(
-            warm.forked(arguments.forks, arguments.connect)
-        )  # in each process that is forked
+        words = forked(arguments.forks, lambda: load_the_rest(arguments.connect))
+        arguments = parsed(words)  # in each process that is forked
     for descriptor in (arguments.lifeline, arguments.status, arguments.record):
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # not for programs that a model starts

@@ -12,14 +12,12 @@ others to a TCP port.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hmac
 import json
 import os
 import secrets
 import selectors
 import shutil
-import signal
 import socket
 import tempfile
 import threading
@@ -27,6 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from farm.machine.lifeline import kill_at_end_of
 from farm.machine.private import short_folder
 from farm.provision.local.rank_parent import dial, keep_alive
 
@@ -191,13 +190,8 @@ class RankLifeline:
         """descriptor: of the connection that the rank's parent has opened."""
         os.set_inheritable(descriptor, False)  # not for programs that a model starts
         self._socket = socket.socket(fileno=descriptor)
-        if hasattr(fcntl, "F_SETSIG"):
-            # Only end of file can arrive: the other end never writes. See farm.machine.lifeline.
-            pid = os.getpid()
-            fcntl.fcntl(self._socket, fcntl.F_SETOWN, -pid if os.getpgrp() == pid else pid)
-            fcntl.fcntl(self._socket, fcntl.F_SETSIG, signal.SIGKILL)
-            flags = fcntl.fcntl(self._socket, fcntl.F_GETFL)
-            fcntl.fcntl(self._socket, fcntl.F_SETFL, flags | os.O_ASYNC)
+        pid = os.getpid()
+        kill_at_end_of(descriptor, -pid if os.getpgrp() == pid else pid)
 
     def fileno(self) -> int:
         """Return a descriptor, readable at end of file, for kernels that do not act themselves."""

@@ -1,10 +1,10 @@
 """The program that a launcher starts for each MPI rank: starts the rank, and reports how it ended.
 
-A launcher has one exit status for all ranks, which says little: when one rank ends it kills the
-others, and MPICH's mpiexec combines the statuses of all. So each rank has a parent that waits for
-it, reports its exit status to the supervisor, and then ends in the same way. Parents that were
-killed report nothing, and those that were asked to end say so: the first other report is about the
-rank that failed.
+The end of a rank's own line has no status, and a launcher's report says little: when one rank ends
+it kills the others, and MPICH's mpiexec combines the statuses of all (3 and 5 are 7) and may name a
+rank that it has killed. So each rank has a parent that waits for it, reports its exit status to the
+supervisor, and then ends in the same way. Parents that were killed report nothing, and those that
+were asked to end say so: the first other report is about the rank that failed.
 
 Imports little, and is run by its path without Python's site packages: it costs some 20 ms.
 """

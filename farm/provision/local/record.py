@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from farm.machine.memory_file import new_file
+
 TASKS_KEPT = 1000
 """Capacity for task ids; of a larger batch only the number is kept."""
 
@@ -49,13 +51,7 @@ class RunRecord:
     @classmethod
     def create(cls) -> RunRecord:
         """Create a record in which nothing runs."""
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("farm-running")
-        else:
-            import tempfile
-
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
+        descriptor = new_file()
         os.write(descriptor, bytes(SIZE))
         return cls(descriptor)
 

@@ -1,25 +1,24 @@
 """Starts a supervisor's model processes: forks them where that is safe.
 
 A lone process starts as a fresh interpreter. From the second one on, they are forked from a parent
-(`warm_parent.py`), with which each of them spares the time and the memory of importing numpy.
+(`farm.machine.fork_parent`), with which each spares the time and the memory of importing numpy.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from farm.machine.fork_parent import CAN_FORK, ForkParent, ParentLost
 from farm.machine.json_log import LOG_FORMAT
 from farm.machine.private import private_opener
 from farm.provision.batch.allocation import LOG, RESTARTS, SEATS, STARTED_BY, STEP_SIZES, SUPERVISOR
-from farm.provision.local.child import Child
+from farm.provision.local.child import MODULE, Child
 from farm.provision.local.devices import cpus_here
 from farm.provision.local.group import Group, Launch
-from farm.provision.local.warm_parent import ParentLost, WarmParent
 from farm.provision.local.worker_log import first_line
 from farm.worker.servers import SEAT
 
@@ -86,16 +85,14 @@ class Starter:
         """supervisor: the name under which the farm reaches this one."""
         self._settings = settings
         self._supervisor = supervisor
-        # Elsewhere than on Linux, libraries of the system may not be used after a fork.
-        may_fork = os.environ.get(FORK, "").lower() not in NO
-        self._forks = (
-            settings.fork and may_fork and settings.launch is None and sys.platform == "linux"
-        )
+        may_fork = CAN_FORK and os.environ.get(FORK, "").lower() not in NO
+        self._forks = settings.fork and may_fork and settings.launch is None
         self._starts = 0
-        self._parent: WarmParent | None = None
+        self._parent: ForkParent | None = None
+        self._parents_place: tuple[Mapping[str, str], str] = {}, ""  # environment, folder
 
     @property
-    def parent(self) -> WarmParent | None:
+    def parent(self) -> ForkParent | None:
         """The process that others are forked from, if there is one."""
         return self._parent
 
@@ -150,12 +147,13 @@ class Starter:
 
     def _choose_parent(self, environment: Mapping[str, str]) -> None:
         """Start a parent, if there is none with this environment and this folder."""
-        parent = self._parent
-        if parent is not None and (parent.environment, parent.folder) != (environment, _folder()):
+        place = environment, _folder()
+        if place != self._parents_place:
             self.close()
         if self._parent is None:
             words = arguments_of(replace(self._settings, devices=()), 0)
-            self._parent = WarmParent(words, environment, folder=_folder())
+            self._parent = ForkParent(MODULE, words, environment)
+            self._parents_place = place
 
     def _lost(self, error: ParentLost) -> None:
         parent = self._parent

@@ -165,51 +165,57 @@ class Table:
 
 def table_of(points: RecordedPoints) -> Table:
     """Return inputs, and config entries that differ, as columns. Raises InvalidInput."""
-    for tensor in (*points.info.inputs, *points.info.outputs):
+    inputs, outputs = points.info.inputs, points.info.outputs
+    for tensor in (*inputs, *outputs):
         if tensor.dtype == "bytes" or np.dtype(tensor.dtype).kind == "c":
             raise InvalidInput(
                 f"{tensor.name!r} is {tensor.dtype}; a sweep file holds real numbers"
             )
-    shapes = [tensor.shape for tensor in points.info.inputs]
-    outputs = [tensor.shape for tensor in points.info.outputs]
     numbers = array("d")
     texts: dict[str, int] = {}  # the place of each config among those that differ
     of_row = array("q")
     for entry in points.entries:
-        found = [given.shape for given in entry.inputs]
-        there = [given.shape for given in entry.outputs]
-        if found != shapes or (there and there != outputs):
-            raise InvalidInput(
-                f"points differ in shape: {[*found, *there]} and {[*shapes, *outputs]}; "
-                "choose those of one config with "
-                f"{worded('--config', 'config=')}"
-            )
+        _check_shapes(entry, points.info)
         for given in entry.inputs:
             numbers.frombytes(given.astype(np.float64).tobytes())
         of_row.append(texts.setdefault(entry.config, len(texts)))
     parameters = [
-        BoundParameter(entry_name(tensor, entry), input=i, entry=entry)
-        for i, tensor in enumerate(points.info.inputs)
-        for entry in range(tensor.size)
+        BoundParameter(entry_name(tensor, place), input=i, entry=place)
+        for i, tensor in enumerate(inputs)
+        for place in range(tensor.size)
     ]
+    theta = np.frombuffer(numbers, np.float64).reshape(len(of_row), len(parameters))
+    common, varying = _configs(texts)
+    for key, values in varying.items():
+        column = _column(key, values)[np.frombuffer(of_row, np.int64)]
+        theta = np.column_stack([theta, column])
+        parameters.append(BoundParameter(key, whole=all(type(value) is int for value in values)))
+    return Table(tuple(parameters), theta, common)
+
+
+def _check_shapes(entry: Entry, info: ModelInfo) -> None:
+    shapes = [tensor.shape for tensor in info.inputs], [tensor.shape for tensor in info.outputs]
+    actual = [a.shape for a in entry.inputs], [a.shape for a in entry.outputs]
+    if actual[0] != shapes[0] or (actual[1] and actual[1] != shapes[1]):
+        raise InvalidInput(
+            f"points differ in shape: {[*actual[0], *actual[1]]} and {[*shapes[0], *shapes[1]]}; "
+            f"choose those of one config with {worded('--config', 'config=')}"
+        )
+
+
+def _configs(texts: Iterable[str]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return the entries that all configs have in common, and those that differ: the value in each.
+
+    A value is None where a config does not have the entry.
+    """
     configs = [json.loads(text) for text in texts]
     common = {
         key: value
         for key, value in configs[0].items()
         if all(key in config and config[key] == value for config in configs)
     }
-    varying = sorted({key for config in configs for key in config} - set(common))
-    columns = [_column(key, configs)[np.frombuffer(of_row, np.int64)] for key in varying]
-    parameters += [
-        BoundParameter(key, whole=all(type(config[key]) is int for config in configs))
-        for key in varying
-    ]
-    theta = np.frombuffer(numbers, np.float64).reshape(
-        len(of_row), sum(tensor.size for tensor in points.info.inputs)
-    )
-    if columns:
-        theta = np.column_stack([theta, *columns])
-    return Table(tuple(parameters), theta, common)
+    keys = sorted({key for config in configs for key in config} - set(common))
+    return common, {key: [config.get(key) for config in configs] for key in keys}
 
 
 def entry_name(tensor: TensorInfo, entry: int) -> str:
@@ -219,8 +225,7 @@ def entry_name(tensor: TensorInfo, entry: int) -> str:
     return f"{tensor.name}[{','.join(str(k) for k in np.unravel_index(entry, tensor.shape))}]"
 
 
-def _column(key: str, configs: Sequence[Mapping[str, Any]]) -> Array:
-    values = [config.get(key) for config in configs]
+def _column(key: str, values: Sequence[Any]) -> Array:
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         odd = next(v for v in values if isinstance(v, bool) or not isinstance(v, int | float))
         raise InvalidInput(

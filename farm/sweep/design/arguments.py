@@ -14,14 +14,13 @@ from farm.call import TensorInfo
 from farm.declared import Tensors
 from farm.functions import Function, PlainFunction, plain_function
 from farm.model import Inputs, info_of
-from farm.sweep.design.data_frame import DATA_FRAME, is_data_frame, read_data_frame
-from farm.sweep.design.points import COUNTED, Design, parse_design
+from farm.sweep.design.points import COUNTED, Design, PointTable, parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.design.tables import DATA_FRAME, is_data_frame, read_data_frame
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import ONE_ENTRY, is_whole
-from farm.sweep.space.category import Category
 from farm.sweep.space.grammar import as_distribution
-from farm.sweep.space.parameters import Distribution
+from farm.sweep.space.parameters import Category, Distribution
 from farm.worker.runner import named
 
 MOST_TRIES = 3
@@ -43,34 +42,14 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
         raise SweepError(
             f"{error}; expected a function of Python, a Model, or the name of its file"
         ) from None
-    # Words, and what is left out where it is inactive, are arguments that the config gives.
-    by_config = {name for name, spread in request.spreads.items() if isinstance(spread, Category)}
-    by_config |= {name for name in request.when if name not in request.fixes}
-    numbers = [name for name in request.spreads if name not in by_config]
-    places = _places({**dict.fromkeys(numbers, 0.0), **request.fixes})
-    whole_where_active = {name: is_whole(spread) for name, spread in request.spreads.items()}
-    whole_where_fixed = {name: _kind(value) in "iu" for name, value in request.fixes.items()}
     table = request.points()
-    if table is not None:
-        names = table.names or ()
-        by_config |= {names[j] for j in table.words if names}
-        columns = {
-            n: table.rows[:, j]
-            for j, n in enumerate(names)
-            if n != request.cost_column and n not in by_config
-        }
-        places |= _places(dict.fromkeys(columns, 0.0))
-        whole_where_active |= {
-            name: bool(np.all((column == np.floor(column)) | np.isnan(column)))
-            for name, column in columns.items()
-        }
-    whole = {
-        name
-        for name in {**whole_where_active, **whole_where_fixed}
-        if whole_where_active.get(name, True) and whole_where_fixed.get(name, True)
-    }
+    by_config, whole = _kinds_of(request, table)
+    varying = [name for name in whole if name not in by_config]
+    places = _places({**dict.fromkeys(varying, 0.0), **request.fixes})
+    for name, value in request.fixes.items():
+        whole[name] = whole.get(name, True) and _kind(value) in "iu"
     sizes = {
-        stem: TensorInfo(stem, shape, "int64" if named <= whole else "float64")
+        stem: TensorInfo(stem, shape, "int64" if all(whole[n] for n in named) else "float64")
         for stem, (shape, named) in places.items()
     }
     texts = {name for name in request.fixes if name not in sizes}
@@ -91,6 +70,23 @@ def model_of(function: Function, request: SweepRequest) -> PlainFunction:
             takes = ", ".join([*model.inputs, *sorted(model.options)]) or "no arguments"
             raise SweepError(f"{model.name!r} has no argument {name!r}; it takes {takes}")
     return model
+
+
+def _kinds_of(request: SweepRequest, table: PointTable | None) -> tuple[set[str], dict[str, bool]]:
+    """Return the names that the config gives, and which parameters are whole where active."""
+    names = () if table is None else table.names or ()
+    # Words, and what is left out where it is inactive, are arguments that the config gives.
+    by_config = {name for name, spread in request.spreads.items() if isinstance(spread, Category)}
+    by_config |= {name for name in request.when if name not in request.fixes}
+    whole = {name: is_whole(spread) for name, spread in request.spreads.items()}
+    if table is not None:
+        by_config |= {names[j] for j in table.words if names}
+        whole |= {
+            name: bool(np.all((column == np.floor(column)) | np.isnan(column)))
+            for name, column in zip(names, table.rows.T, strict=False)
+            if name != request.cost_column
+        }
+    return by_config, whole
 
 
 def _check_optional(

@@ -15,13 +15,23 @@ from typing import NamedTuple
 import numpy as np
 
 from farm.call import Array
-from farm.sweep.design.drawing import SEQUENCES, draw, keys, repeated
 from farm.sweep.design.plan import DesignPart, Plan
-from farm.sweep.design.points import Design, longer_design
-from farm.sweep.design.salib_designs import FACTORIAL, MORRIS, SALTELLI
-from farm.sweep.design.tables import PointTable, read_table, rows_of
+from farm.sweep.design.points import (
+    FACTORIAL,
+    MORRIS,
+    SALTELLI,
+    SEQUENCES,
+    Design,
+    PointTable,
+    draw,
+    keys,
+    longer_design,
+    repeated,
+)
+from farm.sweep.design.tables import read_table, rows_of
 from farm.sweep.errors import SweepError
-from farm.sweep.space.category import Category
+from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.parameters import Category
 from farm.wording import worded
 
 CONTINUED = (*SEQUENCES, SALTELLI, MORRIS)
@@ -57,17 +67,13 @@ def longer_plan(plan: Plan, count: int) -> Plan:
     design = longer_design(last.design, count - before, len(plan.parameters))
     drawn = draw(design, plan.space, last.seed)
     assert plan.unit is not None, "a sequence has positions in the unit cube"
-    there = plan.unit[before:]
-    if not np.array_equal(drawn.unit[: len(there)], there):
+    assert drawn.unit is not None
+    if not np.array_equal(drawn.unit[: last.size], plan.unit[before:]):
         raise SweepError(
             f"{design} does not begin with the points of this file: it was made by other versions "
             "of numpy, scipy and SALib (see /provenance), which are needed to extend it"
         )
-    longer = replace(
-        plan,
-        theta=np.concatenate([plan.theta, drawn.theta[len(there) :]]),
-        unit=np.concatenate([plan.unit, drawn.unit[len(there) :]]),
-    )
+    longer = _with_rows(plan, drawn.rows[last.size :], drawn.unit[last.size :])
     if len(parts) == 1:
         return replace(longer, design=design)
     return replace(longer, parts=(*parts[:-1], DesignPart(design, last.seed, count - before)))
@@ -89,9 +95,8 @@ def appended_plan(
             )
     if seed is None:
         seed = further_seed(plan)
-    unit: Array | None = None
     if design.kind == "file":
-        plan, theta, asked = _of_table(plan, design, table)
+        plan, drawn, asked = _of_table(plan, design, table)
     else:
         if plan.unit is None:
             raise SweepError(
@@ -101,27 +106,27 @@ def appended_plan(
         space = plan.space
         if design.kind == "grid":  # which has all combinations, however others are drawn
             space = replace(space, correlations=())
-        unit, theta, _ = draw(design, space, seed)
-        asked = len(theta)
-    there = np.zeros(len(theta), dtype=bool)
+        drawn = draw(design, space, seed)
+        asked = len(drawn.rows)
+    old = np.zeros(len(drawn.rows), dtype=bool)
     if design.kind == "grid" or (design.kind == "file" and not plan.seed_key):
         known = set(keys(plan.theta))
-        there = np.array([key in known for key in keys(theta)]) | repeated(theta)
-    if np.all(there):
-        raise SweepError(f"all {len(theta)} points of {design} are in this sweep already")
-    added, new_unit = theta[~there], None
-    if plan.unit is not None:
-        new_unit = np.full(added.shape, np.nan) if unit is None else unit[~there]
-        new_unit = np.concatenate([plan.unit, new_unit])
-    longer = replace(
-        plan,
-        theta=np.concatenate([plan.theta, added]),
-        unit=new_unit,
-        parts=(*plan.all_parts, DesignPart(design, seed, len(added))),
-    )
-    out = asked - len(added)
-    note = f"{len(added)} of {asked} points are added, {out} are there already" if out else ""
+        old = np.array([key in known for key in keys(drawn.rows)]) | repeated(drawn.rows)
+    if np.all(old):
+        raise SweepError(f"all {len(old)} points of {design} are in this sweep already")
+    longer = _with_rows(plan, drawn.rows[~old], None if drawn.unit is None else drawn.unit[~old])
+    added = longer.size - plan.size
+    longer = replace(longer, parts=(*plan.all_parts, DesignPart(design, seed, added)))
+    out = asked - added
+    note = f"{added} of {asked} points are added, {out} are there already" if out else ""
     return LongerPlan(longer, note)
+
+
+def _with_rows(plan: Plan, rows: Array, unit: Array | None) -> Plan:
+    """Return a plan with further points; `unit`: their positions in the unit cube, if they have."""
+    if plan.unit is not None:
+        unit = np.concatenate([plan.unit, np.full(rows.shape, np.nan) if unit is None else unit])
+    return replace(plan, theta=np.concatenate([plan.theta, rows]), unit=unit)
 
 
 def further_seed(plan: Plan) -> int:
@@ -131,8 +136,8 @@ def further_seed(plan: Plan) -> int:
     return int(sequence.generate_state(1, np.uint32)[0] >> 1)
 
 
-def _of_table(plan: Plan, design: Design, table: PointTable | None) -> tuple[Plan, Array, int]:
-    """Return the plan with all words, the rows of a table in its columns, and their number."""
+def _of_table(plan: Plan, design: Design, table: PointTable | None) -> tuple[Plan, PointTable, int]:
+    """Return the plan with all words, a table in its columns, and the rows that it had."""
     if table is None:
         table = read_table(design.option, gaps=bool(plan.when))
     names = [p.name for p in plan.parameters]
@@ -147,43 +152,41 @@ def _of_table(plan: Plan, design: Design, table: PointTable | None) -> tuple[Pla
     places = [found.index(name) for name in names]
     theta = table.rows[:, places].astype(np.float64)
     parameters = list(plan.parameters)
-    for j, (parameter, place) in enumerate(zip(plan.parameters, places, strict=True)):
-        words, spread = table.words.get(place), parameter.spread
-        if words is None and not isinstance(spread, Category):
-            if parameter.whole:
-                _check_whole(parameter.name, theta[:, j], design)
-            continue
-        if words is None or not isinstance(spread, Category):
-            raise SweepError(
-                f"table {design.option!r}: {parameter.name!r} has "
-                f"{'numbers' if words is None else 'words'}, in this sweep it has "
-                f"{'words' if words is None else 'numbers'}"
-            )
-        new = [word for word in words.words if word not in spread.words]
-        if new and plan.design.kind != "file":
-            raise SweepError(
-                f"table {design.option!r}: {parameter.name!r} is {new[0]!r}; expected one of "
-                f"{', '.join(spread.words)}"
-            )
-        whole = Category((*spread.words, *new))
-        index = np.array([whole.words.index(word) for word in words.words], dtype=np.float64)
-        filled = ~np.isnan(theta[:, j])
-        theta[filled, j] = index[theta[filled, j].astype(np.int64)]
-        parameters[j] = replace(parameter, spread=whole)
+    for j, place in enumerate(places):
+        words = table.words.get(place)
+        parameters[j], theta[:, j] = _extended_column(plan, j, theta[:, j], words, design.option)
     plan = replace(plan, parameters=tuple(parameters))
     space = replace(plan.space, correlations=())  # which say how points are drawn
-    rows, _ = rows_of(PointTable(None, theta), space, design.option)
-    return plan, rows, len(theta)
+    rows, _ = rows_of(PointTable(space.names, theta), space, design.option)
+    return plan, PointTable(space.names, rows), len(theta)
 
 
-def _check_whole(name: str, column: Array, design: Design) -> None:
-    """Raise SweepError unless all numbers are whole, as those of the sweep are."""
-    wrong = np.flatnonzero((column != np.floor(column)) & ~np.isnan(column))
-    if len(wrong):
-        raise SweepError(
-            f"table {design.option!r}: {name!r} is {column[wrong[0]]:g} in row {wrong[0]}; "
-            "expected whole numbers, as this sweep has"
-        )
+def _extended_column(
+    plan: Plan, j: int, column: Array, words: Category | None, source: str
+) -> tuple[BoundParameter, Array]:
+    """Return a parameter with all words, and a table's column in them. Raises SweepError.
+
+    words: those of the column; None if it has numbers, which are whole where the sweep's are.
+    """
+    parameter, old = plan.parameters[j], plan.parameters[j].spread
+    where = f"table {source!r}: {parameter.name!r}"
+    if words is None and not isinstance(old, Category):
+        wrong = np.flatnonzero((column != np.floor(column)) & ~np.isnan(column))
+        if parameter.whole and len(wrong):
+            raise SweepError(
+                f"{where} is {column[wrong[0]]:g} in row {wrong[0]}; "
+                "expected whole numbers, as this sweep has"
+            )
+        return parameter, column
+    if words is None or not isinstance(old, Category):
+        kinds = ("numbers", "words") if words is None else ("words", "numbers")
+        raise SweepError(f"{where} has {kinds[0]}, in this sweep it has {kinds[1]}")
+    new = [word for word in words.words if word not in old.words]
+    if new and plan.design.kind != "file":
+        raise SweepError(f"{where} is {new[0]!r}; expected one of {', '.join(old.words)}")
+    whole = Category((*old.words, *new))
+    index = np.array([*(whole.words.index(word) for word in words.words), np.nan])
+    return replace(parameter, spread=whole), index[np.nan_to_num(column, nan=-1).astype(int)]
 
 
 def _why_not(kind: str) -> str:

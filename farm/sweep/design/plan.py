@@ -26,9 +26,9 @@ from farm.call import (
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import BoundParameter
-from farm.sweep.space.category import Category
 from farm.sweep.space.correlation import Correlation
 from farm.sweep.space.grammar import parse_distribution
+from farm.sweep.space.parameters import Category
 from farm.sweep.space.space import Condition, ParameterSpace
 from farm.wording import counted
 
@@ -143,6 +143,11 @@ class Plan:
                 for j, tensor in enumerate(self.info.inputs)
             ]
         return tuple(column for column in columns if column.size)
+
+    @property
+    def outputs(self) -> list[tuple[Column, TensorInfo]]:
+        """The columns of outputs, which are those with at least one entry."""
+        return [(c, self.info.outputs[c.output]) for c in self.columns if c.input is None]
 
     @cached_property
     def row_size(self) -> int:
@@ -298,21 +303,20 @@ class Plan:
             "gradients": [list(pair) for pair in self.gradients],
             "gzip": self.gzip,
             "provenance": dict(self.provenance),
-            # Only if set: most sweeps have none of these.
-            **({"order": self.order} if self.order != AUTO else {}),
-            **({"cost": self.cost_rule} if self.cost is not None else {}),
-            **({"texts": [list(text) for text in self.texts]} if self.texts else {}),
-            **self._space_to_json(),
+            **{key: value for key, value in self._if_any().items() if value},
         }
 
-    def _space_to_json(self) -> dict[str, Any]:
-        data: dict[str, list[Any]] = {
+    def _if_any(self) -> dict[str, Any]:
+        """Return what most plans have not as JSON data."""
+        return {
+            "order": "" if self.order == AUTO else self.order,
+            "cost": "" if self.cost is None else self.cost_rule,
+            "texts": [list(text) for text in self.texts],
             "correlations": [[c.one, c.other, c.value] for c in self.correlations],
             "when": [list(condition) for condition in self.when],
             "where": list(self.where),
             "parts": [[str(part.design), part.seed, part.size] for part in self.parts],
         }
-        return {key: value for key, value in data.items() if value}
 
     @staticmethod
     def from_json(

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo, numpy_dtype
-from farm.sweep.design.cost import checked_costs, cost_option
-from farm.sweep.design.drawing import draw
 from farm.sweep.design.plan import AUTO, Plan
-from farm.sweep.design.points import Design
-from farm.sweep.design.tables import PointTable, read_table, rows_of, whole_columns
+from farm.sweep.design.points import Design, PointTable, draw
+from farm.sweep.design.tables import read_table, rows_of, whole_columns
 from farm.sweep.errors import SweepError
+from farm.sweep.order.costs import checked_costs, cost_option
 from farm.sweep.space.binding import BoundParameter, bind, open_entries, wanted_gradients
 from farm.sweep.space.correlation import bound_correlations
 from farm.sweep.space.parameters import Distribution
@@ -67,6 +66,65 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
     Raises SweepError if the request is invalid, and whatever `describe` raises.
     """
     info = describe(request.config)
+    _check_model(info, request)
+    table, cost = request.points(), None
+    if request.cost_column:
+        table, cost = _without_cost(table, request)
+    spreads = dict(request.spreads) if table is None else _spreads_of(table, info, request)
+    if request.seed_key in spreads or request.seed_key in request.fixes:
+        option = worded("--seed-key", "seed_key")
+        raise SweepError(f"{option} {request.seed_key!r} is a parameter or fixed already")
+    binding = bind(
+        info, spreads, request.fixes, request.config, conditional=request.when, with_texts=True
+    )
+    parameters = binding.parameters
+    space = ParameterSpace(
+        binding,
+        bound_correlations(request.correlations, binding.columns, parameters),
+        bound_conditions(request.when, binding.columns, parameters),
+        tuple(text.strip() for text in request.where),
+    )
+    space.check()
+    if table is None:
+        drawn = draw(request.design, space, request.seed)
+    else:
+        if len(parameters) != len(spreads):
+            raise SweepError(
+                "each column of a table must name one entry, such as x[0]; "
+                f"the columns {', '.join(spreads)} name {len(parameters)} entries"
+            )
+        rows, kept = rows_of(table, space, request.design.option)
+        drawn = PointTable(space.names, rows)
+        cost = None if cost is None else cost[kept]
+        parameters = whole_columns(parameters, rows)
+    _check_whole(info, parameters)
+    plan = Plan(
+        run_id=str(uuid.uuid4()),
+        info=info,
+        parameters=parameters,
+        fixed=binding.fixed,
+        texts=binding.texts,
+        config=binding.config,
+        design=request.design,
+        seed=request.seed,
+        theta=drawn.rows,
+        unit=drawn.unit,
+        seed_key=request.seed_key,
+        title=request.title or f"{info.name} {request.design}",
+        gzip=request.gzip,
+        provenance=request.provenance,
+        order=request.order,
+        correlations=space.correlations,
+        when=space.when,
+        where=space.where,
+        cost=cost,
+        cost_rule=f"column:{request.cost_column}" if cost is not None else "",
+    )
+    return _with_outputs(plan, request, describe)
+
+
+def _check_model(info: ModelInfo, request: SweepRequest) -> None:
+    """Raise SweepError for a model that a sweep cannot evaluate."""
     if Operation.EVALUATE not in info.operations:
         offered = ", ".join(sorted(info.operations))
         raise SweepError(f"model {info.name!r} cannot be evaluated; it offers {offered}")
@@ -82,75 +140,25 @@ def make_plan(request: SweepRequest, describe: Describe) -> Plan:
                     else "numbers of a known shape"
                 )
             )
-    table = request.points()
-    cost: Array | None = None
-    if request.cost_column:
-        table, cost = _without_cost(table, request)
-    spreads: dict[str, Distribution | None] = dict(request.spreads)
-    if table is not None:
-        if request.spreads:
-            raise SweepError(
-                f"a table has its own parameters: use {worded('--fix', 'fix=')} with it, but not "
-                f"{worded('--param', 'parameters')}"
-            )
-        closed = [name for name in request.fixes if name not in request.when]
-        names = table.names or tuple(open_entries(info, closed))
-        if len(names) != table.rows.shape[1]:
-            raise SweepError(
-                f"table {request.design.option!r} has {table.rows.shape[1]} columns without names, "
-                f"the model {len(names)} entries that are not fixed: {', '.join(names[:10])}"
-            )
-        spreads = {name: table.words.get(j) for j, name in enumerate(names)}
-    if request.seed_key in spreads or request.seed_key in request.fixes:
-        option = worded("--seed-key", "seed_key")
-        raise SweepError(f"{option} {request.seed_key!r} is a parameter or fixed already")
-    binding = bind(
-        info, spreads, request.fixes, request.config, conditional=request.when, with_texts=True
-    )
-    space = ParameterSpace(
-        binding,
-        bound_correlations(request.correlations, binding.columns, binding.parameters),
-        bound_conditions(request.when, binding.columns, binding.parameters),
-        tuple(text.strip() for text in request.where),
-    )
-    space.check()
-    unit: Array | None = None
-    parameters = binding.parameters
-    if table is None:
-        unit, theta, _ = draw(request.design, space, request.seed)
-    else:
-        if len(parameters) != table.rows.shape[1]:
-            raise SweepError(
-                "each column of a table must name one entry, such as x[0]; "
-                f"the columns {', '.join(names)} name {len(parameters)} entries"
-            )
-        theta, kept = rows_of(table, space, request.design.option)
-        cost = None if cost is None else cost[kept]
-        parameters = whole_columns(parameters, theta)
-    _check_whole(info, parameters)
-    plan = Plan(
-        run_id=str(uuid.uuid4()),
-        info=info,
-        parameters=parameters,
-        fixed=binding.fixed,
-        texts=binding.texts,
-        config=binding.config,
-        design=request.design,
-        seed=request.seed,
-        theta=theta,
-        unit=unit,
-        seed_key=request.seed_key,
-        title=request.title or f"{info.name} {request.design}",
-        gzip=request.gzip,
-        provenance=request.provenance,
-        order=request.order,
-        correlations=space.correlations,
-        when=space.when,
-        where=space.where,
-        cost=cost,
-        cost_rule=f"column:{request.cost_column}" if cost is not None else "",
-    )
-    return _with_outputs(plan, request, describe)
+
+
+def _spreads_of(
+    table: PointTable, info: ModelInfo, request: SweepRequest
+) -> dict[str, Distribution | None]:
+    """Return the parameters of a table: words, or None for numbers. Raises SweepError."""
+    if request.spreads:
+        raise SweepError(
+            f"a table has its own parameters: use {worded('--fix', 'fix=')} with it, but not "
+            f"{worded('--param', 'parameters')}"
+        )
+    closed = [name for name in request.fixes if name not in request.when]
+    names = table.names or tuple(open_entries(info, closed))
+    if len(names) != table.rows.shape[1]:
+        raise SweepError(
+            f"table {request.design.option!r} has {table.rows.shape[1]} columns without names, "
+            f"the model {len(names)} entries that are not fixed: {', '.join(names[:10])}"
+        )
+    return {name: table.words.get(j) for j, name in enumerate(names)}
 
 
 def check_model(plan: Plan, info: ModelInfo) -> None:

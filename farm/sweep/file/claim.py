@@ -15,12 +15,11 @@ from farm.storage.lock import BEAT_S
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus
-from farm.sweep.file.lock import SweepLock, lock_of
 from farm.sweep.file.point_columns import Journaled, PointColumns
 from farm.sweep.file.provenance import is_of_restarted_job
 from farm.sweep.file.reading import state_of
-from farm.sweep.file.recovery import journal_of
-from farm.sweep.file.store import Store, is_there
+from farm.sweep.file.recovery import journal_of, lock_of
+from farm.sweep.file.store import Store, SweepLock, is_there
 from farm.wording import worded
 
 
@@ -31,7 +30,7 @@ class Claim:
     """
 
     def __init__(self, path: Path) -> None:
-        """Wait for a lock that may be stale. Raises SweepBusy, SweepError, OSError.
+        """Wait for a lock that may be stale. Raises SweepError, OSError.
 
         A file that is not a sweep is refused: it is neither continued nor replaced.
         """
@@ -129,7 +128,7 @@ class Claim:
         self.release()
 
     def _hand_over(self) -> SweepLock:
-        """Return the lock. Raises LockLost if another process took it over meanwhile."""
+        """Return the lock. Raises SweepError if another process took it over meanwhile."""
         lock = self._end_beats()
         assert lock is not None, "a claim is used once"
         lock.check()

@@ -3,7 +3,7 @@
     'P'     the plan: length u32 of its JSON, the JSON, theta, then unit and cost if it has them
             (float64)
     'W'     a worker: JSON
-    'R'     a point's outcome: `ROW`, then its values as float64 if it is done, else JSON
+    'R'     a point's outcome: `HEAD`, then its values as float64 if it is done, else JSON
 
 The first record is the plan. When a sweep is extended, the longer plan is appended.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,18 +31,7 @@ from farm.sweep.errors import SweepError
 
 FORMAT = Format("farm sweep journal", 1, kinds=b"PWR")
 PLAN, WORKER, OUTCOME = FORMAT.kinds
-ROW = struct.Struct("<QBBIdddd")
-ROW_FIELDS = np.dtype(
-    [("point", "<u8"), ("status", "u1"), ("attempts", "u1"), ("worker", "<u4")]
-    + [(name, "<f8") for name in ("t_start", "t_run", "t_queue", "t_total")]
-)
-"""The fields of `ROW`, to read many at once."""
 LENGTH = struct.Struct("<I")
-COPIED = 0x80
-"""Added to the status in a record, if the point is copied."""
-REUSED = 0x40
-"""Added to the status in a record, if the point is reused."""
-PLAIN = 0xFF & ~(COPIED | REUSED)
 
 MOST_ATTEMPTS = 255
 NO_WORKER = 2**32 - 1
@@ -58,17 +47,66 @@ class PointStatus(IntEnum):
     TIMEOUT = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
-    """The outcome of one point.
+class PointField(NamedTuple):
+    """A number that each point has, and its column in the file.
 
-    t_start: Unix time at which the model started; t_run, t_queue: seconds in the model and in the
-    farm's queue; t_total: seconds from submission to the last answer; worker: an index. copied:
-    whether a call of the point ran so long that a copy of it ran elsewhere. reused: whether the
-    answer to a call of the point came from the farm's record.
+    fill: where nothing is known. attributes: HDF5 attributes beside `long_name`.
+    """
+
+    name: str
+    dtype: str
+    fill: float
+    long_name: str
+    attributes: dict[str, Any] = {}  # never changed
+
+    @property
+    def in_journal(self) -> str:
+        """The type in a record of the journal, which has times in full."""
+        return "<f8" if self.dtype.startswith("f") else f"<{self.dtype}"
+
+
+NONE = {"comment": f"{NO_WORKER}: none"}
+STATUSES = {
+    "flag_values": np.array([int(s) for s in PointStatus], dtype="u1"),
+    "flag_meanings": " ".join(s.name.lower() for s in PointStatus),
+}
+SECONDS, SINCE = {"units": "s"}, {"units": "seconds since 1970-01-01"}
+POINT_FIELDS = (
+    PointField("status", "u1", PointStatus.PENDING, "status of the point", STATUSES),
+    PointField("attempts", "u1", 0, "times the point was submitted to the farm"),
+    PointField("worker", "u4", NO_WORKER, "index into /workers/name", NONE),
+    PointField("t_start", "f8", np.nan, "start of the model", SINCE),
+    PointField("t_run", "f4", np.nan, "time in the model", SECONDS),
+    PointField("t_queue", "f4", np.nan, "time in the farm's queue", SECONDS),
+    PointField("t_total", "f4", np.nan, "time from submission to answer", SECONDS),
+    PointField("copied", "u1", 0, "1: a copy of a slow call ran on another worker"),
+    PointField("reused", "u1", 0, "1: the farm answered from its record"),
+)
+"""The numbers of a point, also in `Row` and, the times, in `times_of` of `run/in_flight.py`.
+Others need other versions in `FORMAT` and `LAYOUT`: old files would be misread."""
+
+COLUMNS = tuple(field.name for field in POINT_FIELDS)
+EXPORTED = ("attempts", "t_start", "t_run", "t_queue")
+"""The columns that tables for other programs have."""
+
+MARKS = {"copied": 0x80, "reused": 0x40}
+"""Added to the status in a record, for what is true of the point."""
+PLAIN = 0xFF & ~sum(MARKS.values())
+
+HEAD = np.dtype(
+    [("point", "<u8")] + [(f.name, f.in_journal) for f in POINT_FIELDS if f.name not in MARKS]
+)
+HEAD_NAMES = ("point", *(name for name in COLUMNS if name not in MARKS))
+"""The numbers of a point in its record of the journal."""
+
+
+class Row(NamedTuple):
+    """The outcome of one point, whose numbers `POINT_FIELDS` explains.
+
     values: all values of a done point, in the order of the plan's columns.
     """
 
+    # As in `HEAD`.
     point: int
     status: PointStatus
     attempt: int = 1
@@ -77,6 +115,7 @@ class Row:
     t_run: float = float("nan")
     t_queue: float = float("nan")
     t_total: float = float("nan")
+    # Not in `HEAD`.
     values: Array | None = None
     error: str = ""
     traceback: str = ""
@@ -88,7 +127,7 @@ class Row:
 class DoneRows:
     """The outcomes of done points together; iterating yields the Row of each.
 
-    heads: of `ROW_FIELDS`; values: a row for each of them, as in Row.
+    heads: of `HEAD`; values: a row for each of them, as in Row.
     """
 
     heads: Array
@@ -202,7 +241,23 @@ def read_past_damage(path: Path) -> Iterator[Kept | Damage]:
 
 def encoded(content: Content) -> Record:
     """Encode `content` as a journal record."""
-    return Record(_kind(content), _payload(content))
+    if isinstance(content, Plan):
+        data = content.to_json() | {
+            "shape": content.theta.shape,
+            "has_unit": content.unit is not None,
+            "has_cost": content.cost is not None,
+        }
+        text = json.dumps(data).encode()
+        tables = [_doubles(t) for t in (content.theta, content.unit, content.cost) if t is not None]
+        return Record(PLAN, b"".join([LENGTH.pack(len(text)), text, *tables]))
+    if isinstance(content, AnsweringWorker):
+        return Record(WORKER, json.dumps(asdict(content)).encode())
+    rest = (
+        json.dumps([content.error, content.traceback]).encode()
+        if content.values is None
+        else _doubles(content.values)
+    )
+    return Record(OUTCOME, b"".join([head_of(content).data, rest]))
 
 
 def content_of(frame: Frame) -> Content:
@@ -215,48 +270,15 @@ def content_of(frame: Frame) -> Content:
     return _read_row(payload)
 
 
-def _kind(content: Content) -> int:
-    if isinstance(content, Plan):
-        return PLAN
-    return WORKER if isinstance(content, AnsweringWorker) else OUTCOME
+def head_of(row: Row) -> Array:
+    """Return the numbers of an outcome as `HEAD`; shape (1,)."""
+    status = row.status | MARKS["copied"] * row.copied | MARKS["reused"] * row.reused
+    rest = row[3 : len(HEAD_NAMES)]
+    return np.array([(row.point, status, min(row.attempt, MOST_ATTEMPTS), *rest)], HEAD)
 
 
-def _payload(content: Content) -> bytes:
-    if isinstance(content, Plan):
-        data = content.to_json() | {
-            "shape": content.theta.shape,
-            "has_unit": content.unit is not None,
-            "has_cost": content.cost is not None,
-        }
-        text = json.dumps(data).encode()
-        tables = [content.theta, content.unit, content.cost]
-        return (
-            LENGTH.pack(len(text)) + text + b"".join(_doubles(t) for t in tables if t is not None)
-        )
-    if isinstance(content, AnsweringWorker):
-        data = {"id": content.id, "name": content.name, "started": content.started}
-        return json.dumps(data).encode()
-    if content.values is not None:
-        return head_of(content) + _doubles(content.values)
-    return head_of(content) + json.dumps([content.error, content.traceback]).encode()
-
-
-def head_of(row: Row) -> bytes:
-    """Return the fields of `ROW` of an outcome."""
-    return ROW.pack(
-        row.point,
-        row.status | (COPIED if row.copied else 0) | (REUSED if row.reused else 0),
-        min(row.attempt, MOST_ATTEMPTS),
-        row.worker,
-        row.t_start,
-        row.t_run,
-        row.t_queue,
-        row.t_total,
-    )
-
-
-def _doubles(array: Array) -> bytes:
-    return np.ascontiguousarray(array, dtype="<f8").tobytes()
+def _doubles(array: Array) -> memoryview:
+    return np.ascontiguousarray(array, dtype="<f8").data
 
 
 def _read_plan(payload: memoryview) -> Plan:
@@ -264,7 +286,7 @@ def _read_plan(payload: memoryview) -> Plan:
     text = payload[LENGTH.size : LENGTH.size + length].tobytes().decode()
     data = json.loads(text)
     shape = tuple(data["shape"])
-    numbers = np.frombuffer(payload[LENGTH.size + length :], dtype="<f8").astype(np.float64)
+    numbers = np.frombuffer(payload[LENGTH.size + length :], dtype="<f8")
     count = int(np.prod(shape, dtype=np.int64))
     unit = numbers[count : 2 * count].reshape(shape) if data["has_unit"] else None
     cost = numbers[-shape[0] :] if data["has_cost"] else None
@@ -272,26 +294,14 @@ def _read_plan(payload: memoryview) -> Plan:
 
 
 def _read_row(payload: memoryview) -> Row:
-    head, rest = ROW.unpack_from(payload), payload[ROW.size :]
+    head, rest = np.frombuffer(payload, HEAD, 1)[0].item(), payload[HEAD.itemsize :]
     if head[1] & PLAIN == PointStatus.DONE:
         return _row(head, np.frombuffer(rest, dtype="<f8"))
     return _row(head, None, *json.loads(rest.tobytes()))
 
 
 def _row(head: Sequence[Any], values: Array | None, error: str = "", traceback: str = "") -> Row:
-    point, status, attempt, worker, t_start, t_run, t_queue, t_total = head
-    return Row(
-        point=point,
-        status=PointStatus(status & PLAIN),
-        attempt=attempt,
-        worker=worker,
-        t_start=t_start,
-        t_run=t_run,
-        t_queue=t_queue,
-        t_total=t_total,
-        values=values,
-        error=error,
-        traceback=traceback,
-        copied=bool(status & COPIED),
-        reused=bool(status & REUSED),
-    )
+    point, marked, *rest = head
+    marks = [bool(marked & bit) for bit in MARKS.values()]
+    status = PointStatus(marked & PLAIN)
+    return Row._make([point, status, *rest, values, error, traceback, *marks])

@@ -19,10 +19,11 @@ import h5py
 import numpy as np
 
 from farm.call import Array, TensorInfo
+from farm.storage.lock import machine
 from farm.sweep.design.plan import Column, Plan, plan_from_text
 from farm.sweep.errors import SweepError
-from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
-from farm.sweep.file.point_columns import COLUMNS, PointColumns
+from farm.sweep.file.journal import COLUMNS, NO_WORKER, POINT_FIELDS, PointStatus, Row
+from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.text_tables import (
     create_texts,
     read_failures,
@@ -30,7 +31,7 @@ from farm.sweep.file.text_tables import (
     storable,
     write_tables,
 )
-from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Category
 
 LAYOUT = "sweep/2"
 CHUNK_BYTES = 128 * 1024
@@ -50,23 +51,6 @@ MOST_BOUNDS = 4000
 For more parameters only /provenance has the bounds."""
 
 TEXT = h5py.string_dtype("utf-8")
-
-ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "status": {
-        "long_name": "status of the point",
-        "flag_values": np.array([int(s) for s in PointStatus], dtype="u1"),
-        "flag_meanings": " ".join(s.name.lower() for s in PointStatus),
-    },
-    "attempts": {"long_name": "times the point was submitted to the farm"},
-    "copied": {"long_name": "1: a copy of a slow call ran on another worker"},
-    "reused": {"long_name": "1: the farm answered from its record"},
-    "t_start": {"long_name": "start of the model", "units": "seconds since 1970-01-01"},
-    "t_run": {"long_name": "time in the model", "units": "s"},
-    "t_queue": {"long_name": "time in the farm's queue", "units": "s"},
-    "t_total": {"long_name": "time from submission to answer", "units": "s"},
-    "worker": {"long_name": "index into /workers/name", "comment": f"{NO_WORKER}: none"},
-}
-"""HDF5 attributes of the columns with one number per point."""
 
 
 def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
@@ -96,9 +80,9 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
         data = _wide(file, column.name, (plan.size, *column.shape), gzip=gzip)
         _join(data, point, *(entries[name] for name in _entries_of(column)))
         data.attrs.update(attributes_of(column, plan))
-    for name, (dtype, fill) in COLUMNS.items():
-        data = _dataset(file, name, (plan.size,), dtype, fill, FLAG_ROWS)
-        data.attrs.update(ATTRIBUTES[name])
+    for field in POINT_FIELDS:
+        data = _dataset(file, field.name, (plan.size,), field.dtype, field.fill, FLAG_ROWS)
+        data.attrs.update({"long_name": field.long_name, **field.attributes})
         _join(data, point)
     file.create_dataset("sequence", data=np.uint64(0)).attrs["long_name"] = (
         "number of journal records that this file contains"
@@ -109,16 +93,16 @@ def create(file: h5py.File, plan: Plan, *, gzip: bool = False) -> None:
     file.flush()
 
 
-def mark(file: h5py.File, state: str, machine: str | None = None) -> None:
+def mark(file: h5py.File, state: str, boot: str | None = None) -> None:
     """Write the state of the sweep and, if given, the boot of the machine that writes it."""
     file.attrs["state"] = state
-    if machine is not None:
-        file.attrs["machine"] = machine  # unless it reboots, no write is lost
+    if boot is not None:
+        file.attrs["machine"] = boot  # unless it reboots, no write is lost
 
 
-def marked(file: h5py.File, state: str, machine: str) -> bool:
+def marked(file: h5py.File, state: str, boot: str) -> bool:
     """Whether `mark` has written just this."""
-    return (file.attrs["state"], file.attrs.get("machine")) == (state, machine)
+    return (file.attrs["state"], file.attrs.get("machine")) == (state, boot)
 
 
 def fits(file: h5py.File, plan: Plan) -> bool:
@@ -132,14 +116,19 @@ def fits(file: h5py.File, plan: Plan) -> bool:
     return len(file["point"]) == plan.size and all(there.get(k) == facts[k] for k in facts)
 
 
-def fit(file: h5py.File, plan: Plan) -> None:
-    """Adapt a file to `plan`, which may have more points. Raises SweepError, OSError."""
+def fit(file: h5py.File, plan: Plan, state: str = "") -> None:
+    """Adapt a file to `plan`, which may have more points, and mark it. Raises SweepError, OSError.
+
+    state: the new state, "" to keep the old one.
+    """
     if not fits(file, plan) and len(file["point"]) != plan.size:
         per_point = ["point", "theta", "unit", "cost", *COLUMNS, *(c.name for c in plan.columns)]
         for name in per_point:
             if name in file:
                 file[name].resize(plan.size, axis=0)
     _write_table(file, plan)
+    if state:
+        mark(file, state, machine())
     file.flush()
 
 
@@ -173,21 +162,17 @@ def read_known(file: h5py.File) -> PointColumns:
     Raises KeyError with the name of a column that is missing.
     """
     columns = {name: file[name][:] for name in COLUMNS if name in file}
-    known = PointColumns(**{name: columns[name] for name in COLUMNS})
-    known.workers = read_workers(file)
-    known.failures = list(read_failures(file, known.status))
-    _complete(known)
-    return known
-
-
-def _complete(known: PointColumns) -> None:
-    """Fill gaps in the tables of a file whose writer was killed and whose journal is lost."""
+    known = PointColumns({name: columns[name] for name in COLUMNS})
+    known.workers.extend(read_workers(file))
+    known.failures.extend(read_failures(file, known.status))
+    # The writer may have been killed, and its journal lost.
     known.worker[known.worker >= len(known.workers)] = NO_WORKER
-    told = {row.point for row in known.failures}
+    with_text = {row.point for row in known.failures}
     for point in np.flatnonzero(known.status > PointStatus.DONE).tolist():
-        if point not in told:
+        if point not in with_text:
             status, attempt = PointStatus(int(known.status[point])), int(known.attempts[point])
             known.failures.append(Row(point, status, attempt, error="lost with the journal"))
+    return known
 
 
 def read_values(file: h5py.File, columns: Sequence[Column], points: Array) -> Array:
@@ -210,13 +195,13 @@ def write_points(file: h5py.File, columns: Sequence[Column], points: Array, valu
 def write_outcomes(file: h5py.File, known: PointColumns, points: Array) -> None:
     """Write what is known of `points`, which ascend, except their values; the status last."""
     for name in reversed(COLUMNS):
-        _put(file[name], points, getattr(known, name)[points])
+        _put(file[name], points, known.columns[name][points])
 
 
 def write_known(file: h5py.File, known: PointColumns) -> None:
     """Replace the small columns of all points, but not their values and the two tables."""
     for name in reversed(COLUMNS):
-        file[name][:] = getattr(known, name)
+        file[name][:] = known.columns[name]
 
 
 def write_summary(file: h5py.File, summary: Mapping[str, Any]) -> None:
@@ -290,13 +275,11 @@ def cf_attributes(tensor: TensorInfo) -> dict[str, str]:
 def _describe_parameters(file: h5py.File, plan: Plan, param: h5py.Dataset) -> None:
     """Write units and descriptions of the parameters beside their names, if any has one."""
     tensors = [plan.tensor_of(parameter) for parameter in plan.parameters]
+    units = [t.unit if t else "" for t in tensors]
+    descriptions = [t.description if t else "" for t in tensors]
     for name, long_name, texts in (
-        ("param_units", "units of the parameters", [t.unit if t else "" for t in tensors]),
-        (
-            "param_long_name",
-            "descriptions of the parameters",
-            [t.description if t else "" for t in tensors],
-        ),
+        ("param_units", "units of the parameters", units),
+        ("param_long_name", "descriptions of the parameters", descriptions),
     ):
         if any(texts):
             data = create_texts(file, name, texts)
@@ -394,34 +377,25 @@ def facts_of(plan: Plan) -> dict[str, str]:
         "config": json.dumps(dict(plan.config)),
         "design": str(plan.design),
         "seed": str(plan.seed),
-        **_space_facts(plan),
         "theta_sha256": plan.theta_hash,
         "plan": json.dumps(plan.to_json()),
     }
-    return {name: storable(text) for name, text in facts.items()}
-
-
-def _space_facts(plan: Plan) -> dict[str, str]:
-    """Return the facts about the space of the points and about their designs, if there are any."""
-    facts = {
+    if_any = {
         "correlations": "; ".join(map(str, plan.correlations)),
         "conditions": "; ".join(f"{name}: {text}" for name, text in plan.when),
         "constraints": "; ".join(plan.where),
+        "designs": json.dumps(_parts_of(plan)) if plan.parts else "",
     }
-    if plan.parts:
-        ends = np.cumsum([part.size for part in plan.parts]).tolist()
-        facts["designs"] = json.dumps(
-            [
-                {
-                    "design": str(part.design),
-                    "seed": part.seed,
-                    "first_point": end - part.size,
-                    "points": part.size,
-                }
-                for part, end in zip(plan.parts, ends, strict=True)
-            ]
-        )
-    return {name: text for name, text in facts.items() if text}
+    facts |= {name: text for name, text in if_any.items() if text}
+    return {name: storable(text) for name, text in facts.items()}
+
+
+def _parts_of(plan: Plan) -> list[dict[str, Any]]:
+    starts = np.cumsum([0, *(part.size for part in plan.parts)]).tolist()
+    return [
+        {"design": str(p.design), "seed": p.seed, "first_point": start, "points": p.size}
+        for p, start in zip(plan.parts, starts, strict=False)
+    ]
 
 
 def describe_theta(theta: h5py.Dataset, plan: Plan) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from farm.call import Array
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import (
-    COPIED,
+    COLUMNS,
+    HEAD,
+    HEAD_NAMES,
+    MARKS,
     NO_WORKER,
     OUTCOME,
     PLAIN,
-    REUSED,
-    ROW,
-    ROW_FIELDS,
+    POINT_FIELDS,
     AnsweringWorker,
     DoneRows,
     PointStatus,
@@ -28,44 +30,28 @@ from farm.sweep.file.journal import (
     read_runs,
 )
 
-COLUMNS: dict[str, tuple[str, float]] = {
-    "status": ("u1", PointStatus.PENDING),
-    "attempts": ("u1", 0),
-    "copied": ("u1", 0),
-    "reused": ("u1", 0),
-    "t_start": ("f8", np.nan),
-    "t_run": ("f4", np.nan),
-    "t_queue": ("f4", np.nan),
-    "t_total": ("f4", np.nan),
-    "worker": ("u4", NO_WORKER),
-}
-"""The columns with one number per point: dtype and fill value for unknown entries."""
 
-
-@dataclass(eq=False)
 class PointColumns:
     """The small columns of all points, the workers that answered, and every failure.
 
-    The columns are fields of `journal.Row` and have the same names in the file.
+    columns: those of `POINT_FIELDS`, or some of them, by name; each is an attribute, too.
     """
 
-    status: Array
-    attempts: Array
-    copied: Array
-    reused: Array
-    t_start: Array
-    t_run: Array
-    t_queue: Array
-    t_total: Array
-    worker: Array
-    workers: list[AnsweringWorker] = field(default_factory=list)
-    failures: list[Row] = field(default_factory=list)
+    def __init__(self, columns: dict[str, Array]) -> None:
+        self.columns = columns
+        self.workers: list[AnsweringWorker] = []
+        self.failures: list[Row] = []
 
     @staticmethod
-    def nothing(size: int) -> PointColumns:
-        """Return the state of `size` pending points."""
-        columns = {name: np.full(size, fill, dtype) for name, (dtype, fill) in COLUMNS.items()}
-        return PointColumns(**columns)  # type: ignore[arg-type]  # the others have defaults
+    def nothing(size: int, names: Container[str] = COLUMNS) -> PointColumns:
+        """Return the state of `size` pending points, of it the columns `names`."""
+        fields = [field for field in POINT_FIELDS if field.name in names]
+        return PointColumns({f.name: np.full(size, f.fill, f.dtype) for f in fields})
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in COLUMNS:
+            raise AttributeError(f"points have no column {name!r}")
+        return self.columns[name]
 
     def add(self, content: Row | DoneRows | AnsweringWorker) -> None:
         """Add a worker, or outcomes, which replace earlier outcomes of their points."""
@@ -74,40 +60,49 @@ class PointColumns:
         elif isinstance(content, DoneRows):
             self.add_all(content.heads)
         else:
-            self.add_all(np.frombuffer(head_of(content), ROW_FIELDS))
+            self.add_all(head_of(content))
             if content.values is None:
                 self.failures.append(content)
 
     def add_all(self, rows: Array) -> None:
-        """Add outcomes of `ROW_FIELDS` at once, in order; their failures are added elsewhere."""
+        """Add outcomes of `HEAD` at once, in order; their failures are added elsewhere."""
         points, marked = rows["point"], rows["status"]
-        status = marked & PLAIN
-        PointStatus(int(status.max(initial=0)))  # raises ValueError for an unknown one
-        derived = {"status": status, "copied": marked & COPIED > 0, "reused": marked & REUSED > 0}
-        for name in COLUMNS:
+        derived: dict[str, Array] = {name: marked & bit > 0 for name, bit in MARKS.items()}
+        derived["status"] = marked & PLAIN
+        PointStatus(int(derived["status"].max(initial=0)))  # raises ValueError for an unknown one
+        for name, column in self.columns.items():
             # Of equal indices the last one counts.
-            getattr(self, name)[points] = derived[name] if name in derived else rows[name]
+            column[points] = derived[name] if name in derived else rows[name]
 
     def heads(self, points: Array) -> Array:
-        """Return what is known of these points, as `ROW_FIELDS`."""
-        heads = np.empty(len(points), ROW_FIELDS)
+        """Return what is known of these points, as `HEAD`."""
+        heads = np.empty(len(points), HEAD)
         heads["point"] = points
-        for name in ("status", "attempts", "worker", "t_start", "t_run", "t_queue", "t_total"):
-            heads[name] = getattr(self, name)[points]
-        heads["status"] |= COPIED * self.copied[points] | REUSED * self.reused[points]
+        for name in HEAD_NAMES[1:]:
+            heads[name] = self.columns[name][points]
+        for name, bit in MARKS.items():
+            heads["status"] |= bit * self.columns[name][points]
         return heads
 
     def grow(self, size: int) -> None:
         """Extend the columns to `size` points; the new ones are pending."""
-        longer = PointColumns.nothing(size)
-        for name in COLUMNS:
-            old, column = getattr(self, name), getattr(longer, name)
-            column[: len(old)] = old
-            setattr(self, name, column)
+        new = PointColumns.nothing(size - len(self.status), self.columns).columns
+        self.columns = {n: np.concatenate([old, new[n]]) for n, old in self.columns.items()}
 
     def count(self, status: PointStatus) -> int:
         """Return the number of points with this status."""
         return int(np.count_nonzero(self.status == status))
+
+    @property
+    def last_failures(self) -> dict[int, Row]:
+        """The last failure of each point that failed and was not done since."""
+        return {r.point: r for r in self.failures if self.status[r.point] > PointStatus.DONE}
+
+    @property
+    def ran(self) -> Array:
+        """Which points have a start and a run time."""
+        ran: Array = np.isfinite(self.t_start) & np.isfinite(self.t_run)
+        return ran
 
     @property
     def ended(self) -> Array:
@@ -135,22 +130,25 @@ class Journaled:
     ends: Array
 
 
-def read(journal: Path) -> Journaled:
-    """Read a journal, even one that is being written or truncated. Raises SweepError, OSError."""
+def read(journal: Path, names: Container[str] = COLUMNS) -> Journaled:
+    """Read a journal, even one that is being written or truncated. Raises SweepError, OSError.
+
+    names: the columns of the points' state to read.
+    """
     plan: Plan | None = None
-    known, where, width = PointColumns.nothing(0), np.zeros((2, 0), dtype=np.int64), 0
+    known, where, width = PointColumns.nothing(0, names), np.zeros((2, 0), dtype=np.int64), 0
     for run in read_runs(journal):
         if run.kind != OUTCOME:
             for content in map(content_of, run.frames()):
                 if isinstance(content, Plan):
-                    plan, width = content, ROW.size + 8 * content.row_size
+                    plan, width = content, HEAD.itemsize + 8 * content.row_size
                     known.grow(plan.size)
                     where = np.pad(where, ((0, 0), (0, plan.size - where.shape[1])))
                 elif isinstance(content, AnsweringWorker):
                     known.workers.append(content)
             continue
         count, size = run.payloads.shape
-        rows = np.ascontiguousarray(run.payloads[:, : ROW.size]).view(ROW_FIELDS)[:, 0]
+        rows = np.ascontiguousarray(run.payloads[:, : HEAD.itemsize]).view(HEAD)[:, 0]
         known.add_all(rows)
         done = rows["status"] & PLAIN == PointStatus.DONE
         numbers = run.sequence + np.arange(count)
@@ -174,10 +172,10 @@ def summarise(known: PointColumns, wall_s: float) -> dict[str, Any]:
     wall_s: wall time of the last session. work_s: total time in the model; efficiency: work_s
     divided by the number of workers and the time between the first start and the last end.
     """
-    ran = np.isfinite(known.t_start) & np.isfinite(known.t_run)
+    ran = known.ran
     work = float(np.sum(known.t_run[ran], dtype=np.float64))
-    starts, ends = known.t_start[ran], known.t_start[ran] + known.t_run[ran]
-    makespan = float(np.max(ends) - np.min(starts)) if len(starts) else float("nan")
+    ends = known.t_start[ran] + known.t_run[ran]
+    makespan = float(np.max(ends) - np.min(known.t_start[ran])) if len(ends) else np.nan
     workers = len(np.unique(known.worker[known.worker != NO_WORKER]))
     summary: dict[str, Any] = {
         "points": len(known.status),
@@ -189,9 +187,8 @@ def summarise(known: PointColumns, wall_s: float) -> dict[str, Any]:
         "efficiency": work / (workers * makespan) if workers and makespan > 0 else float("nan"),
     }
     for name, numbers in (("idle_gap", idle_gaps(known)), ("overhead", overheads(known))):
-        for percent in PERCENTILES:
-            value = float(np.percentile(numbers, percent)) if len(numbers) else float("nan")
-            summary[f"{name}_p{percent}_s"] = value
+        values = np.percentile(numbers if len(numbers) else [np.nan], PERCENTILES)
+        summary |= {f"{name}_p{p}_s": v for p, v in zip(PERCENTILES, values.tolist(), strict=True)}
     return summary
 
 
@@ -204,9 +201,7 @@ def overheads(known: PointColumns) -> Array:
 
 def idle_gaps(known: PointColumns) -> Array:
     """Return the seconds between consecutive runs of each worker."""
-    ran = np.flatnonzero(
-        (known.worker != NO_WORKER) & np.isfinite(known.t_start) & np.isfinite(known.t_run)
-    )
+    ran = np.flatnonzero((known.worker != NO_WORKER) & known.ran)
     order = ran[np.lexsort((known.t_start[ran], known.worker[ran]))]
     worker, start = known.worker[order], known.t_start[order]
     gaps = start[1:] - (start[:-1] + known.t_run[order][:-1])

@@ -91,8 +91,8 @@ class Meter:
         self._known = known
         self._plan = plan
         self._began = began
-        self._samples: deque[tuple[float, int]] = deque([(began, self._finished())])
-        self._work: deque[tuple[float, float]] = deque([(began, self._work_s())])
+        self._samples = deque([(began, float(np.count_nonzero(known.status)))])
+        self._work = deque([(began, self._work_s())])
         self._expected_s: Array | None = None
         self._basis = ""
 
@@ -111,7 +111,7 @@ class Meter:
         """Return the progress at the current time `at`."""
         known = self._known
         counts = np.bincount(known.status, minlength=len(PointStatus)).tolist()
-        rate = self._rate(at)
+        rate = _growth(self._samples, at, float(np.count_nonzero(known.status)), RATE_OVER_S)
         runs = known.t_run[np.isfinite(known.t_run) & (known.status == PointStatus.DONE)]
         mean = float(np.mean(runs)) if len(runs) else None
         p50, p95 = _percentiles(runs)
@@ -167,22 +167,19 @@ class Meter:
         work = self._work_s()
         if work == self._work[-1][1] and len(self._work) > 1:
             self._work.pop()
-        self._work.append((now, work))
         window = max(RATE_OVER_S, RUNS_PER_WINDOW * float(np.max(runs, initial=0.0)))
-        while len(self._work) > 2 and self._work[1][0] < now - window:
-            self._work.popleft()
-        (then, before) = self._work[0]
-        return (work - before) / (now - then) if work > before and now > then else None
+        return _growth(self._work, now, work, window)
 
-    def _finished(self) -> int:
-        return int(np.count_nonzero(self._known.status))
 
-    def _rate(self, now: float) -> float | None:
-        self._samples.append((now, self._finished()))
-        while len(self._samples) > 2 and self._samples[1][0] < now - RATE_OVER_S:
-            self._samples.popleft()
-        (before, then), (_, finished) = self._samples[0], self._samples[-1]
-        return (finished - then) / (now - before) if finished > then and now > before else None
+def _growth(
+    samples: deque[tuple[float, float]], now: float, value: float, window_s: float
+) -> float | None:
+    """Add a sample, and return the growth per second over the window; None if there is none."""
+    samples.append((now, value))
+    while len(samples) > 2 and samples[1][0] < now - window_s:
+        samples.popleft()
+    then, before = samples[0]
+    return (value - before) / (now - then) if value > before and now > then else None
 
 
 def nodes(known: PointColumns) -> list[dict[str, Any]]:

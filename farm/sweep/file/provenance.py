@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from farm.functions import FunctionModel, PlainFunction
 from farm.model import Model
+from farm.provision.batch.systems import BatchSystem, of_this_job, usable
 from farm.version import __version__
 
 PACKAGES = ("numpy", "scipy", "h5py", "salib")
@@ -29,52 +29,6 @@ SLURM = {
     "SLURM_CLUSTER_NAME": "slurm_cluster",
     "SLURM_JOB_NODELIST": "slurm_nodes",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class JobVariables:
-    """The environment variables in which a batch system describes a job to its processes.
-
-    marker: set in every job, beside `job`. task: of a job array, with `no_task` in other jobs.
-    restart: set, and not "0", in a job that was started before.
-    """
-
-    system: str
-    marker: str
-    job: str
-    task: str
-    no_task: str
-    cluster: str
-    restart: str
-
-
-SYSTEMS = (
-    # qsub(1), ENVIRONMENTAL VARIABLES. Other programs set JOB_ID, too.
-    JobVariables(
-        system="Grid Engine",
-        marker="SGE_TASK_ID",
-        job="JOB_ID",
-        task="SGE_TASK_ID",
-        no_task="undefined",
-        cluster="SGE_CELL",
-        restart="RESTARTED",
-    ),
-    # LSF Configuration Reference, "Environment variables": LSB_RESTART=Y after the failure of a
-    # host, a migration or a checkpoint, otherwise not set.
-    JobVariables(
-        system="LSF",
-        marker="LSB_JOBID",
-        job="LSB_JOBID",
-        task="LSB_JOBINDEX",
-        no_task="0",
-        cluster="",
-        restart="LSB_RESTART",
-    ),
-)
-"""Batch systems beside SLURM that tell a job that it was started before.
-
-PBS and Flux do not: the `run_count` of PBS is an attribute and not a variable, see
-pbs_job_attributes(7B), and flux-environment(7) has none."""
 
 USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 GIT_S = 10.0
@@ -111,25 +65,23 @@ def provenance(
 
 
 def job_of(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the batch job that this process is in, the same when it is started again; or ""."""
-    if "SLURM_JOB_ID" in environment:
-        return f"{environment['SLURM_JOB_ID']} on {environment.get('SLURM_CLUSTER_NAME', '')}"
+    """Return the batch job that this process is in, the same when it is started again; or "".
+
+    Also "" if its batch system does not tell it that it was started before.
+    """
     system = _system_of(environment)
     if system is None:
         return ""
-    task = environment.get(system.task, system.no_task)
-    number = environment[system.job] + ("" if task == system.no_task else f"[{task}]")
-    return f"{number} on {environment.get(system.cluster) or system.system}"
+    task = environment.get(system.job.task, system.job.no_task)
+    number = environment[system.job.id] + ("" if task == system.job.no_task else f"[{task}]")
+    return f"{number} on {environment.get(system.job.cluster) or system.title}"
 
 
 def restarted_job(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the job that this process is in if it was started before; otherwise "".
-
-    Also "" if its batch system does not tell it so.
-    """
+    """Return the job that this process is in, as `job_of`, if it was started before; or ""."""
     system = _system_of(environment)
-    name = "SLURM_RESTART_COUNT" if system is None else system.restart
-    return "" if environment.get(name, "0") in ("", "0") else job_of(environment)
+    restarts = "" if system is None else environment.get(system.job.restart, "")
+    return job_of(environment) if restarts not in ("", "0") else ""
 
 
 def is_of_restarted_job(
@@ -139,14 +91,8 @@ def is_of_restarted_job(
     return restarted_job(environment) == facts.get("job", "") != ""
 
 
-def _system_of(environment: Mapping[str, str]) -> JobVariables | None:
-    """Return the batch system of this process; None in a job of SLURM, and outside a job."""
-    if "SLURM_JOB_ID" in environment:
-        return None
-    for system in SYSTEMS:
-        if system.marker in environment and environment.get(system.job):
-            return system
-    return None
+def _system_of(environment: Mapping[str, str]) -> BatchSystem | None:
+    return of_this_job(environment, [system for system in usable() if system.job.restart])
 
 
 def command_line() -> list[str]:

@@ -23,14 +23,19 @@ from farm.storage.lock import lives
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
-from farm.sweep.file.journal import NO_WORKER, PointStatus, Row, read_journal
-from farm.sweep.file.lock import lock_of
-from farm.sweep.file.point_columns import COLUMNS, Journaled, PointColumns, read
+from farm.sweep.file.journal import (
+    COLUMNS,
+    EXPORTED,
+    NO_WORKER,
+    PointStatus,
+    read_journal,
+)
+from farm.sweep.file.point_columns import Journaled, PointColumns, read
 from farm.sweep.file.progress import Meter, Progress, read_status, status_of
-from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, rebuild
+from farm.sweep.file.recovery import RUNNING, is_replaced, journal_of, lock_of, rebuild
 from farm.sweep.file.unreadable import check_path, described, reading
-from farm.sweep.space.category import Category
-from farm.sweep.space.scope import texts_of
+from farm.sweep.space.parameters import Category
+from farm.sweep.space.space import texts_of
 from farm.wording import needs
 
 if TYPE_CHECKING:
@@ -166,26 +171,19 @@ def failures_of(path: str | Path, *, all_attempts: bool = False) -> list[dict[st
     all_attempts: include failed attempts of points that were retried since.
     """
     plan, known = known_of(Path(path))
-    last: dict[int, Row] = {row.point: row for row in known.failures}
-    rows = []
-    for row in known.failures:
-        if not all_attempts and (
-            known.status[row.point] <= PointStatus.DONE or last[row.point] is not row
-        ):
-            continue
-        name = known.workers[row.worker].name if row.worker != NO_WORKER else ""
-        rows.append(
-            {
-                "point": row.point,
-                "attempt": row.attempt,
-                "status": row.status.name.lower(),
-                "error": row.error,
-                "traceback": row.traceback,
-                "worker": name,
-                **plan.values_of(row.point),
-            }
-        )
-    return sorted(rows, key=lambda row: (row["point"], row["attempt"]))
+    rows = known.failures if all_attempts else known.last_failures.values()
+    return [
+        {
+            "point": row.point,
+            "attempt": row.attempt,
+            "status": row.status.name.lower(),
+            "error": row.error,
+            "traceback": row.traceback,
+            "worker": known.workers[row.worker].name if row.worker != NO_WORKER else "",
+            **plan.values_of(row.point),
+        }
+        for row in sorted(rows, key=lambda row: (row.point, row.attempt))
+    ]
 
 
 def write_csv(path: str | Path, out: TextIO) -> int:
@@ -196,21 +194,21 @@ def write_csv(path: str | Path, out: TextIO) -> int:
     """
     with open_sweep(Path(path)) as file:
         plan = layout.read_plan(file)
-        outputs = [column for column in plan.columns if column.input is None]
+        outputs = plan.outputs
         writer = csv.writer(out, lineterminator="\n")
         names = [p.name for p in plan.parameters]
-        for column in outputs:
-            name = plan.info.outputs[column.output].name
+        for column, tensor in outputs:
+            name = tensor.name
             names += [name] if column.size == 1 else [f"{name}[{k}]" for k in range(column.size)]
-        writer.writerow(["point", *names, "status", "attempts", "t_start", "t_run", "t_queue"])
+        writer.writerow(["point", *names, "status", *EXPORTED])
         for start in range(0, plan.size, EXPORT_ROWS):
             rows = slice(start, start + EXPORT_ROWS)
             with reading(Path(path)):
-                found = [file[c.name][rows] for c in outputs] or [NO_OUTPUTS]
+                found = [file[c.name][rows] for c, _ in outputs] or [NO_OUTPUTS]
                 numbers = np.concatenate(found, axis=1)
                 cells = [cells_of(plan, j, rows) for j in range(len(plan.parameters))]
                 status = [PointStatus(int(s)).name.lower() for s in file["status"][rows]]
-                rest = zip(*(file[n][rows].tolist() for n in REST), strict=True)
+                rest = zip(*(file[n][rows].tolist() for n in EXPORTED), strict=True)
             for k, (word, more) in enumerate(zip(status, rest, strict=True)):
                 values = [*(column[k] for column in cells), *_cells(numbers[k].tolist())]
                 writer.writerow([start + k, *values, word, *_cells(more)])
@@ -223,9 +221,6 @@ def cells_of(plan: Plan, column: int, rows: slice) -> list[str]:
     if isinstance(spread, Category):
         return [word or "" for word in spread.all_words(values)]
     return _cells(values.tolist())
-
-
-REST = ("attempts", "t_start", "t_run", "t_queue")
 
 
 def write_netcdf(path: str | Path, target: str | Path) -> None:

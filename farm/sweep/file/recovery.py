@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -30,6 +30,7 @@ from farm.sweep.file.journal import (
     NO_WORKER,
     Content,
     DoneRows,
+    Kept,
     PointStatus,
     Row,
     read_past_damage,
@@ -56,6 +57,11 @@ NO_DAMAGE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
 )
 """Error numbers that concern access to a file; they do not mean that its content is damaged."""
+
+
+def lock_of(path: Path) -> Path:
+    """Return the path of a sweep file's lock."""
+    return beside(path, ".lock")
 
 
 def journal_of(path: Path) -> Path:
@@ -181,7 +187,7 @@ def verify(path: Path) -> None:
         with open_file(path, "r") as file:
             # Before the journal is in memory too.
             theta_hash, status = layout.read_plan(file).theta_hash, layout.read_known(file).status
-            journaled = read(journal_of(path))
+            journaled = read(journal_of(path), ["status"])
             plan = journaled.plan
             same = theta_hash == plan.theta_hash
             same &= np.array_equal(status, journaled.known.status)
@@ -251,7 +257,7 @@ def _mend(path: Path, journaled: Journaled, beat: Callable[[], None]) -> None:
             layout.read_known(file)  # raises if a kill at the very end has damaged the tables
             held = int(file["sequence"][()]) if _is_whole(file) else 0
         if not fits:
-            restructure(path, lambda file: _fit(file, journaled.plan))
+            restructure(path, partial(layout.fit, plan=journaled.plan, state=RUNNING))
         with open_file(path, "r+") as file:
             _replay(file, journal_of(path), journaled, beat, held)
     except HDF5_ERRORS as error:
@@ -294,11 +300,6 @@ def _refuse_unless_damaged(path: Path, error: Exception) -> None:
         raise SweepError(f"{path} cannot be written: {error}; make room and resume") from error
     if isinstance(error, OSError) and error.errno in NO_DAMAGE:
         raise SweepError(f"{path} cannot be opened: {error}") from error
-
-
-def _fit(file: h5py.File, plan: Plan) -> None:
-    layout.fit(file, plan)
-    layout.mark(file, RUNNING, machine())
 
 
 def _replay(
@@ -348,22 +349,26 @@ def _values(journal: Path, journaled: Journaled, points: Array) -> Iterator[tupl
 def _start_anew(path: Path, why: str, beat: Callable[[], None]) -> None:
     """Write a new journal from the intact parts of the old one and of the file."""
     journal = journal_of(path)
-    left = left_in(journal)
+    plan: Plan | None = None
+    sequence = 0
+    for record in intact(journal):
+        sequence = record.sequence
+        plan = record.content if isinstance(record.content, Plan) else plan
+    needed = plan is None
     with contextlib.ExitStack() as stack:
-        file = _if_it_opens(path, stack, needed=left.plan is None)
-        plan, from_file, sequence = left.plan, None, left.sequence
+        file, from_file = _if_it_opens(path, stack, needed=needed), None
         if file is not None:
             of_file = layout.read_plan(file)
             if plan is None or (_is_whole(file) and of_file.run_id == plan.run_id):
                 from_file = _contents(file, of_file, layout.read_known(file))
                 plan = of_file if plan is None or of_file.size > plan.size else plan
                 sequence = max(sequence, int(file["sequence"][()]))
-                if left.plan is None and file.attrs["state"] == RUNNING:
+                if needed and file.attrs["state"] == RUNNING:
                     log.warning(
                         "%s was not closed and its journal %s: the file is used as it is", path, why
                     )
         assert plan is not None, "from the journal, or from the file, which is needed then"
-        contents = merged(plan, from_file or (), left.contents())
+        contents = merged(plan, from_file or (), (record.content for record in intact(journal)))
         if journal.exists():
             broken = keep_as(journal, ".broken")
             used = "" if from_file is None else " and the file's content"
@@ -371,7 +376,7 @@ def _start_anew(path: Path, why: str, beat: Callable[[], None]) -> None:
                 "%s %s: kept as %s. Its intact records%s are used, other points run again",
                 *(journal, why, broken.name, used),
             )
-        start_journal(journal, _with_beats(contents, beat), sequence=sequence).close()
+        start_journal(journal, _beating(contents, beat), sequence=sequence).close()
 
 
 def _if_it_opens(path: Path, stack: contextlib.ExitStack, *, needed: bool) -> h5py.File | None:
@@ -393,7 +398,7 @@ def _if_it_opens(path: Path, stack: contextlib.ExitStack, *, needed: bool) -> h5
     return file
 
 
-def _with_beats(contents: Iterable[Content], beat: Callable[[], None]) -> Iterator[Content]:
+def _beating(contents: Iterable[Content], beat: Callable[[], None]) -> Iterator[Content]:
     for content in contents:
         yield content
         beat()
@@ -418,35 +423,12 @@ def done_rows(file: h5py.File, plan: Plan, known: PointColumns) -> Iterator[Row]
         yield from DoneRows(known.heads(points), layout.read_values(file, columns, points))
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """The intact part of a journal.
-
-    plan: the last plan in the journal; sequence: the number of its last record, 0 if it has none.
-    """
-
-    journal: Path
-    plan: Plan | None = None
-    sequence: int = 0
-
-    def contents(self) -> Iterator[Content]:
-        """Yield the contents of the intact records, in order."""
-        if self.sequence:
-            for found in read_past_damage(self.journal):
-                if not isinstance(found, Damage):
-                    yield found.content
-
-
-def left_in(journal: Path) -> Left:
-    """Find the intact part of a journal, which is empty if the file is missing. Raises OSError."""
-    plan: Plan | None = None
-    sequence = 0
+def intact(journal: Path) -> Iterator[Kept]:
+    """Yield the intact records of a journal, which may be missing. Raises OSError."""
     if journal.exists() and journal.stat().st_size:
         for found in read_past_damage(journal):
             if not isinstance(found, Damage):
-                sequence = found.sequence
-                plan = found.content if isinstance(found.content, Plan) else plan
-    return Left(journal, plan, sequence)
+                yield found
 
 
 def merged(plan: Plan, *sources: Iterable[Content]) -> Iterator[Content]:
@@ -463,7 +445,7 @@ def merged(plan: Plan, *sources: Iterable[Content]) -> Iterator[Content]:
             if isinstance(content, Row):
                 if content.point < plan.size:
                     known = content.worker in workers  # the worker's record may be damaged
-                    yield content if known else replace(content, worker=NO_WORKER)
+                    yield content if known else content._replace(worker=NO_WORKER)
             elif content.id not in workers:
                 workers.add(content.id)
                 yield content

@@ -26,15 +26,15 @@ import h5py
 import numpy as np
 
 from farm.call import Array
-from farm.storage.errors import UnsafeFile
+from farm.storage.errors import LockHeld, LockTaken, UnsafeFile
 from farm.storage.files import resolved
 from farm.storage.hdf5 import HDF5_ERRORS, open_file
 from farm.storage.journal import Journal
+from farm.storage.lock import Lock
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError, resumed
 from farm.sweep.file import layout
 from farm.sweep.file.journal import NO_WORKER, AnsweringWorker, DoneRows, PointStatus, Row, add_to
-from farm.sweep.file.lock import SweepLock, lock_of
 from farm.sweep.file.point_columns import Journaled, PointColumns
 from farm.sweep.file.progress import status_of
 from farm.sweep.file.recovery import (
@@ -43,6 +43,7 @@ from farm.sweep.file.recovery import (
     compress,
     done_rows,
     journal_of,
+    lock_of,
     make_files,
     recover,
     restructure,
@@ -60,6 +61,24 @@ BATCH_S = 1.0
 
 COMPLETE = "complete"
 """The state of a sweep that ran to its end; other states say why a sweep stopped early."""
+
+
+class SweepLock(Lock):
+    """The exclusive right to write one sweep, acquired on creation. Raises SweepError, OSError."""
+
+    def __init__(self, path: Path) -> None:
+        """Acquire the lock. path: the lock file."""
+        try:
+            super().__init__(path)
+        except LockHeld as error:
+            raise SweepError(f"{error}, which is writing this sweep") from None
+
+    def check(self) -> None:
+        """Raise SweepError if another process has taken over the sweep."""
+        try:
+            super().check()
+        except LockTaken as error:
+            raise SweepError(f"{error}. This process stops; the sweep continues there") from None
 
 
 class Store:
@@ -161,10 +180,7 @@ class Store:
 
         A failed point has its last failure.
         """
-        failures = {row.point: row for row in self.known.failures}
-        for point, row in failures.items():
-            if self.known.status[point] > PointStatus.DONE:
-                yield row
+        yield from self.known.last_failures.values()
         yield from done_rows(self._file, self.plan, self.known)
 
     def worker_id(self, name: str) -> int:
@@ -182,7 +198,7 @@ class Store:
     def add(self, outcome: Row | DoneRows) -> None:
         """Record an outcome, or those of points together.
 
-        On return they are in the journal, unless `trouble` is set. Raises LockLost if another
+        On return they are in the journal, unless `trouble` is set. Raises SweepError if another
         process has taken over this sweep.
         """
         size, values = self.plan.row_size, outcome.values

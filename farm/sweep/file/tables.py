@@ -13,19 +13,16 @@ from farm.call import Array, TensorInfo
 from farm.storage.files import replacing, resolved
 from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
-from farm.sweep.file.journal import NO_WORKER, PointStatus
+from farm.sweep.file.journal import EXPORTED, NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.file.reading import open_sweep
 from farm.sweep.file.unreadable import reading
 from farm.sweep.space.binding import entry_name
-from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Category
 from farm.wording import needs
 
 if TYPE_CHECKING:
     import pandas
-
-NUMBERS = ("attempts", "t_start", "t_run", "t_queue")
-"""Columns of numbers about each point, named and defined as in the sweep file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,13 +56,11 @@ def table_of(path: str | Path) -> SweepTable:
         done = known.status == PointStatus.DONE
         outputs: dict[str, Any] = {}
         tensors: dict[str, TensorInfo | None] = {}
-        for column in plan.columns:
-            if column.input is None:
-                values = file[column.name][:]
-                tensor = plan.info.outputs[column.output]
-                entries = {entry_name(tensor, k): values[:, k] for k in range(column.size)}
-                outputs |= entries
-                tensors |= dict.fromkeys(entries, tensor)
+        for column, tensor in plan.outputs:
+            values = file[column.name][:]
+            entries = {entry_name(tensor, k): values[:, k] for k in range(column.size)}
+            outputs |= entries
+            tensors |= dict.fromkeys(entries, tensor)
     about = _about(known)
     taken = {"point", *outputs, *about}
     names = [f"theta_{p.name}" if p.name in taken else p.name for p in plan.parameters]
@@ -97,16 +92,14 @@ def table_of(path: str | Path) -> SweepTable:
 
 
 def _about(known: PointColumns) -> dict[str, Any]:
-    errors: dict[int, str] = {
-        row.point: row.error for row in known.failures if known.status[row.point] > PointStatus.DONE
-    }
+    errors = {point: row.error for point, row in known.last_failures.items()}
     names = [PointStatus(int(s)).name.lower() for s in known.status]
     workers = [None if w == NO_WORKER else known.workers[w].name for w in known.worker]
     return {
         "status": names,
         "error": [errors.get(point) for point in range(len(names))],
         "worker": workers,
-        **{name: getattr(known, name) for name in NUMBERS},
+        **{name: known.columns[name] for name in EXPORTED},
     }
 
 

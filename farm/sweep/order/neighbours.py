@@ -6,8 +6,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.sweep.design.plan import Plan
-from farm.sweep.space.category import Category
-from farm.sweep.space.parameters import Choice, Integer
+from farm.sweep.space.parameters import Category, Choice, Integer
 
 NEAREST = 6
 """Points that a guess is a mean of: fewer follow noise, more blur the dependence."""

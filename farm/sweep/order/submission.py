@@ -16,7 +16,7 @@ from farm.call import Array
 from farm.sweep.design.plan import AUTO, Plan
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.point_columns import PointColumns
-from farm.sweep.order.given import timed
+from farm.sweep.order.costs import timed
 from farm.sweep.order.neighbours import (
     blended,
     coordinates,
@@ -44,11 +44,9 @@ LEAST_SHARE = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """What is known of the cost of each point.
+    """What is known of the cost of each point: as in `SubmissionOrder`.
 
-    cost: in any unit, to sort by; None: the order stays mixed. expected_s: guess of the run time of
-    each point that is not done, in seconds; None without one. basis: where the costs come from, in
-    words.
+    cost: in any unit, to sort by; None: the order stays mixed.
     """
 
     cost: Array | None = None
@@ -99,12 +97,13 @@ class SubmissionOrder:
         self._plan = plan
         self._known = known
         mixed = plan.mixed()
-        self._place = np.empty(plan.size, dtype=np.int64)
-        self._place[mixed] = np.arange(plan.size)
+        # A plan's record has less than 4 GiB, so there are fewer than 2**31 points.
+        self._place = np.empty(plan.size, dtype=np.int32)
+        self._place[mixed] = np.arange(plan.size, dtype=np.int32)
         self._turn = np.zeros(plan.size, dtype=np.int64)
         self._turns = 0
         self._coordinates: Array | None = None
-        self._line = np.empty(0, dtype=np.int64)
+        self._line = np.empty(0, dtype=np.int32)
         self._next = 0  # in the line
         self._back: list[int] = []  # before the line, the last one first
         self._given: Array | None = None
@@ -130,11 +129,11 @@ class SubmissionOrder:
 
     def fill(self, points: Array) -> None:
         """Add points and sort."""
-        self._line = np.concatenate([self._rest(), points])
+        self._line = np.concatenate([self._rest(), points.astype(np.int32)])
         self.sort()
 
     def _rest(self) -> Array:
-        return np.concatenate([np.array(self._back[::-1], np.int64), self._line[self._next :]])
+        return np.concatenate([np.array(self._back[::-1], np.int32), self._line[self._next :]])
 
     def take(self, most: int) -> Array:
         """Return the next points, `most` at most, and remove them."""

@@ -1,7 +1,11 @@
-"""The points of a report, and its columns: parameters and outputs with one number for each."""
+"""What a report shows: its points, columns of one number for each, and fields of several entries.
+
+A field is an output with one or two axes: curves with quantile bands, or images.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +14,14 @@ import h5py
 import numpy as np
 
 from farm.call import Array, TensorInfo
-from farm.report.interactive import packed
+from farm.report.page import packed
 from farm.sweep.design.plan import Column, Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
 from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.point_columns import PointColumns
 from farm.sweep.space.binding import BoundParameter
-from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Category
 
 MOST_POINTS = 10_000
 """Most points in a report; more are slow to draw and show no more."""
@@ -156,17 +160,12 @@ def _levels(parameter: BoundParameter, values: Array) -> tuple[Array, list[str]]
     return distinct, [f"{value:.6g}" for value in distinct]
 
 
-def outputs_of(plan: Plan) -> list[tuple[Column, TensorInfo]]:
-    """Return the outputs with at least one entry."""
-    return [(c, plan.info.outputs[c.output]) for c in plan.columns if c.input is None]
-
-
 def quantities_of(plan: Plan, wanted: str | None) -> tuple[list[Quantity], int]:
     """Return the output columns, and the position of the one to show first.
 
     wanted: an output such as u or u[3]; None: the first. Raises SweepError.
     """
-    found = [q for column, tensor in outputs_of(plan) for q in _of_output(column, tensor)]
+    found = [q for column, tensor in plan.outputs for q in _of_output(column, tensor)]
     first = 0
     if wanted is not None:
         chosen = _wanted(plan, wanted)
@@ -192,7 +191,7 @@ def _of_output(column: Column, tensor: TensorInfo) -> Iterator[Quantity]:
 
 
 def _wanted(plan: Plan, wanted: str) -> tuple[Column, int | None]:
-    outputs = {tensor.name: column for column, tensor in outputs_of(plan)}
+    outputs = {tensor.name: column for column, tensor in plan.outputs}
     stem, _, index = wanted.removesuffix("]").partition("[")
     if wanted in outputs:
         stem, index = wanted, ""
@@ -238,3 +237,110 @@ def read_rows(file: h5py.File, column: Column, points: Array) -> Iterator[tuple[
     for start in range(0, len(points), step):
         part = slice(start, start + step)
         yield part, layout.read_values(file, [column], points[part])
+
+
+MOST_FIELDS = 6
+"""Most fields in a report."""
+
+MOST_FIELD_NUMBERS = 160_000
+"""Most numbers of single points' fields in a report: 0.9 MB of text."""
+
+MOST_ON_CURVE = 256
+"""Most entries of a curve; of a longer one, every n-th is shown."""
+
+MOST_ON_SIDE = 48
+"""Most entries along a side of an image; those of a larger one are means of blocks."""
+
+MOST_ROWS = 1_000
+"""Most points from which quantiles, means and standard deviations are computed."""
+
+MOST_BYTES = 256 * 1024**2
+"""Most bytes that are read for those."""
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def is_field(column: Column, tensor: TensorInfo) -> bool:
+    """Whether an output has more than one entry, along one or two axes."""
+    return column.size > 1 and len(_long(tensor)) in (1, 2)
+
+
+def _long(tensor: TensorInfo) -> tuple[int, ...]:
+    return tuple(size for size in tensor.shape if size > 1)
+
+
+def field_of(
+    file: h5py.File, column: Column, tensor: TensorInfo, points: Array, done: Array, *, share: int
+) -> dict[str, Any]:
+    """Return a field as JSON data.
+
+    points: those of the report; done: mask over them; share: numbers for single points' fields.
+    """
+    places = np.flatnonzero(done)
+    rng = np.random.default_rng(1)
+    most = max(1, min(MOST_ROWS, MOST_BYTES // (8 * column.size)))
+    places = some_of(places, most, rng)
+    shape = _long(tensor)
+    rows = np.empty((len(places), *_reduced_shape(shape)))
+    for part, values in read_rows(file, column, points[places]):
+        rows[part] = _reduced(values.reshape(-1, *shape))
+    size = int(np.prod(rows.shape[1:]))
+    kept = some_of(np.arange(len(places)), max(1, share // size), rng)
+    field = {
+        "name": tensor.name,
+        "unit": tensor.unit,
+        "description": tensor.description,
+        "shape": list(shape),
+        "reduced": list(rows.shape[1:]),
+        "rows": len(places),
+        "places": packed(places[kept], "i4"),
+        "values": packed(rows[kept], "f4"),
+    }
+    finite = np.where(np.isfinite(rows), rows, np.nan)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # entries that are NaN at every point
+        if len(shape) == 1:
+            picked = _picked(shape[0])
+            bands = np.nanquantile(finite, QUANTILES, axis=0) if len(places) else None
+            return field | {
+                "entries": packed(picked, "i4"),
+                "bands": packed(np.full((5, size), np.nan) if bands is None else bands),
+            }
+        empty = np.full(rows.shape[1:], np.nan)
+        return field | {
+            "mean": packed(np.nanmean(finite, axis=0) if len(places) else empty),
+            "sd": packed(np.nanstd(finite, axis=0) if len(places) else empty),
+        }
+
+
+def _picked(size: int) -> Array:
+    """Return the entries of a curve that are shown: both ends, and evenly between them."""
+    picked: Array = np.unique(np.linspace(0, size - 1, min(size, MOST_ON_CURVE)).astype(np.int64))
+    return picked
+
+
+def _reduced_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) == 1:
+        return (len(_picked(shape[0])),)
+    return tuple(len(_starts(size)) for size in shape)
+
+
+def _reduced(values: Array) -> Array:
+    """Return curves or images with fewer entries; shape (rows, ...)."""
+    if values.ndim == 2:
+        picked: Array = values[:, _picked(values.shape[1])]
+        return picked
+    for axis in (1, 2):
+        starts = _starts(values.shape[axis])
+        lengths = np.diff([*starts, values.shape[axis]])
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums = np.add.reduceat(values, starts, axis=axis)
+        values = sums / lengths.reshape((1, -1, 1) if axis == 1 else (1, 1, -1))
+    return values
+
+
+def _starts(size: int) -> Array:
+    """Return the starts of the blocks along a side of an image."""
+    count = min(size, MOST_ON_SIDE)
+    starts: Array = np.unique(np.linspace(0, size, count, endpoint=False).astype(np.int64))
+    return starts

@@ -16,8 +16,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.errors import FarmError
-from farm.report.interactive import packed, write_interactive
-from farm.report.page import Html, facts
+from farm.report.page import facts, packed, write_interactive
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
@@ -25,10 +24,9 @@ from farm.sweep.file.journal import NO_WORKER, PointStatus
 from farm.sweep.file.point_columns import PointColumns, overheads, summarise
 from farm.sweep.file.reading import open_sweep, progress_of
 from farm.sweep.file.unreadable import reading
-from farm.sweep.report import columns, fields
-from farm.sweep.report.columns import MOST_PARAMETERS, ShownPoints, outputs_of, shown_points
-from farm.sweep.sensitivity.analysis import Sensitivity, analyse
-from farm.sweep.sensitivity.ranking import correlation_note
+from farm.sweep.report import columns
+from farm.sweep.report.columns import MOST_PARAMETERS, ShownPoints, shown_points
+from farm.sweep.sensitivity.analysis import Sensitivity, analyse, correlation_note
 from farm.wording import counted, timespan
 
 SCRIPTS = (
@@ -80,7 +78,9 @@ def write_report(path: Path, out: Path, *, colour_by: str | None = None) -> None
         "points": html.escape(_points(known)),
         "headline": facts(_headline(summarise(known, float("nan")))),
         "provenance": facts(_provenance(plan)),
-        "not_shown": _not_shown(data["left_out"]),
+        "not_shown": "".join(
+            f'<p class="note">{html.escape(note)}</p>' for note in data["left_out"]
+        ),
     }
     write_interactive(
         out,
@@ -101,9 +101,9 @@ def _data(
     shown = shown_points(known, len(quantities) + len(positions))
     points = shown.points
     done = known.status[points] == PointStatus.DONE
-    pairs = [pair for pair in columns.outputs_of(plan) if fields.is_field(*pair)]
-    pairs = pairs[: fields.MOST_FIELDS]
-    share = fields.MOST_NUMBERS // max(len(pairs), 1)
+    pairs = [pair for pair in plan.outputs if columns.is_field(*pair)]
+    pairs = pairs[: columns.MOST_FIELDS]
+    share = columns.MOST_FIELD_NUMBERS // max(len(pairs), 1)
     operation = operation_of(known)
     return {
         "points": {
@@ -125,7 +125,7 @@ def _data(
         "first": first,
         "errors": _errors(known, points),
         "fields": [
-            fields.field_of(file, column, tensor, points, done, share=share)
+            columns.field_of(file, column, tensor, points, done, share=share)
             for column, tensor in pairs
         ],
         "operation": operation,
@@ -142,14 +142,14 @@ def _errors(known: PointColumns, points: Array) -> dict[str, Any]:
 
     A traceback beyond MOST_TEXT has the place -1.
     """
-    last = {row.point: row for row in known.failures}
+    last = known.last_failures
     texts: dict[str, int] = {}
     tracebacks: dict[str, int] = {}
     room = MOST_TEXT
     rows: list[list[int]] = []
     for place, point in enumerate(points.tolist()):
         row = last.get(point)
-        if row is None or known.status[point] <= PointStatus.DONE:
+        if row is None:
             continue
         error, traceback = _cut(row.error), _cut(row.traceback)
         if traceback not in tracebacks and len(traceback) <= room:
@@ -169,23 +169,19 @@ def _left_out(plan: Plan, shown: ShownPoints, quantities: int) -> list[str]:
     parameters = len(plan.parameters)
     if parameters > columns.MOST_PARAMETERS:
         notes.append(f"The first {columns.MOST_PARAMETERS} of {parameters:,} parameters are shown.")
-    outputs = columns.outputs_of(plan)
+    outputs = plan.outputs
     if quantities == columns.MOST_OUTPUTS:
         named = len({column.output for column, _ in outputs})
         notes.append(f"The first {quantities} columns of {named} outputs are shown.")
-    flat = [t.name for c, t in outputs if c.size > 1 and not fields.is_field(c, t)]
+    flat = [t.name for c, t in outputs if c.size > 1 and not columns.is_field(c, t)]
     if flat:
         notes.append(f"Outputs with three or more axes are shown by their mean: {', '.join(flat)}.")
-    count = sum(fields.is_field(*pair) for pair in outputs)
-    if count > fields.MOST_FIELDS:
-        notes.append(f"The first {fields.MOST_FIELDS} of {count} outputs with axes are drawn.")
+    count = sum(columns.is_field(*pair) for pair in outputs)
+    if count > columns.MOST_FIELDS:
+        notes.append(f"The first {columns.MOST_FIELDS} of {count} outputs with axes are drawn.")
     if len(plan.columns) > len(outputs):
         notes.append("Gradients are in the file, not in this report.")
     return [note for note in notes if note]
-
-
-def _not_shown(notes: list[str]) -> Html:
-    return Html("".join(f'<p class="note">{html.escape(note)}</p>' for note in notes))
 
 
 def _points(known: PointColumns) -> str:
@@ -233,7 +229,7 @@ BINS = 40
 
 def operation_of(known: PointColumns) -> dict[str, Any]:
     """Return the data of the figures about the farm; times in seconds since the first start."""
-    ran = np.isfinite(known.t_start) & np.isfinite(known.t_run)
+    ran = known.ran
     begin = float(np.min(known.t_start[ran])) if np.any(ran) else 0.0
     ends = np.sort(known.t_start[ran] + known.t_run[ran]) - begin
     steps = np.unique(np.linspace(0, max(len(ends) - 1, 0), MOST_STEPS).astype(int))[: len(ends)]
@@ -296,7 +292,7 @@ def ranking_of(path: Path, plan: Plan, first: str | None) -> dict[str, Any]:
     first: the output column that the report shows first, which is ranked as well as all outputs,
     or alone where all would take long.
     """
-    outputs = outputs_of(plan)
+    outputs = plan.outputs
     if first is None:
         return {"groups": [], "note": "No ranking: the model has no outputs with entries."}
     numbers = plan.size * max(column.size for column, _ in outputs)

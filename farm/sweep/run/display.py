@@ -1,15 +1,22 @@
-"""Displays a running sweep: a live bar in a terminal, otherwise a line a minute."""
+"""Shows a running sweep: a bar in a terminal or below a notebook's cell, or a line a minute."""
 
 from __future__ import annotations
 
-from typing import Self
+import queue
+import secrets
+import sys
+from collections.abc import Iterable
+from html import escape
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from farm.sweep.file.journal import Row
 from farm.sweep.file.progress import Progress
 from farm.sweep.file.recovery import RUNNING
+from farm.sweep.run.run import RunHost
 from farm.wording import timespan
 
 LINE_EVERY_S = 60.0
@@ -114,10 +121,11 @@ def line(progress: Progress) -> str:
 def cost(progress: Progress) -> str:
     """Return the expected cost of the whole sweep, estimated from the finished points."""
     expected = progress.expected_work_s or 0.0
+    long = f"about {hours(expected)} core hours (times the cores of a worker)"
+    work = long if expected >= 60.0 else f"{timespan(expected)} of a worker"
     return (
         f"a point takes {timespan(progress.run_mean_s)} on average, so {progress.total} points "
-        f"take about {hours(expected)} core hours (times the cores of a worker); "
-        f"expected end in {timespan(progress.eta_s)}"
+        f"take {work}; expected end in {timespan(progress.eta_s)}"
     )
 
 
@@ -133,3 +141,90 @@ def rate(per_s: float) -> str:
 def hours(seconds: float) -> str:
     """Format seconds as hours with two significant digits, or whole hours from 10 on."""
     return f"{seconds / 3600:.2g}" if seconds < 36_000 else f"{seconds / 3600:,.0f}"
+
+
+def notebook_shell() -> Any:
+    """Return IPython's shell if this process is the kernel of a notebook, otherwise None."""
+    ipython = sys.modules.get("IPython")  # a kernel has loaded it
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell if hasattr(shell, "kernel") else None
+
+
+class NotebookBar:
+    """A bar in a notebook, kept up to date from any thread; a context manager like `Display`."""
+
+    def __init__(self, shell: Any, progress: Progress) -> None:
+        self._shell = shell
+        self._id = f"farm-sweep-{secrets.token_hex(8)}"
+        self._last = progress
+        self._cell: int | None = None
+        self.show_here()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Do nothing: the last state remains in the notebook."""
+
+    def show(self, progress: Progress) -> None:
+        """Update the bar wherever it is shown."""
+        self._last = progress
+        self._publish(update=True)
+
+    def show_here(self) -> None:
+        """Show the bar below the cell that runs now, unless it is there."""
+        if self._cell != self._shell.execution_count:
+            self._cell = self._shell.execution_count
+            self._publish(update=False)
+
+    def _publish(self, *, update: bool) -> None:
+        self._shell.display_pub.publish(
+            {"text/html": html_of(self._last), "text/plain": line(self._last)},
+            transient={"display_id": self._id},
+            update=update,
+        )
+
+
+class SweepView(RunHost):
+    """Shows a run, and keeps what other threads read of it; the run's thread calls its methods.
+
+    progress: the last known. display: the bar, if there is one. rows: outcomes, in order, and
+    None at the end; without outcomes unless `stream`.
+    """
+
+    progress: Progress
+
+    def __init__(self, *, stream: bool) -> None:
+        self.display: Display | NotebookBar | None = None
+        self.rows: queue.SimpleQueue[Iterable[Row] | None] = queue.SimpleQueue()
+        self._stream = stream
+
+    def begin(self, progress: Progress, *, bar: bool) -> None:
+        """Take the progress at the start. bar: show a bar."""
+        self.progress = progress
+        if bar:
+            shell = notebook_shell()
+            self.display = Display() if shell is None else NotebookBar(shell, progress)
+
+    def show(self, progress: Progress) -> None:
+        """Keep the progress and update the bar."""
+        self.progress = progress
+        if self.display is not None:
+            self.display.show(progress)
+
+    def stored(self, rows: Iterable[Row]) -> None:
+        """Keep outcomes for `as_completed`."""
+        if self._stream:
+            self.rows.put(rows)
+
+
+def html_of(progress: Progress) -> str:
+    """Return the progress of a sweep as HTML, with its counts as text."""
+    counts = [f"{progress.finished}/{progress.total} points", facts(progress), progress.state]
+    text = ", ".join(filter(None, counts))
+    message = f"<br><small>{escape(progress.message)}</small>" if progress.message else ""
+    return (
+        f"<div><b>{escape(progress.title or 'sweep')}</b> "
+        f'<progress value="{progress.finished}" max="{max(progress.total, 1)}"></progress> '
+        f"{escape(text)}{message}</div>"
+    )

@@ -1,15 +1,25 @@
-"""The evaluators of a sweep: what they must do, what they may do, and how much a farm runs."""
+"""The evaluators of a sweep: what they must do and may do, how much a farm runs, and threads.
+
+Models that hold the GIL do not benefit from several threads; `farm serve` uses processes instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from farm.call import NO_HINTS, Call, Hints, ModelInfo, Result
+from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result, canonical_config
 from farm.errors import FarmError
+from farm.model import Config, Inputs, Model
 from farm.sweep.file.progress import Progress
+from farm.worker.runner import Runner
 
 Outcome = Result | BaseException
 
@@ -34,6 +44,7 @@ class AnswerReceiver(Protocol):
         """Wake who waits: no more outcomes for now."""
 
 
+@runtime_checkable
 class CallLine(Protocol):
     """Takes many calls together; the line of `farm.client.Client` is one."""
 
@@ -48,36 +59,13 @@ class CallLine(Protocol):
     def cancel(self, ids: Iterable[Any]) -> bool:
         """Cancel calls; False if each of them had an outcome."""
 
-
-@runtime_checkable
-class ManyCallsEvaluator(Protocol):
-    """An evaluator that takes many calls together; `farm.client.Client` is one."""
-
-    @property
-    def line(self) -> CallLine:
-        """The line that takes them."""
-
-
-@runtime_checkable
-class StatusReporter(Protocol):
-    """An evaluator that reports its use; `farm.client.Client` is one."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Return the rows of `farm status` in "queues" and "workers". Raises FarmError."""
-
-
-@runtime_checkable
-class ProgressListener(Protocol):
-    """An evaluator that shows the progress of a sweep to others; `farm.client.Client` is one."""
-
-    def report_progress(self, kind: str, name: str, **values: Any) -> None:
-        """Take a report and return at once."""
+    # A line may also have `cancel_waiting(ids)`: those that no worker has fail with Cancelled.
 
 
 def report(evaluator: CallEvaluator, progress: Progress, client: str) -> None:
-    """Let an evaluator show the progress of a sweep, if it can."""
-    if isinstance(evaluator, ProgressListener):
-        evaluator.report_progress(
+    """Let an evaluator show the progress of a sweep, if it can, as `farm.client.Client`."""
+    if (show := getattr(evaluator, "report_progress", None)) is not None:
+        show(
             "sweep",
             progress.title,
             done=progress.done,
@@ -98,17 +86,15 @@ class FarmUse(NamedTuple):
     slots: int = 0
 
 
-def use_of(evaluator: CallEvaluator, model: str) -> FarmUse:
-    """Return how much an evaluator runs, as far as it reports that."""
-    if not isinstance(evaluator, StatusReporter):
-        return FarmUse()
+def use_of(evaluator: Any, model: str) -> FarmUse:
+    """Return how much an evaluator runs, if its `status` has the rows of `farm status`."""
     try:
         status = evaluator.status()
         running = [int(row["in_flight"]) for row in status["queues"] if row["model"] == model]
         slots = [int(row.get("slots", 0)) for row in status.get("workers", ())]
         return FarmUse(sum(running), max(0, sum(slots)))
-    except (FarmError, KeyError, TypeError, ValueError, OverflowError):
-        return FarmUse()  # not a farm, or one that cannot be reached
+    except Exception:  # not a farm, or one that cannot be reached, or a bug in a client
+        return FarmUse()
 
 
 class FutureLine:
@@ -147,4 +133,51 @@ class FutureLine:
 
 def line_of(evaluator: CallEvaluator) -> CallLine:
     """Return the line that takes calls for an evaluator."""
-    return evaluator.line if isinstance(evaluator, ManyCallsEvaluator) else FutureLine(evaluator)
+    line = getattr(evaluator, "line", None)
+    return line if isinstance(line, CallLine) else FutureLine(evaluator)
+
+
+class Threads:
+    """An evaluator with a pool of `workers` threads, which share the model objects."""
+
+    def __init__(self, models: Mapping[str, Model], *, workers: int = 1) -> None:
+        self._models = dict(models)
+        self._runner = Runner(models)
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="worker")
+        self._name = f"{platform.node()}/{os.getpid()}"
+
+    def models(self) -> list[str]:
+        """Return the names of the models."""
+        return [info.name for info in self._runner.models()]
+
+    def describe(self, model: str, config: Mapping[str, Any] | None = None) -> ModelInfo:
+        """Return the model's description for a config. Raises FarmError."""
+        result = self._run(Call(model, Operation.DESCRIBE, config=canonical_config(config)))
+        assert result.info is not None, "a description has an info"
+        return result.info
+
+    def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+        """Submit a call; the future has its result or a FarmError."""
+        return self._pool.submit(self._run, call, time.monotonic())
+
+    def cost_of(self, model: str) -> Callable[[Inputs, Config], float] | None:
+        """Return a model's method `cost`; None if it has none."""
+        cost: Callable[[Inputs, Config], float] | None = getattr(self._models[model], "cost", None)
+        return cost
+
+    def status(self) -> dict[str, Any]:
+        """Return how many calls run at once, in the form of `farm status`: one per thread."""
+        return {"queues": [{"model": name, "in_flight": self._workers} for name in self.models()]}
+
+    def close(self) -> None:
+        """Cancel the queued calls and wait for the running ones."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run(self, call: Call, since: float | None = None) -> Result:
+        waited = 0.0 if since is None else time.monotonic() - since
+        (outcome,) = self._runner.execute([call])
+        if isinstance(outcome, FarmError):
+            raise outcome
+        thread = threading.current_thread().name.replace("_", "-")
+        return replace(outcome, worker=f"{self._name}-{thread}", queue_time_s=waited)

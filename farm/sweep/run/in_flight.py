@@ -6,14 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, cast
 
 import numpy as np
 
-from farm.call import NO_HINTS, RUN_BYTES, Array, Call, Hints, Result
+from farm.call import RUN_BYTES, Array, Call, Hints, Result
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -23,13 +23,13 @@ from farm.errors import (
     TimeLimitExceeded,
     Unavailable,
 )
+from farm.machine.daemon_pool import aside
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import (
-    COPIED,
+    HEAD,
+    MARKS,
     MOST_ATTEMPTS,
-    REUSED,
-    ROW_FIELDS,
     DoneRows,
     PointStatus,
     Row,
@@ -56,7 +56,6 @@ STATUS_OF: Mapping[type[BaseException], PointStatus] = {
 MOST_TOGETHER = 512
 """Most points to submit together: the calls of one message of farm's client."""
 
-UNKNOWN = float("nan")
 ASK_S = 1.0
 """Longest wait in seconds for the status of the farm."""
 
@@ -76,18 +75,25 @@ class PointInFlight:
 
     first: the place of its first call in the submission. answers: the outcome of each of its calls
     and the Unix time at which it came, None so far; the thread that completes a call enters them.
+    is_taken_back: it was to be cancelled if it waited, so Cancelled means that.
     """
 
     point: int
     submission: Submission
     first: int
     answers: list[tuple[Outcome, float] | None]
+    is_taken_back: bool = False
 
     def cancel(self) -> None:
         """Cancel the calls that have no outcome yet."""
         if None in self.answers:
             ids = self.submission.ids[self.first : self.first + len(self.answers)]
             self.submission.line.cancel(ids)
+
+    def taken_back(self) -> Any:
+        """Mark a point, whose call is to be cancelled if it waits; return the call's id."""
+        self.is_taken_back = True
+        return self.submission.ids[self.first]
 
     def results(self) -> list[Result]:
         """Return the results so far, up to the first call without a result or with an error."""
@@ -102,19 +108,22 @@ class PointInFlight:
         return None
 
 
+def hints_of(plan: Plan, priority: int = 0) -> Hints:
+    """Return the hints of all calls of a sweep, which is one caller, however many are open."""
+    return Hints(f"sweep-{plan.run_id[:8]}", priority, chain="")
+
+
 class PointsInFlight:
-    """The submitted points of one sweep, and the answers to their calls; used by one thread.
+    """The submitted points of one sweep, for one thread. points: by number, oldest first."""
 
-    points: by number, oldest first. hints: of all calls.
-    """
-
-    def __init__(self, evaluator: CallEvaluator, plan: Plan, hints: Hints) -> None:
+    def __init__(self, evaluator: CallEvaluator, plan: Plan, priority: int = 0) -> None:
         self.continue_at(evaluator)
-        self.hints = hints
+        self.hints = hints_of(plan, priority)
         self.points: dict[int, PointInFlight] = {}
         self._plan = plan
-        self._asker: threading.Thread | None = None
-        self._use = FarmUse()
+        self._use: Future[FarmUse] = Future()
+        self._use.set_result(FarmUse())
+        self._slots = 0
         # Also used by the threads that complete calls.
         self._answered: deque[PointInFlight] = deque()
         self._is_answered = threading.Event()
@@ -209,6 +218,19 @@ class PointsInFlight:
         waiting = [point for point, sent in self.points.items() if not any(sent.answers)]
         return self._cancel(waiting[keep:][::-1])
 
+    def take_back(self) -> bool:
+        """Cancel the points that no worker has; each then ends with Cancelled, and is marked.
+
+        None that has just begun is cancelled. False if only `cancel` can do it: over other lines,
+        or where one of a point's calls may have an outcome to keep.
+        """
+        cancel_waiting = getattr(self._line, "cancel_waiting", None)
+        if self._plan.derivatives or cancel_waiting is None:
+            return False
+        sent = [sent for sent in self.points.values() if sent.submission.line is self._line]
+        cancel_waiting([one.taken_back() for one in sent if None in one.answers])
+        return True
+
     def cancel_all(self) -> list[int]:
         """Cancel all points, with an answer or not, and return them."""
         return self._cancel(list(self.points))
@@ -220,15 +242,13 @@ class PointsInFlight:
 
     def use(self) -> FarmUse:
         """Return how much the farm runs, whoever submitted it; unknown while it does not answer."""
-        if self._asker is None or not self._asker.is_alive():
-            self._use = self._use._replace(running=None)
-            self._asker = threading.Thread(target=self._ask, name="asker", daemon=True)
-            self._asker.start()
-        self._asker.join(ASK_S)
-        return self._use
-
-    def _ask(self) -> None:
-        self._use = use_of(self.evaluator, self._plan.info.name)
+        if self._use.done():
+            self._slots = self._use.result().slots
+            self._use = aside(use_of, self.evaluator, self._plan.info.name)
+        try:
+            return self._use.result(ASK_S)
+        except TimeoutError:
+            return FarmUse(None, self._slots)
 
 
 def done_rows(
@@ -242,28 +262,51 @@ def done_rows(
         return None
     answers: list[Any] = [sent.answers[0] for sent in done]
     results: list[Result] = [result for result, _ in answers]
+    values = _values_together(plan, results)
+    if values is None:
+        return None
+    names = [result.worker for result in results]
+    workers = {name: worker_id(name) for name in dict.fromkeys(names)}
+    heads = np.empty(len(done), HEAD)
+    heads["point"] = points = np.array([sent.point for sent in done])
+    heads["status"] = PointStatus.DONE
+    heads["status"][[result.copied for result in results]] |= MARKS["copied"]
+    heads["status"][[result.reused for result in results]] |= MARKS["reused"]
+    heads["attempts"] = np.minimum(attempts[points], MOST_ATTEMPTS - 1) + 1
+    heads["worker"] = [workers[name] for name in names]
+    times = times_of(
+        np.array([at for _, at in answers]),
+        np.array([sent.submission.at for sent in done]),
+        np.array([result.run_time_s for result in results]),
+        np.array([result.queue_time_s for result in results]),
+    )
+    for name, numbers in times.items():
+        heads[name] = numbers
+    return DoneRows(heads, values)
+
+
+def _values_together(plan: Plan, results: list[Result]) -> Array | None:
+    """Return the outputs of results, a row for each; None if they do not fit the plan."""
+    count = len(results)
     try:
-        outputs = list(zip(*[result.outputs for result in results], strict=True))
-        parts = [np.array(arrays, np.float64).reshape(len(done), -1) for arrays in outputs]
+        outputs = zip(*[result.outputs for result in results], strict=True)
+        parts = [np.array(arrays, np.float64).reshape(count, -1) for arrays in outputs]
     except ValueError:
         return None
     if [part.shape[1] for part in parts] != [tensor.size for tensor in plan.info.outputs]:
         return None
-    names = [result.worker for result in results]
-    workers = {name: worker_id(name) for name in dict.fromkeys(names)}
-    heads = np.empty(len(done), ROW_FIELDS)
-    answered = np.array([at for _, at in answers])
-    heads["point"] = points = np.array([sent.point for sent in done])
-    heads["status"] = PointStatus.DONE
-    heads["status"][[result.copied for result in results]] |= COPIED
-    heads["status"][[result.reused for result in results]] |= REUSED
-    heads["attempts"] = np.minimum(attempts[points], MOST_ATTEMPTS - 1) + 1
-    heads["worker"] = [workers[name] for name in names]
-    heads["t_run"] = [result.run_time_s for result in results]
-    heads["t_queue"] = [result.queue_time_s for result in results]
-    heads["t_start"] = answered - heads["t_run"]  # as in `row_of`
-    heads["t_total"] = answered - np.array([sent.submission.at for sent in done])
-    return DoneRows(heads, np.concatenate([*parts, np.empty((len(done), 0))], axis=1))
+    return np.concatenate([*parts, np.empty((count, 0))], axis=1)
+
+
+def times_of(answered: Any, submitted: Any, t_run: Any, t_queue: Any) -> dict[str, Any]:
+    """Return the times of a point by the names of `POINT_FIELDS`, or those of many as arrays."""
+    return {
+        # Computed from the end: a call may also wait at the worker, behind others of its message.
+        "t_start": answered - t_run,
+        "t_run": t_run,
+        "t_queue": t_queue,
+        "t_total": answered - submitted,
+    }
 
 
 def row_of(
@@ -278,7 +321,10 @@ def row_of(
             values = numbers_of(plan, results)
         except InvalidOutput as misfit:
             error = misfit
-    t_run = sum(result.run_time_s for result in results) if results else UNKNOWN
+    t_run = sum(result.run_time_s for result in results)
+    times = times_of(
+        answered, sent.submission.at, t_run, results[0].queue_time_s if results else np.nan
+    )
     return Row(
         point=sent.point,
         status=PointStatus.DONE
@@ -286,11 +332,7 @@ def row_of(
         else STATUS_OF.get(type(error), PointStatus.FAILED),
         attempt=attempt,
         worker=worker,
-        # Computed from the end: a call may also wait at the worker, behind others of its message.
-        t_start=answered - (t_run if results else 0.0),
-        t_run=t_run,
-        t_queue=results[0].queue_time_s if results else UNKNOWN,
-        t_total=answered - sent.submission.at,
+        **times | ({} if results else {"t_run": np.nan}),
         values=values,
         error="" if error is None else f"{type(error).__name__}: {error}",
         traceback=getattr(error, "detail", ""),
@@ -343,14 +385,14 @@ PATIENCE_S = 10.0
 
 
 def probe(
-    plan: Plan, evaluator: CallEvaluator, hints: Hints = NO_HINTS, *, patience_s: float = PATIENCE_S
+    plan: Plan, evaluator: CallEvaluator, priority: int = 0, *, patience_s: float = PATIENCE_S
 ) -> PointsInFlight:
     """Submit the first points until one succeeds or `patience_s` have passed, and return them.
 
     They are part of the sweep, which continues with them. Raises SweepError if all of them fail,
     and FarmError if the farm does not accept calls.
     """
-    started = PointsInFlight(evaluator, plan, hints)
+    started = PointsInFlight(evaluator, plan, priority)
     failure: Exception | None = None
     until = time.monotonic() + patience_s
     for point in plan.mixed()[:TRIES].tolist():

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.call import RUN_BYTES, Array, Hints
-from farm.errors import FarmError, ModelNotFound, Overloaded, Unavailable
+from farm.call import RUN_BYTES, Array
+from farm.errors import Cancelled, FarmError, ModelNotFound, Overloaded, Unavailable
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
 from farm.sweep.file.point_columns import summarise
@@ -31,9 +31,6 @@ from farm.sweep.run.evaluator import CallEvaluator, report
 from farm.sweep.run.in_flight import PointInFlight, PointsInFlight, done_rows, row_of
 
 log = logging.getLogger(__name__)
-
-BULK = Hints(chain="")
-"""A sweep is one caller, however many points are open."""
 
 TICK_S = 0.2
 STATUS_S = 1.0
@@ -60,10 +57,10 @@ class Rules:
     in_flight: int | None = None
 
 
-def check_limits(
+def rules_of(
     *, seed: Any, workers: Any, in_flight: Any, max_failures: Any, max_hours: Any
-) -> None:
-    """Raise SweepError for a number that is not one, or is too small; None is always accepted."""
+) -> Rules:
+    """Return the rules of a sweep. Raises SweepError for a number that is too small, or is none."""
     for name, value, least in (
         ("seed", seed, 0),
         ("workers", workers, 1),
@@ -74,10 +71,12 @@ def check_limits(
             continue
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise SweepError(f"{name} is {value!r}; expected a whole number from {least} on")
-    if max_hours is None:
-        return
-    if not isinstance(max_hours, int | float | np.number) or not max_hours > 0:
-        raise SweepError(f"max_hours is {max_hours!r}; expected a number of hours above 0")
+    max_s = None
+    if max_hours is not None:
+        if not isinstance(max_hours, int | float | np.number) or not max_hours > 0:
+            raise SweepError(f"max_hours is {max_hours!r}; expected a number of hours above 0")
+        max_s = 3600 * max_hours
+    return Rules(max_failures=max_failures, max_s=max_s, in_flight=in_flight)
 
 
 class Stop:
@@ -140,16 +139,15 @@ class Run:
         self._ending = ""
         self._failures = 0
         self._message = ""
-        self._told = 0.0
+        self._told = 0.0, ""  # when, and what trouble the store had
 
     def go(self, *, retry_failed: bool = False) -> Progress:
         """Run until no point is pending or the run is stopped, and close the files.
 
         retry_failed: also retry points that failed before. Raises SweepError if the files cannot
-        be finished, LockLost, OSError.
+        be finished or another process took over the sweep, OSError.
         """
-        points = pending_points(self._store, retry_failed=retry_failed)
-        self._todo.fill(points[~np.isin(points, list(self._sent.points))])
+        self._todo.fill(self._points(retry_failed=retry_failed))
         try:
             if self._todo.is_due(time.monotonic()):
                 self._sort_again()
@@ -192,12 +190,12 @@ class Run:
         """Submit no more points, and cancel those that are queued in the farm."""
         if not self._ending:
             self._ending = why
-            # The oldest points without an answer are assumed to be running, one per worker if the
-            # farm does not say how many are.
-            running = self._sent.use().running
-            if running is None:
-                running = self._limit.workers or len(self._sent.points)
-            self._cancel_calls(running)
+            if not self._sent.take_back():
+                # The oldest are assumed to run, one per worker if the farm does not say how many.
+                running = self._sent.use().running
+                if running is None:
+                    running = self._limit.workers or len(self._sent.points)
+                self._cancel_calls(running)
             if self._sent.points:
                 self._tell(RUNNING)  # at once: who asked for the end wants to know what is awaited
 
@@ -265,7 +263,9 @@ class Run:
     def _settle(self, sent: PointInFlight, error: BaseException) -> None:
         """Record the failure of a point, or requeue the point if the farm was unavailable."""
         self._sent.drop(sent)
-        if isinstance(error, Overloaded | Unavailable | ModelNotFound):
+        if isinstance(error, Cancelled) and sent.is_taken_back:
+            self._todo.put_back([sent.point])
+        elif isinstance(error, Overloaded | Unavailable | ModelNotFound):
             self._todo.put_back([sent.point])
             self._wait_for_farm(error, time.monotonic())
         elif isinstance(error, FarmError | CancelledError):
@@ -332,13 +332,14 @@ class Run:
     # Reporting and finishing
 
     def _tell_if_due(self) -> None:
-        if time.monotonic() - self._told >= STATUS_S:
-            if self._ending and self._sent.use().running == 0:
+        at, trouble = self._told
+        if time.monotonic() - at >= STATUS_S or self._store.trouble != trouble:
+            if self._ending and not self._sent.take_back() and self._sent.use().running == 0:
                 self._cancel_calls(0)  # workers that have left returned them to the queue
             self._tell(RUNNING)
 
     def _tell(self, state: str) -> Progress:
-        self._told = time.monotonic()
+        self._told = time.monotonic(), self._store.trouble
         stopping = f"stopping: {self._ending}" if self._ending and state == RUNNING else ""
         message = self._store.trouble or self._message or stopping
         progress = self._progress(state, message)
@@ -350,6 +351,13 @@ class Run:
     def _progress(self, state: str, message: str = "") -> Progress:
         in_flight = len(self._sent.points)
         return self._meter.now(state, time.monotonic(), in_flight=in_flight, message=message)
+
+    def _points(self, *, retry_failed: bool) -> Array:
+        """Return the points to evaluate: pending ones, and failed ones to retry."""
+        status = self._store.known.status
+        todo = status != PointStatus.DONE if retry_failed else status == PointStatus.PENDING
+        todo[list(self._sent.points)] = False
+        return np.flatnonzero(todo)
 
     def _finish(self) -> Progress:
         state = self._ending if self._todo else COMPLETE
@@ -371,14 +379,3 @@ def recallable_after(running: int, *, varied_config: bool) -> int:
     first calls that wait, so more of them are left alone.
     """
     return LOOK_AHEAD * running if varied_config else running + max(LEAST_MARGIN, running // 4)
-
-
-def pending_points(store: Store, *, retry_failed: bool) -> Array:
-    """Return the points to evaluate in mixed order: pending ones, and failed ones to retry."""
-    order = store.plan.mixed()
-    status = store.known.status[order]
-    wanted = status == PointStatus.PENDING
-    if retry_failed:
-        wanted |= status > PointStatus.DONE
-    points: Array = order[wanted]
-    return points

@@ -1,4 +1,4 @@
 """Which parameters of a sweep decide an output, by the methods of SALib.
 
-`analysis.py` reads a sweep file, `methods.py` calls SALib, and `ranking.py` has the result.
+`analysis.py` reads a sweep file and has the result; `methods.py` calls SALib.
 """

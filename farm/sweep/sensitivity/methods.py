@@ -12,13 +12,13 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from farm.call import Array
 from farm.errors import UnsupportedFeature
-from farm.sweep.design.salib_designs import FIRST, levels_of
+from farm.sweep.design.points import FIRST, Design
 from farm.sweep.errors import SweepError
 from farm.wording import needs
 
@@ -39,8 +39,7 @@ FEWEST_ROWS = 50
 """Fewest rows for delta and PAWN: five in each slice of a parameter."""
 
 
-@dataclass(frozen=True, slots=True)
-class MethodMeasures:
+class MethodMeasures(NamedTuple):
     """The measures of one method: the ranking one with its interval, and all others by name."""
 
     measure: str
@@ -54,13 +53,12 @@ class AnalysedRows:
     """The rows that a method gets.
 
     coordinates: shape (points, P); of the unit cube for morris. output: shape (points,), finite and
-    not constant. counts, option: of the design. seed: of resampling.
+    not constant. seed: of resampling.
     """
 
     coordinates: Array
     output: Array
-    counts: tuple[int, ...]
-    option: str
+    design: Design
     seed: int
 
 
@@ -69,15 +67,14 @@ def sobol(table: AnalysedRows) -> MethodMeasures:
 
     Source: SALib.analyze.sobol (Saltelli et al. 2010). Raises SweepError for too few base points.
     """
-    if table.counts[0] < SMALLEST_BASE:
+    if table.design.counts[0] < SMALLEST_BASE:
         raise SweepError(
-            f"{table.counts[0]} base points are too few for Sobol' indices; "
+            f"{table.design.counts[0]} base points are too few for Sobol' indices; "
             f"expected at least {SMALLEST_BASE}"
         )
     with _salib("sobol", table.seed) as (analyze, seed):
-        found = analyze(
-            _problem(table), table.output, calc_second_order=table.option != FIRST, seed=seed
-        )
+        second = table.design.option != FIRST
+        found = analyze(_problem(table), table.output, calc_second_order=second, seed=seed)
     others = {name: np.asarray(found[name]) for name in ("S1", "S1_conf")}
     for name in ("S2", "S2_conf"):
         if name in found:  # the part above the diagonal
@@ -90,9 +87,9 @@ def morris(table: AnalysedRows) -> MethodMeasures:
 
     Source: SALib.analyze.morris. Raises SweepError for too few trajectories.
     """
-    if table.counts[0] < FEWEST_TRAJECTORIES:
+    if table.design.counts[0] < FEWEST_TRAJECTORIES:
         raise SweepError(
-            f"{table.counts[0]} trajectories are too few for Morris' method; "
+            f"{table.design.counts[0]} trajectories are too few for Morris' method; "
             f"expected at least {FEWEST_TRAJECTORIES}"
         )
     with _salib("morris", table.seed) as (analyze, seed):
@@ -100,16 +97,12 @@ def morris(table: AnalysedRows) -> MethodMeasures:
             _problem(table),
             table.coordinates,
             table.output,
-            num_levels=levels_of(table.counts),
+            num_levels=table.design.levels,
             seed=seed,
         )
-    others = {name: np.asarray(found[name], dtype=np.float64) for name in ("mu", "sigma")}
-    return MethodMeasures(
-        "mu_star",
-        np.asarray(found["mu_star"], dtype=np.float64),
-        np.asarray(found["mu_star_conf"], dtype=np.float64),
-        others,
-    )
+    names = ("mu_star", "mu_star_conf", "mu", "sigma")
+    numbers = {name: np.asarray(found[name], dtype=np.float64) for name in names}
+    return MethodMeasures("mu_star", numbers.pop("mu_star"), numbers.pop("mu_star_conf"), numbers)
 
 
 def factorial(table: AnalysedRows) -> MethodMeasures:

@@ -22,9 +22,7 @@ import numpy as np
 
 from farm.call import BYTES, Array, ModelInfo, Operation, TensorInfo
 from farm.sweep.errors import SweepError
-from farm.sweep.space.category import Category
-from farm.sweep.space.parameters import Choice, Distribution, Integer
-from farm.sweep.space.scipy_distribution import ScipyDistribution
+from farm.sweep.space.parameters import Category, Choice, Distribution, Integer, ScipyDistribution
 from farm.wording import worded
 
 ONE_ENTRY = re.compile(r"(?P<stem>.+?)\[(?P<index>\d+(,\s*\d+)*)\]$")
@@ -119,34 +117,30 @@ def bind(
         if place is None:
             settings[name] = value
             continue
-        if with_texts and info.inputs[place.tensor].dtype == BYTES:
-            words = _texts(name, value, len(place.entries))
-            texts += [
-                (place.tensor, e, word)
-                for e, word in zip(place.entries, words, strict=True)
-                if givers[place.tensor, e] == name
-            ]
-            continue
-        numbers = _numbers(name, value, len(place.entries))
-        for e, number in zip(place.entries, numbers, strict=True):
-            if givers[place.tensor, e] == name:
-                fixed[place.tensor][e] = number
+        are_texts = with_texts and info.inputs[place.tensor].dtype == BYTES
+        of_entries = (_texts if are_texts else _numbers)(name, value, len(place.entries))
+        for e, of_entry in zip(place.entries, of_entries, strict=True):
+            if givers[place.tensor, e] != name:
+                continue
+            if are_texts:
+                texts.append((place.tensor, e, of_entry))
+            else:
+                fixed[place.tensor][e] = of_entry
     return Binding(info, tuple(parameters), fixed, settings, tuple(texts), columns)
 
 
 def open_entries(info: ModelInfo, fixes: Iterable[str]) -> list[str]:
     """Return the names of all input entries that `fixes` does not set, in the model's order."""
-    closed = {
-        (place.tensor, e)
-        for place in (_input(name, info) for name in fixes)
-        if place is not None
-        for e in place.entries
-    }
+    places = [place for name in fixes if (place := _input(name, info)) is not None]
+    return _entries_without(info, {(place.tensor, e) for place in places for e in place.entries})
+
+
+def _entries_without(info: ModelInfo, given: Collection[tuple[int, int]]) -> list[str]:
     return [
         entry_name(tensor, e)
         for i, tensor in enumerate(info.inputs)
         for e in range(tensor.size)
-        if (i, e) not in closed
+        if (i, e) not in given
     ]
 
 
@@ -197,13 +191,7 @@ def _givers(
                     label = entry_name(info.inputs[place.tensor], e)
                     raise SweepError(f"{other!r} and {name!r} both set {label}")
         givers |= level
-    missing = [
-        entry_name(tensor, e)
-        for i, tensor in enumerate(info.inputs)
-        for e in range(tensor.size)
-        if (i, e) not in givers
-    ]
-    if missing:
+    if missing := _entries_without(info, givers):
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         keys = ", ".join(name for name, place in places.items() if place is None)
         raise SweepError(

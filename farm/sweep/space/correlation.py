@@ -18,9 +18,7 @@ from farm.call import Array
 from farm.expression import number
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import BoundParameter
-from farm.sweep.space.category import Category
-from farm.sweep.space.parameters import Choice
-from farm.sweep.space.scipy_distribution import SMALLEST_UNIT
+from farm.sweep.space.parameters import SMALLEST_UNIT, Category, Choice
 from farm.wording import worded
 
 LEAST_EIGENVALUE = 1e-10

@@ -20,14 +20,21 @@ import numpy as np
 from farm.errors import shortened
 from farm.expression import is_number, number
 from farm.sweep.errors import SweepError
-from farm.sweep.space.category import Category, is_plain_value, words_of
-from farm.sweep.space.parameters import Choice, Distribution, Integer, Log, Normal, Uniform
-from farm.sweep.space.scipy_distribution import (
+from farm.sweep.space.parameters import (
     WORD,
+    Category,
+    Choice,
+    Distribution,
+    Integer,
+    Log,
+    Normal,
     ScipyDistribution,
+    Uniform,
     from_frozen,
     is_frozen,
+    is_plain_value,
     parse_scipy,
+    words_of,
 )
 from farm.wording import worded
 

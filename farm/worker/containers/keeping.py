@@ -56,7 +56,7 @@ class Guard:
 
     def close(self) -> None:
         """Remove the container now."""
-        _run(self._command)
+        asked(self._command)
         self._process.kill()
         self._process.wait()
         os.close(self._write_end)
@@ -67,19 +67,12 @@ def remove_leftovers(program: str) -> list[str]:
 
     Raises OSError, subprocess.SubprocessError with what the runtime printed.
     """
-    asked = [f"label={key}={value}" for key, value in labels().items()]
-    filters = [word for label in asked for word in ("--filter", label)]
-    listed = subprocess.run(
-        [program, "ps", "--all", *filters, "--format", "{{.Names}}"],
-        capture_output=True,
-        text=True,
-        timeout=ASK_S,
-        check=True,
-        stdin=subprocess.DEVNULL,
-    ).stdout
+    wanted = [f"label={key}={value}" for key, value in labels().items()]
+    filters = [word for label in wanted for word in ("--filter", label)]
+    listed = asked([program, "ps", "--all", *filters, "--format", "{{.Names}}"], check=True)
     dead = [name for name in listed.split() if not _owner_lives(name)]
     if dead:
-        _run(_remove(program, dead))
+        asked(_remove(program, dead))
     return dead
 
 
@@ -96,10 +89,20 @@ def _remove(program: str, names: Sequence[str]) -> list[str]:
     return [program, "rm", "--force", *at_once, *names]
 
 
-def _run(command: Sequence[str]) -> None:
-    subprocess.run(
-        command, capture_output=True, timeout=ASK_S, check=False, stdin=subprocess.DEVNULL
+def asked(command: Sequence[str], *, check: bool = False) -> str:
+    """Return what a short command of the runtime prints.
+
+    check: raise CalledProcessError if it fails. Raises OSError, subprocess.SubprocessError.
+    """
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=ASK_S,
+        check=check,
+        stdin=subprocess.DEVNULL,
     )
+    return done.stdout
 
 
 def _place() -> str:

@@ -18,7 +18,7 @@ from farm.errors import FarmError, Unavailable
 from farm.machine.lifeline import TiedProcess
 from farm.machine.programs import in_words
 from farm.model import Model
-from farm.worker.containers.keeping import ASK_S, Guard, labels, new_name, remove_leftovers
+from farm.worker.containers.keeping import Guard, asked, labels, new_name, remove_leftovers
 from farm.worker.containers.runtime import (
     APPTAINER,
     IN_USE,
@@ -165,8 +165,10 @@ class Container:
 
     def _published(self) -> int:
         """Return the port at which the runtime publishes the container's; 0 if it does not run."""
-        asked = _asked([self._program, "port", self._name, f"{PORT}/tcp"])
-        ports = [line.rpartition(":")[2] for line in asked.splitlines() if "127.0.0.1:" in line]
+        told = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            told = asked([self._program, "port", self._name, f"{PORT}/tcp"])
+        ports = [line.rpartition(":")[2] for line in told.splitlines() if "127.0.0.1:" in line]
         return int(ports[0]) if ports else 0
 
     def _remove_leftovers(self) -> None:
@@ -189,17 +191,3 @@ class Container:
         if not self._closed:
             self._output.join(OUTPUT_S)
             end_process(self._error(f"ended with {in_words(code, out_of_memory=False)}"))
-
-
-def _asked(command: list[str]) -> str:
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=ASK_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        return done.stdout
-    return ""

@@ -15,7 +15,7 @@ import numpy as np
 from farm.call import Array, Operation, TensorInfo, canonical_config
 from farm.declared import Tensors, tensors_of
 from farm.errors import InvalidOutput, UnsupportedFeature
-from farm.functions import FunctionModel
+from farm.functions import DifferentiableModel, FunctionModel, offered, vectors_of
 from farm.model import Config, Inputs
 from farm.wording import needs
 
@@ -62,7 +62,7 @@ def jax_model(
     return decorate
 
 
-class JaxModel(FunctionModel):
+class JaxModel(DifferentiableModel, FunctionModel):
     """A model made of one function of JAX arrays, as created by `jax_model`.
 
     The function is compiled when the model is first described, which workers do before they serve:
@@ -106,57 +106,15 @@ class JaxModel(FunctionModel):
             outputs = [y[:rows] for y in self._run("rows", (), padded, config)]
         return dict(zip(self.outputs, outputs, strict=True))
 
-    def gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Array:
-        """Return J^T sens by `jax.vjp`."""
-        arrays = [*inputs.values(), sens.astype(self._outputs[out_wrt].dtype)]
-        return self._derivative(Operation.GRADIENT, (out_wrt, in_wrt), arrays, config)
-
-    def value_and_gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> tuple[dict[str, Array], Array]:
-        """Return the outputs by name and J^T sens, from one program."""
-        arrays = [*inputs.values(), sens.astype(self._outputs[out_wrt].dtype)]
-        *outputs, gradient = self._differentiated(
-            Operation.VALUE_AND_GRADIENT, (out_wrt, in_wrt), arrays, config
-        )
-        return dict(zip(self.outputs, outputs, strict=True)), gradient
-
-    def apply_jacobian(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
-    ) -> Array:
-        """Return J vec by `jax.jvp`."""
-        arrays = [*inputs.values(), vec.astype(self._inputs[in_wrt].dtype)]
-        return self._derivative(Operation.APPLY_JACOBIAN, (out_wrt, in_wrt), arrays, config)
-
-    def apply_hessian(
+    def differentiate(
         self,
-        out_wrt: int,
-        in_wrt1: int,
-        in_wrt2: int,
+        operation: Operation,
+        wrt: tuple[int, ...],
         inputs: Inputs,
-        sens: Array,
-        vec: Array,
+        vectors: Sequence[Array],
         config: Config,
-    ) -> Array:
-        """Return the derivative of J^T sens along vec, by `jax.jvp` of `jax.vjp`."""
-        vectors = (
-            sens.astype(self._outputs[out_wrt].dtype),
-            vec.astype(self._inputs[in_wrt2].dtype),
-        )
-        arrays = [*inputs.values(), *vectors]
-        wrt = out_wrt, in_wrt1, in_wrt2
-        return self._derivative(Operation.APPLY_HESSIAN, wrt, arrays, config)
-
-    def _derivative(
-        self, operation: Operation, wrt: tuple[int, ...], arrays: list[Array], config: Config
-    ) -> Array:
-        return self._differentiated(operation, wrt, arrays, config)[0]
-
-    def _differentiated(
-        self, operation: Operation, wrt: tuple[int, ...], arrays: list[Array], config: Config
-    ) -> list[Array]:
+    ) -> Any:
+        """Return a derivative, by a program made with `jax.vjp`, `jax.jvp` or both."""
         tensors = [self._outputs[wrt[0]], *(self._inputs[i] for i in wrt[1:])]
         for tensor in tensors:
             if not _floating(tensor):
@@ -164,7 +122,12 @@ class JaxModel(FunctionModel):
                     f"{tensor.name!r} of model {self.name!r} is {tensor.dtype}; "
                     "derivatives are of floating-point outputs by floating-point inputs"
                 )
-        return self._run(operation, wrt, arrays, config)
+        likes = vectors_of(operation, tensors[0], tensors[-1])
+        cast = [v.astype(like.dtype) for v, like in zip(vectors, likes, strict=True)]
+        *outputs, derivative = self._run(operation, wrt, [*inputs.values(), *cast], config)
+        if operation is Operation.VALUE_AND_GRADIENT:
+            return dict(zip(self.outputs, outputs, strict=True)), derivative
+        return derivative
 
     def _run(
         self, what: str, wrt: tuple[int, ...], arrays: Sequence[Array], config: Config
@@ -289,9 +252,7 @@ class JaxModel(FunctionModel):
                 for rows in sorted(sizes):
                     shapes = tuple(((rows, *shape), dtype) for shape, dtype in single)
                     self._program("rows", (), shapes, text)
-                self.operations = frozenset(
-                    {Operation.EVALUATE, *self._derivatives(single, config)}
-                )
+                self.operations = frozenset(self._offered(single, config))
         except Exception as error:
             if self.config_keys is not None:
                 raise
@@ -309,30 +270,16 @@ class JaxModel(FunctionModel):
                 len(narrow),
             )
 
-    def _derivatives(self, shapes: Shapes, config: Config) -> Iterator[Operation]:
-        """Yield the derivatives that JAX can compute for at least one output and input."""
-        pairs = [
-            (o, i)
-            for (o, out), (i, by) in product(enumerate(self._outputs), enumerate(self._inputs))
-            if _floating(out) and _floating(by)
-        ]
-        for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN):
-            if any(self._gives(operation, o, i, shapes, config) for o, i in pairs):
-                yield operation
-                if operation is Operation.GRADIENT:
-                    yield Operation.VALUE_AND_GRADIENT
+    def _offered(self, shapes: Shapes, config: Config) -> Iterator[Operation]:
+        """Yield the operations, with the derivatives that JAX can compute for any pair."""
+        pairs = product(_floats(self._outputs), _floats(self._inputs))
+        return offered(pairs, partial(self._gives, shapes, config))
 
     def _gives(
-        self, operation: Operation, out_wrt: int, in_wrt: int, shapes: Shapes, config: Config
+        self, shapes: Shapes, config: Config, operation: Operation, wrt: tuple[int, ...]
     ) -> bool:
-        hessian = operation is Operation.APPLY_HESSIAN
-        wrt = (out_wrt, in_wrt, in_wrt) if hessian else (out_wrt, in_wrt)
-        sens = self._outputs[out_wrt].shape, self._outputs[out_wrt].dtype
-        vectors = {
-            Operation.GRADIENT: (sens,),
-            Operation.APPLY_JACOBIAN: (shapes[in_wrt],),
-            Operation.APPLY_HESSIAN: (sens, shapes[in_wrt]),
-        }[operation]
+        like = self._outputs[wrt[0]]
+        vectors = vectors_of(operation, (like.shape, like.dtype), shapes[wrt[1]])
         try:
             self._jax.eval_shape(
                 self._traceable(operation, wrt, config), *self._abstract((*shapes, *vectors))
@@ -370,6 +317,10 @@ def _holds_one_array(value: Any) -> bool:
 
 def _floating(tensor: TensorInfo) -> bool:
     return "float" in tensor.dtype
+
+
+def _floats(tensors: Sequence[TensorInfo]) -> list[int]:
+    return [i for i, tensor in enumerate(tensors) if _floating(tensor)]
 
 
 def _program_rows(rows: int, max_batch: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from farm.call import BFLOAT16, Array, Operation, TensorInfo, numpy_dtype
 from farm.declared import Tensors
 from farm.errors import InvalidOutput, UnsupportedFeature
+from farm.functions import DifferentiableModel, offered, vectors_of
 from farm.model import Config, Inputs, info_of
 from farm.wording import needs
 from farm.worker.frameworks.graph import GraphModel, Port, made_up
@@ -33,7 +35,7 @@ DTYPES = (
 log = logging.getLogger(__name__)
 
 
-class TorchModel(GraphModel):
+class TorchModel(DifferentiableModel, GraphModel):
     """A model in a file of `torch.export.save` (.pt2) or `torch.jit.save` (.pt).
 
     path: the file. A file from `torch.save` is a pickle and refused.
@@ -86,7 +88,7 @@ class TorchModel(GraphModel):
         strict = path.suffix != ".pt2"
         self.declare(self._inputs, self._outputs, max_batch, strict=strict)
         self.max_batch = min(self.max_batch, most or self.max_batch)
-        self.operations = frozenset({Operation.EVALUATE, *self._derivatives()})
+        self.operations = frozenset(self._offered())
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the graph's outputs."""
@@ -94,48 +96,34 @@ class TorchModel(GraphModel):
             outputs = self._call([self._tensor(x) for x in arrays])
             return [self._array(y) for y in outputs]
 
-    def gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> Array:
-        """Return J^T sens by one backward pass."""
-        x, y = self._traced(inputs, out_wrt, in_wrt)
-        return self._numbers(self._pulled(y, x[in_wrt], self._like(sens, y)), x[in_wrt])
-
-    def value_and_gradient(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Array, config: Config
-    ) -> tuple[dict[str, Array], Array]:
-        """Return the outputs by name and J^T sens, by one forward and one backward pass."""
-        self.check_symbols(list(inputs.values()))
-        x, outputs = self._traced_all(inputs, out_wrt, in_wrt)
-        y = outputs[out_wrt]
-        gradient = self._numbers(self._pulled(y, x[in_wrt], self._like(sens, y)), x[in_wrt])
+    def differentiate(
+        self,
+        operation: Operation,
+        wrt: tuple[int, ...],
+        inputs: Inputs,
+        vectors: Sequence[Array],
+        config: Config,
+    ) -> Any:
+        """Return a derivative by autograd; that along vec as the derivative of a derivative."""
+        both = operation is Operation.VALUE_AND_GRADIENT
+        if both:
+            self.check_symbols(list(inputs.values()))
+        x, outputs = self._traced(inputs, *wrt)
+        y, by = outputs[wrt[0]], x[wrt[1]]
+        if operation is Operation.APPLY_JACOBIAN:
+            u = self._torch.zeros_like(y, requires_grad=True)
+            pulled = self._pulled(y, by, u, again=True)
+            return self._numbers(self._pulled(pulled, u, self._like(vectors[0], by)), y)
+        weights = self._like(vectors[0], y)
+        if operation is Operation.APPLY_HESSIAN:  # in exchanged order of differentiation
+            other = x[wrt[2]]
+            pulled = self._pulled(y, other, weights, again=True)
+            return self._numbers(self._pulled(pulled, by, self._like(vectors[1], other)), by)
+        gradient = self._numbers(self._pulled(y, by, weights), by)
+        if not both:
+            return gradient
         arrays = [self._array(output[0] if self.batched else output) for output in outputs]
         return dict(zip(self.outputs, arrays, strict=True)), gradient
-
-    def apply_jacobian(
-        self, out_wrt: int, in_wrt: int, inputs: Inputs, vec: Array, config: Config
-    ) -> Array:
-        """Return J vec, as the derivative of J^T u with respect to u."""
-        x, y = self._traced(inputs, out_wrt, in_wrt)
-        u = self._torch.zeros_like(y, requires_grad=True)
-        pulled = self._pulled(y, x[in_wrt], u, again=True)
-        return self._numbers(self._pulled(pulled, u, self._like(vec, x[in_wrt])), y)
-
-    def apply_hessian(
-        self,
-        out_wrt: int,
-        in_wrt1: int,
-        in_wrt2: int,
-        inputs: Inputs,
-        sens: Array,
-        vec: Array,
-        config: Config,
-    ) -> Array:
-        """Return the derivative of J^T sens along vec, in exchanged order of differentiation."""
-        x, y = self._traced(inputs, out_wrt, in_wrt1, in_wrt2)
-        pulled = self._pulled(y, x[in_wrt2], self._like(sens, y), again=True)
-        along = self._pulled(pulled, x[in_wrt1], self._like(vec, x[in_wrt2]))
-        return self._numbers(along, x[in_wrt1])
 
     def _call(self, tensors: list[Any]) -> list[Any]:
         value = self._function(tensors)
@@ -146,14 +134,7 @@ class TorchModel(GraphModel):
             return [value[name] for name in names]
         return [value] if isinstance(value, self._torch.Tensor) else list(value)
 
-    def _traced(self, inputs: Inputs, out_wrt: int, *in_wrt: int) -> tuple[list[Any], Any]:
-        """Return the inputs of one evaluation, and an output with its autograd graph."""
-        x, outputs = self._traced_all(inputs, out_wrt, *in_wrt)
-        return x, outputs[out_wrt]
-
-    def _traced_all(
-        self, inputs: Inputs, out_wrt: int, *in_wrt: int
-    ) -> tuple[list[Any], list[Any]]:
+    def _traced(self, inputs: Inputs, out_wrt: int, *in_wrt: int) -> tuple[list[Any], list[Any]]:
         """Return the inputs of one evaluation, and the outputs with their autograd graph."""
         x = [self._tensor(a[None] if self.batched else a) for a in inputs.values()]
         for i in in_wrt:
@@ -203,34 +184,25 @@ class TorchModel(GraphModel):
         numbers: Array = found.detach().double().cpu().numpy().reshape(shape)
         return numbers
 
-    def _derivatives(self) -> Iterator[Operation]:
-        """Yield the derivatives that autograd can compute, as tried with made-up inputs."""
+    def _offered(self) -> Iterator[Operation]:
+        """Yield the operations, with the derivatives that autograd computes for made-up inputs."""
         arrays = made_up(self._inputs, rows=1)
         if self.batched:
             arrays = [x.reshape(x.shape[1:]) for x in arrays]
         inputs = Inputs(zip(self.inputs, arrays, strict=True))
-        floats_in, floats_out = _floating(self._inputs), _floating(self._outputs)
-        for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN):
-            if any(self._gives(operation, o, i, inputs) for o, i in product(floats_out, floats_in)):
-                yield operation
-                if operation is Operation.GRADIENT:
-                    yield Operation.VALUE_AND_GRADIENT
+        pairs = product(_floating(self._outputs), _floating(self._inputs))
+        return offered(pairs, partial(self._gives, inputs))
 
-    def _gives(self, operation: Operation, out_wrt: int, in_wrt: int, inputs: Inputs) -> bool:
+    def _gives(self, inputs: Inputs, operation: Operation, wrt: tuple[int, ...]) -> bool:
         if not self.warm:
             return True  # without a trial run, the calls will show
-        x, y = self._traced(inputs, out_wrt, in_wrt)
+        x, outputs = self._traced(inputs, *wrt)
+        y = outputs[wrt[0]]
         if not y.requires_grad:
             return False
-        vec = np.ones(x[in_wrt].shape)
-        sens = np.ones(y.shape)
+        vectors = vectors_of(operation, np.ones(y.shape), np.ones(x[wrt[1]].shape))
         try:
-            if operation is Operation.GRADIENT:
-                self.gradient(out_wrt, in_wrt, inputs, sens, {})
-            elif operation is Operation.APPLY_JACOBIAN:
-                self.apply_jacobian(out_wrt, in_wrt, inputs, vec, {})
-            else:
-                self.apply_hessian(out_wrt, in_wrt, in_wrt, inputs, sens, vec, {})
+            self.differentiate(operation, wrt, inputs, vectors, {})
         except RuntimeError as error:  # an operator without a first or second derivative
             log.info("%s offers no %s: %s", self.name, operation, error)
             return False

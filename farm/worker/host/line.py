@@ -23,7 +23,7 @@ from farm.transports.dial import DIAL_EVERY_S, Dialer, accepts
 from farm.transports.identity import worker_identity
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
-from farm.wire.usage import SPLITS_RUNS, Used, encode_usage
+from farm.wire.usage import SPLITS_RUNS, Used
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class WorkerLine:
         if busy and self.reports.after_s > REPORT_EVERY_S:
             self.reports.has_calls()
         if self.joined and now >= self.reports.at:
-            self.put(Kind.PROBE, encode_usage(self.reports.next(now, busy=busy)))
+            self.put(Kind.PROBE, self.reports.next(now, busy=busy)._asdict())
         return is_new
 
     def _dial_again(self) -> bool:

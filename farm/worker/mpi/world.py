@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from farm.wording import counted
+
 MISSING = 'MPI models need mpi4py and an MPI library: pip install "modelfarm[mpi]"'
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -21,7 +23,6 @@ may start its own daemons by srun, one per node, and the ranks inherit that numb
 
 EXIT_STUCK = 70
 """Exit status of rank 0 when ranks hang in MPI (EX_SOFTWARE)."""
-
 
 STARTS_WITHIN_S = 60.0
 """Time for MPI to start and to form the groups; a process that takes longer ends.
@@ -80,8 +81,8 @@ def _join(ranks: int, size: int) -> Any:
     if world.size != size:
         library = mpi.Get_library_version().split("\n")[0].strip("\0 \t")
         raise WorldError(
-            f"this MPI world has {_ranks(world.size)}, expected {size}: the launcher and the MPI "
-            f"library of mpi4py ({library}) do not understand each other; under srun try "
+            f"this MPI world has {counted(world.size, 'rank')}, expected {size}: the launcher and "
+            f"the MPI library of mpi4py ({library}) do not understand each other; under srun try "
             "--mpi=pmi2 for MPICH and Intel MPI, --mpi=pmix for Open MPI, otherwise the mpiexec "
             "of that library (docs/mpi.md)"
         )
@@ -109,10 +110,6 @@ def _unlink_segments() -> None:
     for path in {line.split(maxsplit=5)[-1] for line in lines if SEGMENTS in line}:
         with contextlib.suppress(OSError):  # another rank was first
             os.unlink(path)
-
-
-def _ranks(count: int) -> str:
-    return f"{count} rank" + "s" * (count != 1)
 
 
 def _mpi() -> Any:

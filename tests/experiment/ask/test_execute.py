@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.errors import InvalidInput
-from farm.experiment.ask.execute import can_execute, execute
+from farm.errors import InvalidInput, Unavailable
+from farm.experiment.ask.execute import can_execute, execute, outcome
 from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Data, Generate, Generated, Query, QueryKind
+from farm.experiment.space import Space
+from farm.experiment.work import Data, Generate, Generated, Query, QueryKind
 
 MODEL_FREE = """
 [common]
@@ -51,27 +52,40 @@ def generate(config: Config, *, filler: bool = False) -> Generate:
     return Generate(config, 0, 3, 0, Data(nothing, np.empty((0, 1)), 0), nothing, filler=filler)
 
 
-def test_points_without_a_model() -> None:
-    made = execute(generate(read_config(MODEL_FREE)))
-    assert isinstance(made, Generated)
-    assert made.points.shape == (3, 1, 1)
-
-
-def test_points_that_fill_in_need_no_model() -> None:
-    made = execute(generate(read_config(WITH_A_MODEL), filler=True))
-    assert isinstance(made, Generated)
-    assert made.points.shape == (3, 1, 1)
+def test_points_without_a_model_and_points_that_fill_in() -> None:
+    can_execute(read_config(MODEL_FREE))
+    for text, filler in ((MODEL_FREE, False), (WITH_A_MODEL, True)):
+        made = execute(generate(read_config(text), filler=filler))
+        assert isinstance(made, Generated)
+        assert made.points.shape == (3, 1, 1)
 
 
 def test_a_query_needs_a_model() -> None:
     config = read_config(MODEL_FREE)
     data = generate(config).data
-    with pytest.raises(InvalidInput, match="strategy 's' has no model to answer a query"):
-        execute(Query(config, 0, QueryKind.MAX, data))
+    query = Query(config, 0, QueryKind.MAX, data)
+    with pytest.raises(InvalidInput, match="strategy 's' has no model to answer a query") as caught:
+        execute(query)
+    crossed = pickle.loads(pickle.dumps(outcome(query)))
+    assert (type(crossed), str(crossed)) == (InvalidInput, str(caught.value))
 
 
-def test_what_needs_no_model_can_be_done() -> None:
-    can_execute(read_config(MODEL_FREE))
+class Fails(Exception):
+    """An exception that a library raises."""
+
+
+@pytest.mark.parametrize("error", [Fails("a matrix\nis not positive"), MemoryError()])
+def test_whatever_is_raised_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(work: Generate) -> Generated:
+        raise error
+
+    monkeypatch.setattr("farm.experiment.ask.execute.execute", fail)
+    came = outcome(generate(read_config(MODEL_FREE)))
+    assert isinstance(came, Unavailable)
+    assert "\n" not in came.message
+    if isinstance(error, Fails):
+        assert came.message.endswith("Fails: a matrix is not positive")
+        assert "fail" in came.detail
 
 
 PRELUDE = f"""
@@ -81,8 +95,8 @@ from farm.errors import FarmError
 from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
 from farm.experiment.ask.execute import can_execute, execute, predict
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Data, Generate
+from farm.experiment.space import Space
+from farm.experiment.work import Data, Generate
 MODEL_FREE, WITH_A_MODEL = {MODEL_FREE!r}, {WITH_A_MODEL!r}
 {inspect.getsource(generate)}
 """

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from farm.errors import InvalidInput, Unavailable
 from farm.experiment.ask.execute import execute, needs_surrogate
-from farm.experiment.ask.fitters import Fitters
+from farm.experiment.ask.fitters import Fitter, Fitters
 from farm.experiment.config.reader import read_config
-from farm.experiment.config.work import Data, Generate, Generated, Query, QueryKind, Work
-from tests.support.coroutines import LIMIT_S, on_loop, until, wait_until
+from farm.experiment.work import Data, Generate, Generated, Query, QueryKind, Work
+from farm.machine import fork_parent
+from farm.machine.job_process import JobProcess, ProcessDied
+from tests.experiment.models import configs
+from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.ended import has_ended
+
+ROOT = Path(__file__).parents[3]
 
 CONFIG = read_config(
     {
@@ -51,26 +54,18 @@ async def fitters(most: int = 4, idle_s: float = 600.0) -> AsyncIterator[Fitters
         several.stop()
 
 
-async def points(several: Fitters, number: int, work: Work) -> list[object]:
-    result = await asyncio.wait_for(several.execute(number, work), LIMIT_S)
+def listed(result: object) -> list[object]:
     assert isinstance(result, Generated)
-    listed: list[object] = result.points.tolist()
-    return listed
+    points: list[object] = result.points.tolist()
+    return points
+
+
+async def points(several: Fitters, number: int, work: Work) -> list[object]:
+    return listed(await asyncio.wait_for(several.execute(number, work), LIMIT_S))
 
 
 def expected(work: Work) -> list[object]:
-    result = execute(work)
-    assert isinstance(result, Generated)
-    listed: list[object] = result.points.tolist()
-    return listed
-
-
-def lives(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
+    return listed(execute(work))
 
 
 @on_loop
@@ -81,7 +76,7 @@ async def test_a_process_gives_what_this_one_would_and_is_kept() -> None:
         assert await points(several, 0, ask(2, asked=3)) == expected(ask(2, asked=3))
         assert several.pids == {0: pid}
         several.stop()
-        await until(lambda: not lives(pid))
+        await until(lambda: has_ended(pid))
         with pytest.raises(Unavailable, match="stops"):
             await several.execute(0, ask(1))
 
@@ -94,38 +89,30 @@ async def test_what_is_quick_needs_no_process() -> None:
     several.stop()
 
 
-def test_what_is_quick() -> None:
-    assert not needs_surrogate(ask(1))
-    model = {"generator": "OptimizeAcqfGenerator", "acqf": "qUpperConfidenceBound"}
-    config = read_config(
-        {
-            "common": {
-                "parnames": "[x]",
-                "outcome_types": "[continuous]",
-                "strategy_names": "[s]",
-                "lb": "[0]",
-                "ub": "[1]",
-            },
-            "s": {**model, "model": "GPRegressionModel", "min_asks": 10},
-        }
-    )
-    work = Generate(config, 0, 1, 0, NONE, np.empty((0, 1, 1)))
-    assert needs_surrogate(work)
-    assert not needs_surrogate(Generate(config, 0, 1, 0, NONE, np.empty((0, 1, 1)), filler=True))
+SURROGATE = {"model": "GPRegressionModel"}
+OPTIMIZED = SURROGATE | {"generator": "OptimizeAcqfGenerator", "acqf": "qUpperConfidenceBound"}
+ONE = Data(np.zeros((1, 1, 2)), np.ones((1, 1)), 1)
 
 
-def test_a_sequence_that_ends_by_its_surrogate_is_not_quick_once_there_is_data() -> None:
-    data = {**CONFIG.sections, "s": {"generator": "RandomGenerator", "min_post_range": 0.5}}
-    measured = {**data, "s": {**data["s"], "model": "GPRegressionModel"}}
-    told = Data(np.zeros((1, 1, 2)), np.ones((1, 1)), 1)
-    for sections, known, quick in (
-        (measured, told, False),
-        (measured, NONE, True),
-        (data, told, True),
-    ):
-        work = Generate(read_config(sections), 0, 1, 0, known, np.empty((0, 1, 2)))
-        assert needs_surrogate(work) is not quick
-    assert not needs_surrogate(Generate(read_config(measured), 0, 1, 0, told, NONE.x, filler=True))
+@pytest.mark.parametrize(
+    ("strategy", "data", "filler", "needs"),
+    [
+        ({}, NONE, False, False),
+        ({"min_post_range": 0.5}, ONE, False, False),
+        ({"min_post_range": 0.5} | SURROGATE, NONE, False, False),
+        ({"min_post_range": 0.5} | SURROGATE, ONE, False, True),
+        ({"min_post_range": 0.5} | SURROGATE, ONE, True, False),
+        (OPTIMIZED, NONE, False, True),
+        (OPTIMIZED, NONE, True, False),
+    ],
+)
+def test_which_work_needs_a_surrogate(
+    strategy: dict[str, Any], data: Data, filler: bool, needs: bool
+) -> None:
+    section = {"generator": "RandomGenerator", "min_asks": 10} | strategy
+    config = read_config({**CONFIG.sections, "s": section})
+    work = Generate(config, 0, 1, 0, data, NONE.x, filler=filler)
+    assert needs_surrogate(work) is needs
 
 
 @on_loop
@@ -163,49 +150,31 @@ async def test_the_one_idle_for_longest_makes_room() -> None:
 
 
 @on_loop
-async def test_one_may_be_made_ready_where_there_is_room() -> None:
+async def test_the_libraries_are_loaded_before_the_first_work_where_there_is_room() -> None:
     async with fitters(most=1) as several:
         several.warm(0)
-        await until(lambda: several.pids)
-        (pid,) = several.pids.values()
+        parent = several.parent_pid
+        assert parent is not None
         several.warm(0)
         several.warm(1)
-        assert several.pids == {0: pid}
         assert await points(several, 1, ask(1)) == expected(ask(1))
         assert list(several.pids) == [1]
+        assert several.parent_pid == parent
         several.stop()
         several.warm(2)
-        assert several.pids == {}
-
-
-@pytest.mark.slow
-@on_loop
-async def test_one_that_was_made_ready_works() -> None:
-    async with fitters() as several:
-        several.warm(0)
-        await until(lambda: several.pids)
-        before = several.pids
-        assert await points(several, 0, ask(1)) == expected(ask(1))
-        assert several.pids == before
+        assert (dict(several.pids), several.parent_pid is None) == ({}, True)
 
 
 @on_loop
-async def test_one_that_is_not_used_ends() -> None:
-    async with fitters(idle_s=0.05) as several:
-        await points(several, 0, ask(1))
-        await until(lambda: not several.pids)
-        assert await points(several, 0, ask(1)) == expected(ask(1))
-
-
-@on_loop
-async def test_the_parent_lives_as_long_as_one_of_its_processes() -> None:
+async def test_a_process_ends_when_it_is_not_used_and_the_parent_with_the_last() -> None:
     async with fitters(idle_s=0.05) as several:
         await points(several, 0, ask(1))
         parent = several.parent_pid
         assert parent is not None
         await until(lambda: several.parent_pid is None)
         assert not several.pids
-        assert not lives(parent)
+        assert has_ended(parent)
+        assert await points(several, 0, ask(1)) == expected(ask(1))
     async with fitters(most=1) as several:
         await points(several, 0, ask(1))
         parent = several.parent_pid
@@ -220,12 +189,80 @@ async def test_another_parent_takes_the_place_of_one_that_is_killed() -> None:
         child, parent = several.pids[0], several.parent_pid
         assert parent is not None
         os.kill(parent, signal.SIGKILL)
-        await until(lambda: not lives(parent))
+        await until(lambda: has_ended(parent))
         assert await points(several, 1, ask(2)) == expected(ask(2))
         assert several.parent_pid not in (None, parent)
-        # Its child is replaced, too: nothing would report the end of it.
         assert await points(several, 0, ask(3)) == expected(ask(3))
-        await until(lambda: not lives(child))
+        assert several.pids[0] == child, "it outlives its parent"
+
+
+def end_unseen(pid: int) -> None:
+    """Kill a child, and return when it has ended, before the event loop sees it."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+@on_loop
+async def test_work_does_not_wait_for_a_parent_that_was_replaced_while_it_loaded() -> None:
+    async with fitters() as several:
+        several.warm(0)
+        parent = several.parent_pid
+        assert parent is not None
+        os.kill(parent, signal.SIGSTOP)
+        work = asyncio.create_task(several.execute(1, ask(2)))
+        await asyncio.sleep(0.01)
+        end_unseen(parent)
+        several.warm(2)
+        assert several.parent_pid not in (None, parent)
+        assert listed(await asyncio.wait_for(work, LIMIT_S)) == expected(ask(2))
+
+
+@on_loop
+async def test_one_time_limit_to_load_holds_for_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_parent, "LOAD_S", 0.2)
+    async with fitters() as several:
+        several.warm(0)
+        assert several.parent_pid is not None
+        os.kill(several.parent_pid, signal.SIGSTOP)
+        await asyncio.sleep(0.2)
+        assert await points(several, 0, ask(2)) == expected(ask(2))
+        assert not is_forked(several.pids[0])
+
+
+@on_loop
+async def test_without_a_parent_each_is_a_fresh_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    async with fitters() as several:
+        assert await points(several, 0, ask(1)) == expected(ask(1))
+        assert not is_forked(several.pids[0])
+        assert is_forked(several.parent_pid)
+
+
+@on_loop
+async def test_a_library_that_cannot_be_loaded_is_an_error_of_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "botorch.py").write_text("raise OSError('libtorch.so: wrong ELF class')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    model = {"generator": "RandomGenerator", "min_asks": 3, "model": "GPRegressionModel"}
+    config = read_config({**CONFIG.sections, "s": model})
+    several = Fitters(in_processes=True)
+    try:
+        with pytest.raises(Unavailable, match=r"OSError: libtorch\.so: wrong ELF class"):
+            await several.execute(0, Query(config, 0, QueryKind.MAX, NONE))
+    finally:
+        several.stop()
+
+
+def is_forked(pid: int | None) -> bool:
+    """Whether a process has the command line of one that forks."""
+    return "--forks" in Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def memory(pid: int, kind: str) -> int:
@@ -237,21 +274,9 @@ def memory(pid: int, kind: str) -> int:
 @pytest.mark.slow
 @on_loop
 async def test_processes_share_the_memory_of_the_libraries() -> None:
-    several = Fitters()
-    config = read_config(
-        {
-            "common": {
-                "parnames": "[x]", "outcome_types": "[continuous]", "strategy_names": "[s]",
-                "lb": "[0]", "ub": "[1]",
-            },
-            "s": {
-                "generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel",
-                "acqf": "qLogNoisyExpectedImprovement", "min_asks": 10,
-            },
-        }
-    )  # fmt: skip
-    x = np.linspace(0, 1, 8).reshape(-1, 1, 1)
-    work = Generate(config, 0, 1, 0, Data(x, np.sin(9 * x[:, 0]), 8), x[:0], seed=1)
+    several, model = Fitters(), configs.config(configs.REGRESSION)
+    x = configs.spread(model, 8)
+    work = configs.ask(model, configs.data(x, configs.branin(x)))
     try:
         first, second = [await several.execute(number, work) for number in (0, 1)]
         assert isinstance(first, Generated)
@@ -309,15 +334,15 @@ async def test_one_killed_while_idle_is_not_missed() -> None:
         await points(several, 0, ask(1))
         pid = several.pids[0]
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: not lives(pid))
+        await until(lambda: has_ended(pid))
         assert await points(several, 0, ask(1)) == expected(ask(1))
 
 
 @on_loop
-async def test_cancelled_work_ends_with_its_process() -> None:
+async def test_cancelled_work_ends_with_its_process_if_it_has_one() -> None:
     async with fitters(most=1) as several:
         await points(several, 0, ask(1))
-        pid = several.pids[0]
+        pid, parent = several.pids[0], several.parent_pid
         os.kill(pid, signal.SIGSTOP)
         work = asyncio.create_task(several.execute(0, ask(3)))
         waiting = asyncio.create_task(several.execute(1, ask(3)))
@@ -326,94 +351,47 @@ async def test_cancelled_work_ends_with_its_process() -> None:
         work.cancel()
         done, _ = await asyncio.wait({work, waiting}, timeout=LIMIT_S)
         assert all(one.cancelled() for one in done)
-        assert not lives(pid)
+        assert has_ended(pid)
+        none = several.parent_pid
+        loading = asyncio.create_task(several.execute(1, ask(1)))
+        await asyncio.sleep(0)
+        assert none is None
+        assert several.parent_pid not in (None, parent)
+        loading.cancel()
+        await asyncio.wait({loading}, timeout=LIMIT_S)
+        assert loading.cancelled()
         assert await points(several, 1, ask(1)) == expected(ask(1))
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("it", ["runs", "is being forked", "has a parent that loads"])
 @on_loop
-async def test_work_ends_before_its_process_has_started(stops: bool) -> None:
+async def test_stop_ends_work_whose_process(it: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_parent, "FORK_S", 3600.0)
     async with fitters() as several:
-        await points(several, 0, ask(1))
-        parent = several.parent_pid
-        assert parent is not None
-        os.kill(parent, signal.SIGSTOP)  # as one that is still importing, for longer
-        work = asyncio.create_task(several.execute(1, ask(3)))
-        await asyncio.sleep(0)
-        if stops:
-            several.stop()
+        if it == "has a parent that loads":
+            several.warm(0)
         else:
-            work.cancel()
-        await asyncio.wait({work}, timeout=LIMIT_S)
-        assert work.done()
-        if stops:
-            assert isinstance(work.exception(), Unavailable)
-            await until(lambda: not lives(parent))
-            return
-        assert work.cancelled()
-        os.kill(parent, signal.SIGCONT)
-        assert await points(several, 1, ask(3)) == expected(ask(3))
-        assert several.parent_pid == parent
-
-
-def open_in(pid: int) -> set[str]:
-    """Return what a process has open besides its standard streams."""
-    folder = Path(f"/proc/{pid}/fd")
-    return {os.readlink(folder / name) for name in os.listdir(folder) if int(name) > 2}
-
-
-@on_loop
-async def test_a_process_holds_no_descriptor_of_another() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as front_door:
-        front_door.set_inheritable(True)
-        name = os.readlink(f"/proc/self/fd/{front_door.fileno()}")
-        async with fitters() as several:
-            for number in (0, 1, 2):
-                await points(several, number, ask(1))
-            parent = several.parent_pid
-            assert parent is not None
-            sets = [open_in(pid) for pid in (parent, *several.pids.values())]
-    # Its socket and its lifeline.
-    assert [len(each) for each in sets[1:]] == [2, 2, 2]
-    assert len(set.union(*sets)) == sum(len(each) for each in sets)
-    assert name not in set.union(*sets)
-
-
-@on_loop
-async def test_stop_ends_work_that_runs() -> None:
-    async with fitters() as several:
-        await points(several, 0, ask(1))
-        pid = several.pids[0]
+            await points(several, 0, ask(1))
+        pid = several.pids[0] if it == "runs" else several.parent_pid
+        assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        work = asyncio.create_task(several.execute(0, ask(3)))
+        work = asyncio.create_task(several.execute(0 if it == "runs" else 1, ask(3)))
         await asyncio.sleep(0.01)
         several.stop()
         with pytest.raises(Unavailable):
             await asyncio.wait_for(work, LIMIT_S)
-        await until(lambda: not lives(pid))
+        await until(lambda: has_ended(pid))
 
 
-SERVER = """
-from farm.experiment.ask.fitters import Fitter, Parent
+def test_a_process_that_is_ended_while_it_starts_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitter = Fitter()
 
-parent = Parent(libraries=False)
-fitter = Fitter(parent)
-while fitter.pid is None:
-    pass
-print(fitter.pid, parent.pid, flush=True)
-input()
-"""
+    class Started(JobProcess):
+        def __init__(self, module: str) -> None:
+            super().__init__(module)
+            fitter.kill()
 
-
-@pytest.mark.parametrize("stopped", [False, True])
-def test_processes_end_with_a_server_that_is_killed(stopped: bool) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        pids = [int(pid) for pid in server.stdout.readline().split()]
-        if stopped:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-        server.kill()
-    wait_until(lambda: not any(lives(pid) for pid in pids))
+    monkeypatch.setattr("farm.experiment.ask.fitters.JobProcess", Started)
+    with pytest.raises(ProcessDied):
+        fitter.execute(ask(1), None)
+    fitter.close()

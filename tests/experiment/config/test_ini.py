@@ -6,7 +6,6 @@ import json
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,18 +107,15 @@ def test_texts_that_are_refused(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"),
+    ("value", "expected"),
     [
-        (5, "the config is a int; expected a text or an object of sections"),
-        ({1: {}}, "a section is named 1; expected a text"),
-        ({"a": {1: 2}}, "[a] has an option named 1; expected a text"),
-        ({"a": {"x": object()}}, "[a] x is a object; expected a text"),
-        ({"a": {"x": "y" * LONGEST_TEXT}}, f"expected {LONGEST_TEXT} at most"),
+        (object(), "[a] x is a object; expected a text"),
+        ("y" * LONGEST_TEXT, f"expected {LONGEST_TEXT} at most"),
     ],
 )
-def test_dictionaries_that_are_refused(source: Any, expected: str) -> None:
+def test_values_that_are_refused(value: Any, expected: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_document(source)
+        read_document({"a": {"x": value}})
     assert expected in str(caught.value)
 
 
@@ -189,9 +185,6 @@ def test_the_text_of_a_dictionary_reads_back(source: dict[str, Any]) -> None:
         ("# 5 of 6", "# 5 of 6"),
         (["u", "v"], "[u, v]"),
         ([[1, 2.5], ["a, b", ""]], '[[1, 2.5], ["a, b", ""]]'),
-        ((1, 2), "[1, 2]"),
-        (np.array([1.5, 2]), "[1.5, 2.0]"),
-        (np.float64(1.5), "1.5"),
         ([], "[]"),
     ],
 )

@@ -12,15 +12,13 @@ from farm.experiment.config import options
 from farm.experiment.config.components import ACQUISITIONS, GENERATORS, OBJECTIVES, SURROGATES
 from farm.experiment.config.definition import MODEL_FREE, Metadata, Strategy
 from farm.experiment.config.ini import Section
-from farm.experiment.config.option_table import KINDS, REQUIRED, ConfigOption
-from tests.support.option_tables import MARKED, PAGE, TABLES, rows_of, with_tables
-
-ROWS = [(table, option) for table in TABLES.values() for option in table.options]
+from farm.experiment.config.option_table import KINDS, REQUIRED
+from tests.support.option_tables import MARKED, PAGES, TABLES, rows_of, with_tables
 
 
 def test_the_documentation_shows_the_tables() -> None:
-    """`python -m tests.support.option_tables` updates the page."""
-    page = PAGE.read_text()
+    """`python -m tests.support.option_tables` updates the pages."""
+    page = "\n".join(path.read_text() for path in PAGES)
     assert {found[2] for found in MARKED.finditer(page)} == set(TABLES)
     assert with_tables(page) == page
     for row in (row for found in MARKED.finditer(page) for row in rows_of(found[3])):
@@ -35,21 +33,16 @@ def test_names_of_a_table_differ_and_are_in_lower_case(table: Any) -> None:
     assert names == [name.lower() for name in names]
 
 
-@pytest.mark.parametrize("option", [o for _, o in ROWS], ids=lambda option: option.name)
-def test_a_default_is_a_value_of_its_kind(option: ConfigOption) -> None:
-    """Writing the default explicitly has the same meaning; words describe a computed one."""
-    if option.fallback not in ("none", REQUIRED) and " " not in option.fallback:
-        assert option.parse(option.fallback) == option.default
-        assert option.default is not None
-    else:
-        assert option.default is None
-
-
-@pytest.mark.parametrize("option", [o for _, o in ROWS], ids=lambda option: option.name)
-def test_kinds_and_classes_are_known(option: ConfigOption) -> None:
+def test_kinds_and_classes_are_known_and_defaults_are_of_their_kind() -> None:
+    """Writing a default explicitly has the same meaning; words describe a computed one."""
     known = (*GENERATORS.known, *SURROGATES.known, *ACQUISITIONS.known, *OBJECTIVES.known)
-    assert option.kind in KINDS
-    assert set(filter(None, option.classes.split(", "))) <= set(known)
+    for option in (option for table in TABLES.values() for option in table.options):
+        assert option.kind in KINDS, option
+        assert set(filter(None, option.classes.split(", "))) <= set(known), option
+        if option.fallback not in ("none", REQUIRED) and " " not in option.fallback:
+            assert option.parse(option.fallback) == option.default is not None, option
+        else:
+            assert option.default is None, option
 
 
 def test_a_seed_is_taken_by_the_generators_without_a_model() -> None:

@@ -9,7 +9,7 @@ import pytest
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import Generator, Parameter, ParameterKind
 from farm.experiment.config.point_list import PointList, outside, read_point_list
-from farm.experiment.config.space import Space
+from farm.experiment.space import Space
 
 A = Parameter("a", upper=5.0)
 N = Parameter("n", ParameterKind.INTEGER, 1.0, 9.0)

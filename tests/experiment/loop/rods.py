@@ -10,10 +10,10 @@ import numpy as np
 import farm
 from farm.call import ModelInfo
 from farm.experiment.config.definition import Config
-from farm.experiment.config.evaluated_model import EvaluatedModel, read_evaluated_model
+from farm.experiment.config.evaluated_model import BoundModel, read_evaluated_model
 from farm.experiment.config.reader import read_config
 from farm.model import Inputs, Model
-from farm.sweep.run.threads import Threads
+from farm.sweep.run.evaluator import Threads
 
 PARAMETERS = {
     "a": "par_type = continuous\nlower_bound = 0\nupper_bound = 1",
@@ -82,7 +82,7 @@ def experiment(*names: str, outcomes: str = "cost", farm: str = "", strategies: 
     )
 
 
-def understood(text: str) -> tuple[Config, EvaluatedModel]:
-    """Return a configuration, and its model."""
+def understood(text: str, info: ModelInfo | None = None) -> tuple[Config, BoundModel]:
+    """Return a configuration, and its model as a farm describes it."""
     config = read_config(text)
-    return config, read_evaluated_model(config)
+    return config, read_evaluated_model(config).bound(info or described())

@@ -27,8 +27,7 @@ from tests.support.foreign import ATTACKS, SECRET, replaced
 
 def read(path: Path, text: str, *others: str) -> InitialTrials:
     """Return the trials of a file, the first of several."""
-    config, model = understood(text)
-    first, *_ = read_seed_files([path.name, *others], path.parent, config, model, described())
+    first, *_ = read_seed_files([path.name, *others], path.parent, *understood(text))
     return first
 
 
@@ -102,10 +101,10 @@ def test_fixed_inputs_are_compared_in_the_type_of_the_model(tmp_path: Path) -> N
 
     rounded = float(np.float32(0.1))
     path = points(tmp_path / "w.h5", (0.25, 0.5), model=Single(), fix={"load": rounded})
-    config, model = understood(experiment("a", "b", farm="input.load = 0.1\n"))
-    (found,) = read_seed_files(["w.h5"], tmp_path, config, model, described(Single()))
+    text = experiment("a", "b", farm="input.load = 0.1\n")
+    (found,) = read_seed_files(["w.h5"], tmp_path, *understood(text, described(Single())))
     assert len(found.points) == 1
-    assert len(read(path, experiment("a", "b", farm="input.load = 0.1\n")).points) == 0
+    assert len(read(path, text).points) == 0
 
 
 def test_points_of_another_config_are_left_out(tmp_path: Path) -> None:
@@ -189,17 +188,14 @@ def test_the_latest_trials_of_the_last_files_up_to_the_limit(
     monkeypatch.setattr(seed_table, "BLOCK_ROWS", block)
     points(tmp_path / "w.h5", *((k / 8, 0.5) for k in range(4)))
     points(tmp_path / "v.h5", (0.0, 0.75), (0.5, 0.95), (0.25, 0.75), (0.5, 0.75))
-    config, model = understood(experiment())
-    names = ["w.h5", "v.h5"]
-    first, last = read_seed_files(names, tmp_path, config, model, described())
+    known = understood(experiment())
+    first, last = read_seed_files(["w.h5", "v.h5"], tmp_path, *known)
     assert last.points[:, 0, 0].tolist() == [0.0, 0.25, 0.5]
     assert last.note == "initial trials: 3, from v.h5; left out: 1 not finite"
     assert first.points[:, 0, 0].tolist() == [0.25, 0.375]
     assert first.outcomes[:, 0].tolist() == [-105.25, -105.375]
     assert first.note == "initial trials: 2, from w.h5; left out: 2 beyond the limit of 5"
-    first, second, last = read_seed_files(
-        ["w.h5", "w.h5", "v.h5"], tmp_path, config, model, described()
-    )
+    first, second, last = read_seed_files(["w.h5", "w.h5", "v.h5"], tmp_path, *known)
     assert (len(first.points), len(second.points), len(last.points)) == (0, 2, 3)
 
 
@@ -218,13 +214,11 @@ def test_another_version_of_the_model_is_told(tmp_path: Path) -> None:
         version = "2"
 
     points(tmp_path / "w.h5", (0.25, 0.5), model=First())
-    config, model = understood(experiment())
-    (found,) = read_seed_files(["w.h5"], tmp_path, config, model, described(Second()))
-    assert found.note == (
-        "initial trials: 1, from w.h5; evaluated by version '1', the farm has '2'"
-    )
-    (found,) = read_seed_files(["w.h5"], tmp_path, config, model, described(First()))
-    assert found.note == "initial trials: 1, from w.h5"
+    note = "initial trials: 1, from w.h5"
+    for model, more in ((First(), ""), (Second(), "; evaluated by version '1', the farm has '2'")):
+        known = understood(experiment(), described(model))
+        (found,) = read_seed_files(["w.h5"], tmp_path, *known)
+        assert found.note == note + more
 
 
 def test_files_that_are_no_sweeps_get_one_line(tmp_path: Path) -> None:
@@ -310,8 +304,7 @@ async def test_the_first_point_of_a_model_is_chosen_from_the_trials(
         "model = GPRegressionModel\nmin_asks = 3\n"
     )
     text = experiment(strategies=improve)
-    config, model = understood(text)
-    given = read_seed_files(["w.h5"], tmp_path, config, model, described(Valley()))
+    given = read_seed_files(["w.h5"], tmp_path, *understood(text, described(Valley())))
     async with hosting(tmp_path / "e.db") as host, dispatching(Valley(), 1) as farm:
         number = await host.set_up(text, given)
         loop = ClosedLoop(host, number, farm, LoopOptions(in_flight=1, budget=1))

@@ -26,8 +26,7 @@ CONFIG = experiment()
 
 
 def read(path: Path, text: str = CONFIG, info: ModelInfo | None = None) -> InitialTrials:
-    config, model = understood(text)
-    (found,) = read_seed_files([path.name], path.parent, config, model, info or described())
+    (found,) = read_seed_files([path.name], path.parent, *understood(text, info))
     return found
 
 
@@ -43,23 +42,17 @@ def refused(path: Path, text: str = CONFIG, info: ModelInfo | None = None) -> st
 
 def exported(path: Path, text: str, *trials: tuple[Sequence[float], Sequence[float]]) -> Path:
     """Export an experiment with these points and outcomes."""
-    record = ExperimentRecord(
-        3,
-        "an-id",
-        1.0,
-        0,
-        read_config(text),
-        [
-            Trial(
-                np.array([point], dtype=np.float64),
-                TrialOutcome.TOLD,
-                asked_at=1.0,
-                told_at=2.0,
-                values=np.array(outcomes, dtype=np.float64),
-            )
-            for point, outcomes in trials
-        ],
-    )
+    told = [
+        Trial(
+            np.array(point, dtype=np.float64).reshape(read_config(text).stimuli, -1),
+            TrialOutcome.TOLD,
+            asked_at=1.0,
+            told_at=2.0,
+            values=np.array(outcomes, dtype=np.float64),
+        )
+        for point, outcomes in trials
+    ]
+    record = ExperimentRecord(3, "an-id", 1.0, 0, read_config(text), told)
     write_sweep(record, path, {"journal": "old.db"})
     return path
 
@@ -72,9 +65,8 @@ def test_a_table_has_the_calls_of_a_sweep(tmp_path: Path) -> None:
         fix={"x[0]": 0.5, "load": 2},
         config={"solver": "lu"},
     )
-    config, model = understood(CONFIG)
     with open_sweep(path) as file:
-        table = read_seed_table(file, config, model, described())
+        table = read_seed_table(file, *understood(CONFIG))
         theta = file["theta"][:]
         outcomes = table.outcomes(np.array([0, 2]))
     assert table.size == 3
@@ -241,14 +233,6 @@ def test_trials_that_clients_told_count_for_the_model(tmp_path: Path) -> None:
     assert "the experiment in it: " in refused(path)
     pairs = old.replace("[common]", "[common]\nstimuli_per_trial = 2")
     pairs = pairs.replace("[continuous]", "[binary]")
-    record = ExperimentRecord(
-        0,
-        "an-id",
-        1.0,
-        0,
-        read_config(pairs),
-        [Trial(np.zeros((2, 2)), TrialOutcome.TOLD, values=np.array([1.0]), told_at=1.0)],
-    )
-    write_sweep(record, tmp_path / "pairs.h5", {"journal": "old.db"})
+    exported(tmp_path / "pairs.h5", pairs, ([0.0] * 4, [1.0]))
     with pytest.raises(UnsupportedFeature, match=r"pairs\.h5: the experiment in it: .*pairs"):
         read(tmp_path / "pairs.h5")

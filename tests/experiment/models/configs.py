@@ -18,8 +18,8 @@ from farm.experiment.config.definition import (
     Strategy,
     Surrogate,
 )
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Data, Generate
+from farm.experiment.space import Space
+from farm.experiment.work import Data, Generate
 
 REGRESSION = "GPRegressionModel"
 CLASSIFICATION = "GPClassificationModel"

@@ -14,7 +14,14 @@ from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config.components import ACQUISITIONS
 from farm.experiment.config.definition import Acquisition, Surrogate
-from farm.experiment.models.criteria import _ACQUISITIONS, Situation, acquisition_of
+from farm.experiment.models.criteria import (
+    _ACQUISITIONS,
+    Ahead,
+    Look,
+    Situation,
+    acquisition_of,
+    look_ahead,
+)
 from farm.experiment.models.domain import Domain
 from farm.experiment.models.normal import DTYPE
 from farm.experiment.models.surrogate import Learned
@@ -213,3 +220,114 @@ def test_improvement_next_to_what_is_in_flight_is_small() -> None:
 
 def test_every_name_that_configs_may_use_has_a_criterion() -> None:
     assert set(_ACQUISITIONS) == set(ACQUISITIONS.known)
+
+
+# Looking one observation ahead, against brute force with real observations
+
+LEVEL = 0.6744897501960817  # probability 0.75
+NOISE = 0.3
+SEEN = np.random.default_rng(0).random((8, 1))
+TARGETS = np.random.default_rng(1).normal(size=8)
+
+
+def kernel(a: Array, b: Array) -> Array:
+    covariance: Array = 4 * np.exp(-0.5 * ((a - b.T) / 0.25) ** 2)
+    return covariance
+
+
+def known(points: Array, x: Array = SEEN, y: Array = TARGETS) -> tuple[Array, Array]:
+    """Return mean and covariance of a process of one variable, given eight observations."""
+    gain = kernel(points, x) @ np.linalg.inv(kernel(x, x) + NOISE * np.eye(len(x)))
+    return 0.2 + gain @ (y - 0.2), kernel(points, points) - gain @ kernel(x, points)
+
+
+GRID = np.linspace(0, 1, 15)[:, None]
+SITES = np.array([[0.05], [0.4], [0.77], [1.3]])
+
+
+def ahead(places: Array, points: Array | None = None, *, binary: bool) -> Ahead:
+    """Return the effect of observations at the places on the points, by default the places."""
+    everything = places if points is None else np.concatenate([places, points])
+    mean, covariance = (torch.tensor(part, dtype=DTYPE) for part in known(everything))
+    b, variance = len(places), covariance.diagonal()
+    noise = torch.full((b,), NOISE, dtype=DTYPE)
+    if points is None:
+        own = variance[:, None]
+        seen = Look(mean, variance, noise, mean[:, None], own, own)
+    else:
+        at_points = mean[None, b:], variance[None, b:], covariance[:b, b:]
+        seen = Look(mean[:b], variance[:b], noise, *at_points)
+    return look_ahead(seen, LEVEL, binary=binary)
+
+
+def entropy_of(p: Array) -> Array:
+    h: Array = special.entr(p) + special.entr(1 - p)
+    return h
+
+
+def below_after(place: Array, points: Array) -> tuple[Array, Array]:
+    """Return probabilities (q, 2) of being below after a 0 or 1 at the place, and theirs.
+
+    They are integrals over the process at the place: given it, all other points are normal.
+    """
+    mean, covariance = known(np.concatenate([place[None], points]))
+    spread = np.sqrt(covariance[0, 0])
+    f = np.linspace(mean[0] - 9 * spread, mean[0] + 9 * spread, 4001)
+    density = stats.norm.pdf(f, mean[0], spread) * (f[1] - f[0])
+    slope = covariance[1:, 0] / covariance[0, 0]
+    left = np.sqrt(np.maximum(np.diag(covariance)[1:] - slope * covariance[0, 1:], 1e-14))
+    centre = mean[1:, None] + slope[:, None] * (f - mean[0])
+    below = stats.norm.cdf((LEVEL - centre) / left[:, None])
+    likelihood = np.stack([special.ndtr(f), special.ndtr(-f)])
+    weights = (likelihood * density).sum(1)
+    after = np.einsum("qf,kf,f->qk", below, likelihood, density) / weights
+    return after, weights
+
+
+def test_a_yes_or_no_changes_what_brute_force_says() -> None:
+    found = ahead(SITES, GRID, binary=True)
+    mean, covariance = known(GRID)
+    now = stats.norm.cdf((LEVEL - mean) / np.sqrt(np.diag(covariance)))
+    for i, place in enumerate(SITES):
+        after, weights = below_after(place, GRID)
+        assert found.after[i].numpy() == pytest.approx(after, abs=2e-5)
+        assert found.weights[i].numpy() == pytest.approx(weights, abs=1e-7)
+        information = (entropy_of(now) - entropy_of(after) @ weights).mean()
+        assert float(found.information()[i]) == pytest.approx(information, abs=2e-5)
+        change = abs(after.mean(0) - now.mean()) @ weights
+        assert float(found.volume_change()[i]) == pytest.approx(change, abs=2e-5)
+
+
+def test_information_at_the_place_itself() -> None:
+    found = ahead(SITES, binary=True)
+    for i, place in enumerate(SITES):
+        after, weights = below_after(place, place[None] + 1e-9)
+        now = after @ weights
+        information = float((entropy_of(now) - entropy_of(after) @ weights)[0])
+        assert float(found.information()[i]) == pytest.approx(information, abs=1e-3)
+
+
+def test_a_number_changes_what_brute_force_says() -> None:
+    found = ahead(SITES, GRID, binary=False)
+    z = np.linspace(-7, 7, 281)
+    weights = stats.norm.pdf(z) * (z[1] - z[0])
+    for i, place in enumerate(SITES):
+        mean, covariance = known(place[None])
+        after = []
+        for y in mean[0] + z * np.sqrt(covariance[0, 0] + NOISE):
+            x = np.concatenate([SEEN, place[None]])
+            m, v = known(GRID, x, np.append(TARGETS, y))
+            after.append(stats.norm.cdf((LEVEL - m) / np.sqrt(np.diag(v))))
+        table = np.array(after).T
+        now = found.below[0].numpy()
+        information = (entropy_of(now) - entropy_of(table) @ weights).mean()
+        assert float(found.information()[i]) == pytest.approx(information, abs=1e-4)
+        change = abs(table.mean(0) - now.mean()) @ weights
+        assert float(found.volume_change()[i]) == pytest.approx(change, rel=0.02)
+
+
+def test_far_from_everything_nothing_is_learned() -> None:
+    for binary in (True, False):
+        found = ahead(np.array([[40.0]]), GRID, binary=binary)
+        assert float(found.information()) == pytest.approx(0.0, abs=1e-7)
+        assert float(found.volume_change()) == pytest.approx(0.0, abs=1e-7)

@@ -22,10 +22,10 @@ from farm.experiment.config.definition import (
     ParameterKind,
     Surrogate,
 )
-from farm.experiment.config.space import Space
-from farm.experiment.config.work import Generated
 from farm.experiment.models import generate, post_range
 from farm.experiment.models.search import LEAST_DISTANCE
+from farm.experiment.space import Space
+from farm.experiment.work import Generated
 from tests.experiment.models.configs import (
     BRANIN_BEST,
     BRANIN_BOUNDS,

@@ -145,6 +145,7 @@ def test_a_yes_or_no_is_learned_as_a_probability() -> None:
     assert found == pytest.approx(1 / (1 + np.exp(-8 * (new[:, 0, 0] - 0.5))), abs=0.1)
 
 
+@pytest.mark.slow
 def test_utilities_are_learned_from_pairs() -> None:
     rng = np.random.default_rng(1)
     x = rng.random((60, 2, 2))

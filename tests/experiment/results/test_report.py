@@ -1,19 +1,21 @@
-"""The report of an experiment, with its contents."""
+"""The report of an experiment: its contents, and its figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config.reader import read_config
 from farm.experiment.host import applied
-from farm.experiment.results.report import write_report
+from farm.experiment.results.report import ExperimentData, history, points, write_report
 from farm.experiment.state.events import Asked, Event, Failed, SetUp, Told
 from farm.experiment.state.experiment import Experiment
-from farm.experiment.state.trials import record_of
+from farm.experiment.state.trials import Trial, TrialOutcome, record_of
 from tests.experiment.subjects import config_of
 
 MODEL = (
@@ -22,7 +24,7 @@ MODEL = (
 )
 
 
-def history(config: str, count: int = 1) -> list[Event]:
+def events_of(config: str, count: int = 1) -> list[Event]:
     points = np.arange(12.0).reshape(6, 1, 2) / 16
     outcomes = np.stack([np.arange(5.0), -np.arange(5.0)][:count], axis=1)
     return [
@@ -34,7 +36,7 @@ def history(config: str, count: int = 1) -> list[Event]:
 
 
 def written(config: str, out: Path, count: int = 1, **options: str) -> str:
-    events = history(config, count)
+    events = events_of(config, count)
     experiments: dict[int, Experiment] = {}
     for event in events:
         applied(experiments, event)
@@ -74,3 +76,84 @@ def test_an_unknown_outcome_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"'depth'.*outcome_1"):
         written(config_of(), tmp_path / "r.html", outcome="depth")
     assert not (tmp_path / "r.html").exists()
+
+
+def config_with(parameters: str, outcome: str = "continuous", log: str = "") -> str:
+    names = parameters.split()
+    sections = "".join(
+        f"[{name}]\npar_type = continuous\nlower_bound = 1\nupper_bound = 100\n{log}"
+        for name in names
+    )
+    return (
+        f"[common]\nparnames = [{', '.join(names)}]\noutcome_types = [{outcome}]\n"
+        f"strategy_names = [sobol, random]\n{sections}"
+        "[sobol]\ngenerator = SobolGenerator\n[random]\ngenerator = RandomGenerator\n"
+    )
+
+
+def trials(dimensions: int, count: int, *, binary: bool) -> list[Trial]:
+    rng = np.random.default_rng(1)
+    found = []
+    for i in range(count):
+        point = 1 + 99 * rng.random((1, dimensions))
+        values = np.array([float(rng.random() < 0.5) if binary else rng.normal()])
+        found.append(Trial(point, TrialOutcome.TOLD, 1.0, float(i), values, strategy=i % 2))
+    odd = np.full((1, dimensions), 50.0)
+    found += [
+        Trial(odd, TrialOutcome.FAILED, 1.0, 2.0, error="it broke", strategy=0),
+        Trial(odd, TrialOutcome.PENDING, 1.0, strategy=1),
+        Trial(odd, TrialOutcome.TOLD, None, 3.0, np.array([np.nan])),
+        Trial(odd, TrialOutcome.TOLD, None, 3.0, np.array([1.0])),
+        Trial(odd, TrialOutcome.TOLD, 1.0, 3.0, np.array([0.0]), strategy=1, filler=True),
+    ]
+    return found
+
+
+def rising(x: Array) -> tuple[Array, Array]:
+    return x[:, 0, 0] / 100, np.full(len(x), 0.1)
+
+
+LOG = "log_scale = true\n"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "outcome", "log", "count"),
+    [
+        ("x", "continuous", "", 30),
+        ("x", "binary", LOG, 30),
+        pytest.param("x y", "binary", LOG, 30, marks=pytest.mark.slow),
+        ("x y z", "continuous", "", 30),
+        ("x", "continuous", LOG, 0),
+    ],
+)
+def test_every_figure_is_a_picture(parameters: str, outcome: str, log: str, count: int) -> None:
+    dimensions = len(parameters.split())
+    shown = ExperimentData(
+        read_config(config_with(parameters, outcome, log)),
+        trials(dimensions, count, binary=outcome == "binary") if count else [],
+        predict=rising,
+        level=0.5,
+    )
+    for figure in (history, points):
+        root = ElementTree.fromstring(figure(shown))
+        assert root.tag.endswith("svg")
+        assert len(list(root.iter())) > 20
+
+
+def test_points_at_the_edge_are_whole() -> None:
+    point, values = np.array([[1.0, 100.0]]), np.array([1.0])
+    corner = Trial(point, TrialOutcome.TOLD, 1.0, 2.0, values, strategy=0)
+    shown = ExperimentData(read_config(config_with("x y")), [corner], predict=rising)
+    root = ElementTree.fromstring(points(shown))
+    (dots,) = (g for g in root.iter() if g.get("id", "").startswith("PathCollection"))
+    assert len(list(dots.iter())) > 1
+    assert not any("clip-path" in g.attrib for g in dots.iter())
+
+
+def test_what_is_shown_is_in_the_order_of_telling() -> None:
+    late = Trial(np.array([[3.0]]), TrialOutcome.TOLD, 1.0, 9.0, np.array([3.0]))
+    soon = Trial(np.array([[1.0]]), TrialOutcome.TOLD, 2.0, 4.0, np.array([1.0]))
+    none = Trial(np.array([[1.0]]), TrialOutcome.TOLD, 2.0, 5.0, np.array([np.inf]))
+    shown = ExperimentData(read_config(config_with("x")), [late, soon, none])
+    assert shown.told == [soon, late]
+    assert shown.values.tolist() == [1.0, 3.0]

@@ -108,122 +108,83 @@ class Driven:
 
 # End of a strategy
 
-
-def test_a_strategy_without_rules_ends_with_the_first_data() -> None:
-    driven = Driven(Strategy("first", SOBOL), LAST)
-    driven.ask(10)
-    assert not driven.met()
-    driven.tell(1.0, model_data=False)
-    driven.tell(math.nan)
-    assert not driven.met(), "these are no data"
-    driven.tell(1.0)
-    assert driven.met()
-
-
-def test_asks_in_flight_do_not_end_a_strategy_but_asks_and_any_data_do() -> None:
-    driven = Driven(Strategy("first", SOBOL, min_asks=6), LAST)
-    driven.ask(6)
-    assert not driven.met()
-    driven.tell(1.0)
-    assert driven.met()
-
-
-def test_min_asks_are_the_strategys_own_and_tells_are_of_all() -> None:
-    second = Strategy("second", SOBOL, min_asks=2, min_total_tells=5)
-    driven = Driven(Strategy("first", SOBOL, min_asks=3), second, LAST)
-    driven.ask(3)
-    driven.tell(1, 2, 3)
-    assert driven.ask() == 1
-    driven.tell(4, 5)
-    assert not driven.met(), "one ask of this strategy"
-    assert driven.ask() == 1
-    assert driven.met(), "five told in all"
-
-
-def test_max_asks_end_a_strategy_whatever_else_it_waits_for() -> None:
-    first = Strategy("first", SOBOL, min_asks=2, max_asks=4, min_total_tells=100)
-    driven = Driven(first, LAST)
-    driven.ask(4)
-    assert not driven.met(), "no trial is recorded"
-    driven.tell(1.0)
-    assert driven.met()
-
-
-def test_a_list_ends_a_strategy_when_it_is_used_up_and_not_before() -> None:
-    first = Strategy("first", MANUAL, min_asks=100, min_total_outcome_occurrences=7)
-    driven = Driven(first, LAST, binary=True)
-    driven.ask(2)
-    driven.tell(1.0)
-    assert not driven.met()
-    driven.ask()
-    assert driven.met()
-    filled = Driven(Strategy("first", MANUAL), LAST)
-    filled.ask(2)
-    filled.ask(2, filler=True)
-    filled.tell(1.0)
-    assert not filled.met(), "fillers are not of the list"
-    filled.ask()
-    assert filled.met()
-    plain = Driven(Strategy("first", MANUAL), LAST)
-    plain.ask(2)
-    plain.tell(1.0, 2.0)
-    assert not plain.met(), "other rules do not end it early"
+FIRST, SECOND = Strategy("first", SOBOL), Strategy("second", SOBOL)
+RULES: dict[str, tuple[tuple[Strategy, ...], str]] = {
+    "a strategy without rules ends with the first data": (
+        (FIRST, LAST),
+        "ask 10; unmet; unmodelled 1; tell nan; unmet; tell 1; met",
+    ),
+    "asks in flight do not end a strategy, but asks and any data do": (
+        (replace(FIRST, min_asks=6), LAST),
+        "ask 6; unmet; tell 1; met",
+    ),
+    "min_asks are the strategy's own, and tells are of all": (
+        (replace(FIRST, min_asks=3), replace(SECOND, min_asks=2, min_total_tells=5), LAST),
+        "ask 3; tell 1 2 3; ask 1; in 1; tell 4 5; unmet; ask 1; in 1; met",
+    ),
+    "max_asks end a strategy, whatever else it waits for": (
+        (replace(FIRST, min_asks=2, max_asks=4, min_total_tells=100), LAST),
+        "ask 4; unmet; tell 1; met",
+    ),
+    "a list ends a strategy when it is used up": (
+        (Strategy("a", MANUAL, min_asks=100, min_total_outcome_occurrences=7), LAST),
+        "ask 2; tell 1; unmet; ask 1; met",
+    ),
+    "fillers are not of the list": (
+        (Strategy("a", MANUAL), LAST),
+        "ask 2; fill 2; tell 1; unmet; ask 1; met",
+    ),
+    "other rules do not end a list early": (
+        (Strategy("a", MANUAL), LAST),
+        "ask 2; tell 1 2; unmet",
+    ),
+    "ones and zeros are counted over the whole experiment": (
+        (replace(FIRST, min_asks=1, min_total_outcome_occurrences=2), LAST),
+        "ask 1; tell 1 1 1 0; unmet; unmodelled 0; unmet; tell 0; met",
+    ),
+    "the range of the surrogate ends a strategy": (
+        (Strategy("a", OPTIMISED, MODEL, min_post_range=0.5), LAST),
+        "ask 1; tell 1; unmet; range 0.25; unmet; range 0.5; in 0; met",
+    ),
+    "a strategy that runs for ever ends by request only": (
+        (replace(FIRST, run_indefinitely=True, max_asks=1), LAST),
+        "ask 5; tell 1; unmet; finish; met",
+    ),
+    "a request ends a strategy without data; one that comes late does nothing": (
+        (replace(FIRST, min_asks=5), SECOND, LAST),
+        "finish; in 0; ask 1; in 1; ask 1; in 1; late; ask 1; in 1",
+    ),
+    "a change is one step an ask, and the last strategy stays": (
+        (FIRST, SECOND, LAST),
+        "ask 1; tell 1; ask 1; in 1; ask 1; in 2; ask 2; in 2; finished",
+    ),
+}
 
 
-def test_ones_and_zeros_are_counted_over_the_whole_experiment() -> None:
-    first = Strategy("first", SOBOL, min_asks=1, min_total_outcome_occurrences=2)
-    driven = Driven(first, LAST, binary=True)
-    driven.ask()
-    driven.tell(1, 1, 1, 0)
-    assert not driven.met()
-    driven.tell(0, model_data=False)
-    assert not driven.met()
-    driven.tell(0)
-    assert driven.met()
-
-
-def test_the_range_of_the_surrogate_ends_a_strategy() -> None:
-    first = Strategy("first", OPTIMISED, MODEL, min_post_range=0.5)
-    driven = Driven(first, LAST)
-    driven.ask()
-    driven.tell(1.0)
-    assert not driven.met(), "not known yet"
-    driven.ask(post_range=0.25)
-    assert not driven.met()
-    assert driven.ask(post_range=0.5) == 0
-    assert driven.met()
-    alone = Driven(first)
-    alone.tell(1.0)
-    assert not alone.experiment.finished_after(0, 1, 0.25)
-    assert alone.experiment.finished_after(0, 1, 0.5)
-
-
-def test_a_strategy_that_runs_for_ever_ends_by_request_only() -> None:
-    driven = Driven(Strategy("first", SOBOL, run_indefinitely=True, max_asks=1), LAST)
-    driven.ask(5)
-    driven.tell(1.0)
-    assert not driven.met()
-    driven.finish()
-    assert driven.met()
-
-
-def test_a_request_ends_a_strategy_even_without_data() -> None:
-    driven = Driven(Strategy("first", SOBOL, min_asks=5), Strategy("second", SOBOL), LAST)
-    driven.finish()
-    assert driven.experiment.strategy_index == 0, "it is left at the next ask"
-    assert driven.ask() == 1
-    assert driven.ask() == 1, "the second has no data"
-    # A request delayed by the ask that left its strategy is too late.
-    driven.apply(Finished(experiment=0, time=0.0, strategy=0))
-    assert driven.ask() == 1
-
-
-def test_a_change_is_one_step_an_ask_and_the_last_strategy_stays() -> None:
-    driven = Driven(Strategy("a", SOBOL), Strategy("b", SOBOL), Strategy("c", SOBOL))
-    driven.ask()
-    driven.tell(1.0)
-    assert [driven.ask() for _ in range(4)] == [1, 2, 2, 2]
-    assert driven.finished()
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_of_strategies(rule: str) -> None:
+    strategies, script = RULES[rule]
+    driven = Driven(*strategies, binary=any(s.min_total_outcome_occurrences for s in strategies))
+    for step in script.split("; "):
+        word, *rest = step.split()
+        numbers = [float(number) for number in rest]
+        match word:
+            case "ask" | "fill":
+                driven.ask(int(numbers[0]), filler=word == "fill")
+            case "range":
+                driven.ask(post_range=numbers[0])
+            case "tell" | "unmodelled":
+                driven.tell(*numbers, model_data=word == "tell")
+            case "finish":
+                driven.finish()
+            case "late":
+                driven.apply(Finished(experiment=0, time=0.0, strategy=0))
+            case "in":
+                assert driven.experiment.strategy_index == numbers[0], step
+            case "met" | "unmet":
+                assert driven.met() == (word == "met"), step
+            case "finished":
+                assert driven.finished()
 
 
 def test_an_experiment_is_finished_in_its_last_strategy_alone() -> None:
@@ -240,6 +201,9 @@ def test_an_experiment_is_finished_in_its_last_strategy_alone() -> None:
     other.tell(1.0)
     assert [other.experiment.finished_after(1, n) for n in (0, 1, 2)] == [False, False, True]
     assert not other.experiment.finished_after(0, 5)
+    alone = Driven(Strategy("first", OPTIMISED, MODEL, min_post_range=0.5))
+    alone.tell(1.0)
+    assert [alone.experiment.finished_after(0, 1, span) for span in (0.25, 0.5)] == [False, True]
 
 
 # Pending points
@@ -453,6 +417,7 @@ def test_events_of_others_are_refused() -> None:
         driven.experiment.apply(Finished(experiment=3, time=0.0, strategy=0))
 
 
+@pytest.mark.slow
 def test_very_many_tells_take_linear_time() -> None:
     def seconds(count: int) -> float:
         experiment = Experiment(0, config(LAST))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,18 +15,6 @@ from farm.experiment.state.journal import FORMAT, ExperimentJournal, is_served, 
 from farm.storage import journal as storage
 from farm.storage.frames import Record, read_frames
 from tests.support.coroutines import LIMIT_S
-
-WRITER = """
-import sys
-from pathlib import Path
-from farm.experiment.state.events import Finished
-from farm.experiment.state.journal import ExperimentJournal
-
-journal = ExperimentJournal(Path(sys.argv[1]))
-for k in range(1_000_000):
-    journal.append([Finished(experiment=k % 3, time=0.5, strategy=k)]).result()
-    print(k, flush=True)
-"""
 
 
 @pytest.fixture
@@ -97,19 +81,6 @@ def test_a_closed_journal_is_one_file(journal: ExperimentJournal, path: Path) ->
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_one_that_cannot_be_written_takes_no_other_with_it(journal: ExperimentJournal) -> None:
-    pending = [
-        journal.append([event(k), event(k, experiment=object() if k == 7 else 1)])  # type: ignore[arg-type]
-        for k in range(20)
-    ]
-    with pytest.raises(Unavailable, match="nothing was done"):
-        pending[7].result(LIMIT_S)
-    for k, one in enumerate(pending):
-        if k != 7:
-            one.result(LIMIT_S)
-    assert numbers(journal.load()) == [k for k in range(20) if k != 7 for _ in range(2)]
-
-
 def test_a_second_server_is_refused_and_a_reader_is_not(
     journal: ExperimentJournal, path: Path
 ) -> None:
@@ -129,63 +100,6 @@ def test_whether_it_is_served(path: Path) -> None:
     assert is_served(path)
     server.close()
     assert not is_served(path)
-
-
-def test_a_reader_in_the_middle_holds_nobody_up(journal: ExperimentJournal, path: Path) -> None:
-    keep(journal, *(event(k) for k in range(10)))
-    reading = read_journal(path)
-    next(reading)
-    keep(journal, event(10))
-    assert len(list(reading)) == 9  # the events present when it began
-    assert len(list(read_journal(path))) == 11
-
-
-def test_a_disk_that_fails_is_an_error_for_what_comes_then(
-    journal: ExperimentJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(Unavailable, match=r"No space left on device; nothing was done"):
-            keep(journal, event(0))
-    keep(journal, event(1))
-    assert numbers(journal.load()) == [1]
-
-
-def test_a_server_that_was_thought_dead_writes_no_more(
-    journal: ExperimentJournal, path: Path
-) -> None:
-    keep(journal, event(0))
-    lock = path.with_name(path.name + ".lock")
-    lock.write_text('{"token": "another", "pid": 1, "host": "elsewhere"}')
-    assert journal._commits is not None
-    journal._commits._lock._last = 0.0
-    size = path.stat().st_size
-    for _ in range(2):
-        with pytest.raises(Unavailable, match=r"process 1 on elsewhere.*nothing was done"):
-            keep(journal, event(1))
-    assert path.stat().st_size == size
-    journal.close()
-    assert lock.exists(), "the other one has it"
-
-
-def test_a_killed_writer_has_kept_what_it_confirmed(path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        for line in writer.stdout:
-            if int(line) >= 50:
-                break
-        writer.kill()
-        confirmed = max([int(line), *map(int, writer.stdout.read().split())])
-    journal = ExperimentJournal(path)
-    kept = numbers(journal.load())
-    journal.close()
-    assert kept == list(range(len(kept)))
-    assert confirmed < len(kept) <= confirmed + 2
 
 
 @pytest.mark.parametrize("content", [b"x", b"SQLite format 3\0", b"no journal, but long" * 100])
@@ -272,18 +186,3 @@ def test_where_there_is_none(tmp_path: Path) -> None:
         ExperimentJournal(tmp_path / "file" / "experiments.db")
     ExperimentJournal(tmp_path / "a" / "b" / "experiments.db").close()
     assert (tmp_path / "a" / "b" / "experiments.db").stat().st_mode & 0o777 == 0o600
-
-
-def test_from_many_threads(journal: ExperimentJournal) -> None:
-    def append(thread: int) -> None:
-        for k in range(50):
-            keep(journal, event(k, experiment=thread))
-
-    threads = [threading.Thread(target=append, args=(k,)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in range(8):
-        of_one = [one for one in journal.load() if one.experiment == number]
-        assert numbers(of_one) == list(range(50))

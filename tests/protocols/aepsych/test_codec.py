@@ -106,12 +106,6 @@ def test_what_is_no_object_is_answered_too(data: bytes) -> None:
     assert answer["server_error"] == found.error
 
 
-def test_faults_do_not_end_the_conversation() -> None:
-    first, second = received(b'nonsense\n{"type":"info"}')
-    assert isinstance(first, StreamFault)
-    assert isinstance(second, AepsychRequest)
-
-
 HTTP = b"POST / HTTP/1.1\r\nHost: localhost:5555\r\nContent-Type: text/plain\r\n\r\n"
 
 

@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import ModelInfo, Operation, Result, TensorInfo
-from farm.errors import FarmError, InvalidInput, InvalidRequest, Overloaded, UnsupportedFeature
+from farm.errors import (
+    DeadlineExceeded,
+    FarmError,
+    InvalidInput,
+    InvalidRequest,
+    ModelFailed,
+    Overloaded,
+    UnsupportedFeature,
+)
 from farm.protocols.graphpipe import flatbuffer_writer
 from farm.protocols.graphpipe.codec import (
     ERRORS,
@@ -98,11 +106,11 @@ def test_the_recorded_error() -> None:
 
 def test_every_error_has_a_code() -> None:
     assert set(ERRORS) == set(FarmError.__subclasses__())
-    message = encode_error(Overloaded("too many"))
-    answer = root(message)
-    assert answer.vector(0, 4)[1] == 0
-    (error,) = answer.tables(1)
-    assert (error.int64(0), error.text(1)) == (10, "too many")
+    for kind, code in ((Overloaded, 10), (DeadlineExceeded, 11), (ModelFailed, 9)):
+        answer = root(encode_error(kind("too many")))
+        assert answer.vector(0, 4)[1] == 0
+        (error,) = answer.tables(1)
+        assert (error.int64(0), error.text(1)) == (code, "too many")
 
 
 def test_the_rank_decides() -> None:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import struct
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import urllib3
+from hypothesis import given
+from hypothesis import strategies as st
 
 import farm
-from farm.call import TensorInfo
+from farm.call import ModelInfo, TensorInfo
+from farm.errors import FarmError
 from farm.model import Config, Inputs, Model
-from farm.protocols.graphpipe.endpoint import is_below
+from farm.protocols.graphpipe.codec import SMALL_BYTES, GraphpipeRequest, call_of, decode_request
+from farm.protocols.graphpipe.endpoint import KEPT, Repeated, is_below
 from farm.protocols.graphpipe.flatbuffer import root
 from farm.protocols.graphpipe.flatbuffer_writer import TableToWrite, UInt8, write
-from farm.protocols.graphpipe.tensors import array_of, shape_of, tensor_record
+from farm.protocols.graphpipe.tensors import GraphpipeFault, array_of, shape_of, tensor_record
 from farm.settings import Settings
+from tests.protocols.graphpipe.test_codec import INFO, TWO, request, tensor
 from tests.support.front_door import WAIT_S, Door, front_door, read_answer, until
-from tests.support.graphpipe_bytes import METADATA_REQUEST
+from tests.support.graphpipe_bytes import INFER_REQUEST, METADATA_REQUEST
 
 GO = {"User-Agent": "Go-http-client/1.1"}
 LIMIT = 10**5
@@ -241,45 +246,6 @@ def test_methods_and_limits(door: Door) -> None:
     assert door.ask("DELETE", "/").status == 405
 
 
-@pytest.mark.parametrize("path", ["/graphpipe/double", "/control/is_alive"])
-def test_errors_before_the_handler_are_text(path: str) -> None:
-    settings = Settings(port=0, max_body_bytes=10)
-    with front_door({"double": Gate()}, settings=settings, token="t") as door:
-        stranger = {"X-Real-IP": "10.0.0.1"}
-        assert text(door.ask("POST", path, b"x", stranger))[0] == 401
-        long = text(door.ask("POST", path, b"x" * 11))
-        assert long == (413, "the body is longer than 10 bytes, the limit here")
-        with door.connect() as connection:
-            connection.sendall(b"POST %b HTTP/1.1\r\n\r\n" % path.encode())
-            status, told = read_answer(connection)
-        assert (status, told[:7]) == (400, b"this is")
-
-
-def test_bodies_in_parts_of_any_content_type(door: Door) -> None:
-    body = infer([1, 2])
-    head = (
-        b"POST /graphpipe/double HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
-        b"Content-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n\r\n"
-    )
-    with door.connect() as connection:
-        connection.sendall(head)
-        for i in range(len(body)):
-            connection.sendall(b"1\r\n" + body[i : i + 1] + b"\r\n")
-        connection.sendall(b"0\r\n\r\n")
-        status, answer = read_answer(connection)
-    assert (status, len(list(root(answer).tables(0)))) == (200, 2)
-    with door.connect() as connection:
-        connection.sendall(
-            head.replace(
-                b"Transfer-Encoding: chunked",
-                b"Expect: 100-continue\r\nContent-Length: %d" % len(body),
-            )
-        )
-        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        connection.sendall(body)
-        assert read_answer(connection)[0] == 200
-
-
 def test_who_hangs_up_takes_the_call_back() -> None:
     gate = Gate()
     with front_door({"gate": gate}) as door:
@@ -300,27 +266,6 @@ def test_who_hangs_up_takes_the_call_back() -> None:
 
 def count(door: Door) -> int:
     return int(door.ask("GET", "/control/client_count").data)
-
-
-def test_a_deadline_that_passes_has_its_code() -> None:
-    gate = Gate()
-    with front_door({"gate": gate}) as door:
-        response = door.ask("POST", "/", infer([1, 2]), {"Farm-Deadline": "0.05"})
-        assert error(response)[0] == 11
-        gate.open.set()
-
-
-def test_a_full_queue_has_its_code() -> None:
-    gate = Gate()
-    settings = Settings(port=0, max_queued=1)
-    with front_door({"gate": gate}, settings=settings) as door, ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(door.ask, "POST", "/", infer([1, 2]))]
-        until(lambda: gate.calls == 1, "the first runs")
-        waiting.append(pool.submit(door.ask, "POST", "/", infer([1, 2])))
-        until(lambda: count(door) == 2, "the second waits")
-        assert error(door.ask("POST", "/", infer([1, 2])))[0] == 10
-        gate.open.set()
-        assert [values(done.result()) for done in waiting] == [[[1, 2]]] * 2
 
 
 def test_before_there_is_a_model() -> None:
@@ -348,3 +293,134 @@ def test_the_paths_are_known() -> None:
         assert is_below(target)
     for target in ("/", "/graphpipes", "/v2", "/controls", "/graphpipe?x"):
         assert not is_below(target)
+
+
+VARIES = ModelInfo("v", (TensorInfo("x", (-1,)),), INFO.outputs)
+OCTETS = ModelInfo("o", (TensorInfo("x", (-1,), "uint8"),), INFO.outputs)
+TEXTS = ModelInfo("t", (TensorInfo("x", (1,), "bytes"),), INFO.outputs)
+
+
+def through(message: bytes, info: ModelInfo) -> tuple[Any, ...]:
+    decoded = decode_request(message)
+    assert isinstance(decoded, GraphpipeRequest)
+    return call_of(decoded, info)
+
+
+def kept(message: bytes, info: ModelInfo) -> Repeated:
+    repeated = Repeated()
+    repeated.keep(message, info, *through(message, info))
+    return repeated
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two readings of a message are equal."""
+    (a, wish_a), (b, wish_b) = one, other
+    return (
+        (a.model, a.operation, a.config, a.rows) == (b.model, b.operation, b.config, b.rows)
+        and list(wish_a) == list(wish_b)
+        and [(x.dtype, x.tobytes(), x.shape) for x in a.inputs]
+        == [(x.dtype, x.tobytes(), x.shape) for x in b.inputs]
+    )
+
+
+@given(
+    shape=st.sampled_from([(2,), (1, 2), (5, 2)]),
+    names=st.sampled_from([(None, None), (["x"], ["y"]), (["x", "x"], ["s", "y"]), (None, ["s"])]),
+    numbers=st.lists(st.floats(width=64), min_size=10, max_size=10),
+    config=st.sampled_from([None, "", "{}"]),
+)
+def test_other_numbers_in_the_same_message(
+    shape: Any, names: Any, numbers: list[float], config: str | None
+) -> None:
+    size = int(np.prod(shape))
+
+    def message(numbers: Any) -> bytes:
+        array = np.array(numbers[:size]).reshape(shape)
+        return request(tensor(array), inputs=names[0], outputs=names[1], config=config)
+
+    repeated = kept(message([0.0] * 10), INFO)
+    found = repeated.call_of(message(numbers), INFO)
+    assert found is not None
+    assert same(found, through(message(numbers), INFO))
+
+
+def test_any_other_byte_is_read_through() -> None:
+    message = request(tensor([1.5, 2.5]), inputs=["x"], outputs=["y"])
+    repeated = kept(message, INFO)
+    numbers = message.index(struct.pack("<2d", 1.5, 2.5))
+    assert repeated.call_of(message, INFO) is not None
+    for place in {*range(len(message))} - {*range(numbers, numbers + 16)}:
+        changed = bytearray(message)
+        changed[place] ^= 1
+        assert repeated.call_of(bytes(changed), INFO) is None, place
+    assert repeated.call_of(message + b"\0", INFO) is None
+    assert repeated.call_of(message[:-1], INFO) is None
+    assert repeated.call_of(b"", INFO) is None
+
+
+def test_each_model_has_its_own_and_a_new_description_begins_anew() -> None:
+    message = request(tensor([1.5, 2.5]))
+    repeated = kept(message, INFO)
+    assert repeated.call_of(message, VARIES) is None
+    again = ModelInfo("m", (TensorInfo("x", (-1,)),), INFO.outputs)
+    assert repeated.call_of(message, again) is None
+    repeated.keep(message, again, *through(message, again))
+    assert repeated.call_of(message, again) is not None
+    assert repeated.call_of(message, INFO) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "info"),
+    [
+        (request(tensor([1.0, 2.0]), config='{"a":1}'), INFO),
+        (request(tensor([1.0, 2.0]), tensor([1.0])), TWO),
+        (request(tensor([b"text"], "bytes")), TEXTS),
+        (request(tensor(np.zeros(SMALL_BYTES + 1), "uint8")), OCTETS),
+        (request(tensor(np.zeros(8)), config=" " * 2 * SMALL_BYTES + "{}"), VARIES),
+        (request(tensor(np.zeros(0))), VARIES),
+    ],
+    ids=["config", "two tensors", "texts", "large", "long", "empty"],
+)
+def test_what_is_not_remembered(message: bytes, info: ModelInfo) -> None:
+    assert kept(message, info).call_of(message, info) is None
+
+
+def test_numbers_that_are_read_as_something_else_too() -> None:
+    """The config shares its bytes with the numbers, so other numbers would change the config."""
+
+    def message(config: bytes) -> bytes:
+        data = struct.pack("<I", len(config)) + config.ljust(12, b"\0")
+        whole = bytearray(request(tensor(np.frombuffer(data, "u1"), "uint8"), config="{}"))
+        infer = root(bytes(whole)).table(1)
+        assert infer is not None
+        field = infer.position + infer._offsets[0]
+        struct.pack_into("<I", whole, field, whole.index(data) - field)
+        return bytes(whole)
+
+    assert through(message(b"{}"), OCTETS)[0].config == "{}"
+    assert through(message(b'{"a":1}'), OCTETS)[0].config == '{"a":1}'
+    repeated = kept(message(b"{}"), OCTETS)
+    assert repeated.call_of(message(b'{"a":1}'), OCTETS) is None
+
+
+def test_only_so_many_are_remembered() -> None:
+    repeated = Repeated()
+    for size in range(1, 2 * KEPT):
+        message = request(tensor(np.zeros(size)))
+        repeated.keep(message, VARIES, *through(message, VARIES))
+        assert repeated.call_of(message, VARIES) is not None
+        assert len(repeated._known) <= KEPT
+
+
+@given(st.integers(0, len(INFER_REQUEST) - 1), st.integers(0, 255), st.binary(max_size=64))
+def test_damaged_messages_are_read_alike(place: int, byte: int, other: bytes) -> None:
+    """After an accepted message, damaged or not, the next is read as it would be alone."""
+    damaged = bytearray(request(tensor(np.arange(8.0)), inputs=["x"]))
+    damaged[place % len(damaged)] = byte
+    try:
+        repeated = kept(bytes(damaged), VARIES)
+    except (FarmError, GraphpipeFault):
+        return
+    damaged[-len(other) :] = other
+    found = repeated.call_of(bytes(damaged), VARIES)
+    assert found is None or same(found, through(bytes(damaged), VARIES))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,13 +122,6 @@ def test_ways_to_name_them(door: Door) -> None:
     assert list(load_models([f"other=net@graphpipe+{door.url}"])) == ["other"]
     with pytest.raises(LoadError, match=r"none@graphpipe\+http://.*status 404: no model at"):
         load_models([f"none@graphpipe+{door.url}"])
-
-
-def test_nobody_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(Unavailable, match="does not answer"):
-        GraphpipeModel(f"http://127.0.0.1:{port}")
 
 
 def test_a_server_that_goes_is_unavailable_and_is_there_again_later(door: Door) -> None:

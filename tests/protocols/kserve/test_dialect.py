@@ -16,7 +16,7 @@ from farm.errors import (
     Unavailable,
     UnsupportedFeature,
 )
-from farm.protocols.kserve.dialect import DIALECTS, GRPC, OPEN, TritonDialect, read_options
+from farm.protocols.kserve.dialect import DIALECTS, OPEN, TritonDialect, read_options
 from farm.protocols.kserve.metadata import EXTENSIONS
 from farm.protocols.kserve.request import InferInput, InferRequest
 from farm.settings import Settings, SettingsError
@@ -120,30 +120,7 @@ def test_faults_that_triton_does_not_know_keep_their_text() -> None:
 MIXED = (("a", (2, 1)), ("b", (1,)))
 
 
-@pytest.mark.parametrize(
-    ("by", "text"),
-    [
-        ("HTTP end point", "HTTP end point doesn't support models with decoupled transaction"),
-        (GRPC, "ModelInfer RPC doesn't support models with decoupled transaction policy"),
-    ],
-)
-def test_models_that_stream(by: str, text: str) -> None:
-    streaming = replace(INFO, operations=frozenset({Operation.STREAM}))
-    with pytest.raises(UnsupportedFeature) as caught:
-        TRITON.call_of(request(), streaming, by=by)
-    assert text in caught.value.message
-    call, _ = TRITON.call_of(request(), streaming, streaming=True)
-    assert call.operation is Operation.STREAM
-
-
 def test_a_model_without_inference_keeps_its_text() -> None:
     other = replace(INFO, operations=frozenset({Operation.GRADIENT}))
     with pytest.raises(UnsupportedFeature, match="has no evaluate"):
         TRITON.call_of(request(), other)
-
-
-def test_refused_paths() -> None:
-    assert TRITON.refusal("NotFound", "nothing is at /v2/x") == "Not Found"
-    assert TRITON.refusal("MethodNotAllowed", "ask with GET") == "Method Not Allowed"
-    assert TRITON.refusal("TooLarge", "too large") == "too large"
-    assert OPEN.refusal("NotFound", "nothing is at /v2/x") == "nothing is at /v2/x"

@@ -12,7 +12,7 @@ from farm.call import ModelInfo
 from farm.dispatcher.first_worker import FirstWorker
 from farm.errors import InvalidInput, ModelNotFound, Unavailable, UnsupportedFeature
 from farm.protocols.kserve.repository import Repository
-from farm.protocols.kserve.versions import Numbered
+from farm.versions import Numbered
 from tests.support.coroutines import LIMIT_S, on_uvloop, until
 from tests.support.expected import Expected
 
@@ -160,19 +160,6 @@ def test_every_model_is_called_by_its_whole_name_too() -> None:
         assert repository.numbered(name) == [Numbered(name, "1", name)]
 
 
-def test_the_index_and_the_statistics_have_a_row_for_each_version() -> None:
-    _, repository = versioned()
-    rows = [(row["name"], row["version"]) for row in repository.index()]
-    assert rows == [("net", "1"), ("net", "2"), ("net", "10"), ("other", "3"), ("a/b", "1")]
-    assert repository.numbered("net") == [
-        Numbered("net", "1", "net"),
-        Numbered("net", "2", "net/2"),
-        Numbered("net", "10", "net/10"),
-    ]
-    assert repository.numbered("net", "2") == [Numbered("net", "2", "net/2")]
-    assert len(repository.numbered()) == 5
-
-
 def test_a_model_is_unloaded_with_all_its_versions_or_one() -> None:
     _, repository = versioned()
     repository.unload("net/10")
@@ -251,11 +238,3 @@ def test_version_0_is_any_version() -> None:
     assert [one.version for one in repository.numbered("net", "0")] == ["1", "2"]
     with pytest.raises(ModelNotFound, match="no version '00'"):
         repository.model("net", "00")
-
-
-def test_all_rows_of_the_index_have_the_same_keys() -> None:
-    served = Served("a", "b")
-    served.without_workers.add("b")
-    ready, not_ready = Repository(served).index()
-    assert ready == {"name": "a", "version": "1", "state": "READY", "reason": ""}
-    assert not_ready.keys() == ready.keys()

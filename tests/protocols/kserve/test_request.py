@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Call, Hints, ModelInfo, Operation, TensorInfo
+from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
 from farm.model import check_call
@@ -20,10 +20,13 @@ from farm.protocols.kserve.request import (
     InferRequest,
     OutputForm,
     RequestedOutput,
+    Wish,
     WishedOutput,
     call_of,
     config_of,
     hints_of_parameters,
+    presented,
+    takes_long,
     uses_regions,
     without_axis,
 )
@@ -425,3 +428,48 @@ def test_several_rows_are_no_step() -> None:
 def test_a_single_row_keeps_its_step() -> None:
     call = Call("m", Operation.EVALUATE, (np.ones((1, 3)),), rows=1, step=SequenceStep(7))
     assert without_axis(call).step == SequenceStep(7)
+
+
+# Forms of answers
+
+
+def output(form: OutputForm | None, datatype: str = "BYTES") -> WishedOutput:
+    return WishedOutput(0, "y", datatype, False, form=form)
+
+
+def test_without_a_form_it_is_the_output() -> None:
+    array = np.arange(3.0)
+    assert presented(array, output(None, "FP64")) is array
+
+
+def test_a_content_type() -> None:
+    array = np.array([b"\xff", b"a"], object)
+    assert presented(array, output(OutputForm("base64"))).tolist() == [b"/w==", b"YQ=="]
+    with pytest.raises(InvalidInput, match="output 'y' holds at position 0"):
+        presented(array, output(OutputForm("str")))
+
+
+def test_raw_copies_are_quick_and_text_is_not() -> None:
+    result = Result((np.zeros(100_000),))
+    plain, formed = output(None, "FP64"), output(OutputForm("np"), "FP64")
+    assert not takes_long(Wish("m", None, [plain]), result, raw=True)
+    assert takes_long(Wish("m", None, [plain]), result, raw=False)
+    assert takes_long(Wish("m", None, [plain, formed]), result, raw=True)
+
+
+def test_many_classes_take_long() -> None:
+    result = Result((np.zeros((3000, 4)),))
+    for classes, is_long in ((1, False), (2, True), (2**63, True)):
+        wish = Wish("m", None, [output(OutputForm("", classes, 1))])
+        assert takes_long(wish, result, raw=True) is is_long
+    one = Result((np.zeros(5000),))
+    assert not takes_long(Wish("m", None, [output(OutputForm("", 4096, 1))]), one, raw=True)
+    assert takes_long(Wish("m", None, [output(OutputForm("", 4097, 1))]), one, raw=True)
+
+
+def test_classes_come_before_the_content_type() -> None:
+    form = OutputForm("base64", 1, 1, ("a", "b"))
+    assert presented(np.array([[1, 2], [4, 3]]), output(form)).tolist() == [
+        [b"MjoxOmI="],
+        [b"NDowOmE="],
+    ]

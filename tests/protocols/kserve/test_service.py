@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.http.access import Access
-from farm.http.asgi import Application
+from farm.http1.access import Access
+from farm.http1.asgi import Application
+from farm.protocols.interface import Site
 from farm.protocols.kserve.grpc.endpoint import KServeGrpc
 from farm.protocols.kserve.rest.endpoint import KServeEndpoint
 from farm.protocols.kserve.rest.endpoint_v1 import KServeV1Endpoint
 from farm.protocols.kserve.service import serve
-from farm.protocols.site import Site
 from farm.settings import Settings
 from tests.support.coroutines import on_uvloop
 

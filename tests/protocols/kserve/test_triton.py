@@ -10,7 +10,7 @@ import pytest
 
 from farm.call import ModelInfo, TensorInfo
 from farm.protocols.kserve.request import InferInput, InferRequest, RequestedOutput
-from farm.protocols.kserve.triton import LONGEST_NAME, cut, fault_of, of_request, size_fault
+from farm.protocols.kserve.triton import LONGEST_NAME, Sent, cut, fault_of, of_request, sizes_fault
 
 INFO = ModelInfo(
     "simple",
@@ -83,6 +83,13 @@ def test_inputs(inputs: tuple[InferInput, ...], text: str) -> None:
     assert fault(*inputs) == text
 
 
+def test_inputs_without_a_batch_axis_are_no_fault_as_farm_takes_them() -> None:
+    assert fault(given("INPUT0", (16,)), given("INPUT1", (16,))) == ""
+    text = "Expected [-1,16], got [16]"
+    assert text in fault(given("INPUT0", (16,)), given("INPUT1", (1, 16)))
+    assert "got [15]" in fault(given("INPUT0", (15,)), given("INPUT1", (16,)))
+
+
 def test_outputs_are_checked_before_inputs() -> None:
     text = fault(outputs=[RequestedOutput("Z")])
     assert text == "unexpected inference output 'Z' for model 'simple'"
@@ -102,8 +109,9 @@ def test_a_size_that_varies_fits_any() -> None:
 
 
 def test_sizes_in_bytes() -> None:
-    assert size_fault(None, "x", "m", (2, 8), 4, 64) == ""
-    assert size_fault("7", "x", "m", (2, 8), 4, 60) == (
+    right = [Sent("x", "INT32", (2, 8), 64), Sent("y", "INT32", (2, 8), 16, in_elements=True)]
+    assert sizes_fault(None, "m", [*right, Sent("z", "BYTES", (2,), 1)]) == ""
+    assert sizes_fault("7", "m", [*right, Sent("x", "INT32", (2, 8), 60)]) == (
         "[request id: 7] input byte size mismatch for input 'x' for model 'm'. Expected 64, got 60"
     )
 

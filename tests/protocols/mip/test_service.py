@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from farm.errors import Unavailable
-from farm.http.access import Access
+from farm.http1.access import Access
 from farm.protocols.mip.address import MipAddress
 from farm.protocols.mip.packets import HEAD
 from farm.protocols.mip.service import ACCEPTED_AT_ONCE, MipServer

@@ -1,46 +1,45 @@
-"""farm's own interface is imported and created at its first request."""
+"""farm's own interface is created at its first request."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
+from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from farm.protocols.points.service import Later
-
-made: list[tuple[str, int]] = []
-made_in: list[threading.Thread] = []
-
-
-def make(name: str, *, limit: int) -> ASGIApp:
-    made.append((name, limit))
-    made_in.append(threading.current_thread())
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "answer", "made": len(made)})
-
-    return answer
+from farm.dispatcher.dispatcher import Dispatcher
+from farm.http1.access import Access
+from farm.protocols.interface import Site
+from farm.protocols.points import endpoint
+from farm.protocols.points.service import serve
+from farm.settings import Settings
 
 
 def test_an_application_is_made_once_by_the_first_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "the_application", sys.modules[__name__])
-    app = Later("the_application", "make", "api", limit=3)
-    heard: list[Message] = []
+    made_in: list[threading.Thread] = []
+    answered: list[Any] = []
+    all_have_asked = threading.Event()
 
-    async def receive() -> Message:
-        raise AssertionError("nobody reads")
+    def make(*arguments: Any, **options: Any) -> Any:
+        assert all_have_asked.wait(10)
+        made_in.append(threading.current_thread())
 
-    async def send(message: Message) -> None:
-        heard.append(message)
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            answered.append(scope)
+
+        return answer
 
     async def ask_together() -> None:
-        await asyncio.gather(*(app({}, receive, send) for _ in range(3)))
+        app: Any = serve(Site(Dispatcher([]), Access(None), Access(None), Settings())).otherwise
+        assert made_in == []
+        asked = [asyncio.ensure_future(app({}, None, None)) for _ in range(3)]
+        await asyncio.sleep(0)
+        all_have_asked.set()
+        await asyncio.gather(*asked)
 
-    assert made == []
+    monkeypatch.setattr(endpoint, "create_api", make)
     asyncio.run(ask_together())
-    assert made == [("api", 3)]
+    assert len(answered) == 3
+    assert len(made_in) == 1
     assert threading.main_thread() not in made_in, "the event loop goes on meanwhile"
-    assert heard == [{"type": "answer", "made": 1}] * 3

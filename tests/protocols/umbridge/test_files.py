@@ -95,11 +95,6 @@ def _indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.splitlines())
 
 
-def test_a_module_of_a_package_may_serve_its_models(tmp_path: Path) -> None:
-    (tmp_path / "served.py").write_text(BARE)
-    assert [*load_models(["served"])] == ["doubled", "negated"]
-
-
 def test_the_package_serves_again_afterwards(tmp_path: Path) -> None:
     official, arguments = umbridge.serve_models, sys.argv
     (tmp_path / "served.py").write_text(BARE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.provision.batch.allocation import STARTED_BY, end_time, job_id, labels, seconds_of
-from farm.provision.batch.systems import SYSTEMS
+from farm.provision.batch.systems import BUILT_IN
 from tests.support.batch_jobs import JOBS
 
 
@@ -72,9 +72,9 @@ def test_outside_a_job_there_is_no_end_and_no_label() -> None:
     assert labels({"PATH": ""}) == {}
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", [system.name for system in BUILT_IN])
 def test_the_job_is_known_in_each_system(system: str) -> None:
-    environment, expected = JOBS[system]
+    environment, expected = JOBS[system].variables, JOBS[system].id
     assert job_id(environment) == expected
     assert labels(environment)["job"] == expected
     assert job_id({**environment, "FARM_JOB": "f7"}) == "f7", "the id that `submit` returns"

@@ -16,11 +16,10 @@ from tests.provision.stand_ins import flux, pbs
 from tests.provision.stand_ins.site import Site
 from tests.support import fresh_install
 from tests.support.running_farm import wait_until
-from tests.support.shown_blocks import blocks
+from tests.support.shown_blocks import blocks, text_of
 from tests.support.shown_lines import (
     LIMIT_S,
     POINT,
-    ROOT,
     changed,
     going,
     lines,
@@ -30,7 +29,7 @@ from tests.support.shown_lines import (
 )
 from tests.test_readme import TIP
 
-PAGE = blocks((ROOT / "docs" / "clusters.md").read_text())
+PAGE = blocks(text_of("docs/clusters.md"))
 _, SWEEP, OWN_JOB, _, PBS, FLUX, _ = shell_blocks("docs/clusters.md")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

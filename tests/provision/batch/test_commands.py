@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from farm.errors import Unavailable
-from farm.provision.batch.commands import IDS_AT_ONCE, CommandFailed, Commands, NotStarted, parts
+from farm.provision.batch.commands import (
+    IDS_AT_ONCE,
+    IN_DOUBT,
+    CommandFailed,
+    Commands,
+    NotStarted,
+    json_object,
+    only_id,
+    parts,
+    quoted,
+    text_of,
+)
 from farm.provision.batch.system import BatchError
+from farm.provision.batch.systems import PBS
 from tests.support.running_farm import wait_until
 from tests.support.time_limits import scaled
 
@@ -52,8 +66,9 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 
 def test_missing_commands_are_named() -> None:
     with pytest.raises(Unavailable, match=r"^X's commands .* machine: no-x, no-y; see there$"):
-        Commands.of("X", ["sh", "no-x", "no-y"], dict, hint="; see there")
-    assert asyncio.run(Commands.of("X", ["sh"], dict).run("sh", "-c", "echo in")) == "in\n"
+        Commands.of(replace(PBS, title="X", commands=("sh", "no-x", "no-y"), where="; see there"))
+    present = Commands.of(replace(PBS, commands=("sh",)))
+    assert asyncio.run(present.run("sh", "-c", "echo in")) == "in\n"
 
 
 def test_each_id_is_in_one_of_the_parts() -> None:
@@ -116,3 +131,48 @@ def test_a_command_that_is_not_awaited_any_more_is_killed(tmp_path: Path) -> Non
 
     both = asyncio.run(scene())
     wait_until(lambda: not any(map(is_alive, both)), "the end of both")
+
+
+# What commands print: JSON among banners, and ids
+
+BANNER = "*** maintenance {tonight} ***\n{not json}\n"
+
+
+def test_an_object_is_found_among_banners() -> None:
+    assert json_object(f'{BANNER}{{"jobs": [1],\n "x": "a\nb"}}\n{BANNER}', "jobs")["jobs"] == [1]
+    assert json_object('{"other": 1}\n  {"jobs": []}', "jobs") == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    "text", ["", BANNER, '{"jobs": [1', '{"other": 1}', '{"jobs": ["\0"]}', 'x {"jobs": []}', "[]"]
+)
+def test_what_is_no_such_object_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no such object|NUL"):
+        json_object(text, "jobs")
+
+
+@pytest.mark.parametrize(
+    ("text", "job_id"),
+    [
+        ("7.server\n", "7"),
+        (f"{BANNER} 7.server \n{BANNER}", "7"),
+        ("7.server\n7.server\n", "7"),
+        ("7.server\n8.server\n", ""),
+        ("", ""),
+        ("see 7.server\n", ""),
+    ],
+)
+def test_only_one_id_counts(text: str, job_id: str) -> None:
+    assert only_id(text, re.compile(r"(\d+)\.\w+")) == job_id
+
+
+def test_values_are_texts_on_one_line() -> None:
+    row = {"a": " x\n y ", "b": None, "c": 7}
+    assert [text_of(row, key) for key in "abcd"] == ["x y", "", "7", ""]
+    assert len(quoted("x" * 500)) == 82
+
+
+@pytest.mark.parametrize("text", ["Connection timed out", "End of File", "Broken pipe"])
+def test_messages_after_which_a_job_may_exist(text: str) -> None:
+    assert IN_DOUBT.search(text)
+    assert not IN_DOUBT.search("Unknown queue")

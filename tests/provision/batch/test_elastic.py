@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,21 +80,13 @@ class Site:
     def fail(self, command: str, text: str) -> None:
         (self.commands / f"{command}.fails").write_text(text)
 
-    def say(self, command: str, text: str) -> None:
-        """Let a command print this alone, with exit code 0."""
-        (self.commands / f"{command}.says").write_text(text)
-
-    def hang(self, command: str) -> None:
-        (self.commands / f"{command}.hangs").touch()
-
     def change(self, command: str, old: str, new: str) -> None:
         path = self.commands / command
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
 
     def mend(self, command: str) -> None:
-        for how in ("fails", "says", "hangs"):
-            (self.commands / f"{command}.{how}").unlink(missing_ok=True)
+        (self.commands / f"{command}.fails").unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -107,11 +98,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return found
 
 
-def sbatch(script: str) -> str:
-    done = subprocess.run(["sbatch"], input=script, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 def events(client: farm.Client, *kinds: str) -> list[str]:
     return [e["text"] for e in client.status()["events"] if e["event"] in kinds]
 
@@ -120,35 +106,20 @@ def queued(client: farm.Client) -> int:
     return sum(row["queued"] for row in client.status()["queues"])
 
 
-@pytest.mark.slow
-def test_jobs_that_are_submitted_at_once_have_ids_of_their_own(site: Site) -> None:
-    """As those of a batch system do: farm knows a worker's job by its id."""
-    with ThreadPoolExecutor(8) as threads:
-        ids = list(threads.map(lambda _: sbatch("exit 0"), range(24)))
-    assert len(set(ids)) == 24
-
-
 def test_one_job_finds_out_what_it_serves_and_goes_when_idle(site: Site) -> None:
     with site.farm() as client:
         wait_until(lambda: client.models() == ["Double"], "the model")
+        (job,) = client.status()["cluster"]["jobs"]
+        assert page_reads("j") <= set(job)
         assert client.model()([2.0])[0] == 4.0
         assert client.status()["slurm"]["system"] == "SLURM"
+        assert page_reads("k") <= set(client.status()["cluster"]["kinds"][0])
         wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
         wait_until(lambda: events(client, "ended"), "word of that")
         assert client.model()([3.0])[0] == 6.0
         assert events(client, "from elsewhere") == []
     assert len(site.states()) == 2
     assert "RUNNING" not in site.states()
-
-
-@pytest.mark.slow
-def test_a_job_that_no_signal_reaches_is_drained_over_the_farms_own_connection(site: Site) -> None:
-    site.change("scancel", "*) kill -TERM", '*) [ "$drain" ] && continue; kill -TERM')
-    with site.farm() as client:
-        wait_until(lambda: client.models() == ["Double"], "the model")
-        wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
-        wait_until(lambda: events(client, "ended"), "word of that")
-        assert events(client, "cancelled") == []
 
 
 def test_models_are_known_and_calls_wait_before_the_first_job(site: Site) -> None:
@@ -162,8 +133,11 @@ def test_models_are_known_and_calls_wait_before_the_first_job(site: Site) -> Non
         answer = client.model().submit([2.0])
         wait_until(lambda: events(client, "refused"), "a refusal")
         assert not answer.done()
+        text = "sbatch: error: the cluster is full; next try in 5 s"
+        assert events(client, "refused")[0] == text
         site.mend("sbatch")
         assert answer.result(LIMIT_S)[0] == 4.0
+        wait_until(lambda: not client.status()["cluster"]["kinds"][0]["problem"], "all to be well")
         assert events(client, "not described") == []
 
 
@@ -176,6 +150,14 @@ def test_first_requests_wait_for_the_job_that_knows_the_models(site: Site) -> No
         wait_until(lambda: client.status()["requests_for_models"] == 1, "the request waits")
         wait_until(lambda: events(client, "not described"), "the reason")
         (text,) = events(client, "not described")
+        wait_until(lambda: events(client, "refused"), "a refusal")
+        why = (
+            r"^no model is known yet: waiting for workers of kind small .*: refused: "
+            r"sbatch: error: the cluster is full$"
+        )
+        for awaited in ((), ("Double",)):
+            with pytest.raises(Unavailable, match=why):
+                client.expect_models(*awaited)
         site.mend("sbatch")
         assert text == (
             f"loading '{site.folder}/double.py' raised KeyError: 'SLURM_JOB_ID' "
@@ -189,6 +171,7 @@ def test_after_the_start_timeout_a_call_fails_with_the_reason(site: Site) -> Non
     (site.folder / "double.py").write_text(MODEL)
     site.fail("sbatch", "sbatch: error: the cluster is full")
     with site.farm(doors=True, start_timeout_s=1.5) as client:
+        wait_until(lambda: client.models() == ["Double"], "the description")
         native = client.model().submit([1.0])
         url = read_connection(site.folder / "run").url
         body = {"name": "Double", "input": [[2.0]]}
@@ -202,130 +185,6 @@ def test_after_the_start_timeout_a_call_fails_with_the_reason(site: Site) -> Non
         assert not native.done(), "its caller may wait as long as it likes"
         site.mend("sbatch")
         assert native.result(LIMIT_S)[0] == 2.0
-
-
-@pytest.mark.slow
-def test_a_refusal_is_shown_and_said_to_callers_and_another_try_made(site: Site) -> None:
-    site.fail("sbatch", "sbatch: error: no such account")
-    with site.farm() as client:
-        wait_until(lambda: events(client, "refused"), "a refusal")
-        assert events(client, "refused") == ["sbatch: error: no such account; next try in 5 s"]
-        (kind,) = client.status()["cluster"]["kinds"]
-        assert kind["problem"] == "refused: sbatch: error: no such account"
-        assert 0 < kind["next_try_in_s"] <= 5
-        site.mend("sbatch")
-        wait_until(lambda: client.models() == ["Double"], "another try")
-        wait_until(lambda: not client.status()["cluster"]["kinds"][0]["problem"], "all to be well")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "ends",
-    [
-        "echo Socket timed out >&2; exit 1",
-        "echo welcome to the cluster",
-        "printf '4\\0002\\n'",
-    ],
-    ids=["time-out", "banner", "NUL"],
-)
-def test_a_job_whose_id_sbatch_did_not_tell_is_found(site: Site, ends: str) -> None:
-    site.change("sbatch", "echo $id", ends)
-    with site.farm(max_jobs=2) as client:
-        wait_until(lambda: events(client, "adopted"), "the job to be found")
-        assert len(events(client, "unsure")) == 1
-        assert events(client, "refused") == []
-        wait_until(lambda: client.models() == ["Double"], "its workers")
-        wait_until(lambda: site.states() == ["COMPLETED"], "it to be let go")
-        assert events(client, "failed") == []
-        (kind,) = client.status()["cluster"]["kinds"]
-        assert (kind["problem"], kind["next_try_in_s"]) == ("", None)
-
-
-@pytest.mark.slow
-def test_banners_around_sbatchs_answer_mean_nothing(site: Site) -> None:
-    site.change("sbatch", "echo $id", "echo '* maintenance *'; echo; echo $id; echo bye")
-    with site.farm() as client:
-        wait_until(lambda: client.models() == ["Double"], "the model")
-        assert events(client, "failed", "refused", "unsure", "adopted") == []
-        wait_until(lambda: events(client, "started"), "the farm to take notice")
-        (job,) = client.status()["cluster"]["jobs"]
-        assert job["id"] == "1"
-    assert site.states() == ["COMPLETED"]
-
-
-HEADER_ONLY = "farm|JOBID|STATE|NODELIST|NAME|REASON|START_TIME|end\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "answer",
-    ["", HEADER_ONLY, f"{HEADER_ONLY}farm|1|COMPL"],
-    ids=["nothing", "no rows", "cut"],
-)
-def test_a_list_without_the_job_ends_no_job_and_starts_no_second_one(
-    site: Site, answer: str
-) -> None:
-    """A running job was taken for gone: it idled until the farm stopped, or another was started."""
-    with site.farm(min_jobs=1, max_jobs=1) as client:
-        wait_until(lambda: client.models() == ["Double"], "the model")
-        site.say("squeue", answer)
-        looks_at = site.commands / "looks"
-        site.change("squeue", "#!/bin/sh\n", f"#!/bin/sh\necho >> {looks_at}\n")
-        wait_until(lambda: looks_at.exists() and looks_at.stat().st_size >= 3, "three lists")
-        (job,) = client.status()["cluster"]["jobs"]
-        assert (job["id"], job["phase"]) == ("1", "serving")
-        assert client.model()([2.0])[0] == 4.0
-        assert events(client, "ended", "failed") == []
-        problem = client.status()["cluster"]["problem"]
-        assert bool(problem) == (answer != HEADER_ONLY)
-        site.mend("squeue")
-    assert site.states() == ["COMPLETED"]
-
-
-@pytest.mark.slow
-def test_a_list_from_before_the_submissions_leads_to_no_more_jobs(site: Site) -> None:
-    """Four pending jobs with max_jobs = 2, and three left over, came of such a list."""
-    site.change("sbatch", "echo RUNNING", "exit; echo RUNNING")  # all jobs stay in the queue
-    site.change("scancel", 'kill -TERM "-$(cat "$here/jobs/$word.pid")"', ":")
-    site.change("scancel", 'kill -KILL "-$(cat "$here/jobs/$word.pid")"', ":")
-    site.say("squeue", HEADER_ONLY)
-    asked = site.commands / "asked"
-    site.change("scontrol", "#!/bin/sh\n", f"#!/bin/sh\necho >> {asked}\n")
-    with site.farm(min_jobs=2, max_jobs=2) as client:
-        wait_until(lambda: asked.exists() and asked.stat().st_size >= 2, "questions about both")
-        wait_until(lambda: len(client.status()["cluster"]["jobs"]) == 2, "both jobs")
-        assert site.states() == ["PENDING", "PENDING"]
-    assert site.states() == ["CANCELLED", "CANCELLED"]
-
-
-@pytest.mark.slow
-def test_while_squeue_hangs_jobs_come_and_go(site: Site) -> None:
-    site.hang("squeue")
-    with site.farm() as client:
-        wait_until(lambda: client.models() == ["Double"], "the model")
-        wait_until(lambda: site.states() == ["COMPLETED"], "the job let go")
-        wait_until(lambda: events(client, "ended"), "word of that")
-        assert client.model()([3.0])[0] == 6.0
-        assert len(site.states()) == 2
-        site.mend("squeue")
-    assert "RUNNING" not in site.states()
-
-
-@pytest.mark.slow
-def test_a_failing_squeue_means_nothing_for_the_jobs(site: Site) -> None:
-    with site.farm(min_jobs=1) as client:
-        wait_until(lambda: client.models() == ["Double"], "the model")
-        site.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
-        wait_until(lambda: client.status()["cluster"]["problem"], "squeue to fail")
-        assert client.model()([2.0])[0] == 4.0
-        slurm = client.status()["cluster"]
-        assert len(slurm["jobs"]) == 1
-        assert page_reads("k") <= set(slurm["kinds"][0])
-        assert page_reads("j") <= set(slurm["jobs"][0])
-        site.mend("squeue")
-        wait_until(lambda: not client.status()["cluster"]["problem"], "squeue to answer")
-        assert len(site.states()) == 1
-    assert site.states() == ["COMPLETED"]
 
 
 @pytest.mark.slow
@@ -351,20 +210,6 @@ def test_a_job_that_fails_says_why_and_the_next_one_waits(site: Site) -> None:
         assert "FAILED" in text
         assert "no_such_module_here" in text
         assert client.status()["cluster"]["kinds"][0]["next_try_in_s"] > 0
-
-
-def test_a_caller_of_a_model_that_is_awaited_hears_how_that_stands(site: Site) -> None:
-    site.fail("sbatch", "sbatch: error: the cluster is full")
-    with site.farm() as client:
-        wait_until(lambda: events(client, "refused"), "a refusal")
-        why = (
-            r"^no model is known yet: waiting for workers of kind small .*: refused: "
-            r"sbatch: error: the cluster is full$"
-        )
-        with pytest.raises(Unavailable, match=why):
-            client.expect_models()
-        with pytest.raises(Unavailable, match=why):
-            client.expect_models("Double")
 
 
 PLAN = """
@@ -418,6 +263,3 @@ def test_what_cannot_work_is_said_before_anything_starts(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="not on the PATH"):
         Farm([], settings, plan=ClusterPlan((kind,)))
-
-
-# The end of a job's output

@@ -28,9 +28,9 @@ from farm.provision.batch import elastic as elastic_module
 from farm.provision.batch.absence import CONFIRM_S
 from farm.provision.batch.commands import Commands
 from farm.provision.batch.elastic import KILLED_S, Elastic
+from farm.provision.batch.errands import DRAIN_S
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
-from farm.provision.batch.releases import DRAIN_S
 from farm.provision.batch.restart_state import JobKey, RestartState
 from farm.provision.batch.standing import KindState
 from farm.provision.batch.systems.slurm import Slurm
@@ -99,7 +99,7 @@ class World:
         system = Slurm(cast(Commands, self.slurm))
         connect = self.folder / "farm.json"
         plan = ClusterPlan((kind,))
-        self.elastic = Elastic(plan, connect=connect, folder=self.folder, system=system)
+        self.elastic = Elastic(plan, connect=connect, folder=self.folder, adapter=system)
         self.elastic.start(cast(Dispatcher, self.demand), self.slurm.drain)
 
     async def kill(self) -> None:
@@ -139,6 +139,10 @@ class World:
             if job.is_cut_off:
                 self.slurm.set(job, "NODE_FAIL")
         await self.run(SETTLES_S)
+        for _ in range(round(CONFIRM_S / STEP_S)):
+            if sorted(self.known()) == sorted(job.id for job in self.slurm.alive()):
+                return
+            await self.run(STEP_S)  # a job has ended a moment ago
         assert sorted(self.known()) == sorted(job.id for job in self.slurm.alive())
 
     async def stop(self, *, mended_after_s: float = 0.0) -> list[str]:
@@ -253,6 +257,20 @@ def test_a_job_that_only_lists_lack_is_cancelled_if_it_does_not_end() -> None:
     play(history)
 
 
+def test_a_job_that_no_signal_reaches_is_drained_over_the_farms_own_connection() -> None:
+    async def history(world: World) -> None:
+        world.start()
+        (job_id,) = await serving(world)
+        world.slurm.scancel = "fails"
+        world.demand.calls = 0
+        await world.run(DRAIN_S - 10.0)
+        assert world.slurm.jobs[job_id].state == "COMPLETED"
+        world.slurm.scancel = "fine"
+        assert await world.stop() == []
+
+    play(history)
+
+
 def test_while_sbatch_hangs_jobs_that_are_idle_are_let_go() -> None:
     async def history(world: World) -> None:
         world.start()
@@ -320,6 +338,22 @@ def test_a_submission_that_lists_lack_for_long_is_cancelled_by_name() -> None:
         await world.run(KILLED_S)
         assert len(events(world, "refused")) == 1
         world.slurm.squeue = "fine"
+        assert await world.stop() == []
+
+    play(history)
+
+
+def test_a_job_whose_id_sbatch_did_not_tell_is_found_by_its_name() -> None:
+    async def history(world: World) -> None:
+        world.start()
+        world.slurm.sbatch, world.demand.calls = "no id", 1
+        await world.run(3.0)
+        assert len(events(world, "unsure")) == 1
+        await world.run(60.0)
+        (job,) = world.slurm.alive()
+        assert events(world, "adopted") == [f"job {job.id}"]
+        (kind,) = world.elastic.snapshot()["kinds"]
+        assert (kind["problem"], kind["next_try_in_s"]) == ("", None)
         assert await world.stop() == []
 
     play(history)
@@ -426,6 +460,7 @@ async def happen(world: World, event: str) -> None:
             slurm.set(job, "NODE_FAIL")
 
 
+@pytest.mark.slow
 @given(
     plan=st.lists(episodes(), min_size=1, max_size=6),
     seed=st.integers(0, 2**32),
@@ -468,14 +503,14 @@ async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
 ) -> None:
     """In real time: the list is written by a thread, and here its file system hangs."""
-    may_write, keep_jobs = threading.Event(), RestartState.keep_jobs
+    may_write, write_jobs = threading.Event(), RestartState.write_jobs
 
-    def keep_later(self: RestartState, jobs: list[JobKey]) -> None:
+    def write_later(self: RestartState, jobs: list[JobKey]) -> None:
         if jobs:
             may_write.wait(30)
-        keep_jobs(self, jobs)
+        write_jobs(self, jobs)
 
-    monkeypatch.setattr(RestartState, "keep_jobs", keep_later)
+    monkeypatch.setattr(RestartState, "write_jobs", write_later)
     world = World(tmp_path)
     world.demand.calls = 1
     world.start()

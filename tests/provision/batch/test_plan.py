@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farm.provision.batch.plan import ClusterPlan, read_plan
-from farm.provision.batch.systems import SYSTEMS
+from farm.provision.batch.systems import BUILT_IN, SLURM
 from farm.settings import SettingsError
 
 TWO = """
@@ -100,6 +100,6 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_the_system_is_slurm_unless_the_file_names_another(tmp_path: Path) -> None:
-    assert plan(tmp_path, "[[workers]]\n").system is SYSTEMS["slurm"]
-    for name, system in SYSTEMS.items():
-        assert plan(tmp_path, f'system = "{name}"\n[[workers]]\n').system is system
+    assert plan(tmp_path, "[[workers]]\n").system is SLURM
+    for system in BUILT_IN:
+        assert plan(tmp_path, f'system = "{system.name}"\n[[workers]]\n').system is system

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.policy import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
-    Bounds,
     Decision,
     Demand,
     Job,
@@ -24,7 +24,12 @@ from farm.provision.batch.policy import (
     workers_for,
 )
 
-BOUNDS = Bounds(min_jobs=0, max_jobs=10, backlog_s=60.0, grow_after_s=2.0, idle_timeout_s=30.0)
+
+def bounded(**values: Any) -> WorkerKind:
+    return WorkerKind(name="w", models=["m"], **values)
+
+
+BOUNDS = bounded(idle_timeout_s=30.0)
 
 
 def work(waiting: float, run_time_s: float, *, running: float = 0, needs_s: float = 0.0) -> Demand:
@@ -37,7 +42,7 @@ def jobs(count: int, *, idle_s: float = 0.0, ends_in_s: float | None = None) -> 
 
 def settled(policy: KindPolicy, demand: Demand | None, live: list[Job], now: float) -> Decision:
     """Return the decision after this state has lasted longer than grow_after_s."""
-    policy.decide(demand, live, now - policy.bounds.grow_after_s)
+    policy.decide(demand, live, now - policy.kind.grow_after_s)
     return policy.decide(demand, live, now)
 
 
@@ -310,7 +315,7 @@ STEPS = st.lists(
 class Cluster:
     """Carries out decisions, and asserts the invariants of each."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: WorkerKind) -> None:
         self.bounds = bounds
         self.policy = KindPolicy(bounds)
         self.live: dict[str, Job] = {}
@@ -390,7 +395,7 @@ def test_whatever_happens_the_bounds_hold(
     workers: int,
     idle_timeout_s: float,
 ) -> None:
-    bounds = Bounds(
+    bounds = bounded(
         min_jobs=least,
         max_jobs=max(1, least + more),
         workers=workers,

@@ -12,7 +12,7 @@ import pytest
 
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.script import identified_by, job_script, last_words
-from farm.provision.batch.systems.slurm import Slurm
+from farm.provision.batch.systems import SLURM
 from farm.settings import SettingsError
 
 
@@ -20,7 +20,7 @@ def script(**values: Any) -> str:
     kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
     return job_script(
         kind,
-        Slurm,
+        SLURM,
         job_name="farm-1-small",
         connect=Path("/run dir/farm.json"),
         output=Path("/run dir/jobs"),

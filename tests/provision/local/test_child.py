@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -63,16 +62,6 @@ def test_a_child_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, child: 
     child.listen()
     assert (child.talks, child.status.done) == (False, True)
     assert child.busy_since() is None
-
-
-def test_a_killed_child_says_no_goodbye(farm: Farm, child: Child) -> None:
-    farm.wait_for_workers(1)
-    child.kill()
-    assert wait_for_code(child) == -signal.SIGKILL
-    child.listen()
-    assert (child.talks, child.status.done) == (False, False)
-    child.kill()
-    child.drain()
 
 
 def test_models_that_cannot_be_had(children: list[Child], farm: Farm, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import gc
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import uvloop
 from farm.call import Operation
 from farm.errors import Unavailable
 from farm.provision.local.describing import describe
+from tests.support.ended import has_ended
 from tests.support.running_farm import wait_until
 
 MODEL = """
@@ -63,7 +64,11 @@ def test_models_that_do_not_load_give_the_reason(tmp_path: Path, text: str, expe
         uvloop.run(describe([written(tmp_path, text)]))
 
 
-def test_a_model_that_loads_for_ever_is_killed_with_what_it_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_model_that_loads_for_ever_is_killed_with_what_it_started(
+    tmp_path: Path, *, cancelled: bool
+) -> None:
+    """By its caller, or with all other tasks at the end of the event loop."""
     pids = tmp_path / "pids"
     text = f"""
 import os, subprocess, time
@@ -73,18 +78,20 @@ with open({str(pids)!r}, "w") as file:
 time.sleep(1000)
 """
 
-    async def cancelled_once_it_loads() -> None:
+    async def ended_once_it_loads() -> None:
         task = asyncio.create_task(describe([written(tmp_path, text)]))
         await asyncio.to_thread(
             wait_until, lambda: pids.exists() and pids.read_text().endswith(" "), "a load"
         )
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        if cancelled:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
 
-    uvloop.run(cancelled_once_it_loads())
+    uvloop.run(ended_once_it_loads())
     loading = [int(pid) for pid in pids.read_text().split()]
-    wait_until(lambda: all(map(_is_gone, loading)), "the end of both processes")
+    wait_until(lambda: all(map(has_ended, loading)), "the end of both processes")
+    gc.collect()  # an open socket would be an error
 
 
 def test_a_process_that_a_model_forks_delays_nothing(tmp_path: Path) -> None:
@@ -97,12 +104,3 @@ def test_loading_has_a_limit(tmp_path: Path) -> None:
     text = "import time; time.sleep(1000)"
     with pytest.raises(Unavailable, match=r"more than 0\.2 s"):
         uvloop.run(describe([written(tmp_path, text)], limit_s=0.2))
-
-
-def _is_gone(pid: int) -> bool:
-    """Whether a process has ended; its parent may not have noticed yet."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return True

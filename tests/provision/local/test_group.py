@@ -94,9 +94,8 @@ def test_a_killed_group_says_no_goodbye_and_its_ranks_are_gone(farm: Farm, start
     group.drain()
 
 
-@pytest.mark.parametrize("which", [0, 1])
 def test_a_stopped_rank_is_seen_although_it_is_the_launchers_child(
-    farm: Farm, start: Start, which: int
+    farm: Farm, start: Start
 ) -> None:
     group = start(Launch(2))
     farm.wait_for_workers(1)
@@ -107,13 +106,14 @@ def test_a_stopped_rank_is_seen_although_it_is_the_launchers_child(
         for child in psutil.Process(group.pid).children(recursive=True)
         if child.status() != psutil.STATUS_ZOMBIE and "farm.provision.local.rank" in child.cmdline()
     ]
-    rank = sorted(ranks, key=lambda child: child.pid)[which]
-    rank.suspend()
-    wait_until(lambda: rank.status() == psutil.STATUS_STOPPED, "the rank is stopped")
-    assert [group.stopped_s(now) for now in (1.0, 1.5)] == [0.0, 0.5]
-    rank.resume()
-    wait_until(lambda: rank.status() != psutil.STATUS_STOPPED, "the rank goes on")
-    assert group.stopped_s(2.0) == 0.0
+    assert len(ranks) == 2
+    for rank in ranks:
+        rank.suspend()
+        wait_until(lambda: rank.status() == psutil.STATUS_STOPPED, "it is stopped")  # noqa: B023
+        assert [group.stopped_s(now) for now in (1.0, 1.5)] == [0.0, 0.5]
+        rank.resume()
+        wait_until(lambda: rank.status() != psutil.STATUS_STOPPED, "it goes on")  # noqa: B023
+        assert group.stopped_s(2.0) == 0.0
 
 
 def test_a_launcher_that_does_not_notice_is_killed(
@@ -144,6 +144,18 @@ def test_a_launcher_that_starts_lone_worlds_is_told(start: Start) -> None:
     group.listen()
     assert "this MPI world has 1 rank, expected 2" in group.status.error
     assert "--mpi=pmi2" in group.status.error
+
+
+def test_the_status_that_a_rank_reports_counts_from_the_first_look_at_the_end(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the launcher ends during the look before."""
+    group = start(Launch(1, "false"))
+    wait_until(group._process.has_ended, "the launcher has ended")
+    has_ended = iter([False, True])
+    monkeypatch.setattr(group._process, "has_ended", lambda: next(has_ended, True))
+    monkeypatch.setattr(group._lines, "read", lambda: iter([{"code": 78}]))
+    assert [group.code(), group.code()] == [None, 78]
 
 
 def test_a_launcher_that_passes_no_environment_on_is_told(start: Start, tmp_path: Path) -> None:

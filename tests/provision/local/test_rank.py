@@ -143,14 +143,6 @@ def start(
         workers.stop(0.0)
 
 
-def test_a_group_is_restarted_by_its_supervisor(farm: Farm, start: Start) -> None:
-    start(2)
-    (name,) = farm.wait_for_workers(1)
-    wait_until(lambda: farm.restart(name), "its supervisor is known by the name that the group has")
-    wait_until(lambda: farm.losses() == ["restarted by the farm's owner"], "it is told")
-    wait_until(lambda: farm.wait_for_workers(1) != [name], "another group")
-
-
 def submit(farm: Farm, x: float, **config: Any) -> Future[Result]:
     inputs = (np.array([x, 1.0]),)
     call = Call("total", Operation.EVALUATE, inputs, json.dumps(config))
@@ -209,19 +201,31 @@ def test_groups_answer_and_drain(farm: Farm, start: Start, models: Path) -> None
     assert all(gone(rank) for rank in ranks)
 
 
-def test_idle_ranks_use_no_processor_time(farm: Farm, start: Start) -> None:
+def test_an_exception_on_any_rank_reaches_the_caller_and_idle_ranks_cost_nothing(
+    farm: Farm, start: Start
+) -> None:
     workers = start(3)
-    answer(farm, 1.0)
+    ranks = ranks_of(workers)
+    error = failure(farm, **{"raise": 1, "alone": True})
+    assert isinstance(error, ModelFailed)
+    assert str(error) == "rank 1 of 3: ValueError: no convergence"
+    assert "raise ValueError" in error.detail
+    error = failure(farm, **{"raise everywhere": True})
+    assert "of 3: ValueError: x is negative" in str(error)
+    assert answer(farm, 1.0) == (6.0, 3.0)
+    assert ranks_of(workers) == ranks, "nobody waited in MPI: all live on"
 
     def used_s() -> float:
-        return sum(sum(rank.cpu_times()[:2]) for rank in ranks_of(workers))
+        return sum(sum(rank.cpu_times()[:2]) for rank in ranks)
 
     before = used_s()
     time.sleep(0.6)  # the duration is measured, this is no race
     assert used_s() - before < 0.2, "three ranks that waited in MPI would use one or more"
 
 
-def test_the_memory_of_all_ranks_of_a_group_is_reported(farm: Farm, start: Start) -> None:
+def test_a_group_reports_the_memory_of_all_its_ranks_and_can_be_restarted(
+    farm: Farm, start: Start
+) -> None:
     heard: list[Used] = []
     farm.dispatcher.on_used.append(lambda worker, used: heard.append(used))
     ranks = ranks_of(start(2))
@@ -229,19 +233,10 @@ def test_the_memory_of_all_ranks_of_a_group_is_reported(farm: Farm, start: Start
     resident = [rank.memory_info().rss for rank in ranks]
     assert len(resident) == 2
     assert heard[-1].memory_bytes == pytest.approx(sum(resident), rel=0.2)
-
-
-def test_an_exception_on_any_rank_reaches_the_caller(farm: Farm, start: Start) -> None:
-    workers = start(2)
-    pids = [rank.pid for rank in ranks_of(workers)]
-    error = failure(farm, **{"raise": 1, "alone": True})
-    assert isinstance(error, ModelFailed)
-    assert str(error) == "rank 1 of 2: ValueError: no convergence"
-    assert "raise ValueError" in error.detail
-    error = failure(farm, **{"raise everywhere": True})
-    assert "of 2: ValueError: x is negative" in str(error)
-    assert answer(farm, 1.0) == (3.0, 2.0)
-    assert [rank.pid for rank in ranks_of(workers)] == pids, "nobody waited in MPI: all live on"
+    (name,) = farm.wait_for_workers(1)
+    wait_until(lambda: farm.restart(name), "its supervisor is known by the name that the group has")
+    wait_until(lambda: farm.losses() == ["restarted by the farm's owner"], "it is told")
+    wait_until(lambda: farm.wait_for_workers(1) != [name], "another group")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import signal
@@ -16,14 +17,16 @@ from typing import Any
 import psutil
 import pytest
 
+from farm.cli.signals import drained_by_signals
 from farm.errors import ModelFailed, TimeLimitExceeded, Unavailable, WorkerLost
 from farm.monitoring import repetitions
 from farm.provision.local.child import OutOfMemory
 from farm.provision.local.group import Launch
 from farm.provision.local.starter import WorkerSettings
-from farm.provision.local.supervisor import Workers, WorkersFailed
+from farm.provision.local.supervisor import Deaths, Workers, WorkersFailed
 from farm.scheduler.state import WorkerId
 from farm.worker.mpi.world import launcher_path
+from tests.support.ended import has_ended
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
 
 Start = Callable[..., Workers]
@@ -53,13 +56,6 @@ def start(farm: Farm, models: Path, tmp_path: Path) -> Iterator[Start]:
         workers.stop(0.0)
 
 
-def gone(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
 def log_text(tmp_path: Path) -> str:
     return "".join(path.read_text() for path in sorted((tmp_path / "logs").iterdir()))
 
@@ -81,33 +77,32 @@ def test_processes_serve_and_end_when_drained(farm: Farm, start: Start, tmp_path
     assert len(set(workers.pids())) == 2
     names = farm.wait_for_workers(2)
     assert all(re.fullmatch(r".+/\d+-[0-9a-f]{4}", name) for name in names)
+    workers._restart(["a worker of another supervisor", ""])
+    assert not workers.ready.cancel()
+    assert not workers.ended.cancel()
     futures = [farm.submit("double", i) for i in range(100)]
     assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [2 * i for i in range(100)]
     pids = workers.pids()
     workers.drain()
     workers.drain()
-    workers.ended.result(LIMIT_S)
+    assert workers.ended.result(LIMIT_S) is None
     assert workers.pids() == []
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
     assert farm.snapshot()["workers"] == []
     assert farm.losses() == []
     assert len(list((tmp_path / "logs").glob("worker-*.log"))) == 2
 
 
-def test_environment_of_the_processes(
+def test_they_have_an_environment_and_the_dispatcher_may_end_them(
     farm: Farm, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("NPROC", raising=False)
-    start("environment", devices=["7"])
+    workers = start("environment", devices=["7"])
     cores = len(os.sched_getaffinity(0))
     assert farm.call("environment", 0) == 1_000_000 * cores + 7000 + cores
     (row,) = farm.snapshot()["workers"]
     assert row["device"] == "7"
-
-
-def test_the_dispatcher_may_end_them(farm: Farm, start: Start) -> None:
-    workers = start("double", count=2)
     farm.stop_workers()
     workers.ended.result(LIMIT_S)
 
@@ -115,52 +110,37 @@ def test_the_dispatcher_may_end_them(farm: Farm, start: Start) -> None:
 # --- deaths -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("how", "reason"), [(1, "signal SIGSEGV"), (2, "signal SIGKILL"), (3, "exit code 3")]
-)
 def test_a_death_is_told_with_its_reason_and_a_new_process_comes(
-    farm: Farm, start: Start, tmp_path: Path, how: int, reason: str
+    farm: Farm, start: Start, tmp_path: Path
 ) -> None:
     start("die")
-    with pytest.raises(WorkerLost, match=reason):
-        farm.submit("die", how).result(LIMIT_S)
-    assert set(farm.losses()) == {reason}
+    with pytest.raises(WorkerLost, match="signal SIGSEGV"):
+        farm.submit("die", 1).result(LIMIT_S)
+    assert set(farm.losses()) == {"signal SIGSEGV"}
     assert farm.call("die", 7) == 7
     text = log_text(tmp_path)
     assert text.count("about to die") == len(farm.losses()) + 1
     assert text.count("--- farm starts a worker process") == len(farm.losses()) + 1
-    assert ("Segmentation fault" in text) == (how == 1), "faulthandler tells where"
+    assert "Segmentation fault" in text, "faulthandler tells where"
 
 
-@pytest.mark.parametrize(("how", "message"), [(4, "SystemExit: leaving"), (5, "MemoryError")])
-def test_what_python_can_catch_kills_no_process(
-    farm: Farm, start: Start, tmp_path: Path, how: int, message: str
-) -> None:
+def test_what_python_can_catch_kills_no_process(farm: Farm, start: Start, tmp_path: Path) -> None:
     workers = start("die")
     (pid,) = workers.pids()
-    with pytest.raises(ModelFailed, match=message):
-        farm.submit("die", how).result(LIMIT_S)
+    for how, message in ((4, "SystemExit: leaving"), (5, "MemoryError")):
+        with pytest.raises(ModelFailed, match=message):
+            farm.submit("die", how).result(LIMIT_S)
     assert farm.call("die", 7) == 7
     assert workers.pids() == [pid]
-    assert "model 'die' failed: Traceback" in log_text(tmp_path)
-
-
-def test_an_idle_process_that_is_killed_is_replaced(farm: Farm, start: Start) -> None:
-    workers = start("double")
-    (old,) = farm.wait_for_workers(1)
-    os.kill(workers.pids()[0], signal.SIGKILL)
-    wait_until(lambda: farm.losses() == ["signal SIGKILL"], "the loss is told")
-    (new,) = farm.wait_for_workers(1)
-    assert new != old
-    assert farm.call("double", 4) == 8
+    assert log_text(tmp_path).count("model 'die' failed: Traceback") == 2
 
 
 def test_what_a_model_started_dies_with_its_process(farm: Farm, start: Start) -> None:
     workers = start("spawn")
     program = int(farm.call("spawn", 0))
-    assert not gone(program)
+    assert not has_ended(program)
     os.kill(workers.pids()[0], signal.SIGKILL)
-    wait_until(lambda: gone(program), "the program has ended")
+    wait_until(lambda: has_ended(program), "the program has ended")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +245,6 @@ def test_crashes_at_start_end_it_with_the_last_lines(start: Start, tmp_path: Pat
     assert log_text(tmp_path).count("loading the solver") == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_at_start_costs_nothing_and_the_next_one_a_pause(
     farm: Farm,
     start: Start,
@@ -273,7 +252,6 @@ def test_a_signal_at_start_costs_nothing_and_the_next_one_a_pause(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    number: int,
 ) -> None:
     """A pause of a quarter of an hour, which no test waits for."""
     flag, text = tmp_path / "may load", models.read_text()
@@ -281,26 +259,27 @@ def test_a_signal_at_start_costs_nothing_and_the_next_one_a_pause(
     models.write_text(f"import os\n{waits}time.sleep(0.01)\n{text}")
     monkeypatch.setattr(repetitions, "EVERY_S", 0.0)
 
-    def killed(process: int) -> None:
+    def killed(process: int, number: int) -> None:
         wait_until(lambda: log_text(tmp_path).count("loading") == process, "it loads")
         (pid,) = workers.pids()
         os.kill(pid, number)
 
     with caplog.at_level(logging.WARNING, "farm.provision.local.supervisor"):
         workers = start("double", ready=False, first_s=1000.0, longest_s=1000.0)
-        killed(1)
-        killed(2)
+        killed(1, signal.SIGKILL)
+        killed(2, signal.SIGKILL)
         wait_until(lambda: "crashes at start" in caplog.text, "it is a crash")
         assert workers.pids() == []
         workers._seats[0].start_at, workers._seats[0].killed_at = 0.0, -1e9  # long after that
-        killed(3)
+        killed(3, signal.SIGTERM)
         flag.touch()
         workers.ready.result(LIMIT_S)
-    name = signal.Signals(number).name
     lines = [record.getMessage().partition("; log")[0] for record in caplog.records]
-    at_once = f"worker process 0 was killed at start: signal {name}; starting again at once"
-    crash = f"worker process 0 crashes at start: signal {name}; starting again in 1e+03 s"
-    assert lines == [at_once, crash, at_once]
+    assert lines == [
+        "worker process 0 was killed at start: signal SIGKILL; starting again at once",
+        "worker process 0 crashes at start: signal SIGKILL; starting again in 1e+03 s",
+        "worker process 0 was killed at start: signal SIGTERM; starting again at once",
+    ]
 
 
 def test_what_the_kernel_kills_at_start_crashes(
@@ -344,31 +323,24 @@ def test_no_connection_file(tmp_path: Path) -> None:
 # --- time limit -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["sleep", "hold"])
-def test_a_call_over_the_time_limit_is_killed_and_not_repeated(
-    farm: Farm, start: Start, model: str
-) -> None:
-    start(model, time_limit_s=0.5)
+def test_a_call_over_the_time_limit_is_killed_and_not_repeated(farm: Farm, start: Start) -> None:
+    workers = start("sleep", "hold", time_limit_s=0.5)
+    pids = workers.pids()
+    within = [farm.submit("sleep", 0.2) for _ in range(3)]  # which add up to more
+    assert [f.result(LIMIT_S).outputs[0][0] for f in within] == [0.2] * 3
+    assert workers.pids() == pids
     began = time.monotonic()
     with pytest.raises(TimeLimitExceeded, match=r"time limit of 0\.5 s"):
-        farm.submit(model, 1000).result(LIMIT_S)
+        farm.submit("hold", 1000).result(LIMIT_S)
     assert time.monotonic() - began >= 0.5
     assert farm.losses() == ["time limit of 0.5 s"]
-    assert farm.call(model, 0.01) == 0.01
+    assert farm.call("hold", 0.01) == 0.01
 
 
-def test_calls_within_the_time_limit_add_up_to_more(farm: Farm, start: Start) -> None:
-    workers = start("sleep", time_limit_s=0.5)
-    pids = workers.pids()
-    futures = [farm.submit("sleep", 0.2) for _ in range(5)]
-    assert [f.result(LIMIT_S).outputs[0][0] for f in futures] == [0.2] * 5
-    assert workers.pids() == pids
-
-
-@pytest.mark.parametrize("seconds", [1, pytest.param(12, marks=pytest.mark.slow)])
-def test_holding_the_interpreter_is_not_death(farm: Farm, start: Start, seconds: int) -> None:
+@pytest.mark.slow
+def test_holding_the_interpreter_is_not_death(farm: Farm, start: Start) -> None:
     start("hold", time_limit_s=60)
-    assert farm.call("hold", seconds) == seconds
+    assert farm.call("hold", 12) == 12
     assert farm.losses() == []
 
 
@@ -385,39 +357,26 @@ def test_a_busy_process_that_is_stopped_is_given_up_and_replaced(
     os.kill(old, signal.SIGSTOP)
     assert call.result(LIMIT_S).outputs[0][0] == 1.5
     assert farm.losses() == ["it was stopped (SIGSTOP) for 1 s"]
-    assert gone(old)
+    assert has_ended(old)
     assert workers.pids() != [old]
-
-
-def test_an_idle_process_that_is_stopped_is_replaced_before_calls_wait_for_it(
-    farm: Farm, start: Start
-) -> None:
-    workers = start("double", frozen_after_s=1.0)
-    (old,) = workers.pids()
-    os.kill(old, signal.SIGSTOP)
-    wait_for_losses(farm, 1)
-    farm.wait_for_workers(1)
-    assert workers.pids() != [old]
-    assert farm.call("double", 4) == 8
 
 
 # --- drain and stop ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["sleep", "hold"])
 def test_drain_finishes_what_runs_and_hands_back_the_rest(
-    farm: Farm, start: Start, tmp_path: Path, model: str
+    farm: Farm, start: Start, tmp_path: Path
 ) -> None:
-    workers = start(model)
-    running = farm.submit(model, 1.0)
+    workers = start("hold")
+    running = farm.submit("hold", 1.0)
     begun(tmp_path)
-    waiting = [farm.submit(model, 0.01) for _ in range(3)]
+    waiting = [farm.submit("hold", 0.01) for _ in range(3)]
     workers.drain()
     assert running.result(LIMIT_S).outputs[0][0] == 1.0
     workers.ended.result(LIMIT_S)
     assert farm.losses() == []
     assert not any(f.done() for f in waiting)
-    start(model)
+    start("hold")
     assert [f.result(LIMIT_S).outputs[0][0] for f in waiting] == [0.01] * 3
 
 
@@ -457,7 +416,9 @@ def test_a_thread_of_the_model_that_never_ends_does_not_hold_the_end(
     workers.ended.result(LIMIT_S)
 
 
-def test_no_descriptor_is_left(farm: Farm, start: Start) -> None:
+def test_an_idle_process_that_is_killed_is_replaced_and_leaves_no_descriptor(
+    farm: Farm, start: Start
+) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -465,7 +426,7 @@ def test_no_descriptor_is_left(farm: Farm, start: Start) -> None:
     farm.call("double", 1)
     before = descriptors()
     os.kill(workers.pids()[0], signal.SIGKILL)
-    wait_until(lambda: farm.losses() != [], "the loss is told")
+    wait_until(lambda: farm.losses() == ["signal SIGKILL"], "the loss is told")
     farm.wait_for_workers(2)
     farm.call("double", 1)
     wait_until(lambda: descriptors() <= before, f"{before} descriptors again")
@@ -495,14 +456,6 @@ def test_workers_find_the_dispatcher_that_takes_the_place_of_the_lost_one(
     wait_until(lambda: farm.losses() == ["signal SIGKILL"], "the loss is told to the new one")
 
 
-def test_giving_up_waiting_leaves_the_futures_alone(farm: Farm, start: Start) -> None:
-    workers = start("double")
-    assert not workers.ready.cancel()
-    assert not workers.ended.cancel()
-    workers.stop(0.0)
-    assert workers.ended.result(0) is None
-
-
 # --- the supervisor as a process --------------------------------------------------------------
 
 SUPERVISOR = """
@@ -529,27 +482,35 @@ def supervisor(farm: Farm, models: Path, tmp_path: Path) -> Iterator[subprocess.
     process.wait()
 
 
-@pytest.mark.parametrize("model", ["sleep", "hold"])
 def test_the_processes_die_with_a_supervisor_that_is_killed(
-    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path, model: str
+    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     children = [child.pid for child in psutil.Process(supervisor.pid).children()]
     assert len(children) == 2 + (sys.platform == "linux"), "the workers and their warm parent"
-    call = farm.submit(model, 1000)
+    call = farm.submit("hold", 1000)
     begun(tmp_path)
     supervisor.kill()
-    wait_until(lambda: all(gone(pid) for pid in children), "the processes have ended")
+    wait_until(lambda: all(has_ended(pid) for pid in children), "the processes have ended")
     assert not call.done()
     call.cancel()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
-def test_a_signal_drains(
-    farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_the_signals_that_drain(tmp_path: Path, number: signal.Signals) -> None:
+    workers = Workers(WorkerSettings(["m.py"], 1, tmp_path / "farm.json", tmp_path))
+    with drained_by_signals(workers):
+        signal.raise_signal(number)
+        assert workers.draining
+        once = workers._requests.kill_at
+        signal.raise_signal(number)
+        assert once is None
+        assert workers._requests.kill_at
+
+
+def test_a_signal_drains(farm: Farm, supervisor: subprocess.Popen[bytes], tmp_path: Path) -> None:
     call = farm.submit("sleep", 1)
     begun(tmp_path)
-    supervisor.send_signal(number)
+    supervisor.send_signal(signal.SIGUSR2)
     assert call.result(LIMIT_S).outputs[0][0] == 1
     assert supervisor.wait(LIMIT_S) == 0
     assert farm.losses() == []
@@ -659,11 +620,22 @@ def test_a_worker_whose_run_is_not_needed_any_more_is_replaced_at_once(
     call.cancel()
 
 
-def test_a_worker_of_another_supervisor_is_left_alone(farm: Farm, start: Start) -> None:
-    first = start("double")
-    (mine,) = farm.wait_for_workers(1)
-    start("double", ready=False)
-    farm.wait_for_workers(2)
-    first._restart(["nobody", ""])
-    assert farm.losses() == []
-    assert mine in farm.wait_for_workers(2)
+def test_deaths_of_one_reason_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    deaths = Deaths()
+    deaths.died(0, "died", "exit code 3", "starting again in 1 s")
+    deaths.died(1, "died", "exit code 4", "starting again in 1 s")
+    for number in range(5):
+        deaths.died(number, "died", "exit code 3", "starting again in 2 s")
+    deaths.report_if_due(-math.inf)
+    assert [record.getMessage() for record in caplog.records] == [
+        "worker process 0 died: exit code 3; starting again in 1 s",
+        "worker process 1 died: exit code 4; starting again in 1 s",
+    ]
+    caplog.clear()
+    deaths.report_if_due(math.inf)
+    assert [record.getMessage() for record in caplog.records] == [
+        "worker processes died 5 times: exit code 3; the last was process 4, starting again in 2 s"
+    ]
+    caplog.clear()
+    deaths.report()
+    assert caplog.records == []

@@ -15,6 +15,8 @@ from tests.support.site.drawings import DRAWN, with_drawings
 from tests.support.site.outside import DOCS, ROOT, pages, place, with_links
 
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+FIRST = {"docs/how-to/faq.md": "---\nsearch:\n  boost: 4\n---\n"}
+"""Pages that a search shows before others: who types a symptom wants its remedy."""
 SEARCHED = ("CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md", "slurm/README.md")
 """Files outside docs/ that a search finds, too; others are code."""
 
@@ -25,8 +27,9 @@ def write(folder: Path) -> None:
     drawings = shutil.ignore_patterns(DRAWN.name, "*.toml")
     shutil.copytree(DOCS, folder, ignore=drawings)
     for page in sorted(DOCS.rglob("*.md")):
-        text = with_links(page.relative_to(ROOT).as_posix(), page.read_text())
-        (folder / page.relative_to(DOCS)).write_text(with_commands(with_drawings(text)))
+        name = page.relative_to(ROOT).as_posix()
+        text = with_commands(with_drawings(with_links(name, page.read_text())))
+        (folder / page.relative_to(DOCS)).write_text(FIRST.get(name, "") + text)
     for found, text in pages().items():
         target = folder / place(found)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,8 @@ import pytest
 
 from farm.call import TensorInfo
 from farm.sweep.design.arguments import model_of, outputs_of, request_of
-from farm.sweep.design.points import Design, parse_design
+from farm.sweep.design.points import Design, PointTable, parse_design
 from farm.sweep.design.prepare import SweepRequest
-from farm.sweep.design.tables import PointTable
 from farm.sweep.errors import SweepError
 from farm.sweep.space.grammar import as_distribution
 from farm.sweep.space.parameters import Uniform

@@ -187,7 +187,7 @@ def test_another_model_is_refused(now: ModelInfo, difference: str) -> None:
     assert difference in str(caught.value)
 
 
-def test_versions_count_if_both_are_known() -> None:
+def test_versions_count_if_both_are_known_or_else_origins() -> None:
     first, second = (replace(BEAM, version=version) for version in ("file:1", "file:2"))
     assert model_differences(first, first) == model_differences(first, BEAM) == []
     (difference,) = model_differences(first, second)
@@ -195,9 +195,6 @@ def test_versions_count_if_both_are_known() -> None:
     assert model_differences(first, replace(BEAM, version="2"))[0].startswith(
         "version of the model: file:1 in the file, 2 here"
     )
-
-
-def test_origins_count_if_versions_are_not_known() -> None:
     assert model_differences(BEAM, BEAM, ("/a.py", "/b.py")) == [
         "source of the model: /a.py in the file, /b.py here"
     ]

@@ -15,7 +15,7 @@ from farm.sweep.design.extension import appended_plan, further_seed, longer_plan
 from farm.sweep.design.plan import DesignPart, Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.errors import SweepError
-from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Category
 from tests.sweep.samples import plan_of
 
 SPACE = {"E": "1:2", "load": "log:1e-3:1", "solver": "choice:euler,rk", "order": "int:1:5"}
@@ -28,14 +28,6 @@ RULES: dict[str, Any] = {
 
 def appended(plan: Plan, design: str, **more: Any) -> Plan:
     return appended_plan(plan, parse_design(design), **more).plan
-
-
-def test_a_longer_plan_begins_with_the_same_points() -> None:
-    plan = plan_of("halton:10")
-    longer = longer_plan(plan, 25)
-    assert (longer.size, longer.run_id, str(longer.design)) == (25, plan.run_id, "halton:25")
-    assert np.array_equal(longer.theta[:10], plan.theta)
-    assert np.array_equal(longer.theta, plan_of("halton:25").theta)
 
 
 @settings(deadline=None, max_examples=25)
@@ -62,9 +54,6 @@ def test_a_sequence_of_other_versions_is_not_continued() -> None:
     unit[3, 1] += 1e-3
     with pytest.raises(SweepError, match="other versions"):
         longer_plan(replace(plan, unit=unit), 16)
-
-
-def test_a_sequence_does_not_shrink() -> None:
     with pytest.raises(SweepError, match="expected more, got 8"):
         longer_plan(plan_of("sobol:8"), 8)
 

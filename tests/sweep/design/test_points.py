@@ -1,24 +1,39 @@
-"""Designs: reproducible seeds, shapes, balance, and sequences that continue."""
+"""Designs: reproducible seeds, shapes, balance, sequences that continue, constraints, SALib."""
 
 from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.errors import UnsupportedFeature
+from farm.sweep.design.extension import longer_plan
 from farm.sweep.design.points import (
     Design,
     generator,
     parse_design,
     point_seed,
+    repeated,
     sample,
-    sequence,
     shuffled,
 )
 from farm.sweep.errors import SweepError
 from farm.sweep.space.grammar import choice
-from farm.sweep.space.parameters import Distribution, Integer, Log, Uniform, values
+from farm.sweep.space.parameters import (
+    Choice,
+    Distribution,
+    Integer,
+    Log,
+    Normal,
+    Uniform,
+    values,
+)
+from tests.sweep.samples import plan_of
 
 LINES: list[Distribution] = [Uniform(0, 1), Log(1e-3, 1), Integer(1, 5)]
 KINDS = ["random", "lhs", "sobol", "halton"]
@@ -26,7 +41,10 @@ KINDS = ["random", "lhs", "sobol", "halton"]
 
 @pytest.mark.parametrize(
     "text",
-    ["grid", "grid:10", "grid:10,5", "random:100", "lhs:7", "lhs:7,lloyd", "sobol:256", "halton:9"],
+    [
+        *("grid", "grid:10", "grid:10,5", "random:100", "lhs:7", "lhs:7,lloyd", "sobol:256"),
+        *("halton:9", "saltelli:8", "saltelli:8,first", "morris:5", "morris:5,8", "ff"),
+    ],
 )
 def test_design_reads_back(text: str) -> None:
     assert str(parse_design(text)) == text
@@ -37,24 +55,29 @@ def test_design_of_a_file_keeps_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        *("", "sobol", "sobol:", "sobol:x", "sobol:0", "sobol:-4", "sobol:4,4", "file:"),
-        *("lhs:4,best", "grid:0", "grid:1,,2", "latin:5", "random:1e3", "random:99999999999999"),
+        *((text, "unknown design") for text in ("", "sobol", "sobol:", "sobol:4,4", "file:")),
+        *((text, "unknown design") for text in ("latin:5", "saltelli", "saltelli:8,first,1")),
+        *((text, "unknown design") for text in ("morris:5,4,3", "ff:8")),
+        *((text, "is not a number of points") for text in ("sobol:x", "sobol:0", "sobol:-4")),
+        *((text, "is not a number of points") for text in ("grid:0", "grid:1,,2", "morris:x")),
+        *((text, "is not a number of points") for text in ("random:1e3", "random:99999999999999")),
+        *(("lhs:4,best", "unknown optimisation"), ("saltelli:8,9", "unknown option '9'")),
+        ("morris:5,3", "3 levels; expected an even"),
     ],
 )
-def test_what_is_no_design_is_refused(text: str) -> None:
-    with pytest.raises(SweepError, match=f"design {text!r}"):
+def test_what_is_no_design_is_refused(text: str, why: str) -> None:
+    with pytest.raises(SweepError, match=f"design {text!r}.*{why}|{why} {text!r}"):
         parse_design(text)
 
 
-@pytest.mark.parametrize(("count", "noted"), [(256, False), (1, False), (100, True), (3, True)])
-def test_sobol_notes_what_is_no_power_of_two(count: int, noted: bool) -> None:
-    assert bool(parse_design(f"sobol:{count}").notes) is noted
-
-
-def test_note_names_the_powers_beside() -> None:
-    (note,) = parse_design("sobol:100").notes
+@pytest.mark.parametrize("kind", ["sobol", "saltelli"])
+def test_points_that_are_not_balanced_are_noted(kind: str) -> None:
+    for count in (1, 256):
+        assert not parse_design(f"{kind}:{count}").notes
+    (note,) = parse_design(f"{kind}:100").notes
+    assert note.startswith(f"{kind}:100 is not a power of 2")
     assert "64 or 128" in note
 
 
@@ -96,27 +119,17 @@ def test_sobol_is_balanced_at_powers_of_two(power: int) -> None:
     )
 
 
-@given(
-    st.sampled_from(["sobol", "halton", "random"]),
-    st.integers(1, 60),
-    st.integers(1, 60),
-    st.integers(0, 2**32),
-)
-@settings(max_examples=40, deadline=None)
-def test_sequences_continue(kind: str, first: int, more: int, seed: int) -> None:
-    unit = sample(parse_design(f"{kind}:{first}"), LINES, seed)
-    longer = sample(parse_design(f"{kind}:{first + more}"), LINES, seed)
-    draw = sequence(parse_design(f"{kind}:1"), len(LINES), seed)
-    assert np.array_equal(np.concatenate([draw(first), draw(more)]), longer)
-    assert np.array_equal(longer[:first], unit)
-    assert len(np.unique(longer, axis=0)) == first + more
-
-
 def test_grid_is_every_combination_the_last_fastest() -> None:
     spreads: list[Distribution] = [Uniform(0, 1), choice(10, 20, 30)]
     table = values(spreads, sample(parse_design("grid:2"), spreads, 0))
     expected = [[0, 10], [0, 20], [0, 30], [1, 10], [1, 20], [1, 30]]
     assert np.allclose(table, expected)
+    lists: list[Distribution] = [choice(1, 2), choice(3, 4)]
+    assert len(sample(parse_design("grid"), lists, 0)) == 4
+    with pytest.raises(SweepError, match="2 numbers of levels for 3"):
+        sample(parse_design("grid:2,3"), LINES, 0)
+    with pytest.raises(SweepError, match="limit"):
+        sample(parse_design("grid:1000"), [Uniform(0, 1)] * 20, 0)
 
 
 def test_grid_takes_a_number_of_levels_for_each_range() -> None:
@@ -124,21 +137,6 @@ def test_grid_takes_a_number_of_levels_for_each_range() -> None:
     table = values(spreads, sample(parse_design("grid:3,4"), spreads, 0))
     assert [len(np.unique(column)) for column in table.T] == [3, 2, 4]
     assert len(table) == 24
-
-
-def test_grid_of_value_lists_needs_no_numbers() -> None:
-    spreads: list[Distribution] = [choice(1, 2), choice(3, 4)]
-    assert len(sample(parse_design("grid"), spreads, 0)) == 4
-
-
-def test_grid_with_too_many_numbers_is_refused() -> None:
-    with pytest.raises(SweepError, match="2 numbers of levels for 3"):
-        sample(parse_design("grid:2,3"), LINES, 0)
-
-
-def test_grid_beyond_reason_is_refused_before_it_is_made() -> None:
-    with pytest.raises(SweepError, match="limit"):
-        sample(parse_design("grid:1000"), [Uniform(0, 1)] * 20, 0)
 
 
 def test_without_parameters_there_is_no_design() -> None:
@@ -160,3 +158,198 @@ def test_shuffle_is_a_permutation_of_its_own_stream() -> None:
     assert np.array_equal(order, shuffled(100, 7))
     assert not np.array_equal(order, shuffled(100, 8))
     assert generator(7).random() != generator(7, 1).random()
+
+
+TEXTS = ["saltelli:8", "saltelli:8,first", "morris:5", "morris:5,8", "ff"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "size", "product"),
+    [
+        ("saltelli:64", 3, 512, "64 x (2 x 3 + 2)"),
+        ("saltelli:64,first", 3, 320, "64 x (3 + 2)"),
+        ("morris:20", 3, 80, "20 x (3 + 1)"),
+        *(("ff", 1, 2, "2 x 1"), ("ff", 3, 8, "2 x 4"), ("ff", 4, 8, "2 x 4")),
+        ("ff", 5, 16, "2 x 8"),
+    ],
+)
+def test_number_of_points(text: str, parameters: int, size: int, product: str) -> None:
+    design = parse_design(text)
+    unit = sample(design, [Uniform(0, 1)] * parameters, 1)
+    assert unit.shape == (size, parameters)
+    assert design.product(parameters) == product
+    assert parse_design("sobol:8").product(parameters) == ""
+
+
+def test_too_many_points_are_refused_before_they_are_made() -> None:
+    with pytest.raises(SweepError, match="the limit is"):
+        sample(parse_design(f"saltelli:{2**30}"), LINES, 1)
+    with pytest.raises(SweepError, match="up to 512 parameters, got 513"):
+        sample(parse_design("ff"), [Uniform(0, 1)] * 513, 1)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_same_seed_same_points(text: str) -> None:
+    design = parse_design(text)
+    first, again = sample(design, LINES, 7), sample(design, LINES, 7)
+    assert first.tobytes() == again.tobytes()
+    assert (first.tobytes() == sample(design, LINES, 8).tobytes()) is (text == "ff")
+    assert first.min() >= 0
+    assert first.max() <= 1
+
+
+@pytest.mark.parametrize(("text", "second"), [("saltelli:4", True), ("saltelli:4,first", False)])
+def test_saltelli_is_pairs_of_points(text: str, second: bool) -> None:
+    """A block is A, then A with one entry of B each, the reverse of this, and B."""
+    size = 8 if second else 5
+    for block in sample(parse_design(text), LINES, 3).reshape(4, size, 3):
+        a, b = block[0], block[-1]
+        assert (a != b).all()
+        for j in range(3):
+            mixed = np.where(np.arange(3) == j, b, a)
+            assert np.array_equal(block[1 + j], mixed)
+            if second:
+                assert np.array_equal(block[4 + j], np.where(np.arange(3) == j, a, b))
+
+
+def test_saltelli_has_distinct_base_points_inside_the_cube() -> None:
+    unit = sample(parse_design("saltelli:64"), LINES, 3)
+    assert len(np.unique(unit[::8], axis=0)) == 64
+    assert unit.min() > 0
+    assert unit.max() < 1
+
+
+@pytest.mark.parametrize(("text", "levels"), [("morris:30", 4), ("morris:30,8", 8)])
+def test_morris_changes_one_parameter_after_the_other(text: str, levels: int) -> None:
+    unit = sample(parse_design(text), [Uniform(0, 1)] * 3, 3)
+    step = levels / 2 / (levels - 1)
+    for trajectory in unit.reshape(30, 4, 3):
+        changes = np.diff(trajectory, axis=0)
+        assert (np.count_nonzero(changes, axis=1) == 1).all()
+        assert (np.count_nonzero(changes, axis=0) == 1).all()
+        assert np.abs(changes).sum(axis=0) == pytest.approx([step] * 3)
+    assert np.unique(unit) == pytest.approx(np.linspace(0, 1, levels))
+
+
+@pytest.mark.parametrize("text", ["morris:30", "ff"])
+def test_levels_of_an_unbounded_distribution_are_those_of_a_grid(text: str) -> None:
+    spreads: list[Distribution] = [Normal(5, 2), Uniform(0, 1)]
+    levels = 2 if text == "ff" else 4
+    theta = values(spreads, sample(parse_design(text), spreads, 3))
+    grid = values(spreads, sample(parse_design(f"grid:{levels}"), spreads, 3))
+    for j in range(2):
+        assert np.unique(theta[:, j]).tolist() == np.unique(grid[:, j]).tolist()
+
+
+@pytest.mark.parametrize("spread", [Integer(1, 2), Integer(1, 3), choice(5, 1, 9), Integer(1, 50)])
+def test_every_step_of_morris_changes_a_discrete_parameter(spread: Distribution) -> None:
+    spreads = [spread, Uniform(0, 1)]
+    theta = values(spreads, sample(parse_design("morris:20"), spreads, 3)).reshape(20, 3, 2)
+    assert (np.count_nonzero(np.diff(theta[:, :, 0], axis=1), axis=1) == 1).all()
+
+
+def test_factorial_takes_the_ends_of_a_list_of_values() -> None:
+    spreads: list[Distribution] = [Choice((3.0, 1.0, 2.0)), Uniform(0, 10)]
+    theta = values(spreads, sample(parse_design("ff"), spreads, 1))
+    assert set(map(tuple, theta.tolist())) == {(3, 0), (3, 10), (2, 0), (2, 10)}
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "longer"),
+    [
+        ("saltelli:8", 64, "saltelli:32"),
+        ("saltelli:8,first", 40, "saltelli:32,first"),
+        ("morris:5", 20, "morris:20"),
+        ("morris:5,8", 20, "morris:20,8"),
+    ],
+)
+def test_blocks_continue(text: str, size: int, longer: str) -> None:
+    plan = plan_of(
+        text, {"E[0]": "1:2", "E[1]": "normal:0:1", "load": "int:1:9"}, fixes={"E[2]": 1}
+    )
+    more = longer_plan(plan, 4 * size)
+    assert str(more.design) == longer
+    assert more.unit is not None
+    assert plan.unit is not None
+    assert np.array_equal(more.unit[:size], plan.unit)
+    fresh = replace(plan, design=parse_design(longer))
+    assert np.array_equal(
+        more.unit, sample(fresh.design, [p.spread for p in plan.parameters if p.spread], 7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "why"),
+    [
+        ("saltelli:8", 83, "10 points for each base point, so 83 points do not fit; 80 or 90 do"),
+        ("morris:5", 28, "5 points for each trajectory, so 28 points do not fit; 25 or 30 do"),
+        ("morris:5", 25, "the sweep has 25 points; expected more, got 25"),
+        ("ff", 16, "ff cannot be continued: a two-level design has a fixed number of points"),
+    ],
+)
+def test_what_cannot_be_extended_says_why(text: str, count: int, why: str) -> None:
+    with pytest.raises(SweepError, match=why):
+        longer_plan(plan_of(text), count)
+
+
+def test_a_missing_salib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "SALib.sample", None)
+    with pytest.raises(UnsupportedFeature, match=r'pip install "modelfarm\[sensitivity\]"'):
+        sample(parse_design("saltelli:8"), LINES, 1)
+
+
+PARAMS = {"E": "1:2", "load": "0:1", "solver": "choice:euler,rk,bdf", "order": "int:1:5"}
+WHEN = {"order": 'solver != "euler"'}
+
+
+def test_equal_points_are_those_of_one_zero_and_one_nan() -> None:
+    theta = np.array([[0.0, np.nan], [-0.0, np.nan], [0.0, 1.0], [0.0, 1.0]])
+    assert repeated(theta).tolist() == [False, True, False, True]
+    assert repeated(theta, np.array([True, False, False, False])).tolist() == [
+        False, False, False, True
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["random", "sobol", "halton"])
+def test_points_are_drawn_until_enough_satisfy_the_constraints(kind: str) -> None:
+    plan = plan_of(f"{kind}:50", PARAMS, where=["load < E[0] - 1", "E[1] + E[2] > 2.5"])
+    assert plan.size == 50
+    assert np.all(plan.theta[:, 3] < plan.theta[:, 0] - 1)
+    assert np.all(plan.theta[:, 1] + plan.theta[:, 2] > 2.5)
+    free = plan_of(f"{kind}:1000", PARAMS)
+    rows = {row.tobytes() for row in free.theta}
+    assert all(row.tobytes() in rows for row in plan.theta)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_fewer_points_are_the_first_of_more(few: int, more: int) -> None:
+    short, long = sorted((few, more))
+    options: dict[str, Any] = {"when": WHEN, "where": ["order > 2"], "seed": 3}
+    plan, longer = (plan_of(f"sobol:{n}", PARAMS, **options) for n in (short, long))
+    np.testing.assert_array_equal(plan.theta, longer.theta[:short])
+
+
+def test_a_grid_leaves_out_what_is_refused_or_repeated() -> None:
+    params = {"load": "0:1", "solver": "euler,rk", "order": "1,2,3"}
+    options: dict[str, Any] = {"fixes": {"E": 1}, "when": {"order": 'solver == "rk"'}}
+    plan = plan_of("grid:2", params, **options)
+    np.testing.assert_array_equal(
+        plan.theta,
+        [[0, 0, np.nan], [0, 1, 1], [0, 1, 2], [0, 1, 3],
+         [1, 0, np.nan], [1, 1, 1], [1, 1, 2], [1, 1, 3]],
+    )  # fmt: skip
+    plan = plan_of("grid:2", params, **options, where=["load < order - 1"])
+    np.testing.assert_array_equal(
+        plan.theta, [[0, 0, np.nan], [0, 1, 2], [0, 1, 3], [1, 0, np.nan], [1, 1, 3]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("design", "complaint"),
+    [("lhs:8", "each of its slices"), ("grid:2", "none of the 96 combinations of grid:2")],
+)
+def test_designs_that_a_constraint_would_spoil(design: str, complaint: str) -> None:
+    params = {**PARAMS, "order": "1,2"}
+    with pytest.raises(SweepError, match=complaint):
+        plan_of(design, params, where=["load > 1.5"])

@@ -21,7 +21,7 @@ def table(tmp_path: Path, text: str) -> str:
     return f"file:{tmp_path}/points.csv"
 
 
-def test_table_with_names(tmp_path: Path) -> None:
+def test_columns_go_to_their_names_or_to_the_open_entries_in_order(tmp_path: Path) -> None:
     design = table(tmp_path, "load,mesh,E[0]\n1,2,0.5\n3,4,0.25\n")
     plan = plan_of(design, {}, fixes={"E[1]": 8, "E[2]": 9})
     assert [p.name for p in plan.parameters] == ["load", "mesh", "E[0]"]
@@ -30,9 +30,6 @@ def test_table_with_names(tmp_path: Path) -> None:
     assert call.inputs[0].tolist() == [0.25, 8, 9]
     assert call.inputs[1].tolist() == [3]
     assert call.config == '{"mesh":4}'
-
-
-def test_table_without_names_goes_to_the_open_entries_in_order(tmp_path: Path) -> None:
     plan = plan_of(table(tmp_path, "1,2,3,4\n5,6,7,8.5\n"), {})
     assert [p.name for p in plan.parameters] == ["E[0]", "E[1]", "E[2]", "load"]
     assert plan.inputs_of(1)[1].tolist() == [8.5]
@@ -95,9 +92,6 @@ def test_a_model_without_evaluate_cannot_be_swept() -> None:
     info = ModelInfo("m", BEAM.inputs, BEAM.outputs, frozenset({Operation.GRADIENT}))
     with pytest.raises(SweepError, match="it offers gradient"):
         plan_of(info=info)
-
-
-def test_the_seed_key_must_be_free() -> None:
     with pytest.raises(SweepError, match="seed_key 'mesh'"):
         plan_of(params={"E": "0:1", "load": "0:1", "mesh": "1:2"}, seed_key="mesh")
 
@@ -105,9 +99,6 @@ def test_the_seed_key_must_be_free() -> None:
 def test_title_is_model_and_design_unless_given() -> None:
     assert plan_of().title == "beam random:20"
     assert plan_of(title="mine").title == "mine"
-
-
-def test_every_plan_has_its_own_id() -> None:
     assert plan_of().run_id != plan_of().run_id
 
 

@@ -23,8 +23,6 @@ from farm.sweep.file.progress import (
 from tests.sweep.samples import done, failed, plan_of
 
 PLAN = plan_of("random:100")
-
-
 START = 100.0
 
 
@@ -50,7 +48,7 @@ def test_counts_and_times() -> None:
     assert (progress.rate_per_s, progress.eta_s) == (None, None)
 
 
-def test_rate_counts_what_finished_in_this_session() -> None:
+def test_rate_counts_what_finished_of_late_in_this_session() -> None:
     known, now = known_with(50), START
     meter = Meter(known, PLAN, START)
     now += 10.0
@@ -60,9 +58,6 @@ def test_rate_counts_what_finished_in_this_session() -> None:
     assert progress.rate_per_s == pytest.approx(2.0)
     assert progress.eta_s == pytest.approx(15.0)
     assert progress.elapsed_s == 10.0
-
-
-def test_rate_is_that_of_late() -> None:
     known, now = known_with(0), START
     meter = Meter(known, PLAN, START)
     for point in range(100):
@@ -149,6 +144,10 @@ def test_with_expected_run_times_the_end_is_the_work_left() -> None:
     progress = meter.now("running", now)
     assert progress.eta_s == pytest.approx(25.0)
     assert progress.expected_work_s == 200.0
+    finished = Meter(known_with(100), PLAN, START)
+    finished.expect(np.ones(100), "a guess")
+    progress = finished.now("complete", START)
+    assert (progress.eta_s, progress.expected_work_s) == (0.0, 200.0)
 
 
 def test_work_is_counted_over_some_long_runs() -> None:
@@ -165,10 +164,3 @@ def test_work_is_counted_over_some_long_runs() -> None:
         progress = meter.now("running", now)
     assert progress.rate_per_s is None, "nothing ended in the last two minutes"
     assert progress.eta_s == pytest.approx(96 * 1000.0, rel=0.3)
-
-
-def test_a_finished_sweep_expects_nothing() -> None:
-    meter = Meter(known_with(100), PLAN, START)
-    meter.expect(np.ones(100), "a guess")
-    progress = meter.now("complete", START)
-    assert (progress.eta_s, progress.expected_work_s) == (0.0, 200.0)

@@ -1,4 +1,4 @@
-"""Provenance: its facts, and that it contains no secrets."""
+"""Provenance: its facts, that it has no secrets, and the fingerprint of a model's code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_it_says_what_ran_where() -> None:
     assert all(facts.values())
 
 
-def test_it_names_the_commit_and_whether_files_differ(tmp_path: Path) -> None:
+def test_it_names_the_commit_and_whether_files_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*arguments: str) -> None:
         identity = ("-c", "user.name=n", "-c", "user.email=e@x")
         subprocess.run(
@@ -52,9 +54,6 @@ def test_it_names_the_commit_and_whether_files_differ(tmp_path: Path) -> None:
     assert len(commit) == 40
     (tmp_path / "a").write_text("2")
     assert provenance([], folder=tmp_path)["git"] == f"{commit}-dirty"
-
-
-def test_without_git_it_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "git" not in provenance([], folder=tmp_path)
 
@@ -80,30 +79,6 @@ def test_the_command_is_as_it_was_typed(monkeypatch: pytest.MonkeyPatch) -> None
 JOB = {"SLURM_JOB_ID": "42", "SLURM_CLUSTER_NAME": "big"}
 
 
-@pytest.mark.parametrize(
-    ("now", "is_it"),
-    [
-        ({**JOB, "SLURM_RESTART_COUNT": "1"}, True),
-        (JOB, False),
-        ({**JOB, "SLURM_RESTART_COUNT": "0"}, False),
-        ({**JOB, "SLURM_RESTART_COUNT": "1", "SLURM_JOB_ID": "43"}, False),
-        ({**JOB, "SLURM_RESTART_COUNT": "1", "SLURM_CLUSTER_NAME": "small"}, False),
-        ({}, False),
-        ({"SLURM_RESTART_COUNT": "1"}, False),
-    ],
-)
-def test_a_requeued_job_knows_what_it_began(now: dict[str, str], is_it: bool) -> None:
-    assert is_of_restarted_job(provenance(["farm"], environment=JOB), now) == is_it
-    outside = provenance(["farm"], environment={})
-    assert not is_of_restarted_job(outside, now)
-
-
-def test_a_job_keeps_its_name_when_it_is_requeued() -> None:
-    assert job_of(JOB) == job_of({**JOB, "SLURM_RESTART_COUNT": "2"}) == "42 on big"
-    assert job_of({}) == restarted_job({"SLURM_RESTART_COUNT": "1"}) == restarted_job(JOB) == ""
-    assert restarted_job({**JOB, "SLURM_RESTART_COUNT": "1"}) == "42 on big"
-
-
 GRID_ENGINE = {"JOB_ID": "42", "SGE_TASK_ID": "undefined", "SGE_CELL": "default", "RESTARTED": "0"}
 LSF = {"LSB_JOBID": "42", "LSB_JOBINDEX": "0"}
 PBS = {"PBS_JOBID": "42.server", "PBS_ENVIRONMENT": "PBS_BATCH"}
@@ -113,6 +88,13 @@ FLUX = {"FLUX_JOB_ID": "f42"}
 @pytest.mark.parametrize(
     ("began", "now", "is_it"),
     [
+        (JOB, {**JOB, "SLURM_RESTART_COUNT": "1"}, True),
+        (JOB, JOB, False),
+        (JOB, {**JOB, "SLURM_RESTART_COUNT": "0"}, False),
+        (JOB, {**JOB, "SLURM_RESTART_COUNT": "1", "SLURM_JOB_ID": "43"}, False),
+        (JOB, {**JOB, "SLURM_RESTART_COUNT": "1", "SLURM_CLUSTER_NAME": "small"}, False),
+        (JOB, {}, False),
+        (JOB, {"SLURM_RESTART_COUNT": "1"}, False),
         (GRID_ENGINE, {**GRID_ENGINE, "RESTARTED": "1"}, True),
         (GRID_ENGINE, GRID_ENGINE, False),
         (GRID_ENGINE, {**GRID_ENGINE, "RESTARTED": "1", "JOB_ID": "43"}, False),
@@ -129,14 +111,87 @@ FLUX = {"FLUX_JOB_ID": "f42"}
         (FLUX, FLUX, False),
     ],
 )
-def test_a_restarted_job_of_another_system_knows_what_it_began(
+def test_a_restarted_job_knows_what_it_began(
     began: dict[str, str], now: dict[str, str], is_it: bool
 ) -> None:
+    assert not is_of_restarted_job(provenance(["farm"], environment={}), now)
     assert is_of_restarted_job(provenance(["farm"], environment=began), now) == is_it
 
 
-def test_tasks_of_an_array_are_different_jobs() -> None:
+def test_a_job_keeps_its_name_and_tasks_of_an_array_have_others() -> None:
     tasks = [{**GRID_ENGINE, "SGE_TASK_ID": str(k)} for k in (1, 2)]
     tasks += [{**LSF, "LSB_JOBINDEX": str(k)} for k in (1, 2)]
     assert len({job_of(task) for task in (*tasks, GRID_ENGINE, LSF, JOB)}) == len(tasks) + 3
     assert job_of({"JOB_ID": "42"}) == "", "other programs use this name, too"
+    assert job_of(JOB) == job_of({**JOB, "SLURM_RESTART_COUNT": "2"}) == "42 on big"
+    assert job_of({}) == restarted_job({"SLURM_RESTART_COUNT": "1"}) == restarted_job(JOB) == ""
+    assert restarted_job({**JOB, "SLURM_RESTART_COUNT": "1"}) == "42 on big"
+
+
+CLASS = """
+import farm
+
+class Beam(farm.Model):
+    inputs = {"k": 1}
+    outputs = {"y": 1}
+
+    @property
+    def factor(self): return 2.0
+
+    @staticmethod
+    def square(x): return x * x
+
+    def evaluate(self, inputs, config):
+        names = {"one", "two", "three", "four"}
+        return [(lambda q: q + 1)(x) for x in inputs["k"]] if "one" in names else 0
+"""
+FUNCTION = """
+import farm
+
+@farm.model(inputs={"k": 1}, outputs={"y": 1})
+def Beam(k):
+    return 2 * k
+"""
+PRINT = """
+from farm.sweep.file.provenance import code_of
+print(code_of(Beam() if isinstance(Beam, type) else Beam))
+"""
+
+
+def fingerprint(folder: Path, source: str) -> str:
+    """Return the fingerprint that a new process gives; its sets have another order."""
+    (folder / "model.py").write_text(source + PRINT)
+    run = subprocess.run(
+        [sys.executable, folder / "model.py"], capture_output=True, text=True, check=True
+    )
+    return run.stdout
+
+
+@pytest.mark.parametrize("source", [CLASS, FUNCTION], ids=["class", "function"])
+def test_it_is_the_same_in_every_process_and_after_a_comment(tmp_path: Path, source: str) -> None:
+    first = fingerprint(tmp_path, source)
+    assert first.startswith("code:")
+    assert first == fingerprint(tmp_path, source) == fingerprint(tmp_path, f"# note\n\n{source}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "old", "new"),
+    [
+        (CLASS, "q + 1", "q + 2"),
+        (CLASS, "return 2.0", "return 3.0"),
+        (CLASS, "x * x", "x + x"),
+        (CLASS, '"four"', '"five"'),
+        (CLASS, 'inputs["k"]', 'inputs["l"]'),
+        (FUNCTION, "2 * k", "3 * k"),
+    ],
+)
+def test_an_edit_changes_it(tmp_path: Path, source: str, old: str, new: str) -> None:
+    assert old in source
+    assert fingerprint(tmp_path, source) != fingerprint(tmp_path, source.replace(old, new))
+
+
+def test_a_base_class_of_the_user_counts(tmp_path: Path) -> None:
+    derived = CLASS.replace("Beam", "Base") + "\nclass Beam(Base):\n    pass\n"
+    changed = derived.replace("q + 1", "q - 1")
+    assert fingerprint(tmp_path, derived) != fingerprint(tmp_path, changed)

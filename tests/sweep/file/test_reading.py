@@ -23,7 +23,6 @@ from farm.sweep.design.tables import read_table
 from farm.sweep.errors import SweepError
 from farm.sweep.file import reading as read_module
 from farm.sweep.file.journal import PointStatus
-from farm.sweep.file.lock import lock_of
 from farm.sweep.file.progress import Progress, read_status, status_of, write_status
 from farm.sweep.file.reading import (
     SILENT,
@@ -36,9 +35,9 @@ from farm.sweep.file.reading import (
     write_csv,
     write_netcdf,
 )
-from farm.sweep.file.recovery import journal_of
+from farm.sweep.file.recovery import journal_of, lock_of
 from farm.sweep.file.store import COMPLETE, Store
-from farm.sweep.space.category import Category
+from farm.sweep.space.parameters import Category
 from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, values_of
 
 PLAN = plan_of("random:6")
@@ -70,30 +69,30 @@ def held_by_a_killed_process(path: Path) -> None:
 
 
 @pytest.fixture(params=STATES)
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> object:
+def sweep(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     store = sweep_in(request.param, tmp_path / "s.h5")
     yield tmp_path / "s.h5"
     if store is not None:
         store.abandon()
 
 
-def test_known_is_the_same_in_every_state(path: Path) -> None:
-    plan, known = known_of(path)
+def test_known_is_the_same_in_every_state(sweep: Path) -> None:
+    plan, known = known_of(sweep)
     assert plan.to_json() == PLAN.to_json()
     assert known.status.tolist() == [1, 1, 1, 2, 0, 0]
     assert [w.name for w in known.workers] == ["node/1"]
 
 
-def test_a_file_can_be_read_in_every_state(path: Path) -> None:
-    with open_sweep(path) as file:
+def test_a_file_can_be_read_in_every_state(sweep: Path) -> None:
+    with open_sweep(sweep) as file:
         assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
         assert file["out_0"][2].tolist() == values_of(PLAN, 2)[:4].tolist()
         assert file["failures/error"][:].tolist() == [b"ModelFailed: boom"]
 
 
-def test_looking_keeps_no_writer_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_keeps_no_writer_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check whether the journal is newer reads the file without its lock."""
-    sweep_in("killed", tmp_path / "s.h5")
+    sweep_in("killed", path)
     opened: list[object] = []
     real = hdf5.CheckedFile
 
@@ -102,31 +101,30 @@ def test_looking_keeps_no_writer_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return real(path, fd, mode, locking)
 
     monkeypatch.setattr(hdf5, "CheckedFile", spy)
-    known_of(tmp_path / "s.h5")
+    known_of(path)
     assert opened == [False]
 
 
-def test_a_snapshot_is_a_closed_copy_in_every_state(path: Path) -> None:
-    target = path.with_name("copy.h5")
-    snapshot(path, target)
+def test_a_snapshot_is_a_closed_copy_in_every_state(sweep: Path) -> None:
+    target = sweep.with_name("copy.h5")
+    snapshot(sweep, target)
     with h5py.File(target) as file:
         assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
     with pytest.raises(SweepError, match="exists"):
-        snapshot(path, target)
+        snapshot(sweep, target)
     with xr.open_dataset(target, engine="netcdf4") as data:
         assert data.sizes["point"] == 6
 
 
-def test_failures_name_worker_and_parameters(path: Path) -> None:
-    (row,) = failures_of(path)
+def test_failures_name_worker_and_parameters(sweep: Path) -> None:
+    (row,) = failures_of(sweep)
     assert row["point"] == 3
     assert (row["attempt"], row["status"], row["worker"]) == (1, "failed", "node/1")
     assert (row["error"], row["traceback"]) == ("ModelFailed: boom", "line 1")
     assert row["load"] == PLAN.theta[3, 3]
 
 
-def test_retried_points_are_no_failures_any_more(tmp_path: Path) -> None:
-    path = tmp_path / "s.h5"
+def test_retried_points_are_no_failures_any_more(path: Path) -> None:
     store = Store.create(path, PLAN)
     for row in (failed(1), failed(2), failed(2, attempt=2), done(PLAN, 1, attempt=2)):
         store.add(row)
@@ -136,9 +134,9 @@ def test_retried_points_are_no_failures_any_more(tmp_path: Path) -> None:
     assert every == [(1, 1), (2, 1), (2, 2)]
 
 
-def test_csv_has_every_digit(path: Path) -> None:
+def test_csv_has_every_digit(sweep: Path) -> None:
     text = io.StringIO()
-    assert write_csv(path, text) == 6
+    assert write_csv(sweep, text) == 6
     rows = list(csv.DictReader(io.StringIO(text.getvalue())))
     names = ["point", "E[0]", "E[1]", "E[2]", "load", "u[0]", "u[1]", "u[2]", "u[3]", "mass"]
     assert list(rows[0]) == [*names, "status", "attempts", "t_start", "t_run", "t_queue"]
@@ -150,15 +148,15 @@ def test_csv_has_every_digit(path: Path) -> None:
     assert [row["status"] for row in rows] == ["done"] * 3 + ["failed"] + ["pending"] * 2
 
 
-def test_long_tables_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_tables_are_written_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_module, "EXPORT_ROWS", 4)
-    sweep_in("complete", tmp_path / "s.h5")
+    sweep_in("complete", path)
     text = io.StringIO()
-    write_csv(tmp_path / "s.h5", text)
+    write_csv(path, text)
     assert [line.split(",")[0] for line in text.getvalue().splitlines()[1:]] == list("012345")
 
 
-def test_xarray_has_names_and_shapes(tmp_path: Path) -> None:
+def test_xarray_has_names_and_shapes(path: Path, tmp_path: Path) -> None:
     info = ModelInfo(
         "plate",
         (TensorInfo("k", ()), TensorInfo("x", (2,))),
@@ -166,7 +164,6 @@ def test_xarray_has_names_and_shapes(tmp_path: Path) -> None:
         frozenset({Operation.EVALUATE, Operation.GRADIENT}),
     )
     plan = plan_of("random:4", {"k": "0:1", "x": "0:1"}, info=info, gradients=["field"])
-    path = tmp_path / "s.h5"
     store = Store.create(path, plan)
     for point in range(3):
         store.add(done(plan, point))
@@ -212,14 +209,13 @@ def test_units_and_descriptions_are_those_of_cf(tmp_path: Path, engine: str | No
     assert data.attrs["Conventions"].startswith("CF-")
 
 
-def test_missing_xarray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_xarray_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(SweepError, match=r"modelfarm\[xarray\]"):
-        load_xarray(tmp_path / "s.h5")
+        load_xarray(path)
 
 
-def test_progress_is_what_the_process_says(tmp_path: Path) -> None:
-    path = tmp_path / "s.h5"
+def test_progress_is_what_the_process_says(path: Path) -> None:
     store = sweep_in("running", path)
     assert store is not None
     told = Progress("running", "t", 6, done=2, time=time.time())
@@ -228,8 +224,7 @@ def test_progress_is_what_the_process_says(tmp_path: Path) -> None:
     store.abandon()
 
 
-def test_a_process_that_was_killed_is_known_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "s.h5"
+def test_a_process_that_was_killed_is_known_at_once(path: Path) -> None:
     sweep_in("killed", path)
     held_by_a_killed_process(path)
     for told in (None, Progress("running", "t", 6, eta_s=9.0, time=time.time(), pid=7)):
@@ -240,9 +235,8 @@ def test_a_process_that_was_killed_is_known_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("age_s", [None, 60])
-def test_a_sweep_that_cannot_write_its_status_is_running(tmp_path: Path, age_s: int | None) -> None:
+def test_a_sweep_that_cannot_write_its_status_is_running(path: Path, age_s: int | None) -> None:
     """As on a full disk, from its start or since a minute."""
-    path = tmp_path / "s.h5"
     store = sweep_in("running", path)
     assert store is not None
     if age_s is not None:
@@ -252,8 +246,7 @@ def test_a_sweep_that_cannot_write_its_status_is_running(tmp_path: Path, age_s: 
     store.abandon()
 
 
-def test_a_process_that_says_nothing_is_silent_and_its_files_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "s.h5"
+def test_a_process_that_says_nothing_is_silent_and_its_files_are_read(path: Path) -> None:
     sweep_in("killed", path)
     lock_of(path).write_text(json.dumps({"token": "t", "machine": "other", "host": "n", "pid": 7}))
     told = Progress("running", "t", 6, time=time.time() - 60, host="node", pid=7)
@@ -265,8 +258,7 @@ def test_a_process_that_says_nothing_is_silent_and_its_files_are_read(tmp_path: 
     assert progress_of(path).state == "interrupted"
 
 
-def test_without_a_status_file_the_file_tells(tmp_path: Path) -> None:
-    path = tmp_path / "s.h5"
+def test_without_a_status_file_the_file_tells(path: Path) -> None:
     sweep_in("complete", path)
     assert read_status(status_of(path)) is None
     progress = progress_of(path)
@@ -285,20 +277,9 @@ def test_what_is_no_sweep_is_told(tmp_path: Path) -> None:
         known_of(tmp_path / "other.h5")
 
 
-def test_status_words_are_those_of_the_file() -> None:
-    assert [s.name.lower() for s in PointStatus] == [
-        "pending",
-        "done",
-        "failed",
-        "cancelled",
-        "timeout",
-    ]
-
-
 def test_a_writer_that_ends_in_the_moment_of_a_look_does_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s.h5"
     sweep_in("complete", path)  # its journal is gone
     running = [True]  # what the first check saw, although it has changed since
     monkeypatch.setattr(read_module, "_journal_is_newer", lambda p: bool(running and running.pop()))
@@ -310,9 +291,8 @@ def test_a_writer_that_ends_in_the_moment_of_a_look_does_no_harm(
 
 
 def test_a_writer_that_begins_in_the_moment_of_a_look_does_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s.h5"
     sweep_in("interrupted", path)
     real, looks = read_module._journal_is_newer, []
     with path.open("rb") as writer:
@@ -329,8 +309,7 @@ def test_a_writer_that_begins_in_the_moment_of_a_look_does_no_harm(
     assert len(looks) == 3
 
 
-def test_a_journal_that_is_damaged_at_its_beginning_does_not_hide_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "s.h5"
+def test_a_journal_that_is_damaged_at_its_beginning_does_not_hide_the_file(path: Path) -> None:
     store = Store.create(path, PLAN)
     store.add(done(PLAN, 2))
     store.commit()
@@ -344,8 +323,7 @@ def test_a_journal_that_is_damaged_at_its_beginning_does_not_hide_the_file(tmp_p
         known_of(path)
 
 
-def test_words_and_inactive_parameters_in_every_way_of_reading(tmp_path: Path) -> None:
-    path = tmp_path / "s.h5"
+def test_words_and_inactive_parameters_in_every_way_of_reading(path: Path, tmp_path: Path) -> None:
     params = {"load": "0:1", "solver": "euler,rk", "order": "1,2", "kind": "a,b"}
     when = {"order": 'solver == "rk"', "kind": "order == 2"}
     plan = plan_of("grid:1", params, fixes={"E": 1}, when=when)

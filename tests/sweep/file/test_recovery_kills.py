@@ -53,11 +53,6 @@ class RecordedFile(io.RawIOBase):
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "s.h5"
-
-
-@pytest.fixture
 def recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RecordedFile]]:
     """All sessions of writing to `path`."""
     opened = contextlib.ExitStack()

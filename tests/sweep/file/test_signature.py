@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from farm.sweep.design.extension import longer_plan
-from farm.sweep.design.plan import Plan
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import is_ours, key_path, signed, user_secret
 from farm.sweep.file.store import COMPLETE, Store
@@ -26,10 +25,6 @@ PLAN = plan_of("random:4", provenance={"target": TARGET, "notes": "first"}, titl
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path
-
-
-def told(plan: Plan, **facts: str) -> Plan:
-    return dataclasses.replace(plan, provenance={**plan.provenance, **facts})
 
 
 @pytest.mark.parametrize(
@@ -60,32 +55,22 @@ CHANGES: dict[str, dict[str, Any]] = {
     "config": {"config": {"file": "/etc/passwd"}},
     "design": {"seed": 8},
     "model": {"info": dataclasses.replace(PLAN.info, name="evil")},
+    "target": {"provenance": {"target": '{"models": ["/tmp/evil.py"]}'}},
+    "no target": {"provenance": {"target": ""}},
+    "notes": {"provenance": {"notes": "second"}},
+    "no signature": {"provenance": {"signature": ""}},
+    "another signature": {"provenance": {"signature": "0" * 64}},
+    "no hexadecimal": {"provenance": {"signature": "é"}},
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_signature_is_of_one_plan(change: str) -> None:
     """Such as of another file, into which somebody copied target and signature."""
-    assert not is_ours(dataclasses.replace(signed(PLAN), **CHANGES[change]))
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"target": '{"models": ["/tmp/evil.py"]}'},
-        {"target": ""},
-        {"notes": "second"},
-        {"signature": ""},
-        {"signature": "0" * 64},
-        {"signature": "é"},
-    ],
-)
-def test_what_was_changed_is_not_ours(facts: dict[str, str]) -> None:
-    assert not is_ours(told(signed(PLAN), **facts))
-
-
-def test_what_was_never_signed_is_not_ours() -> None:
-    assert not is_ours(PLAN)
+    plan = signed(PLAN)
+    facts = {**plan.provenance, **CHANGES[change].get("provenance", {})}
+    assert not is_ours(dataclasses.replace(plan, **{**CHANGES[change], "provenance": facts}))
+    assert not is_ours(PLAN), "it was never signed"
 
 
 def test_another_users_signature_does_not_pass(
@@ -106,7 +91,7 @@ def test_without_a_secret_nothing_is_ours() -> None:
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_an_extended_sweep_is_ours_if_it_was_before(state: Path, ours: bool) -> None:
-    store = Store.create(state / "s.h5", signed(PLAN) if ours else told(PLAN, signature="0" * 64))
+    store = Store.create(state / "s.h5", signed(PLAN) if ours else PLAN)
     store.extend(longer_plan(store.plan, 8))
     store.abandon()
     assert is_ours(known_of(state / "s.h5")[0]) is ours

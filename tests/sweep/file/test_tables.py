@@ -122,11 +122,7 @@ def test_words_are_categories_and_inactive_parameters_are_missing(tmp_path: Path
     assert frame.solver.tolist() == ["euler", "rk", "rk"] * 2
     assert frame.solver.cat.categories.tolist() == ["euler", "rk"]
     np.testing.assert_array_equal(frame.order, [np.nan, 1, 2] * 2)
-
-
-def test_parquet_has_words_and_nulls(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    Store.create(tmp_path / "s.h5", SPACE).close("interrupted", {})
     write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet")
     columns = parquet.read_table(tmp_path / "s.parquet").to_pydict()
     assert columns["solver"] == ["euler", "rk", "rk"] * 2

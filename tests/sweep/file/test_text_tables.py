@@ -27,6 +27,7 @@ from farm.sweep.file.text_tables import (
     storable,
     write_tables,
 )
+from tests.support.shown_blocks import text_of
 from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of
 
 PLAN = plan_of("random:5", info=BEAM_WITH_UNITS, gradients=["u[1]"])
@@ -120,7 +121,7 @@ def test_a_table_may_be_empty() -> None:
 def test_octave_loads_it(path: Path) -> None:
     with h5py.File(path) as file:
         sequence = int(file["sequence"][()])
-    page = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text()
+    page = text_of("docs/sweeps.md")
     (shown,) = re.findall(r"```octave\n(.*?)```", page, re.DOTALL)
     program = (
         shown.replace("beam.h5", str(path))

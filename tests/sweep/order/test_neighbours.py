@@ -29,17 +29,11 @@ def test_a_smooth_function_is_guessed() -> None:
     guess = guesses(UNIT[:150], SMOOTH[:150], UNIT[150:])
     assert np.max(np.abs(np.log(guess / SMOOTH[150:]))) < 0.35
     assert explained(SMOOTH, left_out(UNIT, SMOOTH)) > 0.95
-
-
-def test_a_known_point_is_guessed_as_it_is() -> None:
     assert guesses(UNIT, SMOOTH, UNIT[:3]) == pytest.approx(SMOOTH[:3], rel=1e-3)
 
 
 def test_noise_is_not_explained() -> None:
     assert explained(NOISE, left_out(UNIT, NOISE)) < 0.1
-
-
-def test_points_that_occur_often_do_not_explain_themselves() -> None:
     twice = np.repeat(UNIT[:10], 20, axis=0)
     assert explained(NOISE, left_out(twice, NOISE)) < 0.1
 
@@ -55,9 +49,6 @@ def test_equal_run_times_leave_nothing_to_explain() -> None:
     same = np.full(200, 2.0)
     assert explained(same, left_out(UNIT, same)) == 0.0
     assert correlated(same, SMOOTH) == 1.0
-
-
-def test_costs_of_any_unit_and_power_correlate() -> None:
     assert correlated(SMOOTH, 1000 * SMOOTH**2) == pytest.approx(1.0)
     assert correlated(SMOOTH, 1 / SMOOTH) == 0.0
     assert correlated(SMOOTH, NOISE) < 0.1
@@ -72,12 +63,9 @@ def test_two_guesses_are_better_than_each() -> None:
     assert errors[0] < 0.85 * min(errors[1:])
 
 
-def test_ranks_are_free_of_scales() -> None:
+def test_places_are_ranks_or_those_of_the_unit_cube() -> None:
     theta = np.array([[1.0, 5.0], [1e9, 5.0], [10.0, 5.0], [10.0, 5.0]])
     assert ranks(theta).tolist() == [[0, 0], [1, 0], [0.5, 0], [0.5, 0]]
-
-
-def test_coordinates_are_those_of_the_unit_cube() -> None:
     plan = plan_of("random:50", {"E": "1:2", "load": "log:1:10", "mesh": "int:1:3"})
     places = coordinates(plan)
     assert plan.unit is not None

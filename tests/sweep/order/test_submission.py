@@ -28,6 +28,14 @@ def order_of(plan: Plan, known: PointColumns | None = None) -> SubmissionOrder:
     return SubmissionOrder(plan, known or PointColumns.nothing(plan.size))
 
 
+def begun(plan: Plan) -> tuple[SubmissionOrder, PointColumns]:
+    """Return an order with all points of a plan, and what is known of them: nothing yet."""
+    known = PointColumns.nothing(plan.size)
+    order = order_of(plan, known)
+    order.fill(np.arange(plan.size))
+    return order, known
+
+
 def learn(order: SubmissionOrder, *, at: float = NOW, takes_s: float = 0.0) -> bool:
     changed = order.learn(at)
     order.learned(at, at + takes_s)
@@ -60,9 +68,7 @@ def test_the_first_fifth_is_mixed_and_the_rest_longest_first() -> None:
 @pytest.mark.parametrize("rule", [SHUFFLED, GIVEN])
 def test_other_orders_do_not_look_at_costs(rule: str) -> None:
     plan = replace(PLAN, cost=COST, cost_rule="c", order=rule)
-    known = PointColumns.nothing(100)
-    order = order_of(plan, known)
-    order.fill(np.arange(100))
+    order, known = begun(plan)
     assert order.basis == ""
     first = taken(order, 50)
     finish(order, known, first, RUN_S)
@@ -84,9 +90,7 @@ def test_a_point_put_back_is_next() -> None:
 
 
 def test_run_times_are_learned_over_the_parameters() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(PLAN, known)
-    order.fill(np.arange(100))
+    order, known = begun(PLAN)
     first = taken(order, ENOUGH)
     finish(order, known, first[:-1], RUN_S)
     assert not order.is_due(NOW)
@@ -102,10 +106,8 @@ def test_run_times_are_learned_over_the_parameters() -> None:
     assert np.sum(order.expected_s[rest]) == pytest.approx(np.sum(RUN_S[rest]), rel=0.25)
 
 
-def test_it_is_guessed_again_when_a_fourth_more_is_known() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(PLAN, known)
-    order.fill(np.arange(100))
+def test_it_is_guessed_again_when_a_fourth_more_is_known_and_seldom_if_slow() -> None:
+    order, known = begun(PLAN)
     points = taken(order, 40)
     finish(order, known, points[:20], RUN_S)
     learn(order)
@@ -113,12 +115,7 @@ def test_it_is_guessed_again_when_a_fourth_more_is_known() -> None:
     assert not order.is_due(NOW)
     finish(order, known, points[24:25], RUN_S)
     assert order.is_due(NOW)
-
-
-def test_guessing_takes_a_small_share_of_the_time() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(PLAN, known)
-    order.fill(np.arange(100))
+    order, known = begun(PLAN)
     points = taken(order, 60)
     finish(order, known, points[:20], RUN_S)
     learn(order, takes_s=2.0)
@@ -127,30 +124,20 @@ def test_guessing_takes_a_small_share_of_the_time() -> None:
     assert order.is_due(NOW + 2 + 2 * LEAST_SHARE)
 
 
-def test_points_are_short_once_enough_are_known_to_be() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(PLAN, known)
-    order.fill(np.arange(100))
+def test_points_are_short_once_enough_are_known_to_be_and_not_worth_a_guess() -> None:
+    order, known = begun(PLAN)
     short = [order.are_short]
     for count, run_s in ((ENOUGH - 1, LEAST_RUN_S / 2), (1, LEAST_RUN_S), (1, 20 * LEAST_RUN_S)):
         finish(order, known, taken(order, count), np.full(100, run_s))
         short.append(order.are_short)
     assert short == [False, False, True, False]
-
-
-def test_short_runs_are_not_worth_a_guess() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(PLAN, known)
-    order.fill(np.arange(100))
-    short = RUN_S * (0.9 * LEAST_RUN_S / np.max(RUN_S))
-    finish(order, known, taken(order, 50), short)
+    order, known = begun(PLAN)
+    finish(order, known, taken(order, 50), RUN_S * (0.9 * LEAST_RUN_S / np.max(RUN_S)))
     assert not order.is_due(NOW)
 
 
 def test_what_nothing_explains_stays_mixed() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(PLAN, known)
-    order.fill(np.arange(100))
+    order, known = begun(PLAN)
     first = taken(order, 30)
     finish(order, known, first, np.exp(np.random.default_rng(3).normal(size=100)))
     assert not learn(order)
@@ -190,9 +177,7 @@ def test_a_given_cost_and_run_times_are_used_together() -> None:
 
 
 def test_a_cost_in_any_unit_becomes_seconds() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(replace(PLAN, cost=3600 * (COST + 0.1), cost_rule="c"), known)
-    order.fill(np.arange(100))
+    order, known = begun(replace(PLAN, cost=3600 * (COST + 0.1), cost_rule="c"))
     finish(order, known, taken(order, 40), COST + 0.1)
     learn(order)
     assert order.basis == "c", "the parameters explain nothing"
@@ -201,9 +186,7 @@ def test_a_cost_in_any_unit_becomes_seconds() -> None:
 
 def test_a_cost_of_zero_comes_last() -> None:
     cost = np.where(np.arange(100) % 2, COST + 1, 0.0)
-    known = PointColumns.nothing(100)
-    order = order_of(replace(PLAN, cost=cost, cost_rule="c"), known)
-    order.fill(np.arange(100))
+    order, known = begun(replace(PLAN, cost=cost, cost_rule="c"))
     points = taken(order, 60)
     assert all(point % 2 for point in points[20:])
     finish(order, known, points, 1.0 + cost)
@@ -232,9 +215,7 @@ def test_points_that_run_for_long_are_known_to_be_long() -> None:
     """All points at one end of the parameter still run: only their time so far tells of them."""
     plan = plan_of("random:100", {"E": "1:2", "load": "0:1"}, seed=4)
     long = plan.theta[:, 3] > 0.7
-    known = PointColumns.nothing(100)
-    order = order_of(plan, known)
-    order.fill(np.arange(100))
+    order, known = begun(plan)
     first = taken(order, 41)
     ended = [point for point in first if not long[point]]
     finish(order, known, ended, np.ones(100))
@@ -247,9 +228,7 @@ def test_points_that_run_for_long_are_known_to_be_long() -> None:
 
 
 def test_points_in_the_farm_s_queue_are_not_taken_for_long() -> None:
-    known = PointColumns.nothing(100)
-    order = order_of(PLAN, known)
-    order.fill(np.arange(100))
+    order, known = begun(PLAN)
     first = taken(order, 60)
     finish(order, known, first[:30], np.ones(100))
     assert not learn(order, at=8.0), "no later point has begun, so these may wait"

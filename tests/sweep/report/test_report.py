@@ -1,22 +1,32 @@
-"""The report: one safe, self-contained page for a sweep in every state."""
+"""The report: one safe, self-contained page for a sweep in every state, with a ranking."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import sys
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
-from farm.sweep.errors import SweepError
+from farm.sweep.design.plan import Plan
 from farm.sweep.file.journal import AnsweringWorker
 from farm.sweep.file.point_columns import PointColumns
-from farm.sweep.report.report import MOST_STEPS, MOST_WORKERS, SCRIPTS, joined_runs, operation_of
-from tests.sweep.report.reports import data_of, every_fourth_fails, made, report, unpacked
+from farm.sweep.report.report import (
+    MOST_STEPS,
+    MOST_WORKERS,
+    SCRIPTS,
+    joined_runs,
+    operation_of,
+    ranking_of,
+)
+from tests.sweep.report.reports import Outcome, data_of, every_fourth_fails, made, report, unpacked
 from tests.sweep.samples import done, failed, plan_of
 
 reports = importlib.import_module("farm.sweep.report.report")  # farm.sweep is also a function
@@ -157,14 +167,6 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         assert f'<p class="note">{note}</p>' in text
 
 
-@pytest.mark.parametrize("output", ["v", "u[4]"])
-def test_an_output_that_is_not_there_is_told(tmp_path: Path, output: str) -> None:
-    made(tmp_path / "s.h5", PLAN)
-    with pytest.raises(SweepError, match="output"):
-        report(tmp_path / "s.h5", output)
-    assert not (tmp_path / "s.html").exists()
-
-
 def test_the_output_wanted_is_first(tmp_path: Path) -> None:
     made(tmp_path / "s.h5", PLAN)
     data = data_of(report(tmp_path / "s.h5", "u[3]"))
@@ -186,25 +188,16 @@ def test_progress_counts_finished_points() -> None:
     assert found["size"] == 11
     assert unpacked(found["progress"]["times"]).tolist() == [k + 0.5 for k in range(10)]
     assert unpacked(found["progress"]["counts"]).tolist() == list(range(1, 11))
-
-
-def test_progress_of_many_points_keeps_the_last() -> None:
     counts = unpacked(operation_of(known(2_001))["progress"]["counts"])
     assert len(counts) == MOST_STEPS
     assert (counts[0], counts[-1]) == (1, 2_000)
 
 
-def test_bars_are_the_runs_of_a_worker() -> None:
+def test_bars_are_the_runs_of_some_workers_joined_where_close() -> None:
     bars = unpacked(operation_of(known(5))["gantt"]["bars"]).reshape(-1, 3)
     assert bars.tolist() == [[0, 0, 0.5], [0, 2, 0.5], [1, 1, 0.5], [1, 3, 0.5]]
-
-
-def test_of_many_workers_the_others_are_counted() -> None:
     gantt = operation_of(known(100, workers=90))["gantt"]
     assert (len(gantt["workers"]), gantt["more"]) == (MOST_WORKERS, 90 - MOST_WORKERS)
-
-
-def test_runs_close_together_are_one_bar() -> None:
     runs = np.array([[0.0, 1.0], [1.05, 1.0], [3.0, 1.0]])
     assert joined_runs(runs, 0.1) == [[0.0, pytest.approx(2.05)], [3.0, 1.0]]
     assert len(joined_runs(runs, 0.01)) == 3
@@ -214,10 +207,103 @@ def test_overhead_is_total_minus_queue_and_run() -> None:
     overhead = operation_of(known(9))["overhead"]
     assert overhead["median"] == pytest.approx(250.0)  # ms: 1 - 0.25 - 0.5 s
     assert unpacked(overhead["counts"]).sum() == 8
-
-
-def test_a_sweep_without_a_finished_point_has_none_of_it() -> None:
     found = operation_of(PointColumns.nothing(3))
     assert found["overhead"]["median"] is None
     assert len(unpacked(found["gantt"]["bars"])) == 0
     assert len(unpacked(found["progress"]["times"])) == 0
+
+
+ranking = importlib.import_module("farm.sweep.report.report")  # farm.sweep is also a function
+
+INFO = ModelInfo(
+    "m",
+    (TensorInfo("a", (1,)), TensorInfo("b", (1,))),
+    (TensorInfo("y", (1,)), TensorInfo("u", (3,))),
+)
+
+
+def plan(design: str = "random:128") -> Plan:
+    return plan_of(design, {"a": "0:1", "b": "0:1"}, info=INFO)
+
+
+def mostly_b(plan: Plan) -> Outcome:
+    def outcome(point: int) -> Mapping[str, Any]:
+        a, b = plan.theta[point]
+        return {"values": np.array([0.1 * a + b, a, b, 2 * b])}
+
+    return outcome
+
+
+def test_parameters_are_ranked_for_each_output(tmp_path: Path) -> None:
+    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
+    found = ranking_of(tmp_path / "s.h5", plan(), "y")
+    assert [(g["output"], g["method"]) for g in found["groups"]] == [
+        ("y", "pawn"),
+        ("mean of u", "pawn"),
+    ]
+    rows = found["groups"][0]["rows"]
+    assert [row["parameter"] for row in rows] == ["b", "a"]
+    assert rows[0]["value"] > 2 * rows[1]["value"]
+    assert found["note"] == ""
+
+
+def test_an_entry_that_is_shown_first_is_ranked_too(tmp_path: Path) -> None:
+    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
+    found = ranking_of(tmp_path / "s.h5", plan(), "u[0]")
+    assert [g["output"] for g in found["groups"]] == ["u[0]", "y", "mean of u"]
+    assert found["groups"][0]["rows"][0]["parameter"] == "a"
+
+
+def test_sobol_has_intervals_and_the_share_of_a_parameter_alone(tmp_path: Path) -> None:
+    designed = plan("saltelli:32")
+    made(tmp_path / "s.h5", designed, mostly_b(designed))
+    group = ranking_of(tmp_path / "s.h5", designed, "y")["groups"][0]
+    assert group["method"] == "sobol"
+    assert [row["parameter"] for row in group["rows"]] == ["b", "a"]
+    assert all(row["confidence"] > 0 and "first" in row for row in group["rows"])
+
+
+def test_why_there_is_none_is_one_line(tmp_path: Path) -> None:
+    designed = plan("saltelli:32")
+    made(tmp_path / "s.h5", designed, every_fourth_fails)
+    found = ranking_of(tmp_path / "s.h5", designed, "y")
+    assert found["groups"] == []
+    assert found["note"].startswith("No ranking: method sobol needs all")
+    assert "\n" not in found["note"]
+
+
+def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
+    for name in [name for name in sys.modules if name.split(".")[0] == "SALib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "SALib", None)
+    found = ranking_of(tmp_path / "s.h5", plan(), "y")
+    assert found["groups"] == []
+    assert "modelfarm[sensitivity]" in found["note"]
+
+
+def test_of_much_work_the_first_output_is_ranked_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
+    monkeypatch.setattr(ranking, "MOST_WORK", 128 * 2)
+    found = ranking_of(tmp_path / "s.h5", plan(), "mean of u")
+    assert [g["output"] for g in found["groups"]] == ["mean of u"]
+    assert found["note"] == "Other outputs: farm sweep sensitivity s.h5."
+
+
+@pytest.mark.parametrize("limit", ["MOST_WORK", "MOST_NUMBERS"])
+def test_of_very_much_work_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
+    monkeypatch.setattr(ranking, limit, 255)
+    found = ranking_of(tmp_path / "s.h5", plan(), "y")
+    assert found["groups"] == []
+    assert "farm sweep sensitivity s.h5" in found["note"]
+
+
+def test_a_model_without_outputs_has_none(tmp_path: Path) -> None:
+    info = ModelInfo("m", INFO.inputs, (TensorInfo("y", (0,)),))
+    empty = plan_of("random:4", {"a": "0:1", "b": "0:1"}, info=info)
+    assert "no outputs" in ranking_of(tmp_path / "s.h5", empty, None)["note"]

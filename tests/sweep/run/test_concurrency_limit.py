@@ -15,10 +15,6 @@ from farm.sweep.run.concurrency_limit import (
 )
 
 
-def test_at_first_enough_for_many_workers() -> None:
-    assert ConcurrencyLimit().size(0.0) == START
-
-
 @pytest.mark.parametrize("number", [3, 100_000])
 def test_the_user_s_number_stays(number: int) -> None:
     limit = ConcurrencyLimit(number)
@@ -53,6 +49,7 @@ def test_more_workers_get_more_points() -> None:
         limit.answered(f"w{k}", 10.0 * k)
     assert limit.size(10_000.0) == 4000
     assert limit.workers == 1000
+    assert ConcurrencyLimit().size(0.0) == START
 
 
 def test_answers_that_came_together_count_as_many() -> None:
@@ -75,13 +72,9 @@ def test_workers_that_answer_no_more_are_forgotten() -> None:
     for k in range(20_000):
         limit.answered("new", 100.0 + k)
     assert limit.workers == 1
-
-
-def test_failures_whose_worker_is_not_known_count_for_none() -> None:
-    limit = ConcurrencyLimit()
     for k in range(20_000):
-        limit.answered("", float(k))
-    assert limit.workers == 0
+        limit.answered("", 30_000.0 + k)
+    assert limit.workers == 0, "of answers of nobody"
 
 
 def test_tiny_points_get_two_seconds_ahead_but_not_without_limit() -> None:
@@ -94,7 +87,7 @@ def test_tiny_points_get_two_seconds_ahead_but_not_without_limit() -> None:
     assert limit.size(1.1) == LARGEST
 
 
-def test_a_full_farm_gets_half_after_a_pause_that_grows() -> None:
+def test_a_full_farm_gets_half_after_a_pause_and_more_with_each_answer() -> None:
     limit = ConcurrencyLimit()
     limit.refused(200, 0.0)
     assert limit.size(0.1) == 0
@@ -103,24 +96,21 @@ def test_a_full_farm_gets_half_after_a_pause_that_grows() -> None:
     limit.refused(100, 1.0)
     assert limit.size(1.3) == 0
     assert limit.size(1.5) == 50
-
-
-def test_it_grows_again_with_answers() -> None:
     limit = ConcurrencyLimit()
     limit.refused(20, 0.0)
     for _ in range(15):
         limit.answered("w", 1.0)
     assert limit.size(1.0) == 25
+    limit = ConcurrencyLimit()
+    limit.refused(1, 0.0)
+    assert limit.size(1.0) == 1
 
 
-def test_a_lost_farm_is_tried_with_one_point() -> None:
+def test_a_lost_farm_is_tried_with_one_point_after_pauses_with_a_limit() -> None:
     limit = ConcurrencyLimit()
     limit.lost(0.0)
     assert limit.size(0.1) == 0
     assert limit.size(1.0) == 1
-
-
-def test_pauses_have_a_limit_and_end_with_an_answer() -> None:
     limit = ConcurrencyLimit()
     now = 0.0
     for _ in range(20):
@@ -130,9 +120,3 @@ def test_pauses_have_a_limit_and_end_with_an_answer() -> None:
     limit.answered("w", now)
     limit.lost(now)
     assert limit.size(now + 0.21) == 1
-
-
-def test_one_point_at_least() -> None:
-    limit = ConcurrencyLimit()
-    limit.refused(1, 0.0)
-    assert limit.size(1.0) == 1

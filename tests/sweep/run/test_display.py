@@ -1,15 +1,28 @@
-"""The display: a bar in a terminal, a line a minute elsewhere, messages at once."""
+"""The bar of a sweep in a terminal and below a notebook's cell, and its lines."""
 
 from __future__ import annotations
 
 import io
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from farm.sweep.file.progress import Progress
-from farm.sweep.run.display import Display, cost, facts, hours, line, rate
+from farm.sweep.run.display import (
+    Display,
+    NotebookBar,
+    cost,
+    facts,
+    hours,
+    html_of,
+    line,
+    notebook_shell,
+    rate,
+)
 
 
 def at(done: int, **more: object) -> Progress:
@@ -43,18 +56,18 @@ def test_a_terminal_shows_a_bar() -> None:
     assert "3 failed, 2/s, 30 s left" in text.getvalue()
 
 
-def test_messages_are_told_once_and_when_they_are_over() -> None:
+def test_messages_are_plain_text_told_once_and_when_they_are_over() -> None:
     display, text = shown(terminal=False)
     for message in ("", "full disk", "full disk", ""):
         display.show(at(1, message=message))
     assert text.getvalue().splitlines() == ["full disk", "the sweep continues"]
-
-
-def test_a_sweep_that_ends_does_not_continue() -> None:
     display, text = shown(terminal=False)
     display.show(at(1, message="stopping: interrupted"))
     display.show(replace(at(1), state="interrupted"))
     assert text.getvalue() == "stopping: interrupted\n"
+    display, text = shown(terminal=False)
+    display.say("x[0] = [red]1[/red]")
+    assert text.getvalue() == "x[0] = [red]1[/red]\n"
 
 
 def test_the_cost_is_told_once_and_not_when_all_is_done() -> None:
@@ -72,26 +85,137 @@ def test_the_cost_is_told_once_and_not_when_all_is_done() -> None:
     assert text.getvalue() == ""
 
 
-def test_text_is_not_markup() -> None:
-    display, text = shown(terminal=False)
-    display.say("x[0] = [red]1[/red]")
-    assert text.getvalue() == "x[0] = [red]1[/red]\n"
-
-
 def test_facts_are_those_known() -> None:
     assert facts(Progress("complete", "t", 5, done=5)) == ""
     assert line(Progress("complete", "t", 5, done=5)) == "t: 5/5 points (100%), complete"
     assert line(Progress("complete", "t", 0)) == "t: 0/0 points (100%), complete"
-    assert "core hours" in cost(Progress("running", "t", 5))
+    brief = Progress("running", "t", 5, run_mean_s=0.5, expected_work_s=2.5, eta_s=1.0)
+    assert cost(brief).endswith("so 5 points take 2.5 s of a worker; expected end in 1 s")
 
 
 @pytest.mark.parametrize(
-    ("per_s", "text"), [(12345.0, "12,345/s"), (2.5, "2.5/s"), (0.5, "30/min"), (0.001, "3.6/h")]
+    ("shown", "number", "text"),
+    [
+        *((rate, 12345.0, "12,345/s"), (rate, 2.5, "2.5/s"), (rate, 0.5, "30/min")),
+        *((rate, 0.001, "3.6/h"), (hours, 1.0, "0.00028"), (hours, 7200, "2")),
+        (hours, 3.6e6, "1,000"),
+    ],
 )
-def test_rates_are_readable(per_s: float, text: str) -> None:
-    assert rate(per_s) == text
+def test_rates_and_hours_are_readable(
+    shown: Callable[[float], str], number: float, text: str
+) -> None:
+    assert shown(number) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(1.0, "0.00028"), (7200, "2"), (3.6e6, "1,000")])
-def test_hours_are_readable(seconds: float, text: str) -> None:
-    assert hours(seconds) == text
+CELLS = [
+    """
+import threading
+import farm
+
+gate = threading.Event()
+
+def square(x):
+    gate.wait(30)
+    return {"y": x * x}
+
+class Square(farm.Model):
+    inputs, outputs = {"x": 1}, {"y": 1}
+    def evaluate(self, inputs, config):
+        gate.wait(30)
+        return inputs["x"] ** 2
+
+sweep = farm.sweep(Square, {"x": (0, 1)}, n=8, seed=7, out="s.h5", workers=2, probe=False)
+sweep
+""",
+    "sweep",
+    "gate.set(); sweep.wait().state",
+    "quiet = farm.sweep(Square, {'x': (0, 1)}, n=8, seed=7, out='s.h5', show=False); quiet.wait()",
+    "quiet",
+    "with farm.serve(Square) as client:\n    value = client.model()(3.0)\n    display(client)",
+    "Square()",
+]
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, str]]]:
+    """The outputs of each cell, after all have run."""
+    import nbclient  # both take half a second to import
+    import nbformat
+
+    cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
+    made = nbformat.v4.new_notebook(cells=cells)
+    folder = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
+    client = nbclient.NotebookClient(made, timeout=50, resources=folder)
+    client.execute()
+    return [[dict(output.get("data", {})) for output in cell.outputs] for cell in made.cells]
+
+
+@pytest.mark.slow
+def test_the_bar_is_live_below_the_cell_that_began_the_sweep(notebook: Any) -> None:
+    ((bar,), *_) = notebook
+    assert "8/8 points" in bar["text/html"]
+    assert "complete" in bar["text/html"]
+    assert "8/8 points (100%)" in bar["text/plain"]
+
+
+def test_it_is_live_wherever_the_sweep_is_shown(notebook: Any) -> None:
+    assert notebook[1] == notebook[0], "shown before the first point could finish"
+    assert notebook[2] == [{"text/plain": "'complete'"}]
+
+
+def test_a_sweep_without_a_bar_is_a_table_of_its_counts(notebook: Any) -> None:
+    (output,) = notebook[4]
+    assert "8/8 points" in output["text/html"]
+    assert output["text/plain"].startswith("<Sweep s.h5: 8/8 points")
+
+
+def test_clients_and_models_are_shown(notebook: Any) -> None:
+    (client,) = notebook[5]
+    assert "<td>Square</td>" in client["text/html"]
+    assert client["text/plain"].startswith("<Client of ")
+    assert notebook[6] == [{"text/plain": "<Square Square: x [1] -> y [1]>"}]
+
+
+class Shell:
+    """Keeps what is displayed, as IPython's shell passes it to a notebook."""
+
+    def __init__(self) -> None:
+        self.execution_count = 1
+        self.display_pub = self
+        self.published: list[tuple[str, bool, str]] = []
+
+    def publish(self, data: dict[str, str], *, transient: dict[str, str], update: bool) -> None:
+        self.published.append((data["text/html"], update, transient["display_id"]))
+
+
+def progress(**more: Any) -> Progress:
+    return Progress(**{"state": "running", "title": "a <b>", "total": 4, **more})
+
+
+def test_a_cell_shows_the_bar_once() -> None:
+    shell = Shell()
+    bar = NotebookBar(shell, progress())
+    bar.show_here()
+    bar.show(progress(done=1))
+    shell.execution_count = 2
+    bar.show_here()
+    assert [update for _, update, _ in shell.published] == [False, True, False]
+    assert len({place for _, _, place in shell.published}) == 1
+    assert "1/4 points" in shell.published[-1][0]
+
+
+def test_texts_are_escaped_and_failures_counted() -> None:
+    shown = html_of(progress(done=1, failed=2, message="the disk is <full>"))
+    assert "a &lt;b&gt;" in shown
+    assert "3/4 points, 2 failed" in shown
+    assert "the disk is &lt;full&gt;" in shown
+    assert 'value="3" max="4"' in shown
+
+
+def test_outside_of_a_kernel_there_is_no_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert notebook_shell() is None
+    import IPython
+
+    assert notebook_shell() is None, "IPython is loaded, but this is no kernel"
+    assert IPython.get_ipython() is None

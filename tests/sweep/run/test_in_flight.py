@@ -1,16 +1,21 @@
-"""Points in flight: their calls, their answers, and the resulting rows."""
+"""Points in flight: submission, answers, rows, and the probe, whose points are of the sweep."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
+import farm
 from farm.call import NO_HINTS, RUN_BYTES, Call, Hints, Result, TensorInfo
 from farm.errors import (
     Cancelled,
@@ -19,19 +24,24 @@ from farm.errors import (
     ModelFailed,
     Overloaded,
     TimeLimitExceeded,
+    Unavailable,
 )
 from farm.sweep.design.plan import Plan
+from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import NO_WORKER, PointStatus, Row
+from farm.sweep.file.store import Store
 from farm.sweep.run import in_flight as module
-from farm.sweep.run.evaluator import CallEvaluator, FarmUse
+from farm.sweep.run.evaluator import CallEvaluator, FarmUse, Threads
 from farm.sweep.run.in_flight import (
     MOST_TOGETHER,
     PointInFlight,
     PointsInFlight,
     done_rows,
     numbers_of,
+    probe,
     row_of,
 )
+from farm.sweep.run.run import Rules, Run, Stop
 from tests.support.time_limits import scaled
 from tests.sweep.samples import BEAM, Open, plan_of
 
@@ -39,7 +49,7 @@ LIMIT_S = scaled(20.0)
 
 
 def submit_point(evaluator: CallEvaluator, plan: Plan, point: int) -> PointInFlight:
-    flying = PointsInFlight(evaluator, plan, NO_HINTS)
+    flying = PointsInFlight(evaluator, plan)
     flying.submit(np.array([point]))
     return flying.points[point]
 
@@ -86,16 +96,13 @@ def gradient(*numbers: float) -> Result:
     return Result((np.array(numbers),), run_time_s=0.25)
 
 
-def test_a_point_goes_out_with_all_its_calls() -> None:
+def test_a_point_goes_out_with_all_its_calls_or_with_none() -> None:
     plan, farm = plan_of(gradients=["u[1]"]), Open()
     sent = submit_point(farm, plan, 3)
     assert sent.point == 3
     assert sent.submission.ids == farm.futures
     assert sent.answers == [None] * 3
     assert abs(sent.submission.at - time.time()) < scaled(5)
-
-
-def test_a_point_that_is_not_accepted_whole_is_cancelled() -> None:
     farm = Open(room=2)
     with pytest.raises(Overloaded):
         submit_point(farm, plan_of(gradients=["u[1]"]), 3)
@@ -104,7 +111,7 @@ def test_a_point_that_is_not_accepted_whole_is_cancelled() -> None:
 
 def test_a_point_ends_with_its_last_answer_or_the_first_error() -> None:
     farm = Open()
-    flying = PointsInFlight(farm, plan_of(gradients=["u[1]"]), NO_HINTS)
+    flying = PointsInFlight(farm, plan_of(gradients=["u[1]"]))
     flying.submit(np.array([3, 5]))
     three, five = flying.points.values()
     farm.futures[1].set_result(gradient(1, 2, 3))
@@ -122,9 +129,15 @@ def test_a_point_ends_with_its_last_answer_or_the_first_error() -> None:
     assert flying.ended(0.0, 9) == ([], []), "it has ended"
 
 
+def test_a_sweep_is_one_client_and_one_caller() -> None:
+    plan = plan_of()
+    hints = PointsInFlight(Open(), plan, 3).hints
+    assert (hints.client, hints.priority, hints.chain) == (f"sweep-{plan.run_id[:8]}", 3, "")
+
+
 def test_the_newest_points_without_an_answer_are_cancelled() -> None:
     farm = Open()
-    flying = PointsInFlight(farm, plan_of(), NO_HINTS)
+    flying = PointsInFlight(farm, plan_of())
     for point in (3, 1, 4, 2):
         flying.submit(np.array([point]))
     farm.futures[1].set_result(answer())
@@ -137,7 +150,7 @@ def test_the_newest_points_without_an_answer_are_cancelled() -> None:
 
 def test_points_that_are_submitted_together_have_outcomes_of_their_own() -> None:
     farm = Many()
-    flying = PointsInFlight(farm, plan_of(), NO_HINTS)
+    flying = PointsInFlight(farm, plan_of())
     assert flying.most_together == MOST_TOGETHER
     flying.submit(np.array([7, 3, 9]))
     flying.submit(np.array([4]))
@@ -159,13 +172,13 @@ def test_points_that_are_submitted_together_have_outcomes_of_their_own() -> None
 def test_calls_go_one_by_one_to_others_and_long_inputs_in_small_numbers() -> None:
     long = replace(BEAM, inputs=(TensorInfo("E", (RUN_BYTES // 24,)), BEAM.inputs[1]))
     plan = plan_of("random:2", {"load": "0:1"}, info=long, fixes={"E": 1})
-    assert PointsInFlight(Many(), plan, NO_HINTS).most_together == 2
-    assert PointsInFlight(Open(), plan, NO_HINTS).most_together == 1
+    assert PointsInFlight(Many(), plan).most_together == 2
+    assert PointsInFlight(Open(), plan).most_together == 1
 
 
 def test_an_answer_ends_a_wait() -> None:
     farm = Open()
-    flying = PointsInFlight(farm, plan_of(gradients=["mass"]), NO_HINTS)
+    flying = PointsInFlight(farm, plan_of(gradients=["mass"]))
     flying.submit(np.array([3]))
     assert not flying.wait_for(flying.points[3], 0.0)
     farm.futures[0].set_result(answer())
@@ -278,12 +291,11 @@ def test_the_slots_of_a_farm_that_answers_late_are_known_at_the_next_look(
             assert answer.wait(20.0)
             return {"queues": [], "workers": [{"slots": 40}]}
 
-    sent = PointsInFlight(Late(), plan_of(gradients=["u[1]"]), NO_HINTS)
+    sent = PointsInFlight(Late(), plan_of(gradients=["u[1]"]))
     assert sent.use() == FarmUse(None, 0)
     assert asked.wait(20.0)
     answer.set()
-    assert sent._asker is not None
-    sent._asker.join(20.0)
+    assert sent._use.result(20.0).slots == 40
     answer.clear()
     assert sent.use() == FarmUse(None, 40)
     answer.set()
@@ -291,7 +303,7 @@ def test_the_slots_of_a_farm_that_answers_late_are_known_at_the_next_look(
 
 def test_points_that_are_done_together_have_the_rows_of_each() -> None:
     plan, farm = plan_of(), Many()
-    flying = PointsInFlight(farm, plan, NO_HINTS)
+    flying = PointsInFlight(farm, plan)
     points = np.array([7, 3, 9])
     flying.submit(points)
     some: list[dict[str, Any]] = [
@@ -314,7 +326,7 @@ def test_points_that_are_done_together_have_the_rows_of_each() -> None:
         assert row.values is not None
         assert expected.values is not None
         assert row.values.tolist() == expected.values.tolist()
-        for name in set(Row.__slots__) - {"values"}:
+        for name in set(Row._fields) - {"values"}:
             assert getattr(row, name) == getattr(expected, name), name
 
 
@@ -330,7 +342,7 @@ def test_points_that_do_not_fit_or_have_gradients_need_a_row_each(
     outputs: tuple[np.ndarray, ...], options: dict[str, Any]
 ) -> None:
     plan, farm = plan_of(**options), Many()
-    flying = PointsInFlight(farm, plan, NO_HINTS)
+    flying = PointsInFlight(farm, plan)
     flying.submit(np.array([1, 2]))
     size = len(plan.calls(0))
     for k in range(2 * size):
@@ -338,3 +350,105 @@ def test_points_that_do_not_fit_or_have_gradients_need_a_row_each(
     done, _ = flying.ended(0.0, 2 * size)
     assert len(done) == 2
     assert done_rows(plan, done, np.zeros(20, np.uint8), lambda name: 0) is None
+
+
+class Counting(farm.Model):
+    inputs = {"k": 1}
+    outputs = {"y": 2}
+    calls = 0
+    fails = 0
+    gate: threading.Event | None = None
+
+    def describe(self, config: farm.Config) -> tuple[dict[str, int], dict[str, int]]:
+        return {"k": 1}, {"y": config.get("size", 2)}
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> np.ndarray:
+        self.calls += 1
+        if self.gate is not None:
+            self.gate.wait(20)
+        if self.calls <= self.fails:
+            raise ValueError("no such mesh")
+        return np.repeat(inputs["k"], config.get("size", 2))
+
+
+@pytest.fixture
+def model() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def threads(model: Counting) -> Iterator[Threads]:
+    made = Threads({"m": model}, workers=2)
+    yield made
+    made.close()
+
+
+def plan(threads: Threads, design: str = "grid:8", **config: object) -> Plan:
+    return plan_of(design, {"k": "0:1"}, info=threads.describe("m"), config=config)
+
+
+def test_its_point_is_part_of_the_sweep(tmp_path: Path, threads: Threads, model: Counting) -> None:
+    made = plan(threads)
+    started = probe(made, threads)
+    assert list(started.points) == made.mixed()[:1].tolist()
+    store = Store.create(tmp_path / "s.h5", made)
+    Run(store, started, rules=Rules(), stop=Stop()).go()
+    assert model.calls == 8
+    with h5py.File(tmp_path / "s.h5") as file:
+        assert file["out_0"][:, 1].tolist() == made.theta[:, 0].tolist()
+        assert file["attempts"][:].tolist() == [1] * 8
+
+
+def test_a_point_may_fail_in_its_own_right(
+    tmp_path: Path, threads: Threads, model: Counting
+) -> None:
+    model.fails = 2
+    made = plan(threads)
+    started = probe(made, threads)
+    assert list(started.points) == made.mixed()[:3].tolist()
+    store = Store.create(tmp_path / "s.h5", made)
+    progress = Run(store, started, rules=Rules(), stop=Stop()).go()
+    assert (progress.done, progress.failed, model.calls) == (6, 2, 8)
+
+
+@pytest.mark.parametrize(("design", "tries"), [("grid:8", 3), ("grid:1", 1)])
+def test_a_model_that_fails_at_the_first_points_is_told_with_its_traceback(
+    threads: Threads, model: Counting, design: str, tries: int
+) -> None:
+    model.fails = 3
+    message = rf"first {tries} points failed.*ModelFailed.*no such mesh.*probe=False"
+    with pytest.raises(SweepError, match=message) as told:
+        probe(plan(threads, design), threads)
+    assert "Traceback" in told.value.detail
+
+
+def test_outputs_of_other_sizes_are_told(threads: Threads) -> None:
+    with pytest.raises(SweepError, match="has 3 entries, the sweep's file has 2"):
+        probe(plan(threads, size=3), threads)
+
+
+def test_a_slow_model_keeps_nobody_waiting(
+    tmp_path: Path, threads: Threads, model: Counting
+) -> None:
+    model.gate = threading.Event()
+    made = plan(threads)
+    started = probe(made, threads, patience_s=0.1)
+    (sent,) = started.points.values()
+    assert sent.answers == [None]
+    model.gate.set()
+    store = Store.create(tmp_path / "s.h5", made)
+    assert Run(store, started, rules=Rules(), stop=Stop()).go().done == 8
+    assert model.calls == 8
+
+
+def test_a_farm_that_is_gone_is_no_fault_of_the_model(threads: Threads) -> None:
+    class Gone(Threads):
+        def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
+            future: Future[Result] = Future()
+            future.set_exception(Unavailable("gone"))
+            return future
+
+    gone = Gone({"m": Counting()})
+    with pytest.raises(Unavailable):
+        probe(plan(threads), gone)
+    gone.close()

@@ -22,16 +22,13 @@ def where(info: ModelInfo, spreads: dict[str, Distribution | None], fixes: dict[
     return [(p.name, p.input, p.entry) for p in bind(info, spreads, fixes, {}).parameters]
 
 
-def test_a_plain_name_is_every_entry_each_on_its_own() -> None:
+def test_a_plain_name_is_every_entry_and_an_index_one_of_them() -> None:
     assert where(BEAM, {"load": U, "E": U}, {}) == [
         ("load", 1, 0),
         ("E[0]", 0, 0),
         ("E[1]", 0, 1),
         ("E[2]", 0, 2),
     ]
-
-
-def test_entries_of_a_matrix_by_two_indices_or_one() -> None:
     by_two = {f"x[{i},{j}]": U for i in range(2) for j in range(3)}
     by_one = {f"x[{k}]": U for k in range(6)}
     assert where(PLATE, {"k": U, **by_two}, {}) == where(PLATE, {"k": U, **by_one}, {})
@@ -39,9 +36,6 @@ def test_entries_of_a_matrix_by_two_indices_or_one() -> None:
 
 def test_names_by_position() -> None:
     assert where(BEAM, {"in1": U, "in0[2]": U}, {"in0": 1.0}) == [("load", 1, 0), ("E[2]", 0, 2)]
-
-
-def test_a_real_name_wins_over_a_position() -> None:
     info = ModelInfo("m", (TensorInfo("in1", (1,)), TensorInfo("b", (1,))), ())
     assert where(info, {"in1": U, "b": U}, {})[0] == ("in1", 0, 0)
 
@@ -51,9 +45,6 @@ def test_an_entry_wins_over_the_whole() -> None:
     assert [p.name for p in binding.parameters] == ["E[0]", "E[2]"]
     assert np.array_equal(binding.fixed[0], [np.nan, 5.0, np.nan], equal_nan=True)
     assert binding.fixed[1].tolist() == [2.0]
-
-
-def test_a_fixed_input_takes_one_number_for_all_or_one_each() -> None:
     assert bind(BEAM, {"load": U}, {"E": 4}, {}).fixed[0].tolist() == [4, 4, 4]
     assert bind(BEAM, {"load": U}, {"E": [1, 2, 3]}, {}).fixed[0].tolist() == [1, 2, 3]
 
@@ -108,9 +99,6 @@ def test_many_missing_entries_are_counted() -> None:
 def test_open_entries_are_those_not_fixed() -> None:
     assert open_entries(BEAM, []) == ["E[0]", "E[1]", "E[2]", "load"]
     assert open_entries(BEAM, ["E[1]", "load", "mesh"]) == ["E[0]", "E[2]"]
-
-
-def test_entry_names() -> None:
     assert entry_name(TensorInfo("k", ()), 0) == "k"
     assert entry_name(TensorInfo("k", (1, 1)), 0) == "k"
     assert entry_name(TensorInfo("x", (2, 3)), 4) == "x[1,1]"
@@ -121,9 +109,6 @@ def test_gradients_of_outputs_and_entries() -> None:
     assert wanted_gradients(BEAM, ["mass"]) == ((1, 0),)
     assert wanted_gradients(BEAM, ["u[3]", "out0[1]"]) == ((0, 3), (0, 1))
     assert wanted_gradients(BEAM, ["u", "u[1]"]) == ((0, 0), (0, 1), (0, 2), (0, 3))
-
-
-def test_gradients_that_do_not_exist_are_refused() -> None:
     with pytest.raises(SweepError, match="the outputs are u, mass"):
         wanted_gradients(BEAM, ["v"])
     without = ModelInfo("m", BEAM.inputs, BEAM.outputs, frozenset({Operation.EVALUATE}))

@@ -8,9 +8,8 @@ import pytest
 from scipy import stats
 
 from farm.sweep.errors import SweepError
-from farm.sweep.space.category import Category
 from farm.sweep.space.grammar import as_distribution, choice, parse_distribution, parse_parameter
-from farm.sweep.space.parameters import Distribution, Log, Normal, Uniform
+from farm.sweep.space.parameters import Category, Distribution, Log, Normal, Uniform
 
 
 def test_parameter_is_a_name_and_a_distribution() -> None:

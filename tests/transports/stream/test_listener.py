@@ -24,7 +24,7 @@ from farm.transports.stream.listener import UnixListener
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
 from tests.support.coroutines import on_loop, on_uvloop, until
-from tests.transports.peers import ONCE, Farm, Peer, value
+from tests.transports.peers import ONCE, Farm, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 
@@ -41,11 +41,6 @@ def unix(farm: Farm) -> UnixListener:
 
 def result(y: float = 8.0) -> Result:
     return Result((np.array([y]),), 0.001)
-
-
-async def task_of(peer: Peer) -> int:
-    ((task_id, _),) = await peer.hear_calls()
-    return task_id
 
 
 @on_loop
@@ -75,8 +70,7 @@ async def test_an_answer_on_its_way_is_not_overtaken_by_the_loss() -> None:
     """The supervisor sees the death first, on its own line."""
     async with Farm.up(retries=0) as farm:
         worker, supervisor = await farm.worker(W1, ONCE), farm.peer(SUPERVISOR)
-        waiting = farm.submit(model="once")
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker, model="once")
         # Both have arrived before the loop reads, and the supervisor's message is processed first.
         lines = unix(farm)._lines
         await until(lambda: farm.put(worker, Kind.PROBE) and farm.put(supervisor, Kind.PROBE))
@@ -95,25 +89,13 @@ async def test_the_supervisors_word_ends_a_line_that_a_child_of_the_model_holds_
     async with Farm.up(retries=0) as farm:
         worker, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
         held = os.dup(worker.line.fileno())  # as a forked child has it
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         worker.close()
         supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id])))
         with pytest.raises(WorkerLost, match="SIGKILL"):
             await waiting
         assert not farm.put(worker, Kind.PROBE)
         os.close(held)
-
-
-@on_loop
-async def test_end_of_file_alone_is_a_loss_too() -> None:
-    async with Farm.up(retries=0) as farm:
-        worker = await farm.worker(W1)
-        waiting = farm.submit()
-        await task_of(worker)
-        worker.close()
-        with pytest.raises(WorkerLost, match="connection was lost"):
-            await waiting
 
 
 @on_loop
@@ -145,9 +127,7 @@ async def test_one_talkative_peer_does_not_hold_up_the_loop(
         for _ in range(101):
             await client.hear(Kind.WELCOME)
         assert max(turns) == 3
-        waiting = farm.submit()
-        worker.answer((await task_of(worker), result()))
-        await waiting
+        await farm.served_by(worker)
 
 
 @on_uvloop
@@ -180,9 +160,7 @@ async def test_many_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.hear(Kind.WELCOME)
         ticking.cancel()
         assert max(reads.values()) <= 6  # some at once, and the next three of those that wait
-        waiting = farm.submit()
-        worker.answer((await task_of(worker), result()))
-        await waiting
+        await farm.served_by(worker)
 
 
 @on_uvloop
@@ -224,17 +202,15 @@ async def test_a_worker_that_does_not_read_gets_nothing_more_to_do(
         await until(lambda: any(peer.full for peer in unix(farm)._lines))
         other = await farm.worker(W2)
         for _ in range(3):
-            waiting = farm.submit()
-            other.answer((await task_of(other), result()))
-            assert (await waiting).worker == W2
-        full.answer((await task_of(full), result()))  # it reads at last
+            assert (await farm.served_by(other)).worker == W2
+        await full.answer_next()  # it reads at last
         await large
         held = [farm.submit() for _ in range(5)]  # as many as both have slots
         given: list[int] = []
         while len(given) < 4:
             given += [task_id for task_id, _ in await full.hear_calls()]
         full.answer(*[(task_id, result()) for task_id in given])
-        other.answer((await task_of(other), result()))
+        await other.answer_next()
         assert sorted([(await call).worker for call in held]) == [W1] * 4 + [W2]
 
 
@@ -247,7 +223,7 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(
         worker, client = await farm.worker(), farm.peer("client:x")
         client.send(wire.encode_calls([(1, Call("cube", Operation.EVALUATE, (np.ones(1),)))]))
         large = Result((np.ones(1_000_000),), 0.001)
-        worker.answer((await task_of(worker), large))
+        worker.answer((await worker.hear_call(), large))
         (peer,) = [p for p in unix(farm)._lines if p.name == b"client:x"]
         await until(lambda: peer.full)
         client.send(wire.encode_calls([(2, Call("cube", Operation.EVALUATE, (np.ones(1),)))]))
@@ -256,7 +232,7 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(
         assert farm.dispatcher.calls_open() == 0
         await client.hear(Kind.WELCOME)
         await client.hear_answers()
-        worker.answer((await task_of(worker), result()))
+        await worker.answer_next()
         ((call_id, _),) = await client.hear_answers()
         assert call_id == 2
 
@@ -328,9 +304,7 @@ async def test_peers_that_come_and_go_do_not_pile_up(
         await until(lambda: greeted == 800 and not listener._lines)
         assert most <= 3 * module.PEERS_PER_TURN
         worker = await farm.worker()
-        waiting = farm.submit()
-        worker.answer((await task_of(worker), result()))
-        assert (await waiting).worker == W1
+        assert (await farm.served_by(worker)).worker == W1
 
 
 @on_loop
@@ -342,9 +316,7 @@ async def test_peers_that_do_not_say_who_they_are_make_room(
         worker = await farm.worker()
         silent = knocks(farm, 50)
         await until(lambda: len(unix(farm)._lines) == 11)
-        waiting = farm.submit()
-        worker.answer((await task_of(worker), result()))
-        await waiting
+        await farm.served_by(worker)
         assert silent[0].recv(1) == b"", "the oldest was dropped"
         for dialed in silent:
             dialed.close()
@@ -400,8 +372,7 @@ async def test_nothing_is_sent_to_a_worker_that_only_runs() -> None:
     """Probes would fill the socket of a model that holds the interpreter for minutes."""
     async with Farm.up() as farm:
         worker = await farm.worker()
-        waiting = farm.submit()
-        task_id = await task_of(worker)
+        waiting, task_id = await farm.sent_to(worker)
         await asyncio.sleep(0.5)
         assert worker.line.receive() is None
         worker.answer((task_id, result()))

@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import farm as public
-from farm.call import Result, WorkerInfo
+from farm.call import WorkerInfo
 from farm.errors import Unavailable, WorkerLost
 from farm.transports.identity import worker_identity
 from farm.transports.keys import new_keys
@@ -29,18 +29,6 @@ from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.transports.peers import CUBE, Farm, Peer, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
-
-
-async def answer(peer: Peer, y: float = 8.0) -> int:
-    """Answer the next call; return its id."""
-    ((task_id, _),) = await peer.hear_calls()
-    peer.answer((task_id, Result((np.array([y]),), 0.001)))
-    return task_id
-
-
-async def task_of(peer: Peer) -> int:
-    ((task_id, _),) = await peer.hear_calls()
-    return task_id
 
 
 # The socket
@@ -81,9 +69,7 @@ async def test_one_talkative_peer_does_not_hold_up_the_loop(
             client.say(Kind.PROBE)
         for _ in range(101):
             await client.hear(Kind.WELCOME)
-        waiting = farm.submit()
-        await answer(worker)
-        await waiting
+        await farm.served_by(worker)
 
 
 @on_loop
@@ -176,6 +162,4 @@ async def test_wrong_keys_never_get_in(door: str) -> None:
             monitor.close()
         honest = await farm.worker(W1)
         assert farm.workers() == [W1]
-        waiting = farm.submit()
-        await answer(honest)
-        assert value(await waiting) == 8.0
+        assert value(await farm.served_by(honest)) == 8.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +13,7 @@ import pytest
 
 from farm.call import Array, Call, Operation, Result, TensorInfo
 from farm.model import Inputs
-from farm.worker.frameworks.fitted import FittedModel, SkopsModel, as_columns
+from farm.worker.frameworks.fitted import FittedModel, SkopsModel, XgboostModel, as_columns
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
 from farm.worker.specs import version_of
@@ -104,6 +105,7 @@ def test_a_regressor_in_a_batch(sklearn: ModuleType, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, (X @ [2.0, -1.0] + 3.0)[:, None], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_columns_with_names_are_inputs(sklearn: ModuleType, tmp_path: Path) -> None:
     table = pandas.DataFrame(X, columns=["width", "load"])
     model = SkopsModel(saved(sklearn.LinearRegression().fit(table, X @ [1.0, 10.0]), tmp_path))
@@ -150,3 +152,58 @@ def test_pickles_are_refused_unread(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(LoadError, match=r"is a pickle, .*skops\.io\.dump.*skl2onnx"):
         load_models([str(path)])
+
+
+# Boosted trees in XGBoost's own files
+
+
+XGB = np.random.default_rng(1).random((64, 3)).astype(np.float32)
+Y = XGB @ [1.0, 2.0, -1.0]
+
+
+@pytest.fixture
+def xgboost() -> ModuleType:
+    return import_module("xgboost")  # at run time: it loads scikit-learn, which takes seconds
+
+
+@pytest.mark.parametrize("suffix", ["ubj", "json"])
+def test_the_file_predicts_what_the_model_did(
+    xgboost: ModuleType, tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"trees.{suffix}"
+    fitted = xgboost.XGBRegressor(n_jobs=1, n_estimators=5, max_depth=2).fit(XGB, Y)
+    fitted.save_model(path)
+    models = load_models([str(path)])
+    assert models["trees"].inputs == {"x": TensorInfo("x", (3,), "float32")}
+    assert models["trees"].version
+    calls = [Call("trees", Operation.EVALUATE, (row.astype(np.float64),)) for row in XGB[:5]]
+    outcomes = Runner(models).execute(calls)
+    found = [outcome.outputs[0][0] for outcome in outcomes if isinstance(outcome, Result)]
+    np.testing.assert_array_equal(found, fitted.predict(XGB[:5]))
+
+
+def test_columns_classes_and_missing_values(xgboost: ModuleType, tmp_path: Path) -> None:
+    table = pandas.DataFrame(XGB, columns=["a", "b", "c"])
+    fitted = xgboost.XGBClassifier(n_jobs=1, n_estimators=3).fit(table, np.digitize(Y, [0.5, 1.0]))
+    fitted.save_model(tmp_path / "classes.ubj")
+    model = XgboostModel(tmp_path / "classes.ubj")
+    assert list(model.inputs) == ["a", "b", "c"]
+    assert model.outputs == {"y": TensorInfo("y", (3,), "float32")}
+    rows = XGB[:2].copy()
+    rows[0, 1] = np.nan
+    np.testing.assert_array_equal(model.predict(rows)["y"], fitted.predict_proba(rows))
+
+
+def test_early_stopping_ends_at_the_best_iteration(xgboost: ModuleType, tmp_path: Path) -> None:
+    noise = np.random.default_rng(2).random(64)
+    fitted = xgboost.XGBRegressor(n_jobs=1, n_estimators=50, early_stopping_rounds=2)
+    fitted.fit(XGB[:32], noise[:32], eval_set=[(XGB[32:], noise[32:])], verbose=False)
+    fitted.save_model(tmp_path / "early.ubj")
+    found = XgboostModel(tmp_path / "early.ubj").predict(XGB)["y"][:, 0]
+    np.testing.assert_array_equal(found, fitted.predict(XGB))
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(LoadError, match="XGBoost cannot open"):
+        load_models([str(tmp_path / "other.json")])

@@ -17,10 +17,10 @@ import farm
 from farm.call import DERIVATIVES, Array, Call, Derivative, Operation, TensorInfo
 from farm.declared import Tensors
 from farm.errors import FarmError, InvalidInput, UnsupportedFeature
-from farm.model import Model
 from farm.sweep.file.provenance import code_of
 from farm.worker.frameworks.jax import JaxModel
 from farm.worker.runner import Runner
+from tests.worker.frameworks.answers import answered, evaluated
 
 WEIGHTS = np.random.default_rng(3).standard_normal((2, 3))
 
@@ -38,20 +38,6 @@ def made(max_batch: int) -> JaxModel:
         inputs={"x": 3, "k": 1}, outputs={"y": 2, "norm": 1}, max_batch=max_batch
     )
     return decorate(scaled)
-
-
-def answered(model: Model, call: Call) -> tuple[Array, ...]:
-    (outcome,) = Runner({"m": model}).execute([call])
-    if isinstance(outcome, FarmError):
-        raise outcome
-    return outcome.outputs
-
-
-def evaluated(
-    model: Model, *inputs: Any, rows: int | None = None, config: str = "{}"
-) -> tuple[Array, ...]:
-    arrays = tuple(np.asarray(x) for x in inputs)
-    return answered(model, Call("m", Operation.EVALUATE, arrays, rows=rows, config=config))
 
 
 def of_one(function: Callable[..., Any], **options: Any) -> JaxModel:

@@ -16,12 +16,13 @@ import umbridge
 from onnx import TensorProto, helper, numpy_helper
 
 from farm.call import Array, Call, Operation, Result, TensorInfo
-from farm.errors import FarmError, InvalidInput
+from farm.errors import InvalidInput
 from farm.model import Model
 from farm.worker.frameworks.onnx import OnnxModel, providers_here
 from farm.worker.loader import LoadError, load_models
 from farm.worker.runner import Runner
 from tests.support.dispatcher_farm import serving
+from tests.worker.frameworks.answers import evaluated
 
 WEIGHTS = np.random.default_rng(3).standard_normal((3, 2))
 ELEMENT = {
@@ -78,13 +79,8 @@ def network(
     )
 
 
-def answer(model: Model, *inputs: Any, rows: int | None = None) -> Array:
-    """Return the first output of one call, as from the runner."""
-    arrays = tuple(np.asarray(x) for x in inputs)
-    (outcome,) = Runner({"m": model}).execute([Call("m", Operation.EVALUATE, arrays, rows=rows)])
-    if isinstance(outcome, FarmError):
-        raise outcome
-    return outcome.outputs[0]
+def answer(model: Model, *inputs: Any) -> Array:
+    return evaluated(model, *inputs)[0]
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,14 @@ import pytest
 import torch
 import torch.export
 
-from farm.call import Array, Call, Derivative, Operation, TensorInfo
+from farm.call import Call, Derivative, Operation, TensorInfo
 from farm.declared import Tensors
-from farm.errors import FarmError, UnsupportedFeature
-from farm.model import Model, info_of, operations_of, tensor
+from farm.errors import UnsupportedFeature
+from farm.model import info_of, operations_of, tensor
 from farm.worker.frameworks.torch import TorchModel
 from farm.worker.loader import LoadError, load_models
-from farm.worker.runner import Runner
+from tests.support.shown_blocks import text_of
+from tests.worker.frameworks.answers import answered, evaluated
 from tests.worker.frameworks.torch_files import WEIGHTS, Scaled, export, opened, script
 
 
@@ -61,18 +62,6 @@ class Files:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("torch"))
-
-
-def answered(model: Model, call: Call) -> tuple[Array, ...]:
-    (outcome,) = Runner({"m": model}).execute([call])
-    if isinstance(outcome, FarmError):
-        raise outcome
-    return outcome.outputs
-
-
-def evaluated(model: Model, *inputs: Any, rows: int | None = None) -> tuple[Array, ...]:
-    arrays = tuple(np.asarray(x) for x in inputs)
-    return answered(model, Call("m", Operation.EVALUATE, arrays, rows=rows))
 
 
 def test_a_file_says_what_the_model_is(files: Files) -> None:
@@ -134,7 +123,7 @@ def test_bfloat16_travels(tmp_path: Path) -> None:
     )
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+PAGE = text_of("docs/models.md")
 SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

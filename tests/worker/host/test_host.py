@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,9 +75,10 @@ class Running:
         *,
         stateful: bool = False,
         start_s: float | None = None,
+        gate: Gate | None = None,
         **options: Any,
     ) -> None:
-        self.gate = Gate()
+        self.gate = gate or Gate()
         self.process = Kept(start_s)
         self.noted = self.process.noted
         models: dict[str, farm.Model] = {"gate": self.gate}
@@ -742,3 +744,113 @@ def test_worker_reports_what_it_uses(
     limit = time.monotonic() + LIMIT_S
     while decode_usage(desk.hear_use()).processor is None:
         assert time.monotonic() < limit
+
+
+# Over the local stream: a line that ends, and answers that exceed its buffer
+
+
+MUCH = 1_000_000
+
+
+class Large(Gate):
+    """Answers 8 MB."""
+
+    repeatable = False
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        return {"x": 1}, {"y": MUCH}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return np.full(MUCH, super().evaluate(inputs, config))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Desk]:
+    """A dispatcher at a local stream."""
+    desk = Desk(tmp_path)
+    yield desk
+    desk.close()
+
+
+def large(desk: Desk, **options: Any) -> Running:
+    running = Running(desk.connection, gate=Large(), **options)
+    running.thread.start()
+    return running
+
+
+def end(running: Running) -> None:
+    running.gate.open.set()
+    running.host.drain()
+    assert running.ended()
+
+
+def test_an_answer_that_nobody_reads_yet_does_not_hold_up_the_next_call(local: Desk) -> None:
+    hosted = large(local)
+    local.welcome()
+    local.call((1, cube(1.0)), (2, cube(2.0)), (3, cube(3.0)))
+    # The local does not read meanwhile, and the socket has room for a fraction of an answer.
+    wait_until(lambda: hosted.gate.ran == [1.0, 2.0, 3.0])
+    answers: dict[int, Any] = {}
+    while len(answers) < 3:
+        answers |= local.answers()
+    assert [answers[i].outputs[0][-1] for i in (1, 2, 3)] == [1.0, 8.0, 27.0]
+    end(hosted)
+
+
+def test_what_is_not_out_of_the_process_counts_as_running(local: Desk) -> None:
+    """If the process died now, a call whose answer is half sent must not be retried."""
+    hosted = large(local)
+    local.welcome()
+    local.call((1, cube(1.0)))
+    wait_until(lambda: hosted.noted == [[1], [1]])  # the second: it has run, but is not answered
+    local.call((2, cube(0.0)))
+    wait_until(lambda: hosted.gate.ran == [1.0, 0.0])
+    assert hosted.noted == [[1], [1], [1, 2]]
+    # The listener writes it while the model runs.
+    assert set(local.answers()) == {1}
+    hosted.gate.open.set()
+    assert set(local.answers()) == {2}
+    wait_until(lambda: hosted.noted[-1] == [])
+    end(hosted)
+
+
+def test_the_next_dispatcher_is_joined_as_another_life(tmp_path: Path) -> None:
+    first = Desk(tmp_path)
+    hosted = large(first)
+    life = first.welcome()
+    first.call((1, cube(0.0)))
+    wait_until(lambda: hosted.gate.ran == [0.0])
+    first.close()
+    second = Desk(tmp_path)
+    hosted.gate.open.set()
+    another, _ = wire.decode_join(second.hear(Kind.JOIN, skip=True))  # the answer may come first
+    assert another != life
+    second.say(Kind.WELCOME, another)
+    second.call((3, cube(3.0)))
+    answers: dict[int, Any] = {}
+    while 3 not in answers:
+        answers |= second.answers(skip=True)
+    assert hosted.gate.ran[-1] == 3.0
+    end(hosted)
+    second.close()
+
+
+def test_without_a_dispatcher_it_gives_up_in_the_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    hosted = large(desk, lost_after_s=0.3)
+    desk.welcome()
+    desk.close()
+    hosted.thread.join(LIMIT_S)
+    assert isinstance(hosted.error, Unavailable)
+    assert f"no word from the dispatcher at {tmp_path}/farm.sock" in hosted.error.message
+
+
+def test_silence_alone_is_no_end(local: Desk) -> None:
+    """A dispatcher that is stopped for a while, as by Ctrl-Z, finds its workers again."""
+    hosted = large(local, lost_after_s=0.1)
+    local.welcome()
+    hosted.thread.join(1.5)
+    assert hosted.thread.is_alive()
+    local.call((1, cube(1.0)))
+    assert set(local.answers()) == {1}
+    end(hosted)

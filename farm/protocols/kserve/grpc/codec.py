@@ -8,20 +8,19 @@ Source: Open Inference Protocol, "gRPC"; Triton's grpc_service.proto for its add
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from farm.bodies.unpacking import Refused
-from farm.call import Array
+from farm.call import Array, Result
 from farm.encoding.tensors import shaped, shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest, Unavailable
-from farm.protocols.kserve.answers import presented
-from farm.protocols.kserve.content_types import CONTENT_TYPE, decoded_content
-from farm.protocols.kserve.grpc.descriptors import DESCRIPTORS
+from farm.protocols.kserve.forms import CONTENT_TYPE, decoded_content
 from farm.protocols.kserve.request import (
     IN_REGION,
     NO_PARAMETERS,
@@ -31,6 +30,7 @@ from farm.protocols.kserve.request import (
     Parameters,
     RequestedOutput,
     Wish,
+    presented,
 )
 from farm.protocols.kserve.shared_memory.places import REGION
 from farm.protocols.kserve.tensors import (
@@ -41,6 +41,9 @@ from farm.protocols.kserve.tensors import (
     raw_array,
     raw_bytes,
 )
+
+DESCRIPTORS = Path(__file__).with_name("messages.binpb").read_bytes()
+"""The messages of kserve.proto and grpc_health.proto, which `make proto` writes."""
 
 TRAVELS = REQUEST_KINDS
 """Classes that may cross to and from a reader process, in addition to farm's own."""
@@ -316,43 +319,23 @@ def parameters_of(given: Any) -> Parameters:
 # Answers
 
 
-def encode_infer(
-    wish: Wish,
-    outputs: Sequence[Array],
-    raw: bool,
-    lead: tuple[int, ...] = (),
-    reused: bool = False,
-) -> bytes:
+def encode_infer(wish: Wish, result: Result, lead: tuple[int, ...], raw: bool) -> bytes:
     """Encode a model's outputs. Raises InvalidInput for values that BYTES cannot hold.
 
-    lead: sizes to prepend to each output's shape. reused: mark the answer as such.
+    lead: sizes to prepend to each output's shape.
     """
     response = _infer().response()
-    _fill(response, wish, outputs, raw=raw, lead=lead)
-    if reused:
-        response.parameters[REUSED].bool_param = True
+    _fill(response, wish, result, lead, raw)
     return bytes(response.SerializeToString())
 
 
 def encode_streamed(
-    wish: Wish,
-    outputs: Sequence[Array] | None,
-    raw: bool,
-    final: bool,
-    lead: tuple[int, ...] = (),
-    reused: bool = False,
+    wish: Wish, result: Result | None, lead: tuple[int, ...], raw: bool, final: bool
 ) -> bytes:
-    """Encode one of a request's answers in a stream; outputs None: there are no more."""
+    """Encode one of a request's answers in a stream; result None: there are no more."""
     message = _infer().streamed()
     response = message.infer_response
-    if outputs is None:
-        response.model_name, response.model_version = wish.model, wish.version
-        if wish.id is not None:
-            response.id = wish.id
-    else:
-        _fill(response, wish, outputs, raw=raw, lead=lead)
-    if reused:
-        response.parameters[REUSED].bool_param = True
+    _fill(response, wish, result, lead, raw)
     response.parameters[FINAL_RESPONSE].bool_param = final
     return bytes(message.SerializeToString())
 
@@ -368,13 +351,17 @@ def encode_stream_error(model: str, request_id: str, error: FarmError | Refused)
 
 
 def _fill(
-    response: Any, wish: Wish, outputs: Sequence[Array], *, raw: bool, lead: tuple[int, ...]
+    response: Any, wish: Wish, result: Result | None, lead: tuple[int, ...], raw: bool
 ) -> None:
     response.model_name, response.model_version = wish.model, wish.version
     if wish.id is not None:
         response.id = wish.id
+    if result is None:
+        return
     if wish.content_type:
         response.parameters[CONTENT_TYPE].string_param = wish.content_type
+    if result.reused:
+        response.parameters[REUSED].bool_param = True
     # An output without a typed field makes the whole answer raw: clients read one form or the
     # other.
     raw = raw or not all(w.datatype in FIELDS for w in wish.outputs)
@@ -385,7 +372,7 @@ def _fill(
             if raw:
                 response.raw_output_contents.append(b"")  # clients find the others by position
             continue
-        array = outputs[wished.position]
+        array = result.outputs[wished.position]
         if wished.form is not None:
             array = presented(array, wished)
         output = response.outputs.add(

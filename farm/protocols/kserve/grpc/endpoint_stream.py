@@ -8,44 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, closing
-from typing import Any, Protocol
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
 
 from farm.bodies.body import QUICK_BYTES, Body, HeldBody
 from farm.bodies.readers import Reads
 from farm.bodies.reading import carried_out
 from farm.bodies.unpacking import Refused
 from farm.call import Hints, Operation, Result
-from farm.dispatcher.dispatcher import Dispatcher, ResultStream
+from farm.dispatcher.dispatcher import ResultStream
 from farm.errors import INTERNAL_ERROR, FarmError, Unavailable
-from farm.grpc.call import Requests, Write
-from farm.http.turns import Turns
-from farm.protocols.kserve.answers import takes_long
-from farm.protocols.kserve.dialect import OpenDialect
+from farm.grpc.call import Caller, Requests, Write
+from farm.http1.request import hints_of
+from farm.http1.turns import Turns
+from farm.protocols.kserve.dialect import GRPC
+from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc.codec import (
     EMPTY_FINAL_RESPONSE,
     encode_stream_error,
     encode_streamed,
     is_quick,
 )
-from farm.protocols.kserve.grpc.repeated import StreamRequest
-from farm.protocols.kserve.request import InferRequest, Wish, uses_regions
+from farm.protocols.kserve.request import InferRequest
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 512
 """Requests of one stream that run, or wait for their answers to be sent, before reading pauses."""
-
-
-class MakesCalls(Protocol):
-    """Turns a request into a call."""
-
-    def __call__(
-        self, request: InferRequest, hints: Hints, *, streaming: bool
-    ) -> Awaitable[StreamRequest]:
-        """Return the call, its hints, and the requested outputs. Raises FarmError."""
 
 
 async def read_infer(
@@ -92,26 +84,14 @@ class _Turn:
 class InferStream:
     """Answers the requests of one stream; after an error the stream continues."""
 
-    def __init__(
-        self,
-        backend: Dispatcher,
-        call_of: MakesCalls,
-        write: Write,
-        hints: Hints,
-        readers: Reads,
-        turns: Turns,
-        dialect: OpenDialect,
-        carry: Callable[[InferRequest], AbstractAsyncContextManager[Carried]],
-    ) -> None:
-        """turns: schedules the decoding of long messages. carry: for tensors in shared memory."""
-        self._dialect = dialect
-        self._carry = carry
-        self._readers = readers
+    def __init__(self, inference: Inference, turns: Turns, write: Write, caller: Caller) -> None:
+        """turns: schedules the decoding of long messages."""
+        self._inference = inference
         self._turns = turns
-        self._backend = backend
-        self._call_of = call_of
         self._write = write
-        self._hints = hints
+        self._caller = caller
+        # The RPC's deadline ends the whole stream, with all that is running.
+        self._hints = hints_for(caller._replace(remaining_s=None))
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -151,16 +131,15 @@ class InferStream:
         """turn: in the order of answers; start: in that in which requests begin."""
         model = request_id = ""
         try:
+            inference = self._inference
             model, request_id, request, raw = await read_infer(
-                self._dialect.decode_streamed, body, self._readers, self._turns, self._hints
+                inference.dialect.decode_streamed, body, inference.readers, self._turns, self._hints
             )
             if isinstance(request, FarmError):
                 raise request
-            if uses_regions(request):
-                async with self._carry(request) as carried:
-                    await self._run(carried.request, raw, turn, start, carried)
-            else:
-                await self._run(request, raw, turn, start)
+            carrying = inference.carried(request, self._caller.is_owner_here, self._hints)
+            async with carrying as (request, carried):
+                await self._run(request, raw, turn, start, carried)
         except (FarmError, Refused) as error:
             await turn.comes()
             await self._write(encode_stream_error(model, request_id, error))
@@ -180,40 +159,39 @@ class InferStream:
         raw: bool,
         turn: _Turn,
         start: _Turn,
-        carried: Carried | None = None,
+        carried: Carried | None,
     ) -> None:
-        call, hints, wish, lead, _ = await self._call_of(request, self._hints, streaming=True)
+        inference = self._inference
+        prepared = await inference.prepared(request, self._hints, GRPC, streaming=True)
+        call, hints = prepared.call, prepared.hints
         if call.step is not None:  # requests of a sequence begin in the order of the stream
             await start.comes()
         start.pass_on()  # the next one goes on after this one is submitted, below
+
+        async def send(result: Result, *, final: bool) -> None:
+            message = await inference.encoded(
+                prepared, result, encode_streamed, raw, final, raw=raw, carried=carried
+            )
+            await turn.comes()
+            await self._write(message)
+
         if call.operation is not Operation.STREAM:
-            result = await self._backend.submit(call, hints)
-            await self._send(turn, wish, result, raw, True, lead, carried)
+            await send(await inference.backend.submit(call, hints), final=True)
             return
         turn.pass_on()
-        with closing(ResultStream(self._backend, call, hints)) as answers:
+        with closing(ResultStream(inference.backend, call, hints)) as answers:
             async for answer in answers:
-                await self._send(turn, wish, answer, raw, False, lead, carried)
+                await send(answer, final=False)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
-            await self._write(encode_streamed(wish, None, raw=raw, final=True))
+            await self._write(encode_streamed(prepared.wish, None, (), raw, True))
 
-    async def _send(
-        self,
-        turn: _Turn,
-        wish: Wish,
-        result: Result,
-        raw: bool,
-        final: bool,
-        lead: tuple[int, ...],
-        carried: Carried | None,
-    ) -> None:
-        """Send an answer when its turn comes; a reader process encodes a long one before."""
-        if carried is not None:
-            wish, result = await carried.put(wish, result, lead)
-        about = (wish, result.outputs, raw, final, lead, result.reused)
-        if takes_long(wish, result, raw=raw):
-            message = await carried_out(self._readers, encode_streamed, *about, hints=self._hints)
-        else:
-            message = encode_streamed(*about)
-        await turn.comes()
-        await self._write(message)
+
+def hints_for(caller: Caller) -> Hints:
+    """Return the hints in a call's metadata, with the RPC's deadline."""
+    hints = hints_of(caller.headers, caller.peer, caller.user, caller.end)
+    remaining_s = caller.remaining_s
+    if remaining_s is None:
+        return hints
+    if hints.deadline_s is not None:
+        remaining_s = min(remaining_s, hints.deadline_s)
+    return replace(hints, deadline_s=remaining_s)

@@ -6,29 +6,20 @@ compared with those of requests that have been read, checked and turned into cal
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from farm.call import Call, Hints, ModelInfo, Result
+from farm.protocols.kserve.endpoint_inference import Prepared
 from farm.protocols.kserve.grpc.codec import start_of_numbers
-from farm.protocols.kserve.request import InferRequest, Wish
+from farm.protocols.kserve.request import InferRequest
 
 KNOWN, LONGEST = 256, 1024
 """Requests that are kept, and the most bytes of one without its numbers."""
 
 NUMBERS = "iuf"
 """Kinds of arrays whose raw bytes may have any value."""
-
-
-class StreamRequest(NamedTuple):
-    """A request as a call. lead: sizes to prepend to each output's shape; known: of its kind."""
-
-    call: Call
-    hints: Hints
-    wish: Wish
-    lead: tuple[int, ...]
-    known: Known | None = None
 
 
 class Known:
@@ -39,26 +30,24 @@ class Known:
         *("info", "model", "version"),
     )
 
-    def __init__(
-        self, start: int, request: InferRequest, info: ModelInfo, asked: StreamRequest
-    ) -> None:
+    def __init__(self, start: int, request: InferRequest, info: ModelInfo, asked: Prepared) -> None:
         """start: where the numbers begin. info: the model that the request names."""
         self.model, self.version, self.info = request.model, request.version, info
-        call, _, self._wish, self._lead, _ = asked
+        call, _, self._wish, self._lead = asked
         self._call = Call(call.model, call.operation, rows=call.rows)
         self._dtype, self._shape = call.inputs[0].dtype, call.inputs[0].shape
         self._start = start
         self._output: tuple[Any, tuple[int, ...]] | None = None  # type and shape, once known
         self._head = b""
 
-    def asked(self, body: bytes, hints: Hints) -> StreamRequest:
+    def prepared(self, body: bytes, hints: Hints) -> Prepared:
         """Return the request with the numbers at the end of `body`."""
         array = np.frombuffer(body[self._start :], self._dtype)
         if array.shape != self._shape:
             array = array.reshape(self._shape)
         call = self._call
         call = Call(call.model, call.operation, (array,), rows=call.rows)
-        return StreamRequest(call, hints, self._wish, self._lead, self)
+        return Prepared(call, hints, self._wish, self._lead)
 
     def answer(self, result: Result) -> bytes | None:
         """Return the answer, if only its numbers differ from those of one that was kept."""
@@ -95,9 +84,9 @@ class RepeatedRequests:
         return self._known.get((size, body[: self._starts[size]]))
 
     def keep(
-        self, body: bytes, request: InferRequest, info: ModelInfo, asked: StreamRequest
-    ) -> StreamRequest:
-        """Return the request, with what is kept of it if others may be like it."""
+        self, body: bytes, request: InferRequest, info: ModelInfo, asked: Prepared
+    ) -> Known | None:
+        """Keep a request if others may be like it, and return what is kept."""
         tensor = request.inputs[0] if len(request.inputs) == 1 else None
         if (
             tensor is None
@@ -107,13 +96,13 @@ class RepeatedRequests:
             or tensor.array.dtype.kind not in NUMBERS
             or any(output.parameters for output in request.outputs)
         ):
-            return asked
+            return None
         start = start_of_numbers(body, tensor.array.tobytes())
         if not 0 < start <= LONGEST:
-            return asked
+            return None
         if len(self._known) >= KNOWN:
             self._known.clear()
             self._starts.clear()
         self._starts[len(body)] = start
         known = self._known[len(body), body[:start]] = Known(start, request, info, asked)
-        return asked._replace(known=known)
+        return known

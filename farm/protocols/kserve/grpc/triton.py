@@ -10,8 +10,7 @@ from typing import Any
 from farm.errors import FarmError, InvalidInput
 from farm.protocols.kserve.grpc.codec import FIELDS, decode, infer_request
 from farm.protocols.kserve.request import REQUEST_KINDS, InferRequest
-from farm.protocols.kserve.tensors import BYTES, numpy_type
-from farm.protocols.kserve.triton import cut, of_request, repeated, size_fault
+from farm.protocols.kserve.triton import Sent, cut, of_request, repeated, sizes_fault
 
 TRAVELS = REQUEST_KINDS
 """Classes that may cross to and from a reader process, in addition to farm's own."""
@@ -60,7 +59,7 @@ def _fault_of(message: Any) -> str:
     text = repeated("input", names, message.id) or repeated("output", outputs, message.id)
     if text:
         return text
-    sizes: list[tuple[Any, int]] = []
+    sent: list[Sent] = []
     raw = iter(message.raw_input_contents)
     for tensor in message.inputs:
         where = f"'{cut(tensor.name)}' for model '{cut(message.model_name)}'"
@@ -71,12 +70,14 @@ def _fault_of(message: Any) -> str:
             text = _typed_fault(tensor, typed, where)
             if text:
                 return text
-            sizes.append((tensor, sum(len(values) for _, values in typed)))
+            count = sum(len(values) for _, values in typed)
+            in_elements = not message.raw_input_contents
+            sent.append(Sent(tensor.name, tensor.datatype, tensor.shape, count, in_elements))
             continue
         data = next(raw, None)
         if data is None:
             return f"unable to find data for input tensor {where} in request."
-        sizes.append((tensor, len(data)))
+        sent.append(Sent(tensor.name, tensor.datatype, tensor.shape, len(data)))
     if next(raw, None) is not None:
         # Triton ignores these; farm does not lose data silently.
         count = len(message.raw_input_contents)
@@ -84,7 +85,7 @@ def _fault_of(message: Any) -> str:
             f"{of_request(message.id)}expected {len(names)} raw_input_contents but got {count} "
             f"for model '{cut(message.model_name)}'"
         )
-    return _size_fault(message, sizes)
+    return sizes_fault(message.id, message.model_name, sent)
 
 
 def _typed_fault(tensor: Any, typed: list[Any], where: str) -> str:
@@ -97,22 +98,4 @@ def _typed_fault(tensor: Any, typed: list[Any], where: str) -> str:
                 f"{what} of type '{OF_FIELDS[field.name]}', expected datatype "
                 f"'{cut(tensor.datatype)}'"
             )
-    return ""
-
-
-def _size_fault(message: Any, sizes: list[tuple[Any, int]]) -> str:
-    """sizes: the inputs, with the number of their typed values, or else of their bytes."""
-    for tensor, size in sizes:
-        if tensor.datatype == BYTES:
-            continue  # farm's text tells the element, too
-        try:
-            itemsize = numpy_type(tensor.datatype, "").itemsize
-        except FarmError:
-            continue  # an unknown datatype: farm's text lists those that there are
-        actual = size if message.raw_input_contents else size * itemsize
-        text = size_fault(
-            message.id, tensor.name, message.model_name, tensor.shape, itemsize, actual
-        )
-        if text:
-            return text
     return ""

@@ -7,19 +7,19 @@ KServe's SDK), errors as plain text or under other keys, nested data.
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import orjson
 
 from farm.call import Array, Call, ModelInfo, Operation, Result, TensorInfo
 from farm.encoding.errors import decode_error
-from farm.encoding.json_numbers import NonFinite, kind_of, parse
+from farm.encoding.json_numbers import kind_of, parse
 from farm.encoding.tensors import shown
 from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest
-from farm.protocols.kserve.rest.data import array_of_data, data_of_array
+from farm.protocols.kserve.rest.data import array_of_data
 from farm.protocols.kserve.tensors import (
     DATATYPES,
     checked_shape,
@@ -31,34 +31,21 @@ from farm.protocols.kserve.tensors import (
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
-UNRESERVED = frozenset(f"{string.ascii_letters}{string.digits}-._~".encode())
-"""Characters that need no escape in a path (RFC 3986)."""
-
 Headers = Mapping[str, str]
 """Response headers: a mapping that ignores case, or one with names in lower case."""
 
 
-def model_path(model: str, verb: str = "", *, version: str = "") -> str:
+def model_path(model: str, verb: str = "") -> str:
     """Return the path of a model, or of its `infer`, `ready`, `config`."""
-    parts = ["/v2/models", _quoted(model)]
-    if version:
-        parts += ["versions", _quoted(version)]
-    return "/".join([*parts, verb] if verb else parts)
+    path = f"/v2/models/{quote(model, safe='')}"
+    return f"{path}/{verb}" if verb else path
 
 
-def _quoted(text: str) -> str:
-    letters = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode()]
-    return "".join(letters)
+def encode_call(call: Call, info: ModelInfo) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers of the request for an evaluation, with all outputs in raw form.
 
-
-def encode_call(
-    call: Call, info: ModelInfo, *, binary: bool = True
-) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers of the request for an evaluation with all outputs.
-
-    call: its inputs are in the model's order and fit it; info: names and types of the tensors;
-    binary: raw tensors in both directions, as most servers support. Raises UnsupportedFeature for
-    tensors without a KServe datatype, InvalidInput for BYTES that JSON cannot represent.
+    call: its inputs are in the model's order and fit it; info: names and types of the tensors.
+    Raises UnsupportedFeature for tensors without a KServe datatype.
     """
     inputs: list[dict[str, Any]] = []
     tail: list[bytes] = []
@@ -66,21 +53,16 @@ def encode_call(
     for array, tensor in zip(call.inputs, info.inputs, strict=True):
         datatype = datatype_of(tensor.dtype)
         array = _as_sent(array, tensor, datatype, lead)
-        item: dict[str, Any] = {"name": tensor.name, "shape": array.shape, "datatype": datatype}
-        if binary:
-            tail.append(raw_bytes(array))
-            item["parameters"] = {"binary_data_size": len(tail[-1])}
-        else:
-            where = f"input {tensor.name!r}"
-            data = data_of_array(array, datatype, where, NonFinite.LITERAL)
-            item["data"] = orjson.Fragment(data)
-        inputs.append(item)
-    message: dict[str, Any] = {"inputs": inputs}
-    if binary:
-        message["parameters"] = {"binary_data_output": True}
-    text = orjson.dumps(message)
-    if not binary:
-        return text, {"Content-Type": "application/json"}
+        tail.append(raw_bytes(array))
+        inputs.append(
+            {
+                "name": tensor.name,
+                "shape": array.shape,
+                "datatype": datatype,
+                "parameters": {"binary_data_size": len(tail[-1])},
+            }
+        )
+    text = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
     headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
     return b"".join([text, *tail]), headers
 

@@ -21,8 +21,7 @@ from farm.encoding.errors import valid_text
 from farm.encoding.json_numbers import NonFinite, kind_of, parse
 from farm.encoding.tensors import shaped, shown
 from farm.errors import FarmError, InvalidInput, InvalidRequest
-from farm.protocols.kserve.answers import presented
-from farm.protocols.kserve.content_types import CONTENT_TYPE, decoded_content
+from farm.protocols.kserve.forms import CONTENT_TYPE, decoded_content
 from farm.protocols.kserve.request import (
     ERRORS,
     IN_REGION,
@@ -33,6 +32,7 @@ from farm.protocols.kserve.request import (
     Parameters,
     RequestedOutput,
     Wish,
+    presented,
 )
 from farm.protocols.kserve.rest.data import array_of_data, data_of_array
 from farm.protocols.kserve.shared_memory.places import REGION
@@ -248,8 +248,8 @@ def has_short_json(body: memoryview, header_length: bytes | None, most: int) -> 
 def encode_infer(
     wish: Wish,
     result: Result,
-    non_finite: NonFinite = NonFinite.LITERAL,
     lead: tuple[int, ...] = (),
+    non_finite: NonFinite = NonFinite.LITERAL,
 ) -> tuple[bytes, int | None]:
     """Return the answer's body, and the length of its JSON if raw tensors follow it.
 

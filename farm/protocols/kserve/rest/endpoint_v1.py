@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
-import orjson
-
-from farm.bodies.body import HeldBody
 from farm.bodies.unpacking import Headers, Refused, wrong_method
 from farm.call import CancelCall
-from farm.errors import FarmError, UnsupportedFeature
-from farm.http.request import RETRY_SOON, Answer, Request
-from farm.protocols.kserve.request import InferRequest, Wish
-from farm.protocols.kserve.rest.endpoint import AnswerForm, KServeEndpoint, answer_error
+from farm.errors import UnsupportedFeature
+from farm.http1.request import Answer, Request
+from farm.protocols.kserve.request import InferRequest
+from farm.protocols.kserve.rest.endpoint import KServeEndpoint
+from farm.protocols.kserve.rest.paths import GET, POST, RestEndpoint, Route, name_and_version
 from farm.protocols.kserve.rest.v1 import decode_predict, encode_predict
-from farm.protocols.kserve.versions import is_known
-
-
-class V1Endpoint(Enum):
-    """The endpoints of the paths."""
-
-    MODELS = auto()
-    READY = auto()
-    PREDICT = auto()
-    NOT_OFFERED = auto()
-
-
-class V1Route(NamedTuple):
-    """The endpoint of a path; model and version are "" if the path names none."""
-
-    endpoint: V1Endpoint
-    model: str = ""
-    version: str = ""
-
+from farm.versions import is_known
 
 VERBS = {
-    "predict": V1Endpoint.PREDICT,
-    "explain": V1Endpoint.NOT_OFFERED,
-    "classify": V1Endpoint.NOT_OFFERED,
-    "regress": V1Endpoint.NOT_OFFERED,
+    "predict": RestEndpoint.INFER,
+    "explain": RestEndpoint.NOT_OFFERED,
+    "classify": RestEndpoint.NOT_OFFERED,
+    "regress": RestEndpoint.NOT_OFFERED,
 }
 """Endings of a model's path after a colon; the last two are TensorFlow Serving's."""
 
@@ -59,39 +38,32 @@ def v1_needs_model(method: str, target: str, models: Collection[str]) -> bool:
         route = v1_route_of(method, target)
     except Refused:
         return False
-    return route.endpoint is V1Endpoint.PREDICT and not is_known(route.model, models)
+    return route.endpoint is RestEndpoint.INFER and not is_known(route.model, models)
 
 
-def v1_route_of(method: str, target: str) -> V1Route:
+def v1_route_of(method: str, target: str) -> Route:
     """Return the route of a request's target, which may have a query. Raises Refused if none."""
     path = target.partition("?")[0]
     # Names of models may contain slashes, which most clients send as %2F: split before unquoting.
     parts = [unquote(part) for part in path.split("/")[2:]]
     if parts == ["models"]:
-        return V1Route(_checked(V1Endpoint.MODELS, method, path))
+        _check_method(method, GET, path)
+        return Route(RestEndpoint.MODELS)
     if len(parts) < 2 or parts[0] != "models" or not parts[1]:
         raise _nothing_at(path)
-    names = parts[1:]
-    last, _, verb = names[-1].rpartition(":")
-    endpoint = VERBS.get(verb) if last else None
-    if endpoint is None:
-        if method == "POST" and last:
-            raise _nothing_at(path)
-        endpoint = V1Endpoint.READY
-    else:
-        names[-1] = last
-    _checked(endpoint, method, path)
-    version = ""
-    if len(names) > 2 and names[-2] == "versions":
-        version, names = names[-1], names[:-2]
-    return V1Route(endpoint, "/".join(names), version)
+    last, _, verb = parts[-1].rpartition(":")
+    if last and verb in VERBS:
+        _check_method(method, POST, path)
+        return Route(VERBS[verb], *name_and_version((*parts[1:-1], last)))
+    if method == "POST" and last:
+        raise _nothing_at(path)
+    _check_method(method, GET, path)
+    return Route(RestEndpoint.MODEL_READY, *name_and_version(tuple(parts[1:])))
 
 
-def _checked(endpoint: V1Endpoint, method: str, path: str) -> V1Endpoint:
-    allowed = ("GET", "HEAD") if endpoint in (V1Endpoint.MODELS, V1Endpoint.READY) else ("POST",)
+def _check_method(method: str, allowed: tuple[str, ...], path: str) -> None:
     if method not in allowed:
         raise wrong_method(path[:80], method, *allowed)
-    return endpoint
 
 
 def _nothing_at(path: str) -> Refused:
@@ -102,51 +74,32 @@ def _nothing_at(path: str) -> Refused:
 class KServeV1Endpoint(KServeEndpoint):
     """Answers requests below /v1; calls run as those of V2 do, and share their batches."""
 
-    def __call__(self, request: Request, answer: Answer) -> CancelCall | None:
-        """Answer a request, at once or when its call ends. Raises Refused."""
-        route = v1_route_of(request.method, request.path)
-        try:
-            if route.endpoint is V1Endpoint.PREDICT:
-                return self._predict(route, request, answer)
-            body = self._answer_to(route, request)
-        except FarmError as error:
-            answer_error(error, request, answer)
-        else:
-            answer(200, body)
-        return None
+    def _route(self, request: Request) -> Route:
+        return v1_route_of(request.method, request.path)
 
     def is_raw(self, headers: Headers) -> bool:
         """Whether a body is raw tensors: none is in V1."""
         return False
 
-    def _predict(self, route: V1Route, request: Request, answer: Answer) -> CancelCall:
+    def _infer(self, route: Route, request: Request, answer: Answer) -> CancelCall:
         info = self._repository.model(route.model, route.version)
 
         def go(decoded: tuple[InferRequest, bool]) -> CancelCall:
             asked, by_row = decoded
+            rest = (self._non_finite, by_row, not info.inputs)
+            return self._run(info, request, answer, encode_predict, rest, asked)
 
-            def form(wish: Wish, lead: tuple[int, ...]) -> AnswerForm:
-                if by_row and not info.inputs:
-                    lead = (1,)  # without inputs, nothing but `instances` has the row's axis
-                return AnswerForm(encode_predict, wish, (by_row, self._non_finite, lead))
+        about = (route.model, route.version, request.body, info)
+        return self._decoded(request, answer, go, decode_predict, *about)
 
-            return self._run(asked, info, request, answer, form)
-
-        if isinstance(request.body, HeldBody):
-            about = (route.model, route.version, request.body, info)
-            return self._read(request, answer, go, decode_predict, *about)
-        return go(decode_predict(route.model, route.version, request.body, info))
-
-    def _answer_to(self, route: V1Route, request: Request) -> bytes:
-        if route.endpoint is V1Endpoint.MODELS:
-            return orjson.dumps({"models": self._repository.names()})
-        if route.endpoint is V1Endpoint.NOT_OFFERED:
+    def _told(self, route: Route, request: Request) -> Any:
+        if route.endpoint is RestEndpoint.NOT_OFFERED:
             raise UnsupportedFeature(
                 f"{request.path[:80]}: explain, classify and regress are not offered here; "
                 "use predict"
             )
-        self._repository.model(route.model, route.version)
-        if not self._repository.is_ready(route.model, route.version):
+        told = super()._told(route, request)
+        if route.model and not self._repository.is_ready(route.model, route.version):
             message = f"model {route.model!r} is not ready: no worker has it, and none is expected"
-            raise Refused(503, "NotReady", message, headers=RETRY_SOON)
-        return orjson.dumps({"name": route.model, "ready": True})
+            raise Refused(503, "NotReady", message)
+        return told

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from farm.bodies.unpacking import Refused, wrong_method
-from farm.http.request import Request
-from farm.protocols.kserve.versions import is_known
+from farm.http1.request import Request
+from farm.versions import is_known
 
 LONGEST_REMEMBERED = 512
 """Longer paths, in characters, are not cached."""
@@ -54,53 +54,52 @@ class Route(NamedTuple):
     version: str = ""
 
 
-FIXED = {
-    (): RestEndpoint.SERVER,
-    ("",): RestEndpoint.SERVER,
-    ("health", "live"): RestEndpoint.LIVE,
-    ("health", "ready"): RestEndpoint.READY,
-    ("models",): RestEndpoint.MODELS,
-    ("models", "stats"): RestEndpoint.STATISTICS,
-    ("repository", "index"): RestEndpoint.INDEX,
-    ("logging",): RestEndpoint.NOT_OFFERED,
-    ("trace", "setting"): RestEndpoint.NOT_OFFERED,
-}
-OF_MODELS = {
-    ("ready",): RestEndpoint.MODEL_READY,
-    ("config",): RestEndpoint.CONFIG,
-    ("stats",): RestEndpoint.STATISTICS,
-    ("infer",): RestEndpoint.INFER,
-    ("generate",): RestEndpoint.GENERATE,
-    ("generate_stream",): RestEndpoint.GENERATE_STREAM,
-    ("infer_stream",): RestEndpoint.INFER_STREAM,
-    ("trace", "setting"): RestEndpoint.NOT_OFFERED,
-}
-OF_THE_REPOSITORY = {"load": RestEndpoint.LOAD, "unload": RestEndpoint.UNLOAD}
-OF_REGIONS = {
-    ("systemsharedmemory", "status"): RestEndpoint.REGION_STATUS,
-    ("systemsharedmemory", "register"): RestEndpoint.REGION_REGISTER,
-    ("systemsharedmemory", "unregister"): RestEndpoint.REGION_UNREGISTER,
-    ("cudasharedmemory", "status"): RestEndpoint.CUDA_STATUS,
-    ("cudasharedmemory", "register"): RestEndpoint.CUDA_REGISTER,
-    ("cudasharedmemory", "unregister"): RestEndpoint.CUDA_UNREGISTER,
-}
+GET, POST, ANY = ("GET", "HEAD"), ("POST",), ()
+"""Methods that a path accepts; ANY: its endpoint refuses all in the same way."""
 
-POST = frozenset(
-    {
-        RestEndpoint.INFER,
-        RestEndpoint.GENERATE,
-        RestEndpoint.GENERATE_STREAM,
-        RestEndpoint.INFER_STREAM,
-        RestEndpoint.INDEX,
-        RestEndpoint.LOAD,
-        RestEndpoint.UNLOAD,
-        RestEndpoint.REGION_REGISTER,
-        RestEndpoint.REGION_UNREGISTER,
-        RestEndpoint.CUDA_REGISTER,
-        RestEndpoint.CUDA_UNREGISTER,
-    }
+PATHS: tuple[tuple[str, tuple[str, ...], RestEndpoint], ...] = (
+    ("", GET, RestEndpoint.SERVER),
+    ("health/live", GET, RestEndpoint.LIVE),
+    ("health/ready", GET, RestEndpoint.READY),
+    ("models", GET, RestEndpoint.MODELS),
+    ("models/stats", GET, RestEndpoint.STATISTICS),
+    ("models/*/trace/setting", ANY, RestEndpoint.NOT_OFFERED),
+    ("models/*/ready", GET, RestEndpoint.MODEL_READY),
+    ("models/*/config", GET, RestEndpoint.CONFIG),
+    ("models/*/stats", GET, RestEndpoint.STATISTICS),
+    ("models/*/infer", POST, RestEndpoint.INFER),
+    ("models/*/generate", POST, RestEndpoint.GENERATE),
+    ("models/*/generate_stream", POST, RestEndpoint.GENERATE_STREAM),
+    ("models/*/infer_stream", POST, RestEndpoint.INFER_STREAM),
+    ("models/*", GET, RestEndpoint.MODEL),
+    ("repository/index", POST, RestEndpoint.INDEX),
+    ("repository/models/*/load", POST, RestEndpoint.LOAD),
+    ("repository/models/*/unload", POST, RestEndpoint.UNLOAD),
+    ("systemsharedmemory/status", GET, RestEndpoint.REGION_STATUS),
+    ("systemsharedmemory/register", POST, RestEndpoint.REGION_REGISTER),
+    ("systemsharedmemory/unregister", POST, RestEndpoint.REGION_UNREGISTER),
+    ("systemsharedmemory/region/*/status", GET, RestEndpoint.REGION_STATUS),
+    ("systemsharedmemory/region/*/register", POST, RestEndpoint.REGION_REGISTER),
+    ("systemsharedmemory/region/*/unregister", POST, RestEndpoint.REGION_UNREGISTER),
+    ("cudasharedmemory/status", GET, RestEndpoint.CUDA_STATUS),
+    ("cudasharedmemory/register", POST, RestEndpoint.CUDA_REGISTER),
+    ("cudasharedmemory/unregister", POST, RestEndpoint.CUDA_UNREGISTER),
+    ("cudasharedmemory/region/*/status", GET, RestEndpoint.CUDA_STATUS),
+    ("cudasharedmemory/region/*/register", POST, RestEndpoint.CUDA_REGISTER),
+    ("cudasharedmemory/region/*/unregister", POST, RestEndpoint.CUDA_UNREGISTER),
+    ("logging", ANY, RestEndpoint.NOT_OFFERED),
+    ("trace/setting", ANY, RestEndpoint.NOT_OFFERED),
 )
-"""The endpoints that take POST; all others take GET."""
+"""The paths behind /v2/, with their methods. A `*` is a name, which may contain slashes."""
+
+METHODS = {endpoint: methods for _, methods, endpoint in PATHS}
+FIXED = {tuple(path.split("/")): endpoint for path, _, endpoint in PATHS if "*" not in path}
+NAMED = tuple(
+    (tuple(before.split("/")[:-1]), tuple(after.split("/")[1:]), endpoint)
+    for before, star, after, endpoint in ((*path.partition("*"), e) for path, _, e in PATHS)
+    if star
+)
+"""The parts before and after a name, and the endpoint."""
 
 NEED_MODEL = frozenset(
     {
@@ -145,34 +144,24 @@ def route_of(target: str) -> Route:
 def _route_of(target: str) -> Route:
     path = target.partition("?")[0]
     # Names of models may contain slashes, which most clients send as %2F: split before unquoting.
-    parts = tuple([unquote(part) for part in path.split("/")[2:]])
-    endpoint = FIXED.get(parts)
-    if endpoint is not None:
-        return Route(endpoint)
-    if len(parts) > 1 and parts[0] == "models":
-        return _route_to_model(parts[1:])
-    if len(parts) > 3 and parts[:2] == ("repository", "models") and parts[-1] in OF_THE_REPOSITORY:
-        return Route(OF_THE_REPOSITORY[parts[-1]], "/".join(parts[2:-1]))
-    if (parts[0], parts[-1]) in OF_REGIONS:
-        of_region = OF_REGIONS[parts[0], parts[-1]]
-        if len(parts) == 2:
-            return Route(of_region)
-        if len(parts) > 3 and parts[1] == "region":
-            return Route(of_region, "/".join(parts[2:-1]))
+    parts = tuple([unquote(part) for part in path.split("/")[2:]]) or ("",)
+    if parts in FIXED:
+        return Route(FIXED[parts])
+    for before, after, endpoint in NAMED:
+        start, end = len(before), len(parts) - len(after)
+        if start < end and parts[:start] == before and parts[end:] == after:
+            name = parts[start:end]
+            if before == ("models",):
+                return Route(endpoint, *name_and_version(name))
+            return Route(endpoint, "/".join(name))
     raise _nothing_at(path)
 
 
-def _route_to_model(parts: tuple[str, ...]) -> Route:
-    """parts: a model's name, whose slashes tritonclient does not quote, and the path's rest."""
-    endpoint, name = RestEndpoint.MODEL, parts
-    for length in (2, 1):
-        if parts[-length:] in OF_MODELS and len(parts) > length:
-            endpoint, name = OF_MODELS[parts[-length:]], parts[:-length]
-            break
-    version = ""
-    if len(name) > 2 and name[-2] == "versions":
-        version, name = name[-1], name[:-2]
-    return Route(endpoint, "/".join(name), version)
+def name_and_version(parts: tuple[str, ...]) -> tuple[str, str]:
+    """Return a model's name, whose slashes tritonclient does not quote, and its version or ""."""
+    if len(parts) > 2 and parts[-2] == "versions":
+        return "/".join(parts[:-2]), parts[-1]
+    return "/".join(parts), ""
 
 
 def _nothing_at(path: str) -> Refused:
@@ -185,10 +174,8 @@ _remembered = lru_cache(maxsize=1024)(_route_of)
 
 def check_method(route: Route, request: Request) -> None:
     """Raise Refused if the path does not accept the request's method."""
-    if route.endpoint is RestEndpoint.NOT_OFFERED:
-        return
-    allowed = ("POST",) if route.endpoint in POST else ("GET", "HEAD")
-    if request.method not in allowed:
+    allowed = METHODS[route.endpoint]
+    if request.method not in allowed and allowed:
         if route.endpoint is RestEndpoint.MODEL and "/" in route.model:
             raise _nothing_at(request.path)
         raise wrong_method(request.path[:80], request.method, *allowed)

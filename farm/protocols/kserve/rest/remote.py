@@ -7,7 +7,7 @@ from typing import Any
 from farm.call import Call, Operation
 from farm.encoding.tensors import longest_answer
 from farm.errors import InvalidInput, ModelNotFound
-from farm.http.client import HttpClient
+from farm.http1.client import HttpClient
 from farm.model import Config, Inputs, Model
 from farm.protocols.kserve.rest.client import (
     decode_max_batch,

@@ -11,8 +11,8 @@ from farm.encoding.json_numbers import parse
 from farm.errors import FarmError, InvalidInput, InvalidRequest
 from farm.protocols.kserve.request import REQUEST_KINDS, InferRequest
 from farm.protocols.kserve.rest import codec
-from farm.protocols.kserve.tensors import BYTES, DATATYPES, numpy_type
-from farm.protocols.kserve.triton import cut, repeated, size_fault
+from farm.protocols.kserve.tensors import DATATYPES
+from farm.protocols.kserve.triton import Sent, cut, repeated, sizes_fault
 
 TRAVELS = REQUEST_KINDS
 """Classes that may cross to and from a reader process, in addition to farm's own."""
@@ -77,7 +77,7 @@ def _inputs_fault(model: str, request_id: Any, inputs: list[dict[str, Any]], tai
     """tail: bytes behind the JSON."""
     request_id = request_id if type(request_id) is str else None
     text = repeated("input", (item["name"] for item in inputs), request_id)
-    sizes = []
+    sent = []
     for item in inputs:
         if text:
             return text
@@ -95,18 +95,12 @@ def _inputs_fault(model: str, request_id: Any, inputs: list[dict[str, Any]], tai
             )
         else:
             tail -= size
-            sizes.append((item, size))
+            sent.append(Sent(name, item["datatype"], item["shape"], size))
     if text:
         return text
     if tail:
         return f"unexpected additional input data for model '{model}'"
-    for item, size in sizes:
-        if item["datatype"] in DATATYPES and item["datatype"] != BYTES:
-            itemsize = numpy_type(item["datatype"], "").itemsize
-            text = size_fault(request_id, item["name"], model, item["shape"], itemsize, size)
-        if text:
-            return text
-    return ""
+    return sizes_fault(request_id, model, sent)
 
 
 def _source_fault(item: dict[str, Any], parameters: dict[str, Any]) -> str:

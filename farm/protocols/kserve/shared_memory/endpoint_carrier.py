@@ -8,7 +8,7 @@ texts of BYTES are split and joined in reader processes when there are many.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -203,17 +203,16 @@ class Carried:
         """Do what `put` does at once if the outputs are short; None: nothing is done."""
         if is_long(result):
             return None
-        placed = []
-        for i, output in enumerate(wish.outputs):
-            if output.place is not None and result.outputs:
-                array = result.outputs[output.position]
-                placed.append((i, raw_view(array), lead + array.shape))
-                _check_size(output, len(placed[-1][1]))
-        for i, data, _ in placed:
-            output = wish.outputs[i]
-            assert output.place is not None, "it was placed above"
-            _write(self._regions[output.name], output.place, data)
-        return _left(wish, result, [(i, shape) for i, _, shape in placed])
+        placed = [
+            (output, output.place, raw_view(result.outputs[output.position]))
+            for output in wish.outputs
+            if output.place is not None and result.outputs
+        ]
+        for output, place, data in placed:
+            _check_size(output, place, len(data))
+        for output, place, data in placed:
+            _write(self._regions[output.name], place, data)
+        return _left(wish, result, lead)
 
     async def put(
         self, wish: Wish, result: Result, lead: tuple[int, ...] = ()
@@ -223,41 +222,37 @@ class Carried:
         lead: sizes to prepend to each output's shape. All sizes are checked before anything is
         written. Raises InvalidInput.
         """
-        now = self.put_now(wish, result, lead)
-        if now is not None:
-            return now
+        if (left := self.put_now(wish, result, lead)) is not None:
+            return left
         placed = []
-        for i, output in enumerate(wish.outputs):
+        for output in wish.outputs:
             if output.place is not None:
-                array = result.outputs[output.position]
-                is_text = output.datatype == BYTES
+                array, is_text = result.outputs[output.position], output.datatype == BYTES
                 data = await self._carrier.raw_form(array, self._hints, is_text)
-                _check_size(output, len(data))
-                placed.append((i, output.place, data, lead + array.shape))
-        for i, place, data, _ in placed:
-            await self._carrier.write(self._regions[wish.outputs[i].name], place, data)
-        return _left(wish, result, [(i, shape) for i, _, _, shape in placed])
+                _check_size(output, output.place, len(data))
+                placed.append((output, output.place, data))
+        for output, place, data in placed:
+            await self._carrier.write(self._regions[output.name], place, data)
+        return _left(wish, result, lead)
 
 
-def _check_size(output: WishedOutput, size: int) -> None:
+def _check_size(output: WishedOutput, place: Place, size: int) -> None:
     """Raise InvalidInput unless an output of `size` bytes fits its place."""
-    if output.place is not None and size > output.place.byte_size:
+    if size > place.byte_size:
         raise InvalidInput(
             f"shared memory size specified with the request for output {shown(output.name)} "
-            f"({output.place.byte_size} bytes) should be at least {size} bytes to hold the results"
+            f"({place.byte_size} bytes) should be at least {size} bytes to hold the results"
         )
 
 
-def _left(
-    wish: Wish, result: Result, written: Iterable[tuple[int, tuple[int, ...]]]
-) -> tuple[Wish, Result]:
-    """Return what remains of an answer. written: numbers and shapes of the outputs in regions."""
+def _left(wish: Wish, result: Result, lead: tuple[int, ...]) -> tuple[Wish, Result]:
+    """Return what remains of an answer whose outputs with a place are in regions."""
     outputs, arrays = list(wish.outputs), list(result.outputs)
-    for i, shape in written:
-        output = outputs[i]
-        assert output.place is not None, "it was written there"
-        outputs[i] = output._replace(place=output.place._replace(shape=shape))
-        arrays[output.position] = NO_DATA
+    for i, output in enumerate(outputs):
+        if output.place is not None and arrays:
+            shape = lead + arrays[output.position].shape
+            outputs[i] = output._replace(place=output.place._replace(shape=shape))
+            arrays[output.position] = NO_DATA
     return wish._replace(outputs=outputs), replace(result, outputs=tuple(arrays))
 
 

@@ -168,11 +168,6 @@ class Regions:
         else:
             self._regions.clear()
 
-    @property
-    def open_objects(self) -> int:
-        """Number of open objects."""
-        return len(self._files)
-
 
 def already_registered(name: str) -> Refused:
     """Return the error of registering a name twice; Triton answers it with 400 over HTTP."""

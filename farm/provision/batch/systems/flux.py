@@ -15,20 +15,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
+from farm.provision.batch.commands import (
+    IN_DOUBT,
+    CommandAdapter,
+    CommandFailed,
+    json_object,
+    quoted,
+    text_of,
+)
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import (
     BatchError,
     JobRow,
     Listing,
-    OwnWords,
     Stand,
     SubmissionRefused,
 )
-from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
+from farm.provision.batch.systems import FLUX, BatchSystem
 from farm.settings import SettingsError
-
-COMMANDS = ("flux",)
 
 STANDS = {
     "DEPEND": Stand.PENDING,
@@ -44,10 +48,12 @@ LOST_NODES = re.compile(r"node[- ]failure|lost contact", re.IGNORECASE)
 """Exceptions that end a job as it lost a node; source: the module job-exec of flux-core."""
 
 UNKNOWN_ID = re.compile(r"JobID \S+ unknown|unknown job id")
-IS_OVER = ("unknown job id", "job is inactive", "job is not running")
+IS_OVER = re.compile("unknown job id|job is inactive|job is not running")
 """Messages of `flux jobs`, `flux cancel` and `flux job kill`."""
 
 REFUSED = re.compile(r"flux[- ]submit: |\[Errno \d+\]|cannot be started")
+
+_BEGINS = re.compile(r"flux-\w+: (?:ERROR: )?")
 
 PREFIX = "#flux: "
 
@@ -116,14 +122,11 @@ def parse_jobs(text: str) -> Listing:
         try:
             row = row_of(job if isinstance(job, dict) else {})
         except ValueError as error:
-            problem = f"flux jobs printed a job that cannot be read ({error}): {_short(job)}"
+            text = quoted(json.dumps(job, default=str))
+            problem = f"flux jobs printed a job that cannot be read ({error}): {text}"
         else:
             rows.append(row)
     return Listing(tuple(rows), problem)
-
-
-def _short(job: object) -> str:
-    return quoted(json.dumps(job, default=str))
 
 
 def words_of(script: str) -> list[str]:
@@ -132,36 +135,14 @@ def words_of(script: str) -> list[str]:
     return [word for line in lines for word in shlex.split(line.removeprefix(PREFIX))]
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without variables that leak between jobs: jobs get all of it.
+class Flux(CommandAdapter):
+    """The Flux instance of this machine's commands, as an `Adapter`."""
 
-    The server may run in a job itself, of Flux or of the system that started Flux. FLUX_URI and the
-    paths name the instance whose commands these are.
-    """
-    foreign = (
-        *("FLUX_JOB", "FLUX_TASK_", "FLUX_ENCLOSING_ID", "FLUX_KVS_NAMESPACE", "FLUX_PMI_"),
-        *("FLUX_TERMINUS_SESSION", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_", "FARM_"),
-    )
-    return {k: v for k, v in environment.items() if not k.startswith(foreign)}
-
-
-class Flux:
-    """The Flux instance of this machine's commands, as a `BatchSystem`."""
-
-    title: ClassVar[str] = "Flux"
-    own_words: ClassVar[OwnWords] = OwnWords()
-    own_jobs: ClassVar[str] = "flux jobs"
-    lacks: ClassVar[frozenset[str]] = frozenset({"mem", "qos", "constraint", "srun", "mpi_launch"})
-    starts_ranks: ClassVar[bool] = True
-    warns: ClassVar[bool] = False
-
-    def __init__(self, commands: Commands | None = None) -> None:
-        """Raises Unavailable if commands are not given and missing on this machine."""
-        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
+    system: ClassVar[BatchSystem] = FLUX
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. The lines are options of `flux submit`."""
+        """The lines are options of `flux submit`."""
         tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
         options = {
             "job-name": job_name,
@@ -180,7 +161,7 @@ class Flux:
 
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
-        """See BatchSystem. Flux starts no job twice. The shell must outlive the workers' SIGTERM.
+        """Flux starts no job twice. The shell must outlive the workers' SIGTERM.
 
         The bytes are those of ƒ in UTF-8.
         """
@@ -192,26 +173,14 @@ class Flux:
             "trap : TERM",
         ]
 
-    @staticmethod
-    def launch(kind: WorkerKind) -> str:
-        """See BatchSystem. Nothing: Flux has started the script on each node, or for each rank."""
-        return ""
-
     async def submit(self, script: str) -> str:
-        """See BatchSystem."""
         try:
             command = ["flux", "submit", *words_of(script), "--", "bash", "-c", script, "farm"]
         except ValueError as error:  # of shlex
             raise SubmissionRefused(f"the options cannot be read: {error}") from None
-        with submitting(REFUSED, IN_DOUBT):
-            output = await self._run(*command)
-        job_id = only_id(output, _ID)
-        if not job_id:
-            raise BatchError(f"flux submit printed no job id, but {quoted(output)}")
-        return f"f{job_id}"
+        return f"f{await self._submit(*command, form=_ID, refusals=REFUSED, doubts=IN_DOUBT)}"
 
     async def jobs(self) -> Listing:
-        """See BatchSystem."""
         return await self._jobs(SINCE)
 
     async def _jobs(self, *which: str) -> Listing:
@@ -221,7 +190,6 @@ class Flux:
         )
 
     async def job(self, job_id: str) -> JobRow | None:
-        """See BatchSystem."""
         try:
             text = await self._run("flux", "jobs", "--json", job_id)
         except CommandFailed as error:
@@ -239,35 +207,22 @@ class Flux:
         return row if found["userid"] == os.getuid() else None
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The command takes one job at a time."""
+        """The command takes one job at a time."""
         for job_id in jobs:
-            try:
-                await self._run("flux", "job", "kill", "--signal=TERM", job_id)
-            except CommandFailed as error:
-                _tolerate(error)
+            await self._each_job("job", "kill", "--signal=TERM", jobs=[job_id])
 
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem."""
-        for part in parts(jobs):
-            try:
-                await self._run("flux", "cancel", *part)
-            except CommandFailed as error:
-                _tolerate(error)
+        await self._each_job("cancel", jobs=jobs)
+
+    async def _each_job(self, *command: str, jobs: Sequence[str]) -> None:
+        await self._each("flux", *command, jobs=jobs, begins=_BEGINS, harmless=IS_OVER)
 
     async def cancel_named(self, name: str) -> None:
-        """See BatchSystem."""
         listing = await self._jobs(f"--name={name}")
         if listing.problem:
             raise BatchError(listing.problem)
         live = [row.id for row in listing.rows if row.stand is not Stand.ENDED and row.name == name]
         await self.cancel(live)
-
-
-def _tolerate(error: CommandFailed) -> None:
-    """Raise the error, unless it only says that jobs have ended or do not run yet."""
-    complaints = [text for text in re.split(r"flux-\w+: (?:ERROR: )?", str(error)) if text.strip()]
-    if not all(any(message in text for message in IS_OVER) for text in complaints):
-        raise error
 
 
 def _gpus_per_task(kind: WorkerKind, tasks: int) -> str:

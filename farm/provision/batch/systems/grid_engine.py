@@ -10,29 +10,26 @@ import contextlib
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from farm.machine.private import user_name
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import IDS_AT_ONCE, Commands, parts, submitting
+from farm.provision.batch.commands import IDS_AT_ONCE, CommandAdapter, Commands, parts
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
-from farm.provision.batch.systems.answers import quoted
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.systems import GRID_ENGINE, BatchSystem
 from farm.provision.batch.systems.grid_engine_output import (
+    ID,
     SUBMITTED,
     UnknownJob,
     parse_accounted,
     parse_described,
-    parse_id,
     parse_jobs,
     parse_reasons,
 )
 from farm.settings import SettingsError
-
-COMMANDS = ("qsub", "qstat", "qdel")
 
 EACH_HOST = Path(__file__).with_name("grid_engine_hosts.sh")
 
@@ -51,49 +48,26 @@ _DELETED = re.compile(
 """Messages of qdel about jobs that it deletes, and about those that have ended."""
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables of a job, in which the server may run itself.
+class GridEngine(CommandAdapter):
+    """The Grid Engine cluster of this machine's commands, as an `Adapter`.
 
-    The variables that say where the cluster is stay.
+    It cannot drain: Grid Engine has no such command.
     """
-    kept = {"ARCH", "CELL", "CLUSTER_NAME", "EXECD_PORT", "QMASTER_PORT", "ROOT"}
-    of_job = {"ARC", "ENVIRONMENT", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"}
-    of_job |= {"JOB_ID", "JOB_NAME", "JOB_SCRIPT", "REQNAME", "REQUEST", "RESTARTED"}
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in of_job
-        and not name.startswith("FARM_")
-        and (not name.startswith("SGE_") or name.removeprefix("SGE_") in kept)
-    }
 
-
-class GridEngine:
-    """The Grid Engine cluster of this machine's commands, as a `BatchSystem`."""
-
-    title: ClassVar[str] = "Grid Engine"
-    own_words: ClassVar[OwnWords] = OwnWords()
-    own_jobs: ClassVar[str] = "qstat"
-    lacks: ClassVar[frozenset[str]] = frozenset({"constraint", "mem", "qos", "srun"})
-    starts_ranks: ClassVar[bool] = False
-    warns: ClassVar[bool] = False
+    system: ClassVar[BatchSystem] = GRID_ENGINE
 
     def __init__(
         self, commands: Commands | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        if commands is None:
-            hint = "; often $SGE_ROOT/default/common/settings.sh puts them there"
-            commands = Commands.of(self.title, COMMANDS, clean, hint=hint)
-        self._run = commands.run
+        super().__init__(commands)
         self._clock = clock
-        self._user = user_name()
         self._cancelled: set[str] = set()
         self._ended_at: dict[str, float] = {}
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. Raises SettingsError if `options` lack a name that each site chooses.
+        """Raises SettingsError if `options` lack a name that each site chooses.
 
         -notify: the job gets SIGUSR2 some time before SIGKILL. -r: it starts again after the loss
         of a node.
@@ -114,7 +88,7 @@ class GridEngine:
 
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
-        """See BatchSystem. RESTARTED only says that there was an earlier start, so the time counts.
+        """RESTARTED only says that there was an earlier start, so the time counts.
 
         The shell survives the warnings that also reach the workers, and waits for them.
         """
@@ -125,25 +99,22 @@ class GridEngine:
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
-        """See BatchSystem. On several nodes by `qrsh -inherit`, which runs in the job's slots."""
+        """On several nodes by `qrsh -inherit`, which runs in the job's slots."""
         return shlex.join(["bash", str(EACH_HOST)]) if kind.spreads else ""
 
     async def submit(self, script: str) -> str:
-        """See BatchSystem. With a warning qsub fails, prints no id, and the job exists."""
+        """With a warning qsub fails, prints no id, and the job exists."""
         try:
-            with submitting(_REFUSED, _IN_DOUBT):
-                output = await self._run("qsub", "-terse", feed=script)
+            return await self._submit(
+                "qsub", "-terse", feed=script, form=ID, refusals=_REFUSED, doubts=_IN_DOUBT
+            )
         except BatchError as error:
             if found := SUBMITTED.search(str(error)):
                 return found[1]
             raise
-        job_id = parse_id(output)
-        if not job_id:
-            raise BatchError(f"qsub printed no job id, but {quoted(output)}")
-        return job_id
 
     async def jobs(self) -> Listing:
-        """See BatchSystem. The list has no reasons: a second command asks for them."""
+        """The list has no reasons: a second command asks for them."""
         listing = await self._list("prsz")
         waiting = [r.id for r in listing.rows if r.stand is Stand.PENDING and r.name[:5] == "farm-"]
         if not waiting:
@@ -159,7 +130,7 @@ class GridEngine:
         return Listing(tuple(rows), listing.problem)
 
     async def job(self, job_id: str) -> JobRow | None:
-        """See BatchSystem. An ended job is unknown until its account is there, or will not come."""
+        """An ended job is unknown until its account is there, or will not come."""
         try:
             text = await self._run("qstat", "-xml", "-j", job_id)
         except BatchError as error:
@@ -184,17 +155,12 @@ class GridEngine:
     async def _list(self, states: str) -> Listing:
         return parse_jobs(await self._run("qstat", "-xml", "-u", self._user, "-s", states))
 
-    async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. Impossible: Grid Engine has no such command."""
-
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem."""
         self._cancelled.update(jobs)
         for part in parts(jobs):
             await self._delete(*part)
 
     async def cancel_named(self, name: str) -> None:
-        """See BatchSystem."""
         await self._delete("-u", self._user, name)
 
     async def _delete(self, *arguments: str) -> None:

@@ -9,8 +9,8 @@ import contextlib
 import re
 from xml.etree import ElementTree
 
+from farm.provision.batch.commands import quoted
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
-from farm.provision.batch.systems.answers import quoted
 
 REASON_LENGTH = 200
 """Most characters of a reason: a scheduler that explains itself names each queue."""
@@ -22,7 +22,10 @@ _STATE = re.compile(r"[dEhqRrsSTtwz]+")
 """States are words of these letters; source: sge_status(5)."""
 
 _ID = re.compile(r"\s*([1-9]\d*)\s*", re.ASCII)
+ID = re.compile(r"(?:.*Your job )?([1-9]\d*)(?: \(.*\) has been submitted.*)?", re.ASCII)
 SUBMITTED = re.compile(r"Your job ([1-9]\d*) \(.*\) has been submitted", re.ASCII)
+"""The line of qsub's output with the job's id, among a site's banners; the same in an error."""
+
 _ON_NODES = 0x80 | 0x200  # JRUNNING, JTRANSFERING
 _LEAVING = 0x1000 | 0x10000  # JEXITING, JFINISHED
 """Bits of JAT_status; source: sge_job.h of Grid Engine 8.1.9, qstat -xml."""
@@ -197,10 +200,3 @@ def parse_accounted(job_id: str, text: str, user: str) -> JobRow | None:
     crashed = status in _CRASHES if code in _KILLED else bool(status) or code not in _AFTER_JOB
     name = last.get("jobname", "")
     return JobRow(job_id, Stand.ENDED, "ended", name, reason="; ".join(words), crashed=crashed)
-
-
-def parse_id(text: str) -> str:
-    """Return the job id in qsub's output, with or without banners; empty if there is not one."""
-    lines = text.split("\n")
-    found = {m[1] for line in lines if (m := _ID.fullmatch(line) or SUBMITTED.search(line))}
-    return found.pop() if len(found) == 1 else ""

@@ -12,14 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from farm.machine.private import user_name
-from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
+from farm.provision.batch.commands import (
+    IN_DOUBT,
+    CommandAdapter,
+    CommandFailed,
+    json_object,
+    quoted,
+    text_of,
+)
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.script import identified_by
-from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
-from farm.provision.batch.systems.answers import IN_DOUBT, json_object, only_id, quoted, text_of
-
-COMMANDS = ("bsub", "bjobs", "bkill")
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.systems import LSF, BatchSystem
 
 STANDS = {
     "PEND": Stand.PENDING,
@@ -140,34 +144,17 @@ def parse_job(job_id: str, text: str, user: str) -> JobRow | None:
     return row if text_of(record, "USER") == user else None
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without variables that change LSF's commands or leak between jobs.
+class Lsf(CommandAdapter):
+    """The LSF cluster of this machine's commands, as an `Adapter`.
 
-    Jobs get all of it. BSUB_QUIET would have bsub tell no job id.
+    It cannot drain: bkill signals the shell of the script, too.
     """
-    kept = ("LSB_DEFAULTQUEUE", "LSB_DEFAULTPROJECT", "LSB_DEFAULTJOBGROUP")
-    foreign = ("LSB_", "LS_", "BSUB_", "PMI_", "PMIX_", "OMPI_", "FARM_")
-    return {k: v for k, v in environment.items() if k in kept or not k.startswith(foreign)}
 
-
-class Lsf:
-    """The LSF cluster of this machine's commands, as a `BatchSystem`."""
-
-    title: ClassVar[str] = "LSF"
-    own_words: ClassVar[OwnWords] = OwnWords()
-    own_jobs: ClassVar[str] = "bjobs"
-    lacks: ClassVar[frozenset[str]] = frozenset({"mem", "qos", "constraint", "srun"})
-    starts_ranks: ClassVar[bool] = False
-    warns: ClassVar[bool] = False
-
-    def __init__(self, commands: Commands | None = None) -> None:
-        """Raises Unavailable if commands are not given and missing on this machine."""
-        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
-        self._user = user_name()
+    system: ClassVar[BatchSystem] = LSF
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. LSF itself delivers output only after the end, with a report in it."""
+        """LSF itself delivers output only after the end, with a report in it."""
         per_node = kind.cpus * kind.processes_per_node
         options = {
             "-J": job_name,
@@ -188,29 +175,24 @@ class Lsf:
 
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
-        """See BatchSystem. A job that LSF starts again keeps its id."""
-        return identified_by("LSB_JOBID")
+        """A job that LSF starts again keeps its id."""
+        return identified_by(LSF.job.id)
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
-        """See BatchSystem. `farm worker` starts MPI ranks itself, from the first host."""
+        """`farm worker` starts MPI ranks itself, from the first host."""
         return EVERYWHERE if kind.spreads else ""
 
     async def submit(self, script: str) -> str:
-        """See BatchSystem."""
-        with submitting(NOT_SUBMITTED, IN_DOUBT):
-            output = await self._run("bsub", feed=script)
-        job_id = only_id(output, _SUBMITTED)
-        if not job_id:
-            raise BatchError(f"bsub printed no job id, but {quoted(output)}")
-        return job_id
+        return await self._submit(
+            "bsub", feed=script, form=_SUBMITTED, refusals=NOT_SUBMITTED, doubts=IN_DOUBT
+        )
 
     async def jobs(self) -> Listing:
-        """See BatchSystem. Ended jobs are in it for an hour, or what a site has set."""
+        """Ended jobs are in it for an hour, or what a site has set."""
         return parse_jobs(await self._bjobs("-u", self._user), self._user)
 
     async def job(self, job_id: str) -> JobRow | None:
-        """See BatchSystem."""
         return parse_job(job_id, await self._bjobs(job_id), self._user)
 
     async def _bjobs(self, *which: str) -> str:
@@ -223,25 +205,16 @@ class Lsf:
                 return error.output
             raise
 
-    async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. Impossible: bkill signals the shell of the script, too."""
-
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem."""
-        await self._to_jobs(["bkill"], jobs)
+        await self._kill(jobs)
 
     async def cancel_named(self, name: str) -> None:
-        """See BatchSystem. Job 0 means all that fit."""
-        await self._to_jobs(["bkill", "-u", self._user, "-J", name], ["0"])
+        """Job 0 means all that fit."""
+        await self._kill(["0"], "-u", self._user, "-J", name)
 
-    async def _to_jobs(self, command: Sequence[str], jobs: Sequence[str]) -> None:
-        for part in parts(jobs):
-            try:
-                await self._run(*command, *part)
-            except CommandFailed as error:
-                complaints = re.split(r"(?=Job <)", str(error))
-                if not all(IS_OVER.search(text) for text in complaints if text.strip()):
-                    raise
+    async def _kill(self, jobs: Sequence[str], *options: str) -> None:
+        begins = re.compile(r"(?=Job <)")
+        await self._each("bkill", *options, jobs=jobs, begins=begins, harmless=IS_OVER)
 
 
 def _minutes(seconds: float) -> str:

@@ -13,15 +13,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from farm.machine.private import user_name
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import CommandFailed, Commands, parts, submitting
+from farm.provision.batch.commands import (
+    IN_DOUBT,
+    CommandAdapter,
+    CommandFailed,
+    Commands,
+    parts,
+    quoted,
+    tolerate,
+)
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.script import identified_by
-from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
-from farm.provision.batch.systems.answers import IN_DOUBT, only_id, quoted
-
-COMMANDS = ("qsub", "qstat", "qselect", "qdel")
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.systems import PBS, BatchSystem
 
 STATES = {
     "B": (Stand.RUNNING, "begun"),
@@ -56,8 +61,7 @@ SIGNALLED = 256
 FOR_PEOPLE = re.compile(r"Can Never Run|not started|disabled|\bheld\b", re.IGNORECASE)
 """Comments of the scheduler about jobs that wait for more than free nodes."""
 
-UNKNOWN_ID = "Unknown Job Id"
-HAS_ENDED = "Job has finished"
+IS_OVER = re.compile("Unknown Job Id|Job has finished")
 """Messages of the commands; the source is PBS itself (pbs_err_txt in liberr)."""
 
 EVERYWHERE = (
@@ -68,6 +72,7 @@ EVERYWHERE = (
 pbsdsh passes none on, starts in the home directory, and prints to PBS's own output file."""
 
 _REFUSED = re.compile("qsub: ")
+_BEGINS = re.compile(r"\bq[a-z]+: ")
 _ID = re.compile(r"(\d+(?:\[\d*\])?\.[\w.-]+)", re.ASCII)
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 
@@ -122,32 +127,23 @@ def row_of(job_id: str, job: Mapping[str, str]) -> JobRow:
     )
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without variables that change PBS's commands or leak between jobs."""
-    kept = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_EXEC", "PBS_PRIMARY", "PBS_SERVER")
-    foreign = ("PBS_", "PMI_", "PMIX_", "FARM_")
-    return {k: v for k, v in environment.items() if k in kept or not k.startswith(foreign)}
+class Pbs(CommandAdapter):
+    """The PBS server of this machine's commands, as an `Adapter`.
 
+    It cannot drain: a signal of qsig reaches the job's login shell, too, and with that shell the
+    job ends.
+    """
 
-class Pbs:
-    """The PBS server of this machine's commands, as a `BatchSystem`."""
-
-    title: ClassVar[str] = "PBS"
-    own_words: ClassVar[OwnWords] = OwnWords()
-    own_jobs: ClassVar[str] = "qstat -u $USER"
-    lacks: ClassVar[frozenset[str]] = frozenset({"qos", "constraint", "srun"})
-    starts_ranks: ClassVar[bool] = False
-    warns: ClassVar[bool] = False
+    system: ClassVar[BatchSystem] = PBS
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
-        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
-        self._user = user_name()
+        super().__init__(commands)
         self._keeps_history = True
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. PBS itself delivers output only after the end, and under other names.
+        """PBS itself delivers output only after the end, and under other names.
 
         A resource that `options` name is left to them, because qsub takes the first of two.
         """
@@ -177,25 +173,22 @@ class Pbs:
 
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
-        """See BatchSystem. A job that PBS starts again keeps its id."""
-        return identified_by("PBS_JOBID")
+        """A job that PBS starts again keeps its id."""
+        return identified_by(PBS.job.id)
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
-        """See BatchSystem. `farm worker` starts MPI ranks itself, from the first node."""
+        """`farm worker` starts MPI ranks itself, from the first node."""
         return EVERYWHERE if kind.spreads else ""
 
     async def submit(self, script: str) -> str:
-        """See BatchSystem. With -f no process of qsub stays behind."""
-        with submitting(_REFUSED, IN_DOUBT):
-            output = await self._run("qsub", "-f", feed=script)
-        job_id = only_id(output, _ID)
-        if not job_id:
-            raise BatchError(f"qsub printed no job id, but {quoted(output)}")
-        return job_id
+        """With -f no process of qsub stays behind."""
+        return await self._submit(
+            "qsub", "-f", feed=script, form=_ID, refusals=_REFUSED, doubts=IN_DOUBT
+        )
 
     async def jobs(self) -> Listing:
-        """See BatchSystem. Only this user's jobs: a list of all may have many thousands."""
+        """Only this user's jobs: a list of all may have many thousands."""
         ids = await self._select()
         if not ids:
             return Listing((), await self._no_jobs())
@@ -206,7 +199,8 @@ class Pbs:
             try:
                 text = await self._show(part)
             except CommandFailed as error:
-                gone |= _tolerated(error, UNKNOWN_ID, HAS_ENDED)  # they ended meanwhile
+                for complaint in tolerate(error, _BEGINS, IS_OVER):
+                    gone.update(_ID.findall(complaint))  # they ended meanwhile
                 text = error.output
             found, damaged = parse_jobs(text)
             jobs |= found
@@ -219,11 +213,11 @@ class Pbs:
         return Listing(tuple(rows), problem)
 
     async def job(self, job_id: str) -> JobRow | None:
-        """See BatchSystem. PBS knows ended jobs only where the site has it keep their history."""
+        """PBS knows ended jobs only where the site has it keep their history."""
         try:
             text = await self._show([job_id])
         except CommandFailed as error:
-            if UNKNOWN_ID in str(error) or HAS_ENDED in str(error):
+            if IS_OVER.search(str(error)):
                 return None
             raise
         jobs, _ = parse_jobs(text)
@@ -231,22 +225,10 @@ class Pbs:
             raise BatchError(f"qstat did not describe job {job_id}, but printed {quoted(text)}")
         return row_of(job_id, jobs[job_id]) if self._owns(jobs[job_id]) else None
 
-    async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. Impossible.
-
-        A signal of qsig reaches the job's login shell, too, and with that shell the job ends.
-        """
-
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem."""
-        for part in parts(jobs):
-            try:
-                await self._run("qdel", *part)
-            except CommandFailed as error:
-                _tolerated(error, UNKNOWN_ID, HAS_ENDED)
+        await self._each("qdel", jobs=jobs, begins=_BEGINS, harmless=IS_OVER)
 
     async def cancel_named(self, name: str) -> None:
-        """See BatchSystem."""
         await self.cancel(await self._select("-N", name))
 
     async def _select(self, *criteria: str) -> list[str]:
@@ -279,14 +261,6 @@ class Pbs:
 
     def _owns(self, job: Mapping[str, str]) -> bool:
         return job["Job_Owner"].partition("@")[0] == self._user
-
-
-def _tolerated(error: CommandFailed, *messages: str) -> set[str]:
-    """Return the ids that a command complained about. Raises the error if it said anything else."""
-    complaints = [text for text in re.split(r"\bq[a-z]+: ", str(error)) if text.strip()]
-    if not all(any(message in text for message in messages) for text in complaints):
-        raise error
-    return {job_id for text in complaints for job_id in _ID.findall(text)}
 
 
 def _chunks(kind: WorkerKind) -> str:

@@ -11,17 +11,15 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from farm.provision.batch.commands import Commands, parts, submitting
+from farm.provision.batch.commands import CommandAdapter, parts, quoted
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.system import BatchError, JobRow, Listing, OwnWords, Stand
-from farm.provision.batch.systems.answers import only_id, quoted
-
-COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
+from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
+from farm.provision.batch.systems import SLURM, BatchSystem
 
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 CRASHED = frozenset({"BOOT_FAIL", "FAILED", "OUT_OF_MEMORY"})
@@ -42,9 +40,11 @@ _ROW = re.compile(
     r"\|(?P<name>.*)\|(?P<reason>[^|]*)\|(?P<start>[^|]*)\|end",
     re.ASCII,
 )
-_ID = re.compile(
+ID = re.compile(
     r"\s*(?:Submitted batch job )?([1-9]\d*)(?:;[\w.-]+| on cluster [\w.-]+)?\s*", re.ASCII
 )
+"""The line of sbatch's output with the job's id, among a site's banners."""
+
 _SHOWN = re.compile(r"\b(\w+)=(\S*)")
 _ACCOUNTED = re.compile(r"(?P<state>[A-Z_]+)(?: by \d+)?\|(?P<code>\d+:\d+)\|(?P<name>.*)")
 
@@ -92,11 +92,6 @@ def parse_jobs(text: str) -> Listing:
     else:
         problem = ""
     return Listing(tuple(rows), problem)
-
-
-def parse_id(text: str) -> str:
-    """Return the job id in sbatch's output, with or without banners; empty if there is not one."""
-    return only_id(text, _ID)
 
 
 def parse_shown(job_id: str, text: str) -> JobRow | None:
@@ -174,37 +169,14 @@ def _time(text: str) -> float | None:
         return None
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without variables that change SLURM's commands or leak between jobs.
+class Slurm(CommandAdapter):
+    """The SLURM cluster of this machine's commands, as an `Adapter`."""
 
-    The server may run in a job itself: its own resources are no defaults for the jobs it submits.
-    """
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
-    foreign = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SCANCEL_", "PMI_", "PMIX_", "FARM_")
-    return {k: v for k, v in environment.items() if k in kept or not k.startswith(foreign)}
-
-
-class Slurm:
-    """The SLURM cluster of this machine's commands, as a `BatchSystem`."""
-
-    title: ClassVar[str] = "SLURM"
-    own_words: ClassVar[OwnWords] = OwnWords(
-        keys={"partition": "queue", "sbatch": "options"},
-        template={"sbatch": "directives", "srun": "launch"},
-        status="slurm",
-    )
-    own_jobs: ClassVar[str] = "squeue --me"
-    lacks: ClassVar[frozenset[str]] = frozenset({"mpi_launch"})
-    starts_ranks: ClassVar[bool] = True
-    warns: ClassVar[bool] = True
-
-    def __init__(self, commands: Commands | None = None) -> None:
-        """Raises Unavailable if commands are not given and missing on this machine."""
-        self._run = (commands or Commands.of(self.title, COMMANDS, clean)).run
+    system: ClassVar[BatchSystem] = SLURM
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
-        """See BatchSystem. The values are quoted for sbatch."""
+        """The values are quoted for sbatch."""
         tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
         options = {
             "job-name": job_name,
@@ -229,7 +201,7 @@ class Slurm:
 
     @staticmethod
     def preamble(kind: WorkerKind) -> list[str]:
-        """See BatchSystem. SLURM's own variables identify the job.
+        """SLURM's own variables identify the job.
 
         Where sbatch exports nothing, as with SBATCH_EXPORT=NONE, steps would get nothing either.
         """
@@ -237,7 +209,7 @@ class Slurm:
 
     @staticmethod
     def launch(kind: WorkerKind) -> str:
-        """See BatchSystem. By srun, as SLURM's warning goes to the processes that srun starts.
+        """By srun, as SLURM's warning goes to the processes that srun starts.
 
         From SLURM 22.05 on srun does not inherit --cpus-per-task from the job. Without
         --kill-on-bad-exit ranks would wait for ever for one that died.
@@ -247,21 +219,15 @@ class Slurm:
         return shlex.join([*words, *kind.srun])
 
     async def submit(self, script: str) -> str:
-        """See BatchSystem."""
-        with submitting(_REFUSED, _IN_DOUBT):
-            output = await self._run("sbatch", "--parsable", feed=script)
-        job_id = parse_id(output)
-        if not job_id:
-            raise BatchError(f"sbatch printed no job id, but {quoted(output)}")
-        return job_id
+        return await self._submit(
+            "sbatch", "--parsable", feed=script, form=ID, refusals=_REFUSED, doubts=_IN_DOUBT
+        )
 
     async def jobs(self) -> Listing:
-        """See BatchSystem."""
         user = str(os.getuid())
         return parse_jobs(await self._run("squeue", "-t", "all", "-u", user, "-o", FORMAT))
 
     async def job(self, job_id: str) -> JobRow | None:
-        """See BatchSystem."""
         try:
             return parse_shown(job_id, await self._run("scontrol", "-o", "show", "job", job_id))
         except BatchError as error:
@@ -274,15 +240,14 @@ class Slurm:
         return None
 
     async def drain(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem. The signal goes to the steps, which have a process on each node."""
+        """The signal goes to the steps, which have a process on each node."""
         await self._to_jobs("--signal=TERM", jobs)
 
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """See BatchSystem."""
         await self._to_jobs("--quiet", jobs)
 
     async def cancel_named(self, name: str) -> None:
-        """See BatchSystem. scancel asks slurmctld itself which jobs have the name."""
+        """scancel asks slurmctld itself which jobs have the name."""
         await self._run("scancel", "--quiet", f"--user={os.getuid()}", f"--name={name}")
 
     async def _to_jobs(self, option: str, jobs: Sequence[str]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,17 +11,18 @@ import numpy as np
 import pytest
 
 import farm
-from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES
-from farm.bodies.readers import Outcome, ReadsHere
-from farm.call import CancelCall, Hints
+from farm.bodies.body import QUICK_BYTES
+from farm.call import Hints
 from farm.declared import Tensors
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.errors import FarmError, InvalidInput, InvalidRequest, ModelNotFound, UnsupportedFeature
+from farm.errors import FarmError, InvalidRequest, ModelNotFound
 from farm.grpc.call import Caller, Noted
 from farm.grpc.messages import LONG
 from farm.model import Config, Inputs
+from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc.codec import decode, messages
-from farm.protocols.kserve.grpc.endpoint import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc, hints_for
+from farm.protocols.kserve.grpc.endpoint import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc
+from farm.protocols.kserve.grpc.endpoint_stream import hints_for
 from farm.protocols.kserve.repository import Repository
 from farm.transports.threads import LocalTransport
 from tests.support.body_bytes import body_of
@@ -49,7 +49,7 @@ async def methods() -> AsyncIterator[KServeGrpc]:
     dispatcher.start()
     try:
         await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
-        yield KServeGrpc(dispatcher, Repository(dispatcher))
+        yield KServeGrpc(Inference(dispatcher, Repository(dispatcher)))
     finally:
         await dispatcher.close(grace_s=0.0)
 
@@ -77,67 +77,6 @@ async def infer(service: KServeGrpc, body: bytes) -> list[float]:
     assert not isinstance(answer, Noted)
     (raw,) = decode("inference.ModelInferResponse", bytes(answer)).raw_output_contents
     return list(np.frombuffer(raw))
-
-
-@on_loop
-async def test_what_is_known_without_running_a_model() -> None:
-    async with methods() as service:
-        assert (await tell(service, "ServerLive")).live
-        assert (await tell(service, "ServerReady")).ready
-        assert (await tell(service, "ServerMetadata")).name == "farm"
-        assert (await tell(service, "ModelReady", name="sized", version="1")).ready
-        assert not (await tell(service, "ModelReady", name="nobody")).ready
-        assert list((await tell(service, "ModelMetadata", name="sized")).inputs[0].shape) == [-1, 2]
-        assert (await tell(service, "ModelConfig", name="sized")).config.max_batch_size == 1
-        for name in ("ModelMetadata", "ModelConfig"):
-            with pytest.raises(ModelNotFound):
-                await tell(service, name, name="nobody")
-
-
-@on_loop
-async def test_the_repository_is_shared_with_who_made_it() -> None:
-    async with methods() as service:
-        await tell(service, "RepositoryModelUnload", model_name="sized")
-        assert not (await tell(service, "ServerReady")).ready
-        (row,) = (await tell(service, "RepositoryIndex")).models
-        assert (row.state, row.reason) == ("UNAVAILABLE", "unloaded")
-        assert not (await tell(service, "RepositoryIndex", ready=True)).models
-        with pytest.raises(ModelNotFound, match="unloaded"):
-            await infer(service, question(2))
-        await tell(service, "RepositoryModelLoad", model_name="sized")
-        assert (await tell(service, "ServerReady")).ready
-        assert await infer(service, question(2)) == [1.0]
-
-
-@on_loop
-async def test_statistics_count_what_was_asked() -> None:
-    async with methods() as service:
-        for _ in range(3):
-            await infer(service, question(2))
-        (row,) = (await tell(service, "ModelStatistics", name="sized")).model_stats
-        assert (row.name, row.version) == ("sized", "1")
-        assert row.inference_stats.success.count == row.inference_count == 3
-        assert len((await tell(service, "ModelStatistics")).model_stats) == 1
-        with pytest.raises(ModelNotFound):
-            await tell(service, "ModelStatistics", name="nobody")
-
-
-@on_loop
-async def test_the_parameter_farm_config_is_the_models_config() -> None:
-    async with methods() as service:
-        assert await infer(service, question(4, farm_config=json.dumps({"n": 4}))) == [6.0]
-        with pytest.raises(InvalidInput, match=r"expects \[4\]"):
-            await infer(service, question(2, farm_config=json.dumps({"n": 4})))
-        with pytest.raises(InvalidInput, match="farm_config"):
-            await infer(service, question(2, farm_config="[]"))
-
-
-@on_loop
-async def test_what_is_not_offered_says_so() -> None:
-    async with methods() as service:
-        for name in NOT_OFFERED:
-            with pytest.raises(UnsupportedFeature, match=name):
-                await service.unary[f"/{SERVICE}/{name}"](b"", CALLER)
 
 
 @on_loop
@@ -230,72 +169,6 @@ async def test_an_inference_that_has_to_wait_needs_a_task() -> None:
         assert await infer(service, of_three) == [3.0]
         assert isinstance(await directly(service, of_three), bytes)
         assert await directly(service, question(QUICK_BYTES // 8)) is None
-
-
-class Many(farm.Model):
-    """Answers with so many numbers that they are written by a reader process."""
-
-    inputs = {"n": 1}
-    outputs = {"y": (-1,)}
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        return np.arange(inputs["n"][0])
-
-
-def typed_question(count: int) -> bytes:
-    message = messages()["inference.ModelInferRequest"](model_name="many")
-    message.inputs.add(name="n", datatype="FP64", shape=[1]).contents.fp64_contents.append(count)
-    return bytes(message.SerializeToString())
-
-
-class Later(ReadsHere):
-    """Carries jobs out in this process when the test says so, and counts those cancelled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go: list[Callable[[], object]] = []
-        self.cancelled = 0
-
-    def execute(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        hints: Hints,
-        done: Callable[[Outcome], None],
-    ) -> CancelCall:
-        inherited = super().execute
-        self.go.append(lambda: inherited(function, *arguments, hints=hints, done=done))
-        return self._count
-
-    def _count(self) -> None:
-        self.cancelled += 1
-
-
-@on_loop
-async def test_a_long_answer_is_written_by_a_reader() -> None:
-    dispatcher = Dispatcher([LocalTransport({"many": Many()})])
-    dispatcher.start()
-    readers = Later()
-    try:
-        await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
-        service = KServeGrpc(dispatcher, Repository(dispatcher), readers)
-        answering = asyncio.ensure_future(directly(service, typed_question(HEAVY_BYTES // 8 + 1)))
-        await until(lambda: readers.go)
-        readers.go.pop()()
-        answer = await answering
-        (output,) = decode("inference.ModelInferResponse", bytes(answer)).outputs
-        assert len(output.contents.fp64_contents) == HEAVY_BYTES // 8 + 1
-        assert output.contents.fp64_contents[-1] == HEAVY_BYTES // 8
-        came: list[Any] = []
-        method = service.direct[f"/{SERVICE}/ModelInfer"]
-        cancel = method(typed_question(HEAVY_BYTES // 8 + 1), CALLER, came.append)
-        await until(lambda: readers.go)
-        assert cancel is not None
-        cancel()
-        assert readers.cancelled == 1
-        assert came == []
-    finally:
-        await dispatcher.close(grace_s=0.0)
 
 
 def test_hints_come_from_the_metadata_and_the_deadline() -> None:

@@ -12,19 +12,19 @@ import pytest
 
 import farm
 from farm.bodies.body import HEAVY_BYTES
-from farm.bodies.unpacking import Refused
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidRequest, UnsupportedFeature
 from farm.grpc.call import Caller, Noted
 from farm.grpc.messages import GrpcFailure
 from farm.model import Config, Inputs
+from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc.codec import decode, messages
-from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc, failure_of
+from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.transports.threads import LocalTransport
 from tests.support.coroutines import LIMIT_S, on_loop
-from tests.support.shared_objects import SharedObject, open_of, shared_object
+from tests.support.shared_objects import SharedObject, shared_object
 
 pytestmark = pytest.mark.skipif(not is_offered(), reason="this system has no /dev/shm")
 
@@ -57,7 +57,7 @@ async def methods() -> AsyncIterator[KServeGrpc]:
     dispatcher.start()
     try:
         await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
-        yield KServeGrpc(dispatcher, Repository(dispatcher))
+        yield KServeGrpc(Inference(dispatcher, Repository(dispatcher)))
     finally:
         await dispatcher.close(grace_s=0.0)
 
@@ -122,47 +122,6 @@ async def stream(service: KServeGrpc, *bodies: bytes, caller: Caller = OWNER) ->
 
 
 @on_loop
-async def test_regions_are_registered_shown_and_unregistered(made: SharedObject) -> None:
-    async with methods() as service:
-        await tell(service, "Register", name="a", key=made.key, byte_size=64)
-        await tell(service, "Register", name="b", key=made.key, offset=8, byte_size=56)
-        regions = (await tell(service, "Status")).regions
-        assert set(regions) == {"a", "b"}
-        b = regions["b"]
-        assert (b.name, b.key, b.offset, b.byte_size) == ("b", made.key, 8, 56)
-        assert set((await tell(service, "Status", name="a")).regions) == {"a"}
-        await tell(service, "Unregister", name="a")
-        assert set((await tell(service, "Status")).regions) == {"b"}
-        await tell(service, "Unregister")
-        assert not (await tell(service, "Status")).regions
-        assert open_of(made.path) == 0
-
-
-@on_loop
-async def test_statuses_of_errors(made: SharedObject) -> None:
-    async with methods() as service:
-        await tell(service, "Register", name="r", key=made.key, byte_size=64)
-        for method, asked, status, text in (
-            ("Register", {"name": "r", "key": made.key, "byte_size": 8}, "ALREADY_EXISTS", "'r'"),
-            ("Status", {"name": "q"}, "NOT_FOUND", "Unable to find system shared memory region"),
-        ):
-            with pytest.raises(GrpcFailure, match=text) as caught:
-                await tell(service, method, **asked)
-            assert caught.value.status == status
-        for asked in (
-            {"name": "q", "key": "/a/b", "byte_size": 8},
-            {"name": "q", "key": made.key, "byte_size": 2**64 - 1},
-            {"name": "q", "key": made.key, "byte_size": 8, "offset": 2**63},
-            {"name": "q", "key": made.key, "byte_size": 65},
-            {"name": "q", "key": made.key},
-            {"key": made.key, "byte_size": 8},
-        ):
-            with pytest.raises(InvalidInput):
-                await tell(service, "Register", **asked)
-        assert set((await tell(service, "Status")).regions) == {"r"}
-
-
-@on_loop
 async def test_cuda_is_refused_by_name() -> None:
     async with methods() as service:
         for name in ("Status", "Unregister"):
@@ -171,20 +130,6 @@ async def test_cuda_is_refused_by_name() -> None:
             await service.unary[f"/{SERVICE}/CudaSharedMemoryRegister"](b"", OWNER)
         with pytest.raises(InvalidRequest):
             await service.unary[f"/{SERVICE}/SystemSharedMemoryStatus"](b"\xff\xff", OWNER)
-
-
-@on_loop
-async def test_tensors_travel_through_a_region(made: SharedObject) -> None:
-    async with methods() as service:
-        await tell(service, "Register", name="r", key=made.key, byte_size=64)
-        made.write(np.array([1.0, 2.0]).tobytes())
-        answer = await infer(service, question(y=16))
-        (y,) = answer.outputs
-        assert (answer.id, y.name, list(y.shape)) == ("7", "y", [2])
-        assert list(answer.raw_output_contents) == [b""]
-        assert np.frombuffer(made.read()[16:32]).tolist() == [2, 4]
-        answer = await infer(service, question())
-        assert [np.frombuffer(raw).tolist() for raw in answer.raw_output_contents] == [[2, 4], [3]]
 
 
 async def infer_directly(service: KServeGrpc, body: bytes, caller: Caller = OWNER) -> Any:
@@ -235,21 +180,6 @@ async def test_long_tensors_need_one(made: SharedObject) -> None:
 
 
 @on_loop
-async def test_errors_of_an_inference(made: SharedObject) -> None:
-    async with methods() as service:
-        await tell(service, "Register", name="r", key=made.key, byte_size=64)
-        with pytest.raises(GrpcFailure, match="Unable to find shared memory region: 'q'") as caught:
-            await infer(service, question(region="q"))
-        assert caught.value.status == "NOT_FOUND"
-        for body in (question(offset=56), question(offset=-8), question(y=56), question(size=24)):
-            with pytest.raises(InvalidInput):
-                await infer(service, body)
-        made.cut(8)
-        with pytest.raises(InvalidInput, match="'r' was cut"):
-            await infer(service, question())
-
-
-@on_loop
 async def test_a_stream_goes_on_after_an_error(made: SharedObject) -> None:
     async with methods() as service:
         await tell(service, "Register", name="r", key=made.key, byte_size=64)
@@ -286,8 +216,3 @@ async def test_others_get_nothing(made: SharedObject) -> None:
         (answer,) = await stream(service, question(), caller=OTHER)
         assert "programs of the user" in answer.error_message
         assert set((await tell(service, "Status")).regions) == {"r"}
-
-
-def test_a_refusal_keeps_its_text() -> None:
-    failure = failure_of(Refused(404, "NotFound", "none"))
-    assert (failure.status, failure.text) == ("NOT_FOUND", "none")

@@ -19,6 +19,7 @@ from farm.errors import Unavailable
 from farm.grpc.call import Caller
 from farm.model import Config, Inputs
 from farm.protocols.kserve.dialect import OpenDialect
+from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc import endpoint_stream as kserve_grpc_stream
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
@@ -116,11 +117,7 @@ class Served:
         self.dispatcher = dispatcher
         self.held = held
         self.forever = forever
-        self.service = KServeGrpc(dispatcher, Repository(dispatcher))
-
-    def waiting(self) -> int:
-        rows = self.dispatcher.snapshot()["queues"]
-        return sum(row["queued"] for row in rows)
+        self.service = KServeGrpc(Inference(dispatcher, Repository(dispatcher)))
 
     def idle(self) -> bool:
         rows = self.dispatcher.snapshot()["queues"]
@@ -186,20 +183,6 @@ async def test_a_model_that_streams_keeps_nobody_waiting_and_waits_for_nobody() 
 
 
 @on_loop
-async def test_after_half_closing_what_runs_is_answered() -> None:
-    async with served() as farm_:
-        client = Client(farm_.service)
-        for i in range(5):
-            client.ask("held", -1, str(i))
-        client.half_close()
-        await until(lambda: farm_.dispatcher.calls_open() == 5)
-        assert not client.served.done()
-        farm_.held.go.set()
-        await asyncio.wait_for(client.served, LIMIT_S)
-        assert client.ids == list("01234")
-
-
-@on_loop
 async def test_an_error_is_a_message_and_the_stream_goes_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,51 +205,6 @@ async def test_an_error_is_a_message_and_the_stream_goes_on(
         assert client.answers[3].error_message == ""
         client.half_close()
         await asyncio.wait_for(client.served, LIMIT_S)
-
-
-@on_loop
-async def test_a_model_that_streams_gives_several_answers() -> None:
-    async with served() as farm_:
-        client = Client(farm_.service)
-        client.ask("count", 3, "plain")
-        await until(lambda: len(client.answers) == 3)
-        client.ask("count", 2, "marked", final=True)
-        await until(lambda: len(client.answers) == 6)
-        client.ask("count", 0, "none", final=True)
-        await until(lambda: len(client.answers) == 7)
-        client.ask("count", 14, "fails")
-        await until(lambda: len(client.answers) == 7 + 14)
-        client.half_close()
-        await asyncio.wait_for(client.served, LIMIT_S)
-        found = [
-            (
-                answer.infer_response.id,
-                *np.frombuffer(b"".join(answer.infer_response.raw_output_contents)),
-                answer.infer_response.parameters["triton_final_response"].bool_param,
-            )
-            for answer in client.answers[:7]
-        ]
-        assert found == [
-            *(("plain", float(i), False) for i in range(3)),
-            *(("marked", float(i), False) for i in range(2)),
-            ("marked", True),
-            ("none", True),
-        ]
-        assert "thirteen" in client.answers[-1].error_message
-
-
-@on_loop
-async def test_a_cancelled_stream_takes_its_calls_back() -> None:
-    async with served() as farm_:
-        client = Client(farm_.service)
-        for i in range(20):
-            client.ask("held", -1, str(i))
-        client.ask("count", 10**9, "long")
-        await until(lambda: farm_.dispatcher.calls_open() == 21)
-        client.served.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await client.served
-        await until(lambda: farm_.waiting() == 0)
 
 
 @on_loop

@@ -14,8 +14,8 @@ from hpack import Encoder
 
 from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.grpc import headers as kept_heads
-from farm.grpc.frames import (
+from farm.grpc.http2 import headers as kept_heads
+from farm.grpc.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -23,11 +23,12 @@ from farm.grpc.frames import (
     HEADERS,
     frame,
 )
-from farm.grpc.sending import Sending
+from farm.grpc.http2.sending import Sending
 from farm.grpc.server import GrpcServer
-from farm.http.access import Access
+from farm.http1.access import Access
 from farm.model import Config, Inputs, Model
 from farm.protocols.kserve.dialect import DIALECTS
+from farm.protocols.kserve.endpoint_inference import Inference, Prepared
 from farm.protocols.kserve.grpc import repeated as kept_requests
 from farm.protocols.kserve.grpc.codec import (
     decode_infer,
@@ -36,7 +37,7 @@ from farm.protocols.kserve.grpc.codec import (
     start_of_numbers,
 )
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
-from farm.protocols.kserve.grpc.repeated import Known, RepeatedRequests, StreamRequest
+from farm.protocols.kserve.grpc.repeated import Known, RepeatedRequests
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import Wish, WishedOutput
 from farm.transports.threads import LocalTransport
@@ -256,7 +257,7 @@ async def answers(seed: int, monkeypatch: pytest.MonkeyPatch, *, keeps: bool) ->
             patch.setattr(repository, "_found", Forgetful())
         dispatcher.start()
         await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
-        server = GrpcServer(KServeGrpc(dispatcher, repository, dialect=dialect), Access(None))
+        server = GrpcServer(KServeGrpc(Inference(dispatcher, repository)), Access(None))
         reader, writer = await asyncio.open_connection(*await server.start())
         try:
             for part, streams in conversation(seed):
@@ -299,13 +300,13 @@ async def test_a_server_that_keeps_requests_answers_as_one_that_keeps_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Known] = []
-    ask = Known.asked
+    ask = Known.prepared
 
-    def counted(known: Known, body: bytes, hints: Hints) -> StreamRequest:
+    def counted(known: Known, body: bytes, hints: Hints) -> Prepared:
         made.append(known)
         return ask(known, body, hints)
 
-    monkeypatch.setattr(Known, "asked", counted)
+    monkeypatch.setattr(Known, "prepared", counted)
     kept = await answers(seed, monkeypatch, keeps=True)
     assert made
     made.clear()
@@ -342,23 +343,23 @@ def test_the_numbers_are_found_at_the_end_of_a_message_alone() -> None:
 INFO = ModelInfo("m", (TensorInfo("x", (4,)),), (TensorInfo("y", (1,)),))
 
 
-def learned(kept: RepeatedRequests, body: bytes) -> StreamRequest:
+def learned(kept: RepeatedRequests, body: bytes) -> Known | None:
     """Read a request and let it be kept."""
     request, _ = decode_infer(body)
     call = Call("m", Operation.EVALUATE, (request.inputs[0].array,))
     wish = Wish("m", request.id, [WishedOutput(0, "y", "FP64", False)])
-    return kept.keep(body, request, INFO, StreamRequest(call, Hints(), wish, ()))
+    return kept.keep(body, request, INFO, Prepared(call, Hints(), wish, ()))
 
 
 def test_a_request_is_known_by_its_bytes_and_size() -> None:
     kept = RepeatedRequests()
     body = raw_request()
     assert kept.find(body) is None
-    known = learned(kept, body).known
+    known = learned(kept, body)
     assert known is not None
     other = raw_request(numbers=np.arange(4.0).tobytes())
     assert kept.find(other) is known
-    call, hints, wish, lead, _ = known.asked(other, Hints("me"))
+    call, hints, wish, lead = known.prepared(other, Hints("me"))
     assert np.array_equal(call.inputs[0], np.arange(4.0))
     assert (hints.client, wish.model, lead) == ("me", "m", ())
     assert kept.find(other + b"1") is None
@@ -389,8 +390,8 @@ PARAMETER = b"\x0a\x01p\x12\x02\x08\x01"
 )
 def test_a_request_with_more_than_names_and_numbers_is_not_kept(field: bytes) -> None:
     kept = RepeatedRequests()
-    assert learned(kept, raw_request()).known is not None
-    assert learned(kept, raw_request(field)).known is None
+    assert learned(kept, raw_request()) is not None
+    assert learned(kept, raw_request(field)) is None
     assert kept.find(raw_request(field)) is None
 
 
@@ -405,7 +406,7 @@ def test_inputs_whose_bytes_need_a_check_are_not_kept(kind: str) -> None:
     elif kind == "two":
         message.inputs.add(name="z", datatype="INT8", shape=[1])
         message.raw_input_contents.append(b"1")
-    known = learned(RepeatedRequests(), message.SerializeToString()).known
+    known = learned(RepeatedRequests(), message.SerializeToString())
     assert (known is not None) is (kind == "INT8")
 
 
@@ -415,11 +416,11 @@ def test_only_so_many_requests_are_kept() -> None:
     for body in bodies:
         learned(kept, body)
     assert [kept.find(body) is not None for body in bodies] == [*[False] * 256, True]
-    assert learned(kept, raw_request(b"\x12\x80\x10" + b"1" * 2048)).known is None
+    assert learned(kept, raw_request(b"\x12\x80\x10" + b"1" * 2048)) is None
 
 
 def test_an_answer_is_known_by_its_shape_and_type() -> None:
-    known = learned(RepeatedRequests(), raw_request()).known
+    known = learned(RepeatedRequests(), raw_request())
     assert known is not None
     first = Result((np.arange(2.0),))
     assert known.answer(first) is None
@@ -428,7 +429,7 @@ def test_an_answer_is_known_by_its_shape_and_type() -> None:
     outputs = [WishedOutput(0, "y", "FP64", False)]
 
     def encoded(result: Result) -> bytes:
-        return encode_infer(Wish("m", None, outputs), result.outputs, True, (), result.reused)
+        return encode_infer(Wish("m", None, outputs), result, (), True)
 
     known.keep(Result(first.outputs, reused=True), b"?" + first.outputs[0].tobytes())
     known.keep(first, encoded(first))

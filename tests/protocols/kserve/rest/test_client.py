@@ -78,14 +78,11 @@ def test_every_datatype_goes_there_and_back(
 ) -> None:
     shape = (2,) if rows is None else (rows, 2)
     inputs = tuple(data.draw(arrays(datatype, shape)) for datatype in DATATYPES)
-    body, sent = encode_call(
-        Call("every", Operation.EVALUATE, inputs, rows=rows), EVERY, binary=binary
-    )
-    length = {name.lower().encode(): value.encode() for name, value in sent.items()}.get(
-        HEADER_LENGTH
-    )
-    assert (length is not None) == binary
-    call, wish = call_of(decode_infer("every", "", body, length), EVERY)
+    body, sent = encode_call(Call("every", Operation.EVALUATE, inputs, rows=rows), EVERY)
+    lengths = {name.lower().encode(): value.encode() for name, value in sent.items()}
+    call, wish = call_of(decode_infer("every", "", body, lengths[HEADER_LENGTH]), EVERY)
+    assert all(output.binary for output in wish.outputs)
+    wish = wish._replace(outputs=[output._replace(binary=binary) for output in wish.outputs])
     assert call.rows == rows
     for got, given_ in zip(call.inputs, inputs, strict=True):
         same(got, given_)
@@ -98,16 +95,15 @@ def test_every_datatype_goes_there_and_back(
 
 def test_flat_inputs_get_the_declared_shape() -> None:
     info = ModelInfo("m", (TensorInfo("x", (2, 2)),), ())
-    body, _ = encode_call(Call("m", Operation.EVALUATE, (np.arange(4.0),)), info, binary=False)
-    assert json.loads(body)["inputs"] == [
-        {"name": "x", "shape": [2, 2], "datatype": "FP64", "data": [0.0, 1.0, 2.0, 3.0]}
-    ]
+    body, headers = encode_call(Call("m", Operation.EVALUATE, (np.arange(4.0),)), info)
+    text = body[: int(headers["Inference-Header-Content-Length"])]
+    (given_,) = json.loads(text)["inputs"]
+    assert (given_["shape"], given_["parameters"]) == ([2, 2], {"binary_data_size": 32})
 
 
 def test_paths() -> None:
     assert model_path("a/b c") == "/v2/models/a%2Fb%20c"
     assert model_path("é-._~%", "config") == "/v2/models/%C3%A9-._~%25/config"
-    assert model_path("m", "infer", version="2") == "/v2/models/m/versions/2/infer"
 
 
 def test_metadata_of_our_own() -> None:

@@ -104,9 +104,6 @@ def test_what_goes_wrong_among_the_answers_is_the_last_event(door: Door) -> None
     assert list(told[2]) == ["error"]
 
 
-FAILS = {"n": 3, "farm_config": '{"fail": 0}'}
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "text"),
     [

@@ -125,6 +125,16 @@ def test_errors_have_the_protocols_form(door: Door) -> None:
     assert "longer than" in error(door.ask("POST", PREDICT, b"x" * (LIMIT + 1)), 413)
 
 
+def test_requests_are_refused_in_farms_words_in_tritons_dialect() -> None:
+    """Triton has no V1."""
+    settings = Settings(port=0, options={"kserve_dialect": "triton"})
+    with front_door({"double": Double()}, settings=settings) as door:
+        assert "nothing is at" in error(door.ask("GET", "/v1/nothing"), 404)
+        assert "asked with POST" in error(door.ask("GET", PREDICT), 405)
+        wrong = error(door.ask("POST", PREDICT, {"instances": [[1, 2, 3]]}), 400)
+        assert wrong.startswith("input 'x' has shape [1, 3]")
+
+
 def test_an_unloaded_model_is_not_found(door: Door) -> None:
     assert door.ask("POST", "/v2/repository/models/several/unload").status == 200
     try:

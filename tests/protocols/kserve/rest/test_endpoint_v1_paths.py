@@ -5,38 +5,33 @@ from __future__ import annotations
 import pytest
 
 from farm.bodies.unpacking import Refused
-from farm.protocols.kserve.rest.endpoint_v1 import (
-    V1Endpoint,
-    V1Route,
-    is_below_v1,
-    v1_needs_model,
-    v1_route_of,
-)
+from farm.protocols.kserve.rest.endpoint_v1 import is_below_v1, v1_needs_model, v1_route_of
+from farm.protocols.kserve.rest.paths import RestEndpoint, Route
 
-READY, PREDICT = V1Endpoint.READY, V1Endpoint.PREDICT
+READY, PREDICT = RestEndpoint.MODEL_READY, RestEndpoint.INFER
 
 
 @pytest.mark.parametrize(
     ("method", "path", "route"),
     [
-        ("GET", "/v1/models", V1Route(V1Endpoint.MODELS)),
-        ("HEAD", "/v1/models?x=1", V1Route(V1Endpoint.MODELS)),
-        ("GET", "/v1/models/m", V1Route(READY, "m")),
-        ("GET", "/v1/models/a%2Fb", V1Route(READY, "a/b")),
-        ("GET", "/v1/models/a/b", V1Route(READY, "a/b")),
-        ("GET", "/v1/models/a:b", V1Route(READY, "a:b")),
-        ("GET", "/v1/models/m/versions/2", V1Route(READY, "m", "2")),
-        ("POST", "/v1/models/m:predict", V1Route(PREDICT, "m")),
-        ("POST", "/v1/models/m:predict?x", V1Route(PREDICT, "m")),
-        ("POST", "/v1/models/m%3Apredict", V1Route(PREDICT, "m")),
-        ("POST", "/v1/models/a:b:predict", V1Route(PREDICT, "a:b")),
-        ("POST", "/v1/models/a/b%20c:predict", V1Route(PREDICT, "a/b c")),
-        ("POST", "/v1/models/m/versions/2:predict", V1Route(PREDICT, "m", "2")),
-        ("POST", "/v1/models/m:explain", V1Route(V1Endpoint.NOT_OFFERED, "m")),
-        ("POST", "/v1/models/m:regress", V1Route(V1Endpoint.NOT_OFFERED, "m")),
+        ("GET", "/v1/models", Route(RestEndpoint.MODELS)),
+        ("HEAD", "/v1/models?x=1", Route(RestEndpoint.MODELS)),
+        ("GET", "/v1/models/m", Route(READY, "m")),
+        ("GET", "/v1/models/a%2Fb", Route(READY, "a/b")),
+        ("GET", "/v1/models/a/b", Route(READY, "a/b")),
+        ("GET", "/v1/models/a:b", Route(READY, "a:b")),
+        ("GET", "/v1/models/m/versions/2", Route(READY, "m", "2")),
+        ("POST", "/v1/models/m:predict", Route(PREDICT, "m")),
+        ("POST", "/v1/models/m:predict?x", Route(PREDICT, "m")),
+        ("POST", "/v1/models/m%3Apredict", Route(PREDICT, "m")),
+        ("POST", "/v1/models/a:b:predict", Route(PREDICT, "a:b")),
+        ("POST", "/v1/models/a/b%20c:predict", Route(PREDICT, "a/b c")),
+        ("POST", "/v1/models/m/versions/2:predict", Route(PREDICT, "m", "2")),
+        ("POST", "/v1/models/m:explain", Route(RestEndpoint.NOT_OFFERED, "m")),
+        ("POST", "/v1/models/m:regress", Route(RestEndpoint.NOT_OFFERED, "m")),
     ],
 )
-def test_routes(method: str, path: str, route: V1Route) -> None:
+def test_routes(method: str, path: str, route: Route) -> None:
     assert v1_route_of(method, path) == route
 
 

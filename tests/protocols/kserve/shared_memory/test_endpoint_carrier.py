@@ -12,7 +12,7 @@ import pytest
 
 from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.held import HeldBytes, Share
-from farm.bodies.readers import READS_HERE, ReadsHere
+from farm.bodies.readers import ReadsHere
 from farm.bodies.unpacking import Refused
 from farm.call import Array, Hints, Result
 from farm.errors import InvalidInput
@@ -236,26 +236,6 @@ async def test_unknown_regions_of_inputs_and_outputs(regions: Regions) -> None:
 
 
 @on_loop
-async def test_places_beyond_the_region_are_refused_before_the_call(regions: Regions) -> None:
-    for request in (
-        asked(placed("x", (1,), 8, LONG - 4)),
-        asked(placed("x", (1,), 8, 2**63 - 1)),
-        asked(y=parameters(LONG + 1)),
-        asked(y=parameters(8, LONG)),
-    ):
-        with pytest.raises(InvalidInput, match="Invalid offset"):
-            async with Carrier(regions).carried(request, True, Hints("c")):
-                raise AssertionError
-
-
-@on_loop
-async def test_a_shape_that_does_not_fit_the_place(regions: Regions) -> None:
-    for shape, size in (((2,), 8), ((10**12, 4), 64), ((0,), 8)):
-        with pytest.raises(InvalidInput, match=f"input 'x' has {size} bytes; expected"):
-            await read(Carrier(regions), placed("x", shape, size))
-
-
-@on_loop
 async def test_regions_are_kept_while_a_request_uses_them(
     made: SharedObject, regions: Regions
 ) -> None:
@@ -307,14 +287,6 @@ async def test_an_object_that_is_cut_between_check_and_copy(
     object.__setattr__(region, "file", Cut())
     with pytest.raises(InvalidInput, match="was cut"):
         await read(Carrier(regions), placed("x", (LONG // 8,), LONG))
-
-
-@on_loop
-async def test_inputs_above_the_largest_body_are_refused_unread(regions: Regions) -> None:
-    carrier = Carrier(regions, READS_HERE, most_bytes=100)
-    await read(carrier, placed("x", (6,), 48), placed("y", (6,), 48))
-    with pytest.raises(InvalidInput, match="have 104 bytes; 100 is the limit here"):
-        await read(carrier, placed("x", (6,), 48), placed("y", (7,), 56))
 
 
 @on_loop

@@ -11,7 +11,7 @@ import pytest
 
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import Stand
-from farm.provision.batch.systems.flux import Flux, clean, parse_jobs, row_of, words_of
+from farm.provision.batch.systems.flux import Flux, parse_jobs, row_of, words_of
 from farm.settings import SettingsError
 
 RECORDED = (Path(__file__).parent / "recorded" / "flux_jobs.json").read_text()
@@ -84,12 +84,6 @@ def test_lost_nodes_and_reasons_of_the_scheduler() -> None:
     row = row_of({**JOB, "state": "SCHED", "status": "SCHED", "annotations": annotations})
     assert row.in_words == "SCHED (no cores)"
     assert row_of({**JOB, "state": "CLEANUP", "status": "CLEANUP"}).stand is Stand.COMPLETING
-
-
-def test_variables_of_the_job_around_us_do_not_reach_jobs() -> None:
-    environment = {"PATH": "/bin", "FLUX_URI": "local:///x", "FLUX_JOB_ID": "ƒA", "PMI_RANK": "0"}
-    environment |= {"SLURM_JOB_ID": "1", "FLUX_ENCLOSING_ID": "ƒA", "FARM_JOB": "fA"}
-    assert set(clean(environment)) == {"PATH", "FLUX_URI"}
 
 
 def directives(**values: Any) -> list[str]:

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import Unavailable
 from farm.machine.private import user_name
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.script import job_script
 from farm.provision.batch.system import BatchError, Stand, SubmissionRefused
+from farm.provision.batch.systems import GRID_ENGINE
 from farm.provision.batch.systems.grid_engine import (
     ACCOUNTS_LAG_S,
-    COMMANDS,
     EACH_HOST,
     GridEngine,
-    clean,
 )
 from farm.settings import SettingsError
 from tests.provision.batch.systems.test_grid_engine_output import NO_JOBS, RECORDED, one_job
@@ -32,7 +30,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of commands that record their arguments in the file `said`."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in (*COMMANDS, "qacct"):
+    for name in (*GRID_ENGINE.commands, "qacct"):
         say(folder, name, "true")
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder
@@ -50,7 +48,7 @@ def said(commands: Path) -> list[str]:
 
 def script_of(kind: WorkerKind, folder: Path = Path("/home/me")) -> str:
     paths = {"connect": folder / "workers.json", "output": folder / "jobs", "folder": folder}
-    return job_script(kind, GridEngine, job_name="farm-a-x+1", **paths)
+    return job_script(kind, GRID_ENGINE, job_name="farm-a-x+1", **paths)
 
 
 # Submission
@@ -91,44 +89,6 @@ def test_only_a_clear_refusal_means_that_there_is_no_job(
     with pytest.raises(BatchError) as caught:
         asyncio.run(GridEngine().submit("#!/bin/sh\n"))
     assert isinstance(caught.value, SubmissionRefused) == surely_refused
-
-
-def test_an_answer_without_an_id_is_no_refusal(commands: Path) -> None:
-    say(commands, "qsub", "cat > /dev/null; echo hello")
-    with pytest.raises(BatchError, match="qsub printed no job id, but 'hello") as caught:
-        asyncio.run(GridEngine().submit("#!/bin/sh\n"))
-    assert not isinstance(caught.value, SubmissionRefused)
-
-
-def test_a_qsub_that_cannot_be_run_has_made_no_job(
-    commands: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    system = GridEngine()
-    monkeypatch.setenv("PATH", str(commands.parent))
-    with pytest.raises(SubmissionRefused, match="qsub cannot be started"):
-        asyncio.run(system.submit("#!/bin/sh\n"))
-
-
-def test_without_grid_engine_it_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match="not on the PATH of this machine: qsub, qstat, qdel"):
-        GridEngine()
-
-
-def test_the_job_around_us_does_not_reach_the_commands() -> None:
-    environment = {
-        "PATH": "/bin",
-        "SGE_ROOT": "/opt/sge",
-        "SGE_QMASTER_PORT": "6444",
-        "SGE_TASK_ID": "3",
-        "SGE_O_HOST": "login",
-        "JOB_ID": "7",
-        "PE_HOSTFILE": "/spool/hosts",
-        "FARM_JOB": "7",
-    }
-    assert set(clean(environment)) == {"PATH", "SGE_ROOT", "SGE_QMASTER_PORT"}
 
 
 # Questions

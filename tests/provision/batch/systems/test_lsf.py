@@ -15,7 +15,7 @@ import pytest
 
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Stand
-from farm.provision.batch.systems.lsf import Lsf, clean, parse_job, parse_jobs, row_of
+from farm.provision.batch.systems.lsf import Lsf, parse_job, parse_jobs, row_of
 
 WAIT = "Cannot connect to LSF. Please wait ...\n"
 
@@ -122,12 +122,6 @@ def test_what_does_not_describe_the_job_says_nothing(text: str) -> None:
         parse_job("7", text, "me")
 
 
-def test_settings_of_the_job_around_us_and_of_commands_do_not_reach_them() -> None:
-    environment = {"PATH": "/bin", "LSF_ENVDIR": "/etc/lsf", "LSB_JOBID": "1", "BSUB_QUIET": "y"}
-    environment |= {"LSB_DEFAULTQUEUE": "q", "LSB_BJOBS_FORMAT": "jobid", "FARM_JOB": "1"}
-    assert set(clean(environment)) == {"PATH", "LSF_ENVDIR", "LSB_DEFAULTQUEUE"}
-
-
 def directives(**values: Any) -> list[str]:
     kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
     return Lsf.directives(kind, "farm-1-small+ab", Path("/run dir/jobs"), Path("/home me"))
@@ -148,12 +142,3 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
 def test_mpi_ranks_are_spread_over_the_nodes() -> None:
     lines = directives(ranks=8, workers=2, cpus=3, nodes=4, time="0:00:30")
     assert {"#BSUB -n 48", "#BSUB -R 'span[ptile=12]'", "#BSUB -W 0:01"} <= set(lines)
-
-
-def test_workers_on_several_nodes_are_started_on_each() -> None:
-    kinds: list[dict[str, Any]] = [{}, {"nodes": 2}, {"nodes": 2, "ranks": 4}]
-    one, several, ranks = (
-        Lsf.launch(WorkerKind(name="small", models=["m.py"], **values)) for values in kinds
-    )
-    assert (one, ranks) == ("", "")
-    assert several.startswith("blaunch ")

@@ -13,7 +13,7 @@ import pytest
 
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
-from farm.provision.batch.systems.pbs import Pbs, clean, parse_jobs, row_of
+from farm.provision.batch.systems.pbs import Pbs, parse_jobs, row_of
 
 RECORDED = (Path(__file__).parent / "recorded" / "openpbs_qstat.dsv").read_text()
 BANNER = "*** maintenance tonight ***\n"
@@ -166,12 +166,6 @@ def test_where_no_history_is_kept_jobs_are_asked_about_without_it(answers: Answe
     assert asyncio.run(Pbs().job("7.s")) is None
 
 
-def test_settings_of_the_job_around_us_do_not_reach_the_commands() -> None:
-    environment = {"PATH": "/bin", "PBS_CONF_FILE": "/etc/pbs.conf", "PBS_JOBID": "1.s"}
-    environment |= {"PBS_DPREFIX": "#X", "FARM_JOB": "1.s", "PMI_RANK": "0"}
-    assert set(clean(environment)) == {"PATH", "PBS_CONF_FILE"}
-
-
 def directives(**values: Any) -> list[str]:
     kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
     return Pbs.directives(kind, "farm-1-small+ab", Path("/run dir/jobs"), Path("/home/me"))
@@ -212,15 +206,6 @@ def test_resources_that_the_options_name_are_left_to_them() -> None:
         "#PBS -l place=excl",
     ]
     assert "#PBS -l walltime=0:10:00" in lines
-
-
-def test_workers_on_several_nodes_are_started_on_each() -> None:
-    kinds: list[dict[str, Any]] = [{}, {"nodes": 2}, {"nodes": 2, "ranks": 4}]
-    one, several, ranks = (
-        Pbs.launch(WorkerKind(name="small", models=["m.py"], **values)) for values in kinds
-    )
-    assert (one, ranks) == ("", "")
-    assert several.startswith("pbsdsh ")
 
 
 def test_a_task_of_another_node_gets_all_variables_and_writes_to_the_same_output(

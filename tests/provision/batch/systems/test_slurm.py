@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import Unavailable
+from farm.provision.batch.commands import only_id
 from farm.provision.batch.system import BatchError, JobRow, Stand, SubmissionRefused
+from farm.provision.batch.systems import SLURM
 from farm.provision.batch.systems.slurm import (
-    COMMANDS,
     HEADER,
+    ID,
     Slurm,
-    clean,
     parse_accounted,
-    parse_id,
     parse_jobs,
     parse_shown,
 )
@@ -31,7 +30,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of commands that record their arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in COMMANDS:
+    for name in SLURM.commands:
         say(folder, name, 'echo "$0 $*" | sed "s,.*/,,"')
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder
@@ -143,28 +142,14 @@ def test_states_say_whether_a_job_waits_runs_or_has_ended() -> None:
         (f"{BANNER}42\n{BANNER}", "42"),
         ("Submitted batch job 42\n", "42"),
         ("Submitted batch job 42 on cluster main\n", "42"),
-        ("", ""),
         (BANNER, ""),
         ("4\0 2\n", ""),
-        ("42\n43\n", ""),
         ("job 42 is great\n", ""),
         ("0\n", ""),
     ],
 )
 def test_a_job_id_is_found_among_banners(text: str, job_id: str) -> None:
-    assert parse_id(text) == job_id
-
-
-def test_settings_of_the_job_around_us_and_of_commands_do_not_reach_them() -> None:
-    environment = {
-        "PATH": "/bin",
-        "SLURM_CONF": "/etc/slurm.conf",
-        "SLURM_MEM_PER_CPU": "100",
-        "SQUEUE_STATES": "PENDING",
-        "SBATCH_ACCOUNT": "mine",
-        "FARM_WORKERS": "3",
-    }
-    assert set(clean(environment)) == {"PATH", "SLURM_CONF", "SBATCH_ACCOUNT"}
+    assert only_id(text, ID) == job_id
 
 
 async def submit_and_more(slurm: Slurm) -> str:
@@ -303,11 +288,3 @@ def test_jobs_are_cancelled_by_id_and_by_name(commands: Path) -> None:
         "--signal=TERM 3",
         f"--quiet --user={os.getuid()} --name=farm-ab-x+1",
     ]
-
-
-def test_without_slurm_it_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match="not on the PATH of this machine: sbatch, squeue"):
-        Slurm()

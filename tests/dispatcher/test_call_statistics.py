@@ -1,0 +1,531 @@
+"""Counts and times of each model's calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.call import Call, CallerName, Hints, Operation, Result
+from farm.dispatcher.call_statistics import (
+    BUCKETS,
+    CHAIN_BUCKET_S,
+    CHAINS_KEPT,
+    KEPT,
+    OTHERS,
+    SAMPLES,
+    SHARE_OVER_S,
+    Chains,
+    Clients,
+    Measures,
+    Statistics,
+    Tally,
+)
+from farm.dispatcher.ended import NO_TASK, EndedCall, EndedCalls
+from farm.errors import ModelFailed, Overloaded
+from farm.scheduler import accounts
+from farm.scheduler.accounts import BULK, Account, ClientUsage, Usage
+from farm.scheduler.actions import Reply
+from farm.scheduler.queues import ModelQueues
+from farm.scheduler.state import Attempt, Task, TaskId
+from farm.scheduler.view import ClientCalls
+from tests.dispatcher.ended_calls import AtOnce, answer
+from tests.scheduler.recorder import Recorder, call
+
+
+def task(
+    *, rows: int | None = None, operation: Operation = Operation.EVALUATE, max_batch: int = 8
+) -> Task:
+    asked = call(operation=operation, rows=rows)
+    queue = ModelQueues("m", accounts.Clients()).by_operation[operation]
+    queue.max_batch = max_batch
+    times, account = queue.run_times, Account(ClientUsage("me"), Usage("me"))
+    count, is_run = rows or 1, (rows or 1) > 1 and max_batch == 1
+    made = Task(
+        TaskId(1),
+        asked,
+        queue,
+        times,
+        account,
+        BULK,
+        0,
+        100.0,
+        None,
+        count,
+        is_run,
+        callers=1,
+        calls=count if is_run else 1,
+    )
+    farm = Recorder()
+    farm.join("w")
+    made.attempt = Attempt(farm.worker("w"), None, 0, 0.0, 100.0, 1, alone=True)
+    return made
+
+
+def counting() -> tuple[AtOnce, Statistics]:
+    stream = AtOnce()
+    return stream, Statistics(stream)
+
+
+def result(batch_rows: int, run_time_s: float = 0.5, queue_time_s: float = 0.25) -> Result:
+    return Result((np.zeros(1),), run_time_s, queue_time_s=queue_time_s, batch_rows=batch_rows)
+
+
+def test_calls_of_one_batch_are_one_execution() -> None:
+    stream, statistics = counting()
+    for rows in (None, 3, 2, 2):
+        stream.end(task(rows=rows), result(8), 101.0)
+    stream.end(task(), result(1, run_time_s=0.25), 103.0)
+    model = statistics.models["m"]
+    assert model.rows == 9
+    assert model.executions == pytest.approx(2)
+    assert (model.success.count, model.success.seconds) == (5, 7.0)
+    assert (model.queue.count, model.queue.seconds) == (5, 1.25)
+    assert model.compute.count == 5
+    assert model.compute.seconds == pytest.approx(0.75)
+    assert sorted(model.by_batch) == [1, 8]
+    assert [model.by_batch[8].count, model.by_batch[8].seconds] == pytest.approx([1, 0.5])
+    assert [model.by_batch[1].count, model.by_batch[1].seconds] == [1, 0.25]
+    assert model.last == pytest.approx(time.time() - time.monotonic() + 103.0, abs=1.0)
+
+
+def test_rows_evaluated_one_after_another_are_as_many_executions() -> None:
+    stream, statistics = counting()
+    stream.end(task(rows=9, max_batch=1), Result((np.zeros((6, 1)),), 0.5), 101.0)
+    model = statistics.models["m"]
+    assert (model.rows, model.executions, model.compute.seconds) == (6, 6.0, 0.5)
+    assert {rows: (ran.count, ran.seconds) for rows, ran in model.by_batch.items()} == {1: (6, 0.5)}
+
+
+def test_failures_count_apart() -> None:
+    stream, statistics = counting()
+    stream.end(task(), ModelFailed("diverged"), 104.0)
+    model = statistics.models["m"]
+    assert (model.fail.count, model.fail.seconds) == (1, 4.0)
+    assert (model.success.count, model.rows, model.executions, model.last) == (0, 0, 0, 0.0)
+
+
+def test_of_a_run_the_row_that_failed_is_one_call() -> None:
+    stream, statistics = counting()
+    ran = Result((np.zeros((6, 1)),), 0.5, failed=ModelFailed("diverged"))
+    stream.end(task(rows=9, max_batch=1), ran, 104.0, calls=9, fails=1)
+    stream.end(task(rows=9, max_batch=1), ran, 104.0, calls=0)  # rows of a call that fails later
+    model = statistics.models["m"]
+    assert (model.success.count, model.fail.count, model.rows) == (6, 1, 12)
+    (row,) = statistics.clients.snapshot({}, 1000.0)
+    assert (row["done"], row["failed"]) == (6, 1)
+
+
+@pytest.mark.parametrize("operation", [Operation.DESCRIBE, Operation.COST])
+def test_questions_do_not_count(operation: Operation) -> None:
+    stream, statistics = counting()
+    stream.end(task(operation=operation), Result(()), 101.0)
+    assert statistics.models == {}
+    assert statistics.clients.snapshot({}, 1000.0) == []
+
+
+def test_each_client_is_counted_by_its_calls_however_they_ran() -> None:
+    stream, statistics = counting()
+    stream.end(task(), result(1), 1000.0)
+    stream.end(task(), ModelFailed("diverged"), 1000.0)
+    stream.end(task(operation=Operation.COST), Result(()), 1000.0)
+    stream.end(task(rows=4), result(4), 1000.0, calls=0)  # a part of a call
+    hints = Hints("me", shown_as=("me", "a"))
+    stream.whole(call(), ModelFailed("diverged"), hints, 0.0)
+    stream.reused(call(), hints, calls=3, rows=5)
+    stream.reused(call(), hints, calls=0, rows=5)
+    stream.reused(call(), hints, calls=0, rows=0, missed=2)
+    stream.refused(call(), hints, Overloaded("full"))
+    (row,) = statistics.clients.snapshot({}, 1000.0)
+    assert (row["client"], row["done"], row["failed"], row["worker_s"]) == ("me", 4, 2, 1.0)
+    (chain,) = statistics.chains.snapshot((), 1000.0)
+    assert (chain["done"], chain["failed"]) == (3, 1)
+    model = statistics.models["m"]
+    assert (model.reused, model.missed, model.success.count, model.fail.count) == (10, 2, 4, 2)
+
+
+def of_chain(*, more: bool = False) -> EndedCall:
+    return answer(1, 0, 1001.0, 1.0, rows=1, done=1, task=TaskId(2), ran=True, more=more)
+
+
+def test_a_chain_begins_after_the_calls_that_have_ended() -> None:
+    stream = EndedCalls()
+    statistics = Statistics(stream)
+    stream.answered(Reply(task(), result(1, run_time_s=9.0), 0.0, None), result(1, 9.0), 1, 0, 1.0)
+    statistics.chains.opened(TaskId(2), call(), ("me", "a"), 1000.0)
+    stream.add(of_chain())
+    (row,) = statistics.chains.snapshot((), 1001.0)
+    assert (row["done"], row["queued"], row["share"]) == (1, 0, 1.0)
+
+
+def test_a_chain_that_began_with_an_answer_from_a_record_keeps_it() -> None:
+    stream = EndedCalls()
+    statistics = Statistics(stream)
+    stream.reused(call(), Hints("me", shown_as=("me", "a")), calls=1, rows=1)
+    statistics.chains.opened(TaskId(2), call(), ("me", "a"), 1000.0)
+    (row,) = statistics.chains.snapshot((), 1001.0)
+    assert (row["done"], row["queued"]) == (1, 1)
+
+
+def test_of_a_cancelled_task_the_rows_that_were_answered_count() -> None:
+    stream = EndedCalls()
+    statistics = Statistics(stream)
+    statistics.chains.opened(TaskId(2), call(), ("me", "a"), 1000.0)
+    stream.add(of_chain(more=True))
+    statistics.chains.cancelled(TaskId(2))
+    (row,) = statistics.chains.snapshot((), 1001.0)
+    assert (row["done"], row["queued"]) == (1, 0)
+
+
+def task_of(*, submitted_at: float = 0.0, alone: bool = False, refill: bool = False) -> Task:
+    farm = Recorder()
+    farm.join("w")
+    farm.now = submitted_at
+    task = farm.task(farm.submit())
+    worker = farm.worker("w")
+    task.attempt = Attempt(worker, None, 0, 0.0, submitted_at, 1, alone=alone, refill=refill)
+    return task
+
+
+def measuring() -> tuple[AtOnce, Measures]:
+    stream = AtOnce()
+    return stream, Measures(stream)
+
+
+def test_nothing_is_measured_at_first() -> None:
+    assert Measures(EndedCalls()).snapshot(1.0) == {
+        "done": 0,
+        "failed": 0,
+        "run_time_s": 0.0,
+        "calls_per_s": 0.0,
+        "overhead_s": None,
+        "idle_gap_s": None,
+    }
+
+
+def test_calls_are_counted_and_timed() -> None:
+    stream, measures = measuring()
+    stream.end(task_of(), Result((), 2.0), 10.0)
+    stream.end(task_of(), Result((), 3.0), 11.0)
+    stream.end(task_of(), ModelFailed("it raised"), 12.0, fails=1)
+    state = measures.snapshot(12.0)
+    assert (state["done"], state["failed"], state["run_time_s"]) == (2, 1, 5.0)
+    assert state["calls_per_s"] == pytest.approx(0.3)
+    assert measures.snapshot(21.5)["calls_per_s"] == pytest.approx(0.1)
+    assert measures.snapshot(100.0)["calls_per_s"] == 0.0
+
+
+def test_rate_of_more_calls_than_are_kept_is_over_the_time_they_span() -> None:
+    stream, measures = measuring()
+    task = task_of()
+    for i in range(2 * SAMPLES):
+        stream.end(task, Result((), 0.0), i * 1e-3)
+    now = (2 * SAMPLES - 1) * 1e-3
+    assert measures.snapshot(now)["calls_per_s"] == pytest.approx(1000.0, rel=1e-3)
+
+
+def test_overhead_is_of_calls_that_found_a_worker_idle() -> None:
+    stream, measures = measuring()
+    stream.end(task_of(submitted_at=1.0, alone=True), Result((), 2.0), 3.5)
+    stream.end(task_of(submitted_at=1.0), Result((), 2.0), 99.0)
+    overhead = measures.snapshot(100.0)["overhead_s"]
+    assert overhead == pytest.approx({"p50": 0.5, "p95": 0.5, "p99": 0.5, "samples": 1})
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_idle_gap_is_of_calls_that_waited_for_the_worker_here_or_there(alone: bool) -> None:
+    stream, measures = measuring()
+    for idle_s in (0.1, 0.2, 0.3, -1.0):  # below 0: the worker does not report it
+        task = task_of(alone=alone, refill=alone)
+        stream.end(task, Result((), 2.0, idle_s=idle_s), 9.0)
+    stream.end(task_of(alone=True), Result((), 2.0, idle_s=5.0), 9.0)
+    gap = measures.snapshot(9.0)["idle_gap_s"]
+    assert gap is not None
+    assert gap["samples"] == 3
+    assert gap["p50"] == pytest.approx(0.2)
+    assert gap["p99"] == pytest.approx(0.298)
+    overhead = measures.snapshot(9.0)["overhead_s"]
+    assert overhead is not None
+    assert overhead["samples"] == 1  # only the call that did not wait
+
+
+def test_each_row_of_a_run_counts() -> None:
+    farm = Recorder()
+    farm.join("w")
+    task = farm.task(farm.submit(call(rows=6)))
+    task.attempt = Attempt(farm.worker("w"), None, 0, 0.0, 0.0, 1, alone=True)
+    stream, measures = measuring()
+    stream.end(task, Result((np.ones((4, 1)),), 2.0), 1.0)
+    stream.end(task, Result((), 0.0, failed=ModelFailed("row 4")), 1.0, fails=1)
+    state = measures.snapshot(1.0)
+    assert (state["done"], state["failed"]) == (4, 1)
+    assert state["calls_per_s"] == pytest.approx(0.4)
+    assert task.ended(Result((np.ones((4, 1)),))) == 4
+    assert task.ended(ModelFailed("all")) == 0
+
+
+# Clients
+
+
+def test_the_row_of_a_client_joins_what_is_open_and_what_was_answered() -> None:
+    clients = Clients()
+    clients.fold([answer(1, 0, 1000.0, 2.0, client="a"), answer(2, 1, 1001.0, 1.0, client="a")])
+    opened = ClientCalls(callers=2, queued=5, running=1, busy_s=3.0)
+    (row,) = clients.snapshot({"a": opened}, 1003.0)
+    assert row == {
+        "client": "a",
+        "others": 0,
+        "callers": 2,
+        "queued": 5,
+        "running": 1,
+        "done": 3,
+        "failed": 1,
+        "share": 1.0,
+        "worker_s": 6.0,
+        "calls_per_s": pytest.approx(4 / 3),
+        "last_s": 2.0,
+    }
+
+
+def test_shares_are_of_the_last_minutes_and_count_what_runs() -> None:
+    clients = Clients()
+    clients.fold([answer(1, 0, 1000.0, 500.0, client="early")])
+    now = 1000.0 + 2 * SHARE_OVER_S
+    clients.fold([answer(1, 0, now, 60.0, client="short")])
+    long = ClientCalls(callers=1, running=1, busy_s=3600.0)  # of which the last minutes count
+    new = ClientCalls(callers=1, queued=1)
+    rows = clients.snapshot({"long": long, "new": new}, now)
+    assert [row["client"] for row in rows] == ["long", "short", "new", "early"]
+    shares = {row["client"]: row["share"] for row in rows}
+    assert shares == pytest.approx({"long": 0.75, "short": 0.25, "new": 0.0, "early": 0.0})
+    assert rows[0]["last_s"] is None
+
+
+def test_many_clients_share_one_row() -> None:
+    clients = Clients()
+    for number in range(KEPT + 3):
+        clients.fold([answer(1, 0, 1000.0, 1.0, client=f"c{number}")])
+        clients.fold([answer(0, 1, 1000.0, client="c0")])  # the one that calls all the time stays
+    open_calls = {f"new{number}": ClientCalls(1, 1) for number in range(5)}
+    rows = clients.snapshot(open_calls, 1000.0)
+    assert len(rows) == KEPT + 1
+    last = rows[-1]
+    assert (last["client"], last["others"], last["done"], last["queued"]) == (OTHERS, 8, 3, 5)
+    assert "c0" in {row["client"] for row in rows}
+    assert sum(row["done"] for row in rows) == KEPT + 3
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0)
+
+
+def test_no_clients() -> None:
+    assert Clients().snapshot({}, 5.0) == []
+
+
+def test_seconds_of_old_steps_no_longer_count() -> None:
+    tally = Tally(1000.0, 10.0)
+    tally.fold([answer(1, 0, 1000.0, 4.0), answer(0, 2, 1009.0, 1.0), answer(1, 0, 1010.0, 2.0)])
+    assert (tally.done, tally.failed, tally.worker_s, tally.last_at) == (2, 2, 7.0, 1010.0)
+    assert tally.lately(1010.0)[1] == 7.0
+    assert tally.lately(1000.0 + 10.0 * BUCKETS)[1] == 2.0
+    assert tally.lately(1010.0 + 10.0 * BUCKETS)[1] == 0.0
+    assert tally.lately(1010.0)[0] == pytest.approx(0.4)
+
+
+def test_a_run_that_is_longer_than_all_steps_counts_with_their_length() -> None:
+    tally = Tally(0.0, 10.0)
+    tally.fold([answer(1, 0, 5000.0, 3600.0)])
+    assert tally.worker_s == 3600.0
+    assert tally.lately(5000.0)[1] == 10.0 * BUCKETS
+
+
+def test_the_sum_of_two_tallies() -> None:
+    one, two = Tally(0.0, 10.0), Tally(0.0, 10.0)
+    one.fold([answer(1, 0, 100.0, 1.0), answer(1, 0, 120.0, 2.0)])
+    two.fold([answer(0, 1, 110.0, 4.0), answer(0, 1, 121.0, 8.0)])
+    one.add(two)
+    one.add(Tally(0.0, 10.0))
+    assert (one.done, one.failed, one.worker_s, one.last_at) == (2, 2, 15.0, 121.0)
+    assert list(one.recent) == [[10, 1, 1.0], [11, 1, 4.0], [12, 2, 10.0]]
+    one.fold([answer(1, 0, 129.0)])
+    assert one.recent[-1] == [12, 3, 10.0]
+
+
+# Chains
+
+
+CALL = Call("m", Operation.EVALUATE, (np.zeros(1),))
+A = ("me", "a")
+
+
+class Farm:
+    """Chains with a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.chains = Chains(EndedCalls())
+        self.now = 1000.0
+        self._ids = iter(range(1, 10**9))
+
+    def open(self, name: CallerName, call: Call = CALL) -> TaskId:
+        task_id = TaskId(next(self._ids))
+        self.chains.opened(task_id, call, name, self.now)
+        return task_id
+
+    def close(
+        self,
+        task: TaskId = NO_TASK,
+        *,
+        chain: CallerName | None = None,
+        done: int = 1,
+        failed: int = 0,
+        worker_s: float = 0.0,
+        more: bool = False,
+    ) -> None:
+        ended = answer(done, failed, self.now, worker_s, task=task, chain=chain, more=more)
+        self.chains.fold([ended])
+
+    def rows(self, sent: Iterable[TaskId] = ()) -> list[dict[str, Any]]:
+        return self.chains.snapshot(sent, self.now)
+
+    def row(self, sent: Iterable[TaskId] = ()) -> dict[str, Any]:
+        (row,) = self.rows(sent)
+        return row
+
+
+def test_a_chain_counts_its_calls() -> None:
+    farm = Farm()
+    one, two, three, four = [farm.open(A) for _ in range(4)]
+    assert farm.row([two, TaskId(-1)]) == {
+        "client": "me",
+        "chain": "a",
+        "queued": 3,
+        "in_flight": 1,
+        "began_s": 0.0,
+        "done": 0,
+        "failed": 0,
+        "calls_per_s": 0.0,
+        "share": 0.0,
+        "run_time_s": 0.0,
+        "last_answer_s": None,
+    }
+    farm.now += 2.0
+    farm.close(one, worker_s=1.5)
+    farm.close(two, done=0, failed=1)
+    farm.chains.cancelled(three)
+    farm.chains.cancelled(TaskId(99))
+    farm.now += 1.0
+    row = farm.row([four])
+    assert (row["queued"], row["in_flight"], row["done"], row["failed"]) == (0, 1, 1, 1)
+    assert (row["run_time_s"], row["last_answer_s"]) == (1.5, 1.0)
+
+
+def test_rows_and_parts_count_as_the_calls_that_they_are() -> None:
+    farm = Farm()
+    farm.close(farm.open(A), done=3, failed=1)
+    farm.close(farm.open(A), done=0, worker_s=1.0)
+    assert (farm.row()["done"], farm.row()["failed"]) == (3, 1)
+    farm.close(chain=A, failed=2)
+    assert (farm.row()["done"], farm.row()["failed"], farm.row()["run_time_s"]) == (4, 3, 1.0)
+    farm.close(chain=("me", "new"))
+    assert [row["done"] for row in farm.rows()] == [4, 1]
+
+
+def test_a_task_of_which_more_rows_have_no_answer_is_open() -> None:
+    farm = Farm()
+    task = farm.open(A)
+    farm.close(task, more=True)
+    assert (farm.row()["queued"], farm.row()["done"]) == (1, 1)
+    farm.close(task)
+    assert (farm.row()["queued"], farm.row()["done"]) == (0, 2)
+
+
+@pytest.mark.parametrize("operation", [Operation.DESCRIBE, Operation.COST])
+def test_questions_about_a_model_are_not_counted(operation: Operation) -> None:
+    farm = Farm()
+    farm.open(A, Call("m", operation))
+    assert farm.rows() == []
+
+
+def test_the_rate_is_over_the_last_minute() -> None:
+    farm = Farm()
+    began = farm.now
+    while farm.now < began + 30.0:
+        farm.close(farm.open(A))
+        farm.now += 0.25
+    assert farm.row()["calls_per_s"] == pytest.approx(4.0)
+    while farm.now < began + 300.0:
+        farm.close(farm.open(A))
+        farm.now += 0.5
+    assert farm.row()["calls_per_s"] == pytest.approx(2.0)
+    farm.now += CHAIN_BUCKET_S * BUCKETS / 2
+    assert farm.row()["calls_per_s"] == pytest.approx(1.0, rel=0.2)
+    farm.now += CHAIN_BUCKET_S * BUCKETS
+    assert farm.row()["calls_per_s"] == 0.0
+    farm.close(farm.open(A))
+    assert farm.row()["calls_per_s"] == pytest.approx(1 / 60, rel=0.1)
+
+
+def test_one_quick_answer_is_no_thousand_calls_a_second() -> None:
+    farm = Farm()
+    task_id = farm.open(A)
+    farm.now += 0.001
+    farm.close(task_id)
+    assert farm.row()["calls_per_s"] == 1.0
+
+
+def test_the_share_is_of_the_worker_time_since_the_first_call() -> None:
+    farm = Farm()
+    farm.close(worker_s=100.0)  # before its first call
+    farm.close(farm.open(A), worker_s=1.0)
+    assert farm.row()["share"] == 1.0
+    farm.close(worker_s=3.0)  # calls without a name
+    farm.close(farm.open(("me", "b")), worker_s=4.0)
+    a, b = farm.rows()
+    assert (a["share"], b["share"]) == (0.125, 1.0)
+
+
+def test_the_latest_chains_come_first_and_names_order_those_of_a_minute() -> None:
+    farm = Farm()
+    farm.close(farm.open(("old", None)))
+    waiting = farm.open(("waits", "since long"))
+    farm.now += 120.0
+    for i in (10, 9, 2):
+        farm.close(farm.open(("me", f"chain {i}")))
+    farm.now += 61.0
+    farm.close(farm.open(("me", "last")))
+    assert [(row["client"], row["chain"]) for row in farm.rows()] == [
+        ("me", "last"),
+        ("waits", "since long"),
+        ("me", "chain 2"),
+        ("me", "chain 9"),
+        ("me", "chain 10"),
+        ("old", None),
+    ]
+    farm.chains.cancelled(waiting)
+    assert [row["client"] for row in farm.rows()][-2:] == ["old", "waits"]
+
+
+@pytest.mark.slow
+def test_many_names_do_not_fill_the_memory() -> None:
+    farm = Farm()
+    first = farm.open(A)
+    for i in range(100_000):
+        farm.close(farm.open(("me", f"{i}")))
+        if not i % (CHAINS_KEPT // 2):
+            farm.open(("me", "kept"))
+    rows = farm.rows()
+    assert len(rows) == CHAINS_KEPT
+    names = {row["chain"] for row in rows}
+    assert names == {"kept", *(f"{i}" for i in range(100_001 - CHAINS_KEPT, 100_000))}
+    (kept,) = (row for row in rows if row["chain"] == "kept")
+    assert kept["queued"] == 100_000 // (CHAINS_KEPT // 2), "counted since its first call"
+    farm.close(first)  # its chain is forgotten
+    assert len(farm.rows()) == CHAINS_KEPT
+
+
+def test_digits_of_any_script_and_length_are_sorted() -> None:
+    farm = Farm()
+    for name in ("1" * 100, "\u0665", "\u00b2", "x"):
+        farm.open((name, name))
+    assert len(farm.rows()) == 4

@@ -1,0 +1,349 @@
+"""The server's half of HTTP/2, against the package h2 as a client and against hostile bytes."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h2.events
+import h2.settings
+import pytest
+from hpack import Encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.grpc.http2 import connection as http2
+from farm.grpc.http2 import frames
+from farm.grpc.http2 import sending as http2_sending
+from farm.grpc.http2.connection import Event, Http2Connection, Opened
+from farm.grpc.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    NO_ERROR,
+    PADDED,
+    PING,
+    PRIORITISED,
+    PRIORITY,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SETTINGS,
+    STREAM_CLOSED,
+    WINDOW_UPDATE,
+    ConnectionFailed,
+    frame,
+)
+from farm.grpc.http2.sending import Received, Reset
+from tests.support.http2_bytes import (
+    ANSWER,
+    AS_READ,
+    GREETING,
+    REQUEST,
+    TRAILERS,
+    Pair,
+    answer,
+    block,
+    greeted,
+    request,
+)
+
+
+def as_text(header: Any) -> tuple[str, str]:
+    name, value = header
+    return str(name), str(value)
+
+
+def test_a_request_and_its_answer() -> None:
+    pair = Pair()
+    stream = pair.ask(b"question")
+    assert pair.exchange() == [
+        Opened(stream, AS_READ),
+        Received(stream, b"question", True),
+    ]
+    answer(pair.server, stream, ANSWER, b"answer", TRAILERS)
+    assert pair.server.open_streams == 0
+    pair.exchange()
+    assert pair.body_of(stream) == b"answer"
+    assert pair.has_ended(stream)
+    (headers,) = [e for e in pair.to_client if isinstance(e, h2.events.ResponseReceived)]
+    assert list(map(as_text, headers.headers)) == [(":status", "200")]
+    (trailers,) = [e for e in pair.to_client if isinstance(e, h2.events.TrailersReceived)]
+    assert list(map(as_text, trailers.headers)) == [("grpc-status", "0")]
+
+
+def test_every_split_of_the_bytes_says_the_same() -> None:
+    pair = Pair()
+    packed = Encoder().encode(REQUEST)
+    data = (
+        GREETING
+        + frame(PRIORITY, 0, 1, bytes(5))
+        + frame(HEADERS, PADDED | PRIORITISED, 1, b"\x02" + bytes(5) + packed[:7] + bytes(2))
+        + frame(CONTINUATION, 0, 1, packed[7:20])
+        + frame(CONTINUATION, END_HEADERS, 1, packed[20:])
+        + frame(DATA, PADDED, 1, b"\x03abc" + bytes(3))
+        + frame(0x77, 0xFF, 1, b"unknown")
+        + frame(PING, 0, 0, b"12345678")
+        + frame(DATA, END_STREAM, 1, b"d")
+        + frame(GOAWAY, 0, 0, bytes(8))
+    )
+    expected = [
+        Opened(1, AS_READ),
+        Received(1, b"abc"),
+        Received(1, b"d", True),
+    ]
+    for cut in range(1, len(data)):
+        server = Http2Connection()
+        assert server.receive(data[:cut]) + server.receive(data[cut:]) == expected
+        said = b"".join(server.take())
+        assert said.endswith(frame(PING, 1, 0, b"12345678"))
+        assert frame(SETTINGS, 1, 0) in said
+    server = Http2Connection()
+    assert [e for byte in data for e in server.receive(bytes([byte]))] == expected
+    assert pair.server.open_streams == 0
+
+
+# Flow control
+
+
+@pytest.mark.parametrize("window", [0, 10, 1000, 65_535, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
+def test_a_body_waits_for_the_clients_leave(window: int, size: int) -> None:
+    pair = Pair(window=window, frame_size=16_384)
+    stream = pair.ask()
+    pair.exchange()
+    body = bytes(i % 251 for i in range(size))
+    pair.server.send_headers(stream, ANSWER)
+    went = pair.server.send_data(stream, body)
+    assert went == (size <= min(window, 65_535))
+    pair.server.end(stream, TRAILERS)
+    pair.exchange()
+    taken = 0
+    while not pair.has_ended(stream):
+        fresh = len(pair.body_of(stream)) - taken
+        taken += fresh
+        pair.client.increment_flow_control_window(max(fresh, 5_000))
+        pair.client.increment_flow_control_window(max(fresh, 5_000), stream)
+        pair.exchange()
+    assert pair.body_of(stream) == body
+    assert pair.server.open_streams == 0
+
+
+def test_a_large_request_goes_through_and_an_unread_one_is_held_back() -> None:
+    pair = Pair()
+    stream = pair.ask(end=False)
+    pair.exchange()
+    sent = received = 0
+    while sent < 3 * http2.CONNECTION_WINDOW:
+        size = min(pair.client.local_flow_control_window(stream), http2.FRAME_SIZE)
+        assert size > 0
+        pair.client.send_data(stream, bytes(size))
+        sent += size
+        for event in pair.exchange():
+            assert isinstance(event, Received)
+            received += len(event.data)
+            pair.server.acknowledge(stream, len(event.data))
+    assert received == sent
+    other = pair.ask(end=False)
+    pair.exchange()
+    while size := min(pair.client.local_flow_control_window(other), http2.FRAME_SIZE):
+        pair.client.send_data(other, bytes(size))
+        pair.exchange()
+    third = pair.ask(b"short")
+    assert Received(third, b"short", True) in pair.exchange()
+
+
+# Ends of streams
+
+
+def test_who_takes_a_request_back_is_heard_once() -> None:
+    pair = Pair()
+    stream = pair.ask(b"x", end=False)
+    pair.exchange()
+    pair.client.reset_stream(stream)
+    assert pair.exchange() == [Reset(stream)]
+    answer(pair.server, stream, ANSWER, b"late", TRAILERS)
+    assert pair.server.take() == []
+    assert pair.server.receive(frame(RST_STREAM, 0, stream, bytes(4))) == []
+    assert pair.server.receive(frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", 5))) == []
+    with pytest.raises(ConnectionFailed, match="has ended") as caught:
+        pair.server.receive(frame(DATA, 0, stream, b"late"))
+    assert caught.value.code == STREAM_CLOSED
+
+
+def test_an_answer_before_the_request_is_whole_ends_it() -> None:
+    pair = Pair()
+    stream = pair.ask(b"x", end=False)
+    pair.exchange()
+    pair.server.end(stream, ANSWER + TRAILERS)
+    assert b"".join(pair.server.take()).endswith(
+        frame(RST_STREAM, 0, stream, struct.pack(">L", NO_ERROR))
+    )
+    assert pair.server.receive(frame(DATA, END_STREAM, stream, b"more")) == []
+
+
+def test_after_going_away_nothing_new_is_taken() -> None:
+    pair = Pair()
+    first = pair.ask()
+    pair.exchange()
+    pair.server.go_away()
+    second = frame(HEADERS, END_HEADERS | END_STREAM, first + 2, Encoder().encode(REQUEST))
+    assert pair.server.receive(second) == []
+    refusal = frame(RST_STREAM, 0, first + 2, struct.pack(">L", REFUSED_STREAM))
+    assert b"".join(pair.server.take()).endswith(refusal)
+    answer(pair.server, first, ANSWER, b"x", TRAILERS)
+    assert pair.server.open_streams == 0
+
+
+def test_what_is_on_its_way_to_a_stream_that_was_cut_off_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_sending, "STREAMS", 2)
+    server = greeted()
+    for stream in (1, 3, 5):
+        server.receive(request(stream, end=False))
+        server.end(stream, ANSWER)  # before the client has sent all
+    rest = frame(DATA, 0, 3, b"more") + frame(HEADERS, END_HEADERS | END_STREAM, 5, b"")
+    assert server.receive(rest) == []
+    with pytest.raises(ConnectionFailed, match="has ended"):
+        server.receive(frame(DATA, 0, 1, b"of one that is forgotten"))
+
+
+any_frame = st.builds(
+    frame,
+    st.integers(0, 11),
+    st.integers(0, 255),
+    st.sampled_from([0, 1, 1, 2, 3, 5]),
+    st.binary(max_size=40) | st.just(block(*REQUEST)) | st.just(bytes(4)),
+)
+
+
+@given(st.lists(any_frame, max_size=30), st.binary(max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_make_it_fail_in_another_way(sent: list[bytes], tail: bytes) -> None:
+    server = Http2Connection()
+    server.receive(GREETING)
+    open_: Callable[[Event], bool] = lambda event: isinstance(event, Opened)  # noqa: E731
+    try:
+        for data in [*sent, tail]:
+            for event in filter(open_, server.receive(data)):
+                answer(server, event.stream, ANSWER, b"answer", TRAILERS)
+    except ConnectionFailed:
+        pass
+    b"".join(server.take())
+
+
+# Random clients
+
+
+class Doing:
+    """A client of the package h2 with random actions, in pieces of random size."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+        self.pair = Pair()
+        self.sent: dict[int, bytes] = {}  # bodies by stream
+        self.open: list[int] = []
+        self.reset: set[int] = set()
+        self.got: dict[int, bytes] = {}
+        self.answered: set[int] = set()
+
+    def act(self) -> None:
+        client = self.pair.client
+        action = self.data.draw(
+            st.sampled_from(["ask", "ask", "more", "end", "reset", "ping", "settings", "window"])
+        )
+        stream = self.data.draw(st.sampled_from(self.open)) if self.open else 0
+        if action == "ask" or not stream:
+            new = self.pair.ask(end=False)
+            self.sent[new] = b""
+            self.open.append(new)
+        elif action in ("more", "end"):
+            size = self.data.draw(st.integers(0, 20_000))
+            room = client.local_flow_control_window(stream)
+            body = bytes(min(size, room, client.max_outbound_frame_size))
+            padding = self.data.draw(st.none() | st.integers(0, 50))
+            if padding is not None and len(body) + padding + 1 > room:
+                padding = None
+            ends = action == "end"
+            client.send_data(stream, body, end_stream=ends, pad_length=padding)
+            self.sent[stream] += body
+            if ends:
+                self.open.remove(stream)
+        elif action == "reset":
+            client.reset_stream(stream)
+            self.open.remove(stream)
+            self.reset.add(stream)
+        elif action == "ping":
+            client.ping(b"12345678")
+        elif action == "settings":
+            window = self.data.draw(st.integers(0, 100_000))
+            client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+        else:
+            client.increment_flow_control_window(self.data.draw(st.integers(1, 50_000)))
+
+    def deliver(self, limit: int) -> None:
+        """Answer each request with its own body."""
+        server = self.pair.server
+        sent = self.pair.client.data_to_send()
+        while sent or server.busy:
+            size = self.data.draw(st.integers(1, 5_000)) if sent else 0
+            for event in server.receive(sent[:size], limit):
+                if isinstance(event, Received):
+                    self.got[event.stream] = self.got.get(event.stream, b"") + event.data
+                    server.acknowledge(event.stream, len(event.data))
+                if isinstance(event, Received) and event.ended:
+                    answer(server, event.stream, ANSWER, self.got.get(event.stream, b""), TRAILERS)
+                    self.answered.add(event.stream)
+            sent = sent[size:]
+            self.hear()
+
+    def hear(self) -> None:
+        self.pair.to_client += self.pair.client.receive_data(b"".join(self.pair.server.take()))
+
+
+@given(st.data(), st.sampled_from([1, 20, 1 << 30]))
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_client_does_each_request_is_answered(data: st.DataObject, limit: int) -> None:
+    doing = Doing(data)
+    for _ in range(data.draw(st.integers(1, 25))):
+        doing.act()
+        if data.draw(st.booleans()):
+            doing.deliver(limit)
+    for stream in doing.open:
+        doing.pair.client.end_stream(stream)
+    doing.pair.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+    doing.pair.client.increment_flow_control_window(1 << 24)
+    for _ in range(3):  # settings are sent, acknowledged and applied
+        doing.deliver(limit)
+    assert doing.answered >= doing.sent.keys() - doing.reset
+    for stream in doing.sent.keys() - doing.reset:
+        assert doing.pair.has_ended(stream)
+        assert doing.pair.body_of(stream) == doing.sent[stream]
+    assert doing.pair.server.open_streams == 0
+    assert not doing.pair.server.has_waiting
+
+
+# The package by itself
+
+
+def test_the_readme_runs() -> None:
+    """Its server answers a request, and is written to in bytes of HTTP/2."""
+    text = (Path(http2.__file__).parent / "README.md").read_text()
+    written: list[bytes] = []
+    names: dict[str, Any] = {**vars(frames), **vars(http2), **vars(http2_sending)}
+    names |= {"write": written.append, "received": [GREETING + request(1), b"\0" * 9]}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)
+    assert frame(DATA, 0, 1, b"an answer") in b"".join(written)
+    assert frame(GOAWAY, 0, 0, struct.pack(">LL", 1, 1))[:13] in b"".join(written)
+
+
+def test_it_imports_nothing_else_of_farm() -> None:
+    for path in Path(http2.__file__).parent.glob("*.py"):
+        found = re.findall(r"^ *(?:from|import) (farm\S*)", path.read_text(), re.MULTILINE)
+        assert all(name.startswith("farm.grpc.http2.") for name in found), path

@@ -1,0 +1,363 @@
+"""`farm.sweep(...)`: iterating over points, progress, failures, xarray, resuming, stopping."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import farm
+from farm.sweep.errors import SweepError
+from farm.sweep.file.recovery import journal_of
+from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.run.evaluator import Threads
+from farm.sweep.run.run import Run
+from tests.support.coroutines import LIMIT_S, wait_until
+
+
+class Beam(farm.Model):
+    inputs = {"k": 1, "x": 2}
+    outputs = {"y": 1, "field": (2, 2)}
+    gate: threading.Event | None = None
+    calls = 0
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        self.calls += 1
+        if self.gate is not None and self.calls > 5:
+            self.gate.wait(LIMIT_S)
+        if inputs["k"][0] > 0.75:
+            raise ValueError("k is too large")
+        return {"y": inputs["k"] * 2, "field": np.outer(inputs["x"], inputs["x"])}
+
+    def gradient(
+        self,
+        out_wrt: int,
+        in_wrt: int,
+        inputs: farm.Inputs,
+        sens: np.ndarray,
+        config: farm.Config,
+    ) -> np.ndarray:
+        return 2 * sens if in_wrt == 0 else np.zeros(2)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "s.h5"
+
+
+PARAMETERS = {"k": (0, 1), "x": farm.log(1, 10)}
+
+
+def test_points_come_as_they_finish(out: Path) -> None:
+    sweep = farm.sweep(Beam, PARAMETERS, n=32, seed=7, out=out, show=False)
+    points = list(sweep.as_completed())
+    assert sorted(point.index for point in points) == list(range(32))
+    for point in points:
+        assert set(point.parameters) == {"k", "x[0]", "x[1]"}
+        if point.parameters["k"] > 0.75:
+            assert not point.ok
+            assert (point.status, point.outputs) == ("failed", {})
+            assert "k is too large" in point.error
+        else:
+            assert point.ok
+            assert point.outputs["y"].tolist() == [2 * point.parameters["k"]]
+            assert point.outputs["field"].shape == (2, 2)
+            assert point.run_time_s > 0
+    assert sweep.progress.state == COMPLETE
+    assert sweep.progress.failed == len(sweep.failures) == 8
+    assert list(sweep.as_completed()) == []
+    assert "32/32 points, 8 failed, complete" in repr(sweep)
+
+
+def test_xarray_and_gradients(out: Path) -> None:
+    sweep = farm.sweep(
+        Beam,
+        {"k": [0.1, 0.2, 0.3]},
+        design="grid",
+        fix={"x": 3},
+        gradient=["y"],
+        out=out,
+        show=False,
+    )
+    gradients = [point.gradients["y", "k"].tolist() for point in sweep.as_completed()]
+    assert gradients == [[[2.0]]] * 3
+    data = sweep.to_xarray()
+    assert data.field.shape == (3, 2, 2)
+    assert data.k.values.tolist() == [0.1, 0.2, 0.3]
+
+
+def test_a_model_of_a_function_and_one_in_a_file(tmp_path: Path) -> None:
+    @farm.model(inputs={"a": 1}, outputs={"b": 1})
+    def square(a: np.ndarray) -> np.ndarray:
+        return np.asarray(a**2)
+
+    out = tmp_path / "square.h5"
+    with farm.sweep(square, {"a": (0, 2)}, design="random:5", out=out, show=False) as sweep:
+        pass
+    assert sweep.progress.done == 5
+    assert sweep.to_xarray().b.values == pytest.approx(sweep.to_xarray().a.values ** 2)
+    (tmp_path / "model.py").write_text(
+        "import farm\n@farm.model(inputs={'a': 1}, outputs={'b': 1})\ndef f(a): return a\n"
+    )
+    name = str(tmp_path / "model.py")
+    sweep = farm.sweep(name, {"a": (0, 1)}, design="lhs", n=4, out=tmp_path / "s.h5", show=False)
+    assert sweep.wait().done == 4
+
+
+def test_a_farm_that_somebody_else_has(out: Path) -> None:
+    threads = Threads({"beam": Beam()}, workers=2)
+    farm.sweep("beam", PARAMETERS, n=8, out=out, on=threads, show=False).wait()
+    threads.describe("beam")  # its threads are still open
+    threads.close()
+    with pytest.raises(SweepError, match="with on="):
+        farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), on=threads)
+
+
+def test_the_same_call_again_continues(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=out, show=False)
+    first.wait()
+    model = Beam()
+    again = farm.sweep(model, PARAMETERS, n=16, out=out)
+    assert again.wait().done == first.progress.done
+    assert model.calls == 0
+    said = capsys.readouterr().err
+    assert f"{out} has this sweep: 16 of 16 points are finished" in said
+
+
+def test_every_point_comes_in_a_sweep_that_continues(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Beam()
+    model.gate = opened_when_stopped(monkeypatch)
+    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "show": False}
+    sweep = farm.sweep(model, PARAMETERS, workers=2, **settings)
+    wait_until(lambda: sweep.progress.finished >= 5)
+    sweep.stop()
+    there = sweep.progress.finished
+    assert (sweep.progress.state, sweep.progress.pending) == ("interrupted", 64 - there)
+    assert journal_of(out).exists()
+    model = Beam()
+    points = list(farm.sweep(model, PARAMETERS, **settings).as_completed())
+    assert model.calls == 64 - there
+    assert sorted(point.index for point in points) == list(range(64))
+    for point in points:
+        assert point.ok == (point.parameters["k"] <= 0.75)
+        if point.ok:
+            assert point.outputs["y"].tolist() == [2 * point.parameters["k"]]
+        else:
+            assert "k is too large" in point.error
+
+
+class Stiff(Beam):
+    """The class Beam after an edit."""
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        return {"y": inputs["k"] * 3, "field": np.outer(inputs["x"], inputs["x"])}
+
+
+class Other(Beam):
+    outputs = {"y": 1}
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        return {"y": inputs["k"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "difference"),
+    [
+        (Beam, {"n": 32}, "design: sobol:16 in the file, sobol:32 here"),
+        (Beam, {"seed": 2}, "seed: 1 in the file, 2 here"),
+        (Beam, {"config": {"mesh": 2}}, "config mesh: none in the file, 2 here"),
+        (Beam, {"gradient": ["y"]}, "gradients: none in the file, y here"),
+        (Stiff, {}, "source of the model: code:"),
+        (Other, {}, "outputs of the model: y"),
+    ],
+)
+def test_another_sweep_is_refused(
+    out: Path, model: type[farm.Model], more: dict[str, Any], difference: str
+) -> None:
+    named: Any = type("Beam", (model,), {"name": "beam"})
+    first: Any = type("Beam", (Beam,), {"name": "beam"})
+    farm.sweep(first, PARAMETERS, n=16, seed=1, out=out, show=False).wait()
+    before = out.read_bytes()
+    with pytest.raises(SweepError) as caught:
+        farm.sweep(named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False)
+    assert difference in str(caught.value)
+    assert out.read_bytes() == before
+    sweep = farm.sweep(
+        named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False, overwrite=True
+    )
+    assert sweep.wait().pending == 0
+    assert not journal_of(out).exists()
+
+
+def test_a_file_may_be_refused_in_any_case(out: Path) -> None:
+    farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False).wait()
+    with pytest.raises(SweepError, match="exists"):
+        farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False)
+    out.write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(SweepError, match="no sweep can be read from it"):
+            farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, overwrite=overwrite)
+    assert out.read_text() == "precious"
+
+
+def test_a_second_sweep_into_one_file_is_refused_before_it_evaluates(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Beam()
+    model.gate = opened_when_stopped(monkeypatch)
+    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=out, workers=1, show=False)
+    second = Beam()
+    with pytest.raises(SweepError, match="is writing this sweep"):
+        farm.sweep(second, PARAMETERS, n=64, seed=3, out=out, show=False)
+    assert second.calls == 0
+    sweep.stop()
+
+
+def opened_when_stopped(monkeypatch: pytest.MonkeyPatch, method: str = "_leave") -> threading.Event:
+    """Open a gate once a run has cancelled its points, so that running calls end after that."""
+    gate, stopping = threading.Event(), getattr(Run, method)
+
+    def stop_and_open(run: Run, *arguments: Any) -> None:
+        stopping(run, *arguments)
+        gate.set()
+
+    monkeypatch.setattr(Run, method, stop_and_open)
+    return gate
+
+
+def test_it_stops_once_running_points_have_ended(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Beam()
+    model.gate = opened_when_stopped(monkeypatch, "_end")
+    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "workers": 2, "in_flight": 2}
+    sweep = farm.sweep(model, PARAMETERS, show=False, **settings)
+    wait_until(lambda: model.calls >= 7)
+    sweep.stop(running=True)
+    assert sweep.progress.state == "interrupted"
+    assert sweep.progress.finished == model.calls < 64
+
+
+def test_what_ends_a_sweep_is_raised_where_it_is_awaited(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(Store, "close", fails)
+    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, show=False)
+    with pytest.raises(OSError, match="on fire"):
+        list(sweep.as_completed())
+    with pytest.raises(OSError, match="on fire"):
+        sweep.wait()
+
+
+def test_an_error_in_the_block_stops_it(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Beam()
+    model.gate = opened_when_stopped(monkeypatch)
+    with (
+        pytest.raises(ZeroDivisionError),
+        farm.sweep(model, PARAMETERS, n=64, out=out, workers=1, show=False) as sweep,
+    ):
+        raise ZeroDivisionError
+    assert sweep.progress.state == "interrupted"
+
+
+def test_mistakes_leave_nothing_behind(out: Path) -> None:
+    mistakes: tuple[dict[str, Any], ...] = (
+        {"parameters": {"k": (1, 0)}},
+        {"parameters": {"k": (0, 1)}},
+        {"parameters": PARAMETERS, "n": None},
+        {"parameters": PARAMETERS, "n": 4, "gradient": ["z"]},
+        {"parameters": {**PARAMETERS, "k": (0.8, 0.9)}, "n": 4},  # the probe fails
+    )
+    for wrong in mistakes:
+        with pytest.raises(SweepError):
+            farm.sweep(Beam, **{"n": 4, **wrong}, out=out, show=False)
+        assert list(out.parent.iterdir()) == []
+
+
+def test_without_a_stream_outputs_are_in_the_file_only(out: Path) -> None:
+    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, stream=False, show=False)
+    assert list(sweep.as_completed()) == []
+    with h5py.File(out) as file:
+        assert np.count_nonzero(file["status"][:]) == 4
+
+
+def test_limits_are_passed_on(out: Path) -> None:
+    sweep = farm.sweep(
+        Beam,
+        {**PARAMETERS, "k": (0.8, 0.9)},
+        n=64,
+        out=out,
+        probe=False,
+        show=False,
+        in_flight=1,
+        max_failures=3,
+    )
+    assert sweep.wait().state == "too many failures"
+
+
+def test_it_shows_a_bar_unless_told_otherwise(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    farm.sweep(Beam, PARAMETERS, n=8, out=out).wait()
+    assert "8/8" in capsys.readouterr().err
+    farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), show=False).wait()
+    assert capsys.readouterr().err == ""
+
+
+def cost_in(out: Path) -> list[float]:
+    with h5py.File(out) as file:
+        return [float(number) for number in file["cost"][:]]
+
+
+def test_cost_as_text_and_as_numbers(out: Path, tmp_path: Path) -> None:
+    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=out, show=False, cost="1 + k").wait()
+    with h5py.File(out) as file:
+        assert np.array_equal(file["cost"][:], 1 + file["theta"][:, 0])
+    numbers = tmp_path / "n.h5"
+    cost = np.arange(8.0)
+    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=numbers, show=False, cost=cost).wait()
+    assert cost_in(numbers) == list(range(8))
+
+
+def test_cost_of_the_model(out: Path, tmp_path: Path) -> None:
+    class Costly(Beam):
+        def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
+            return float(10 * inputs["k"][0])
+
+    farm.sweep(Costly, PARAMETERS, n=8, seed=7, out=out, show=False).wait()
+    with h5py.File(out) as file:
+        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
+    asked, threads = tmp_path / "asked.h5", Threads({"beam": Costly()})
+    farm.sweep("beam", PARAMETERS, n=8, out=asked, on=threads, show=False).wait()
+    threads.close()
+    with h5py.File(asked) as file:
+        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
+    other = tmp_path / "o.h5"
+    farm.sweep(Costly, PARAMETERS, n=8, out=other, show=False, order="shuffled").wait()
+    with h5py.File(other) as file:
+        assert "cost" not in file
+
+
+def test_a_column_of_a_table_is_the_cost(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("k,x[0],x[1],h\n0.5,1,2,9\n0.25,3,4,8\n")
+    design = f"file:{tmp_path}/p.csv"
+    farm.sweep(Beam, {}, design=design, out=out, show=False, cost="column:h").wait()
+    assert cost_in(out) == [9.0, 8.0]
+
+
+def test_an_order_that_does_not_exist(out: Path) -> None:
+    with pytest.raises(SweepError, match="order 'best': expected auto, shuffled, given"):
+        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, order="best")
+    with pytest.raises(SweepError, match="no parameter 'n'"):
+        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, cost="n")
+    assert not out.exists()
