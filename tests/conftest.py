@@ -53,12 +53,16 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 
 
 @pytest.fixture(autouse=True)
-def no_handler_is_left() -> Generator[None]:
-    """Restore signal handlers, which the processes that later tests fork would inherit."""
+def later_processes_inherit_nothing() -> Generator[None]:
+    """Restore signal handlers and variables, which the processes of later tests would inherit."""
     before = [signal.getsignal(number) for number in SIGNALS]
+    variables = dict(os.environ)
     yield
     for number, handler in zip(SIGNALS, before, strict=True):
         signal.signal(number, handler)
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
 
 
 DONT_WRITE, sys.dont_write_bytecode = sys.dont_write_bytecode, False

@@ -80,6 +80,20 @@ def test_a_living_process_is_respected_and_a_dead_one_replaced_at_once(path: Pat
     lock.release()
 
 
+def test_a_holder_that_is_seen_before_it_wrote_its_name_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = hold(path)
+    seen: list[dict[str, Any]] = [{}]
+    real = lock_module._read
+    monkeypatch.setattr(lock_module, "_read", lambda path: seen.pop() if seen else real(path))
+    try:
+        with pytest.raises(LockHeld, match=f"process {process.pid} on"):
+            Lock(path, silence_s=60)
+    finally:
+        end(process)
+
+
 def test_a_killed_process_that_nobody_has_buried_is_dead(path: Path) -> None:
     process = hold(path)
     process.kill()
