@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from farm.bodies.body import Body
-from farm.bodies.held import FREE_BYTES
 from farm.bodies.unpacking import Headers
 from farm.call import CancelCall
 from farm.errors import INTERNAL_ERROR, FarmError
@@ -21,12 +19,11 @@ from farm.grpc.messages import (
     HEADERS,
     OK,
     GrpcFailure,
-    Messages,
     framed,
     timeout_s,
     trailers,
 )
-from farm.grpc.requests import CallMessages, Message, MessageRoom, unpacked
+from farm.grpc.requests import CallBody, Message, unpacked
 from farm.http1.call_ids import NAMING, REQUEST_ID, TRACE_PARENT, Naming, call_id_of
 from farm.monitoring.tracing import RequestSpan
 
@@ -119,14 +116,9 @@ class GrpcCall:
         self._undo: Callable[[], object] | None = None  # while the method runs
         self._timer: asyncio.TimerHandle | None = None
         self._path, self._caller = path, caller
-        self._messages: Messages | None = None  # while they come in parts
-        self._progress = math.inf  # bytes since the last look; infinite if it missed none
+        self._body: CallBody | None = None  # that comes in parts
         self._ended = False
-        self._room: MessageRoom | None = None  # for a long message
-        self._requests: CallMessages | None = None  # of a method that takes several messages
-        # Writing
-        self._clear: asyncio.Event  # of a method that runs in a task
-        self._written = 0  # bytes since the last pause
+        self._outflow: _Outflow  # of a method that runs in a task
 
     def begin(self, path: str, caller: Caller) -> Caller | None:
         """Start the call, whose headers have arrived. Raises GrpcFailure.
@@ -136,8 +128,7 @@ class GrpcCall:
         served = self._line.served
         first, caller = caller, self._named(path, caller, served.naming)
         headers = caller.headers
-        encoding = headers.get(b"grpc-encoding", b"identity")
-        messages = Messages(encoding, served.limit)
+        body = self._in_parts(headers)
         timeout = headers.get(b"grpc-timeout")
         if timeout is not None:
             remaining_s = timeout_s(timeout)
@@ -150,9 +141,8 @@ class GrpcCall:
             return caller if caller is first else None
         if (both_ways := service.bidirectional.get(path)) is None:
             raise GrpcFailure("UNIMPLEMENTED", f"there is no method {path[:200]!r}")
-        self._room = room = MessageRoom(self._line, self._stream)
-        self._messages = messages
-        self._requests = requests = CallMessages(self._line, messages, room)
+        self._body = body
+        requests = body.several(self._line)
         self._start(lambda: both_ways(requests, self._write, caller))
         return None
 
@@ -185,56 +175,31 @@ class GrpcCall:
 
     def received(self, part: bytes, *, ended: bool = False) -> None:
         """Handle a part of the request's body; ended: the last one. Raises GrpcFailure."""
-        messages, size = self._messages, len(part)
-        if messages is None:
-            served = self._line.served
-            is_plain = ended and PREFIX <= size <= served.limit and part[0] == 0
+        if self._body is None:
+            size, limit = len(part), self._line.served.limit
+            is_plain = ended and PREFIX <= size <= limit and part[0] == 0
             if is_plain and LONG.unpack_from(part, 1)[0] == size - PREFIX:
                 self._run(part[PREFIX:])  # the usual case
                 return
-            encoding = self._caller.headers.get(b"grpc-encoding", b"identity")
-            self._messages = messages = Messages(encoding, served.limit)
-        whole = messages.add(part)
-        self._progress += size
-        if self._requests is not None:
-            if size:
-                self._requests.received(size, whole)
-            if ended:
-                self._requests.end()
-            return
-        if messages.has_rest:
-            raise GrpcFailure("INTERNAL", "more than one message for a method that takes one")
-        if self._room is None and not whole and messages.size > FREE_BYTES:
-            self._room = MessageRoom(self._line, self._stream)
-            self._room.ask(messages.size)
-        if self._room is None:
-            self._line.http2.acknowledge(self._stream, size)
-        else:
-            self._room.acknowledge(size)
-        if not ended:
-            return
-        body = messages.next()
-        if body is None:
-            messages.end()
-            raise GrpcFailure("INTERNAL", "no message for a method that takes one")
-        if self._room is not None:
-            self._room.settle()
-        self._run(body)
+            self._body = self._in_parts(self._caller.headers)
+        if (message := self._body.received(part, ended=ended)) is not None:
+            self._run(message)
+
+    def _in_parts(self, headers: Headers) -> CallBody:
+        return CallBody(self._line, self._stream, headers.get(b"grpc-encoding", b"identity"))
 
     def look(self, progress: int) -> None:
         """Raise GrpcFailure if bytes are missing and few have come since the last look."""
-        messages = None if self._requests is None else self._messages
-        waits = self._undo is None if messages is None else messages.is_partial
-        if not waits or (self._room is not None and self._room.is_waiting):
-            self._progress = math.inf
-        elif self._progress >= progress:
-            self._progress = 0
-        else:
-            raise GrpcFailure("DEADLINE_EXCEEDED", "the request came too slowly")
+        runs = self._undo is not None
+        if self._body is None:
+            if runs:
+                return
+            self._body = self._in_parts(self._caller.headers)
+        self._body.look(progress, runs=runs)
 
     def drained(self) -> None:
         """The written messages have been sent."""
-        self._clear.set()
+        self._outflow.clear.set()
 
     def cancel(self) -> None:
         """Cancel the call: its client has left."""
@@ -282,7 +247,7 @@ class GrpcCall:
             self._end(OK, "OK")
 
     def _start(self, method: Callable[[], Awaitable[None]]) -> None:
-        self._clear = asyncio.Event()
+        self._outflow = _Outflow()
         self._undo = asyncio.get_running_loop().create_task(self._run_task(method)).cancel
 
     async def _run_task(self, method: Callable[[], Awaitable[None]]) -> None:
@@ -334,17 +299,12 @@ class GrpcCall:
         if not self._headers_sent:
             http2.send_headers(self._stream, HEADERS + self._id())
             self._headers_sent = True
-        self._clear.clear()
+        self._outflow.clear.clear()
         gone = True
         for part in framed(message):
             gone = http2.send_data(self._stream, part)
         self._line.flush_soon()
-        self._written += len(message) + WRITTEN_AT_ONCE // 16
-        if not gone:
-            await self._clear.wait()
-        elif self._written >= WRITTEN_AT_ONCE:
-            self._written = 0
-            await asyncio.sleep(0)  # it is sent, or found to have to wait
+        await self._outflow.wrote(len(message), gone=gone)
 
     def expire(self) -> None:
         """Fail the call because its deadline has passed."""
@@ -362,10 +322,30 @@ class GrpcCall:
             found = {"rpc.response.status_code": status, "farm.call.id": self._call_id.decode()}
             self._span.end(found, failed=status if status in OWN_FAULT else "")
             self._span = None
-        if self._room is not None:
-            self._room.release()
+        if self._body is not None:
+            self._body.release()
         # Break the reference cycle with the task, which only the garbage collector would free.
         self._undo = None
         if self._timer is not None:
             self._timer.cancel()
         self._line.call_ended(self._stream)
+
+
+class _Outflow:
+    """Lets a method write only as fast as its messages are sent.
+
+    clear: set while none of them waits.
+    """
+
+    def __init__(self) -> None:
+        self.clear = asyncio.Event()
+        self._written = 0  # bytes since the last pause
+
+    async def wrote(self, size: int, *, gone: bool) -> None:
+        """Return when more may be written. gone: whether the message of `size` bytes is sent."""
+        self._written += size + WRITTEN_AT_ONCE // 16
+        if not gone:
+            await self.clear.wait()
+        elif self._written >= WRITTEN_AT_ONCE:
+            self._written = 0
+            await asyncio.sleep(0)  # it is sent, or found to have to wait

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from farm.bodies.body import Body, HeldBody
 from farm.bodies.held import FREE_BYTES, Share
-from farm.grpc.messages import LONG, Messages, Packed, PackedLong
+from farm.grpc.messages import LONG, GrpcFailure, Messages, Packed, PackedLong
 
 if TYPE_CHECKING:
     from farm.grpc.connection import GrpcConnection
@@ -128,6 +129,66 @@ class CallMessages:
         self._room.acknowledge(self._partly)
         self._partly = 0
         self._line.flush_soon()
+
+
+class CallBody:
+    """The body of a call that arrives in parts: of one message, or of several."""
+
+    def __init__(self, line: GrpcConnection, stream: int, encoding: bytes) -> None:
+        self._messages = Messages(encoding, line.served.limit)
+        self._room = MessageRoom(line, stream)
+        self._several: CallMessages | None = None
+        self._progress = math.inf  # bytes since the last look; infinite if it missed none
+
+    def several(self, line: GrpcConnection) -> CallMessages:
+        """Return the messages, for a method that takes several."""
+        self._several = CallMessages(line, self._messages, self._room)
+        return self._several
+
+    def received(self, part: bytes, *, ended: bool) -> Message | None:
+        """Handle a part; return the message, once it is complete, of a method that takes one.
+
+        ended: the last part. Raises GrpcFailure.
+        """
+        messages, size = self._messages, len(part)
+        whole = messages.add(part)
+        self._progress += size
+        if self._several is not None:
+            if size:
+                self._several.received(size, whole)
+            if ended:
+                self._several.end()
+            return None
+        if messages.has_rest:
+            raise GrpcFailure("INTERNAL", "more than one message for a method that takes one")
+        if not whole:
+            self._room.ask(messages.size)
+        self._room.acknowledge(size)
+        if not ended:
+            return None
+        body = messages.next()
+        if body is None:
+            messages.end()
+            raise GrpcFailure("INTERNAL", "no message for a method that takes one")
+        self._room.settle()
+        return body
+
+    def look(self, progress: int, *, runs: bool) -> None:
+        """Raise GrpcFailure if bytes are missing and few have come since the last look.
+
+        runs: whether the method runs.
+        """
+        waits = not runs if self._several is None else self._messages.is_partial
+        if not waits or self._room.is_waiting:
+            self._progress = math.inf
+        elif self._progress >= progress:
+            self._progress = 0
+        else:
+            raise GrpcFailure("DEADLINE_EXCEEDED", "the request came too slowly")
+
+    def release(self) -> None:
+        """Free the memory of the message."""
+        self._room.release()
 
 
 async def unpacked(message: Message) -> Body:
