@@ -12,7 +12,7 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -68,14 +68,12 @@ class FirstWorker:
         self._over = ""  # why nothing is awaited any more
         self.changed = asyncio.Event()  # more models are known
         self._models = models
-        self._open_calls = open_calls
         self._fail_call = fail
         self._ended = ended
         self.workers: Counter[str] = Counter()  # by model
         self._requests: dict[_Waiting, None] = {}  # in the order in which they came
         self._news = (0, True)  # the number of models at the last look, and whether more may come
-        # By model, heaps: the first limit comes first.
-        self._calls: dict[str, list[tuple[float, TaskId]]] = {}
+        self._calls = _LimitedCalls(open_calls)
         self._timer = Timer(self._check)
 
     # Facts
@@ -206,11 +204,7 @@ class FirstWorker:
         """
         if self.limit_s == math.inf or hints.patient:
             return
-        calls = self._calls.setdefault(model, [])
-        heapq.heappush(calls, (now + self.limit_s, task_id))
-        if len(calls) > SLACK and len(calls) % SLACK == 0:
-            calls[:] = [each for each in calls if each[1] in self._open_calls]
-            heapq.heapify(calls)
+        self._calls.add(model, now + self.limit_s, task_id)
         self._check_soon(now + self.limit_s, now)
 
     # Limits
@@ -230,20 +224,16 @@ class FirstWorker:
             self._let_go(late)
             later = next((each.limit for each in self._requests if each.limit > limit), math.inf)
             self._check_soon(later, now)
-        for model, calls in list(self._calls.items()):
+        for model in self._calls.models():
             has_worker = self.workers[model] > 0
             expected_s = 0.0 if has_worker else self.expected.starts_in(model) or 0.0
-            while calls and calls[0][0] <= now + expected_s:
-                limit, task_id = heapq.heappop(calls)
-                if task_id in self._open_calls and not has_worker:
+            for limit, task_id in self._calls.pop(model, now + expected_s):
+                if not has_worker:
                     how = "has joined" if limit <= now else "is expected to start"
                     text = f"no worker of model {model!r} {how} within {self.limit_s:g} s"
                     words = filter(None, (text, self.expected.why(model)))
                     self._fail_call(task_id, Unavailable(": ".join(words)))
-            if calls:
-                self._check_soon(calls[0][0], now)
-            else:
-                del self._calls[model]
+            self._check_soon(self._calls.first(model), now)
 
     def _tell_late(self, requests: int) -> None:
         """Report requests that go on although no model is known, or not the one they ask for."""
@@ -264,6 +254,45 @@ class _Waiting:
     go: Callable[[], None]
     known: Callable[[], bool] | None
     limit: float
+
+
+class _LimitedCalls:
+    """The open calls whose wait has a limit: of each model a heap, in which the first comes first.
+
+    Those that have ended are left out, or removed now and then.
+    """
+
+    def __init__(self, open_calls: Collection[TaskId]) -> None:
+        self._open = open_calls
+        self._heaps: dict[str, list[tuple[float, TaskId]]] = {}
+
+    def add(self, model: str, limit: float, task_id: TaskId) -> None:
+        heap = self._heaps.setdefault(model, [])
+        heapq.heappush(heap, (limit, task_id))
+        if len(heap) > SLACK and len(heap) % SLACK == 0:
+            heap[:] = [each for each in heap if each[1] in self._open]
+            heapq.heapify(heap)
+
+    def models(self) -> list[str]:
+        return list(self._heaps)
+
+    def pop(self, model: str, until: float) -> Iterator[tuple[float, TaskId]]:
+        """Remove those with a limit up to `until`; yield limits and tasks of the open ones."""
+        heap = self._heaps[model]
+        while heap and heap[0][0] <= until:
+            call = heapq.heappop(heap)
+            if call[1] in self._open:
+                yield call
+
+    def first(self, model: str) -> float:
+        """Return the first limit; infinity if the model has none, and forget it then."""
+        if heap := self._heaps[model]:
+            return heap[0][0]
+        del self._heaps[model]
+        return math.inf
+
+    def clear(self) -> None:
+        self._heaps.clear()
 
 
 class Expectation:

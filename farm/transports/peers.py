@@ -154,6 +154,45 @@ class _JoinedWorker:
         return self.slots == 0 and before_end
 
 
+class _JoinedWorkers(dict[WorkerId, _JoinedWorker]):
+    """The workers that have joined, by their names.
+
+    by_line: the same by the names of their lines. killed: those that must not join again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_line: dict[bytes, _JoinedWorker] = {}
+        self.killed: deque[WorkerId] = deque(maxlen=KILLED_KNOWN)
+
+    def add(self, peer: _JoinedWorker) -> None:
+        """Add one that has joined."""
+        self[peer.name] = self.by_line[peer.line.name] = peer
+
+    def remove(self, peer: _JoinedWorker) -> None:
+        """Remove one that has left."""
+        del self[peer.name], self.by_line[peer.line.name]
+
+
+class _RefusalLog:
+    """Logs errors of peers, rate-limited so that no peer can fill the log."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since = 0.0
+
+    def add(self, line: PeerLine, text: str) -> None:
+        """Log why a message is refused."""
+        now = time.monotonic()
+        if now - self._since > WARN_AGAIN_S:
+            self._count, self._since = 0, now
+        self._count += 1
+        if self._count <= WARNINGS:
+            log.warning("peer %s: %s", name_in(line.name), text)
+        elif self._count == WARNINGS + 1:
+            log.warning("more messages are refused; for a minute they are not logged")
+
+
 class Peers:
     """The transport for all peers that use farm's own messages, over one or more listeners.
 
@@ -169,15 +208,12 @@ class Peers:
         self._listeners = listeners
         self._is_own = is_own
         # State of the running transport; only its own methods change it, on the loop.
-        self._workers: dict[WorkerId, _JoinedWorker] = {}
-        self._by_line: dict[bytes, _JoinedWorker] = {}
+        self._workers = _JoinedWorkers()
         self._supervisors: dict[bytes, PeerLine] = {}
-        self._killed: deque[WorkerId] = deque(maxlen=KILLED_KNOWN)
         self._to_probe: deque[_JoinedWorker] = deque()  # in this round
         self._traffic = {"received": 0, "sent": 0}  # bytes of calls, and of all that peers send
         self._patient_until = 0.0
-        self._warned = 0
-        self._warned_in = 0.0
+        self._refusals = _RefusalLog()
 
     # The dispatcher's interface: Transport
 
@@ -185,7 +221,6 @@ class Peers:
         """Start on the running loop."""
         self._dispatcher = dispatcher
         dispatcher.add_part("messages", self._traffic.copy)
-        self._loop = asyncio.get_running_loop()
         self._agenda = Agenda(dispatcher.turns)
         self.behind = self._agenda.waiting
         self._clients = NativeClients(dispatcher, self._agenda, self._traffic)
@@ -203,7 +238,9 @@ class Peers:
                     self.send(worker, [task])
                 return
             refusal: FarmError = InvalidInput(f"the call cannot be sent: {error}")
-            self._loop.call_soon(self._dispatcher.finished, worker, [(tasks[0][0], refusal)])
+            asyncio.get_running_loop().call_soon(
+                self._dispatcher.finished, worker, [(tasks[0][0], refusal)]
+            )
             return
         if peer.line.send(frames):
             out, checks = peer.out, peer.checks
@@ -212,7 +249,7 @@ class Peers:
         else:
             self._unreachable(peer)
             ids = [task_id for task_id, _ in tasks]
-            self._loop.call_soon(self._dispatcher.recalled, worker, ids)
+            asyncio.get_running_loop().call_soon(self._dispatcher.recalled, worker, ids)
         self._traffic["sent"] += sum(map(len, frames))
 
     def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None:
@@ -220,7 +257,7 @@ class Peers:
         peer = self._workers[worker]
         if not peer.line.send(wire.encode(Kind.RECALL, tasks)):
             self._unreachable(peer)
-            self._loop.call_soon(self._dispatcher.recalled, worker, [])
+            asyncio.get_running_loop().call_soon(self._dispatcher.recalled, worker, [])
 
     def end_stream(self, worker: WorkerId, task: TaskId) -> None:
         """Tell a worker that the answers to a task are not needed any more."""
@@ -295,26 +332,15 @@ class Peers:
     def _failed(self, line: PeerLine, error: Exception) -> None:
         """Refuse a message. Its errors must not stop the processing of others."""
         if isinstance(error, InvalidRequest):
-            self._warn(line, error.message)
+            self._refusals.add(line, error.message)
             line.send(wire.encode(Kind.REFUSED, error.message))
         else:
             text = "peer %s: a message that cannot be acted on"
             log.error(text, name_in(line.name), exc_info=error)
 
-    def _warn(self, line: PeerLine, text: str) -> None:
-        """Log an error of a peer, rate-limited so that no peer can fill the log."""
-        now = self._loop.time()
-        if now - self._warned_in > WARN_AGAIN_S:
-            self._warned, self._warned_in = 0, now
-        self._warned += 1
-        if self._warned <= WARNINGS:
-            log.warning("peer %s: %s", name_in(line.name), text)
-        elif self._warned == WARNINGS + 1:
-            log.warning("more messages are refused; for a minute they are not logged")
-
     def _received(self, line: PeerLine, message: Message) -> Steps | None:
         kind = message.kind
-        joined = self._by_line.get(line.name)
+        joined = self._workers.by_line.get(line.name)
         if kind is Kind.JOIN:
             self._joined(line, message)
         elif kind is Kind.LOST:
@@ -398,14 +424,13 @@ class Peers:
         known = self._workers.get(worker)
         if known is not None and known.line.name != line.name:
             raise InvalidRequest(f"worker {worker!r} is here already, by another connection")
-        if worker in self._killed:  # its supervisor reports that before it kills it
+        if worker in self._workers.killed:  # its supervisor reports that before it kills it
             return
         line.send(wire.encode(Kind.WELCOME, life))
         if known is None or known.life != life:  # otherwise our WELCOME was late, or lost
             if known is not None:
                 self._forget(known)
-            peer = _JoinedWorker(line, life, info)
-            self._workers[worker] = self._by_line[line.name] = peer
+            self._workers.add(_JoinedWorker(line, life, info))
             self._dispatcher.worker_joined(info, self)
             if not self._is_own(info):
                 text = f"process {info.pid} on {info.host}, which this farm did not start"
@@ -419,7 +444,7 @@ class Peers:
         if loss is None:
             return
         worker = WorkerId(loss.worker)
-        self._killed.append(worker)
+        self._workers.killed.append(worker)
         peer = self._workers.get(worker)
         if peer is None:
             return
@@ -462,7 +487,7 @@ class Peers:
             self._dispatcher.worker_full(known.name, full)
 
     def _worker_of(self, line: PeerLine) -> _JoinedWorker | None:
-        known = self._by_line.get(line.name)
+        known = self._workers.by_line.get(line.name)
         return known if known is not None and known.line is line else None
 
     def probe(self, *, all_of_them: bool) -> bool:
@@ -474,7 +499,7 @@ class Peers:
         if not self._to_probe:
             self._to_probe = deque(self._workers.values())
             if all_of_them:
-                self._clients.probe(patient=self._loop.time() < self._patient_until)
+                self._clients.probe(patient=asyncio.get_running_loop().time() < self._patient_until)
                 for name, line in list(self._supervisors.items()):
                     if line.may_come_back and not line.send(PROBE):
                         del self._supervisors[name]
@@ -497,17 +522,19 @@ class Peers:
     def was_away(self) -> None:
         """Let peers reconnect after this process was suspended for longer than they wait."""
         log.warning("the front door did not run for a while; its peers have time to come back")
-        self._patient_until = self._loop.time() + BACK_WITHIN_S
+        self._patient_until = asyncio.get_running_loop().time() + BACK_WITHIN_S
 
     def _unreachable(self, peer: _JoinedWorker) -> None:
         if peer.given_up is None:
-            peer.give_up_at(self._loop.call_later(peer.grace_s, self._give_up, peer))
+            peer.give_up_at(
+                asyncio.get_running_loop().call_later(peer.grace_s, self._give_up, peer)
+            )
             self._dispatcher.worker_resized(peer.name, 0)
 
     def _give_up(self, peer: _JoinedWorker) -> None:
-        wait_s = self._patient_until - self._loop.time()
+        wait_s = self._patient_until - asyncio.get_running_loop().time()
         if wait_s > 0.0:
-            peer.give_up_at(self._loop.call_later(wait_s, self._give_up, peer))
+            peer.give_up_at(asyncio.get_running_loop().call_later(wait_s, self._give_up, peer))
             return
         self._agenda.finish(peer.line.name)
         if self._workers.get(peer.name) is peer:
@@ -517,5 +544,5 @@ class Peers:
             self._dispatcher.worker_left(peer.name, reason, cause=cause)
 
     def _forget(self, peer: _JoinedWorker) -> None:
-        del self._workers[peer.name], self._by_line[peer.line.name]
+        self._workers.remove(peer)
         peer.give_up_at(None)

@@ -186,7 +186,7 @@ async def test_calls_that_have_ended_are_forgotten() -> None:
     for number in range(5 * first_worker.SLACK):
         waits.call(number)
         waits.open.clear()
-    assert len(waits.first._calls) <= 2 * first_worker.SLACK
+    assert len(waits.first._calls._heaps[BEAM.name]) <= 2 * first_worker.SLACK
     waits.first.close()
 
 
@@ -194,7 +194,7 @@ async def test_calls_that_have_ended_are_forgotten() -> None:
 async def test_without_a_limit_nothing_is_kept() -> None:
     waits = Waits(float("inf"), BEAM)
     waits.call(1)
-    assert not waits.first._calls
+    assert not waits.first._calls.models()
 
 
 @on_loop

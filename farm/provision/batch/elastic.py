@@ -22,11 +22,10 @@ from farm.provision.batch.errands import CANCEL_AGAIN_S, Errands, JobWatch, Rele
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import CANCELLED, PENDING, STARTING, STOPPED, UNSURE
 from farm.provision.batch.jobs import ON_LET_GO, Jobs
-from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.policy import Decision, Offer, demands, share
 from farm.provision.batch.restart_state import RestartState
-from farm.provision.batch.script import job_script, last_words
+from farm.provision.batch.script import JobScripts, last_words
 from farm.provision.batch.standing import (
     KindState,
     how_it_stands,
@@ -78,10 +77,9 @@ class Elastic(Expectation):
     ) -> None:
         self._adapter = plan.system.load()() if adapter is None else adapter
         self._kinds = {kind.name: KindState(kind) for kind in plan.kinds}
-        self._connect = connect
-        self._folder = folder
+        self._scripts = JobScripts(self._adapter.system, connect, folder)
         for kind in plan.kinds:
-            self._script(kind, "farm-0-" + kind.name)
+            self._scripts.of(kind, "farm-0-" + kind.name)
         # Set by `start`; then used by the loop only.
         self._dispatcher: Dispatcher
         self._saved: RestartState
@@ -89,23 +87,21 @@ class Elastic(Expectation):
         self._task: asyncio.Task[None] | None = None
         self._watch: JobWatch
         self._releases: Releases
-        self._describing: list[asyncio.Task[None]] = []
         self._errands = Errands()
         self._stopping = asyncio.Event()
         self._hurried = False
 
     def start(self, dispatcher: Dispatcher, drain: Callable[[str], object]) -> None:
         """Start on the running event loop. drain: asks a worker to finish its calls and leave."""
-        self._drain = drain
+        folder = self._scripts.output
         try:
-            self._saved = RestartState(self._folder)
+            self._saved = RestartState(folder)
         except OSError as error:
-            raise Unavailable(f"folder {self._folder} cannot be used: {error}") from None
-        self._clock = asyncio.get_running_loop().time
+            raise Unavailable(f"folder {folder} cannot be used: {error}") from None
         self._jobs = Jobs(self._saved.identity)
         earlier = self._saved.jobs()
         for job_id, name, kind_name in earlier or ():
-            self._jobs.remember(job_id, name, kind_name, self._clock())
+            self._jobs.remember(job_id, name, kind_name, _now())
         self._watch = JobWatch(
             self._adapter,
             self._jobs,
@@ -124,12 +120,13 @@ class Elastic(Expectation):
         for part in ("cluster", self._adapter.system.words.status):
             if part:
                 dispatcher.add_part(part, self.snapshot)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run(drain))
 
     def describe_models(self) -> None:
         """Begin to describe the models that no worker has described, in processes here."""
-        kinds, dispatcher = self._kinds.values(), self._dispatcher
-        self._describing = [kind.describe(dispatcher) for kind in kinds if kind.models is None]
+        for kind in self._kinds.values():
+            if kind.models is None:
+                kind.describe(self._dispatcher)
 
     def has_started(self, labels: Mapping[str, str]) -> bool:
         """Whether a worker with these labels belongs to a job of this farm.
@@ -145,10 +142,10 @@ class Elastic(Expectation):
 
     # The loop
 
-    async def _run(self) -> None:
+    async def _run(self, drain: Callable[[str], object]) -> None:
         while not self._stopping.is_set():
             try:
-                self._step()
+                self._step(drain)
             except Exception:
                 # The next step may succeed, so the loop must not end.
                 log.exception("a step of the autoscaler failed")
@@ -161,15 +158,15 @@ class Elastic(Expectation):
         waiting = [job for job in self._jobs.live.values() if job.phase is PENDING]
         self._releases.let_go(waiting, "the farm stops")
 
-    def _step(self) -> None:
-        now = self._clock()
+    def _step(self, drain: Callable[[str], object]) -> None:
+        now = _now()
         snapshot = self._dispatcher.snapshot()
         for change in self._jobs.hear(snapshot["workers"], now):
             if change.event == "started":
                 self._kind_serves(change, snapshot["workers"])
             self._watch.soon()
         for worker in self._jobs.to_drain(snapshot["workers"]):
-            self._drain(worker)  # a signal of the batch system may not reach it
+            drain(worker)  # a signal of the batch system may not reach it
         self._dispatcher.first_worker.models_known()
         self._watch.step()
         for job in self._jobs.never_listed():
@@ -239,21 +236,21 @@ class Elastic(Expectation):
         """Submit one job. From before the command on it is recorded, also for the next farm."""
         name = kind.settings.name
         job_name = self._jobs.name(name, secrets.token_hex(4))
-        script = self._script(kind.settings, job_name)
-        job = self._jobs.submits(job_name, name, self._clock())
+        script = self._scripts.of(kind.settings, job_name)
+        job = self._jobs.submits(job_name, name, _now())
         self._save()
         await self._saved.done()
         if self._stopping.is_set():
-            self._jobs.refused(job, self._clock())
+            self._jobs.refused(job, _now())
             return False
         try:
             job_id = await self._adapter.submit(script)
         except SubmissionRefused as error:
-            self._jobs.refused(job, self._clock())
+            self._jobs.refused(job, _now())
             self._refused(kind, str(error))
             return False
         except BatchError as error:
-            self._jobs.in_doubt(job, self._clock())
+            self._jobs.in_doubt(job, _now())
             if job.phase is UNSURE:
                 kind.submission(f"unsure: {error}")
                 text = f"{error}; farm looks for the job by its name"
@@ -263,7 +260,7 @@ class Elastic(Expectation):
             self._watch.soon()
             self._save()
         is_new = not job.phase.has_id
-        self._jobs.submitted(job, job_id, self._clock())
+        self._jobs.submitted(job, job_id, _now())
         self._save()
         kind.submission("")
         if is_new and job.phase.has_id:
@@ -271,7 +268,7 @@ class Elastic(Expectation):
         return True
 
     def _refused(self, kind: KindState, text: str) -> None:
-        now = self._clock()
+        now = _now()
         kind.policy.failed(now)
         kind.submission(f"refused: {text}")
         pause_s = kind.policy.paused_until - now
@@ -279,7 +276,7 @@ class Elastic(Expectation):
         self._dispatcher.note("refused", kind.settings.name, text)
 
     def _cancel_submission(self, job: FarmJob) -> None:
-        now = self._clock()
+        now = _now()
         if now >= job.cancel_at:
             job.asked_to_end(now + CANCEL_AGAIN_S)
             self._errands.begin(f"void {job.name}", functools.partial(self._void, job))
@@ -292,24 +289,14 @@ class Elastic(Expectation):
         except BatchError as error:
             self._dispatcher.note("cancel fails", f"job {job.name}", str(error))
             return
-        now = self._clock()
+        now = _now()
         ends = now >= job.cancel_accepted(now) + KILLED_S or self._stopping.is_set()
         if not ends or job not in self._jobs.never_listed():
             return
-        self._jobs.never_existed(job, self._clock())
+        self._jobs.never_existed(job, _now())
         self._save()
         if job.kind in self._kinds and not self._stopping.is_set():
             self._refused(self._kinds[job.kind], f"no job {job.name} came of the submission")
-
-    def _script(self, kind: WorkerKind, job_name: str) -> str:
-        return job_script(
-            kind,
-            self._adapter.system,
-            job_name=job_name,
-            connect=self._connect,
-            output=self._folder,
-            folder=Path.cwd(),
-        )
 
     # Changes of jobs
 
@@ -334,8 +321,8 @@ class Elastic(Expectation):
             tell(self._dispatcher, "ended", job, text)
             return
         if kind is not None:
-            kind.policy.failed(self._clock())
-        text += await asyncio.to_thread(last_words, self._folder / f"{job.id}.out")
+            kind.policy.failed(_now())
+        text += await asyncio.to_thread(last_words, self._scripts.output / f"{job.id}.out")
         if kind is not None:
             kind.job_failed(f"job {job.id}: {text}")
         tell(self._dispatcher, "failed", job, text)
@@ -345,8 +332,8 @@ class Elastic(Expectation):
     def begin_stop(self) -> None:
         """Submit no more jobs; call `stop` afterwards."""
         self._stopping.set()
-        for task in self._describing:
-            task.cancel()
+        for kind in self._kinds.values():
+            kind.describe_no_more()
 
     async def stop(self) -> None:
         """Wait until no job of this farm is left.
@@ -359,12 +346,12 @@ class Elastic(Expectation):
         await self._task
         self._task = None
         self._errands.drop("look")  # it may hang, and a new list shows more
-        end_at = self._clock() + ENDING_S
+        end_at = _now() + ENDING_S
         give_up_at = end_at + GONE_S
         left = list(self._jobs)
-        while self._clock() < give_up_at:
-            late = self._hurried or self._clock() >= end_at
-            self._jobs.hear([], self._clock())  # the dispatcher has closed all connections
+        while _now() < give_up_at:
+            late = self._hurried or _now() >= end_at
+            self._jobs.hear([], _now())  # the dispatcher has closed all connections
             self._watch.soon()
             self._watch.step()
             left = [job for job in self._jobs if not job.is_dying]
@@ -387,7 +374,7 @@ class Elastic(Expectation):
 
     def _cancel_all(self, late: bool) -> None:
         """Cancel what has to be cancelled when the farm stops: all, if it is late."""
-        now = self._clock()
+        now = _now()
         todo = [
             job
             for job in self._jobs.live.values()
@@ -433,10 +420,15 @@ class Elastic(Expectation):
 
     def snapshot(self) -> dict[str, Any]:
         """Return kinds and jobs as JSON data."""
-        now = self._clock()
+        now = _now()
         return {
             "system": self._adapter.system.title,
             "problem": self._watch.problem,
             "kinds": [kind_row(kind, self._jobs, now) for kind in self._kinds.values()],
             "jobs": [job_row(job, now) for job in self._jobs],
         }
+
+
+def _now() -> float:
+    """Return the time of the running event loop, in seconds."""
+    return asyncio.get_running_loop().time()

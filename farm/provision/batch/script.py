@@ -102,6 +102,29 @@ BYTES = 8192
 """How much of the end is searched."""
 
 
+class JobScripts:
+    """Writes the scripts of the jobs of one farm, which run in this process's folder.
+
+    connect: the connection file; output: folder for the jobs' output.
+    """
+
+    def __init__(self, system: BatchSystem, connect: Path, output: Path) -> None:
+        self.output = output
+        self._system = system
+        self._connect = connect
+
+    def of(self, kind: WorkerKind, job_name: str) -> str:
+        """Return the script of a job. Raises SettingsError, as `job_script` does."""
+        return job_script(
+            kind,
+            self._system,
+            job_name=job_name,
+            connect=self._connect,
+            output=self.output,
+            folder=Path.cwd(),
+        )
+
+
 def last_words(path: Path) -> str:
     """Return the last output of a job: farm's error line if there is one, or the last lines."""
     try:

@@ -20,8 +20,7 @@ from farm.provision.local.describing import describe
 class KindState:
     """One kind of workers with its policy and its state.
 
-    models: the names of its models, None while they are unknown. describing: whether a process of
-    this machine is loading them.
+    models: the names of its models, None while they are unknown.
     refusal: the batch system's message for the last submission; failure: why the last job failed.
     """
 
@@ -29,7 +28,7 @@ class KindState:
         self.settings = settings
         self.policy = KindPolicy(settings)
         self.models: frozenset[str] | None = None
-        self.describing = False
+        self._describing: asyncio.Task[None] | None = None
         self.wanted = 0
         self.refusal = ""
         self.failure = ""
@@ -39,6 +38,11 @@ class KindState:
     def is_incomplete(self) -> bool:
         """Whether its models are not known yet, and its last job has not failed."""
         return self.models is None and not self.failure
+
+    @property
+    def describing(self) -> bool:
+        """Whether a process of this machine is loading its models."""
+        return self._describing is not None and not self._describing.done()
 
     def knows(self, models: Iterable[str]) -> None:
         """Note the names of its models."""
@@ -69,8 +73,13 @@ class KindState:
 
     def describe(self, dispatcher: Dispatcher) -> asyncio.Task[None]:
         """Begin to describe its models in a process of this machine, for calls before its jobs."""
-        self.describing = True
-        return asyncio.get_running_loop().create_task(self._describe(dispatcher))
+        self._describing = asyncio.get_running_loop().create_task(self._describe(dispatcher))
+        return self._describing
+
+    def describe_no_more(self) -> None:
+        """End the process that describes its models, if there is one."""
+        if self._describing is not None:
+            self._describing.cancel()
 
     async def _describe(self, dispatcher: Dispatcher) -> None:
         infos: Sequence[ModelInfo] = ()
@@ -79,8 +88,6 @@ class KindState:
         except Unavailable as error:
             text = f"{error}; the farm knows these models once a worker has joined"
             dispatcher.note("not described", self.settings.name, text)
-        finally:
-            self.describing = False
         if self.models is None and infos:
             self.knows(info.name for info in infos)
             dispatcher.expect(infos)
