@@ -1,4 +1,4 @@
-"""Ended calls as tests make them, and what failed of a dispatcher's."""
+"""Tasks and ended calls as tests make them, and what failed of a dispatcher's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from farm.call import Operation
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.ended import ANSWERED, EndedCall, EndedCalls, Failure
 from farm.scheduler.actions import Outcome, Reply
-from farm.scheduler.state import Task
+from farm.scheduler.state import Attempt, Task
+from tests.scheduler.recorder import Recorder, call, model
 
 
 def answer(
@@ -21,6 +22,24 @@ def answer(
         worker_s=worker_s,
         **more,
     )
+
+
+def task(
+    *,
+    rows: int | None = None,
+    operation: Operation = Operation.EVALUATE,
+    max_batch: int = 1,
+    began: float = 0.0,
+    alone: bool = True,
+    refill: bool = False,
+) -> Task:
+    """Return a task of the client `me`, which worker `w` has had since it was submitted."""
+    farm = Recorder()
+    farm.now = began
+    farm.join("w", model(max_batch=max_batch))
+    task = farm.task(farm.submit(call(operation=operation, rows=rows), client="me"))
+    task.attempt = Attempt(farm.worker("w"), None, 0, 0.0, began, 1, alone=alone, refill=refill)
+    return task
 
 
 class AtOnce(EndedCalls):

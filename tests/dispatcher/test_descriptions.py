@@ -28,6 +28,10 @@ def test_the_ones_that_are_used_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.find("b", "1") == info("b")
     kept.keep("b", "1", info("b", "newer"))
     assert kept.find("b", "1") == info("b", "newer")
+    for text in ("", "new"):
+        kept.know(info("a", text), WorkerId("w"))
+    assert kept.find("a", "1") is None, "its model has changed"
+    assert kept.find("b", "1") is not None
 
 
 def test_a_long_config_is_not_kept() -> None:
@@ -36,16 +40,6 @@ def test_a_long_config_is_not_kept() -> None:
     kept.keep("a", "y" * (descriptions.LONGEST_CONFIG + 1), info("a"))
     assert kept.find("a", "x" * descriptions.LONGEST_CONFIG) is not None
     assert kept.find("a", "y" * (descriptions.LONGEST_CONFIG + 1)) is None
-
-
-def test_those_of_one_model_are_forgotten() -> None:
-    kept = Descriptions()
-    kept.keep("a", "1", info("a"))
-    kept.keep("b", "1", info("b"))
-    kept.know(info("a"), WorkerId("w"))
-    kept.know(info("a", "new"), WorkerId("w"))
-    assert kept.find("a", "1") is None
-    assert kept.find("b", "1") is not None
 
 
 # Models in the status

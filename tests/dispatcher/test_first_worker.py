@@ -136,24 +136,17 @@ async def test_a_call_without_a_worker_fails_at_its_limit_with_the_reason() -> N
 
 
 @on_loop
-async def test_a_call_whose_model_has_a_worker_has_no_limit() -> None:
+async def test_a_call_whose_model_has_a_worker_has_no_limit_and_a_patient_caller_has_none() -> None:
     waits = Waits(SHORT_S, BEAM)
-    waits.call(1, now=time.monotonic() - 1)  # due at once
+    due = time.monotonic() - 1
+    waits.call(1, now=due)
     waits.join()
-    waits.call(2, now=time.monotonic() - 1)
-    waits.call(3, "plate")
+    waits.call(2, now=due)
+    waits.call(3, "plate", now=due, hints=Hints(patient=True))
+    waits.call(4, "plate")
     await until(lambda: bool(waits.failed))
-    assert list(waits.failed) == [3]
-    assert set(waits.open) == {1, 2}
-
-
-@on_loop
-async def test_a_patient_caller_has_no_limit() -> None:
-    waits = Waits(SHORT_S, BEAM)
-    waits.call(1, now=time.monotonic() - 1, hints=Hints(patient=True))
-    waits.call(2)
-    await until(lambda: bool(waits.failed))
-    assert list(waits.failed) == [2]
+    assert list(waits.failed) == [4]
+    assert set(waits.open) == {1, 2, 3}
 
 
 @on_loop

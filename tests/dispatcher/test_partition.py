@@ -66,25 +66,19 @@ def test_results_are_written_to_the_place_of_their_rows() -> None:
     assert result.worker == "w"
 
 
-@pytest.mark.parametrize("copied", [(), (1,), (0, 2)])
-def test_a_call_of_which_a_part_was_copied_says_so(copied: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("parts", [(), (1,), (0, 2)])
+@pytest.mark.parametrize("mark", ["copied", "reused"])
+def test_a_call_of_which_a_part_was_copied_or_reused_says_so(
+    mark: str, parts: tuple[int, ...]
+) -> None:
     of, outcomes = whole(6)
     for k in range(3):
-        of.done(2 * k, 2 * k + 2, replace(answer(k), copied=k in copied))
+        of.done(2 * k, 2 * k + 2, replace(answer(k), **{mark: k in parts}))  # type: ignore[arg-type]
     of.finished()
-    assert isinstance(outcomes[0], Result)
-    assert outcomes[0].copied == bool(copied)
-    assert not outcomes[0].reused
-
-
-@pytest.mark.parametrize("reused", [(), (1,), (0, 2)])
-def test_a_call_of_which_a_part_was_reused_says_so(reused: tuple[int, ...]) -> None:
-    of, outcomes = whole(6)
-    for k in range(3):
-        of.done(2 * k, 2 * k + 2, replace(answer(k), reused=k in reused))
-    of.finished()
-    assert isinstance(outcomes[0], Result)
-    assert (outcomes[0].reused, outcomes[0].copied) == (bool(reused), False)
+    (result,) = outcomes
+    assert isinstance(result, Result)
+    marks = {"copied": result.copied, "reused": result.reused}
+    assert [name for name, is_set in marks.items() if is_set] == ([mark] if parts else [])
 
 
 def test_the_number_of_workers_stands_for_several() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.partition import Rows
 from farm.errors import FarmError, ModelFailed, Unavailable
 from farm.scheduler.actions import Reply
-from farm.scheduler.state import TaskId, WorkerId
+from farm.scheduler.state import WorkerId
 from tests.dispatcher.test_dispatcher import CUBE, W1, Recorder, cube, turns
 from tests.dispatcher.test_feeder import Each
 from tests.support.coroutines import on_loop, until
@@ -163,23 +164,6 @@ async def test_a_failure_counts_although_the_first_twin_is_cancelled() -> None:
     assert dispatcher.statistics()["cube"].fail.count == 1
 
 
-@on_loop
-async def test_a_cancelled_single_call_leaves_nothing_behind() -> None:
-    dispatcher, worker = up(Memory())
-    for _ in range(3):
-        call = asked(dispatcher, cube(2.0))
-        await turns()
-        call.cancel()
-        await turns()
-    assert dispatcher.calls_open() == 0
-    last = asked(dispatcher, cube(2.0))
-    while not last.done():
-        if worker.sent:
-            await worker.evaluate()
-        await asyncio.sleep(0)
-    assert (await last).outputs[0].tolist() == [8.0]
-
-
 @pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(start_within_s=60.0)])
 @on_loop
 async def test_a_call_with_a_time_limit_of_its_own_runs_alone(hints: Hints) -> None:
@@ -259,6 +243,16 @@ class Points(Each):
         return float(result.outputs[0][row, 0]), result.reused
 
 
+async def answered(worker: Worker, *waiting: asyncio.Task[Result] | Points) -> Counter[float]:
+    """Answer all that is sent until these calls are over; return how often each row was run."""
+    ran: Counter[float] = Counter()
+    while not all(w.ended if isinstance(w, Points) else w.done() for w in waiting):
+        if worker.sent:
+            ran.update((await worker.evaluate()).tolist())
+        await asyncio.sleep(0)
+    return ran
+
+
 @pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])
 @on_loop
 async def test_each_of_many_points_says_whether_it_ran(info: ModelInfo) -> None:
@@ -266,11 +260,7 @@ async def test_each_of_many_points_says_whether_it_ran(info: ModelInfo) -> None:
     points = Points(1.0, 2.0, 3.0, 4.0, 5.0, 3.0)
     checked: Rows = points
     dispatcher.start_rows(checked, "cube", Operation.EVALUATE, Hints())
-    ran: list[float] = []
-    while not points.ended:
-        if worker.sent:
-            ran += (await worker.evaluate()).tolist()
-        await asyncio.sleep(0)
+    ran = await answered(worker, points)
     assert [points.outcomes[k] for k in range(5)] == [
         (1.0, True),
         (8.0, True),
@@ -332,37 +322,3 @@ async def test_memory_hears_of_workers() -> None:
     assert memory.workers == [W1]
     dispatcher.worker_left(WorkerId(W1), "gone")
     assert memory.workers == []
-
-
-@on_loop
-async def test_random_twins_rows_and_cancellations_get_right_answers() -> None:
-    random = np.random.default_rng(5)
-    for _ in range(30):
-        memory = Memory()
-        dispatcher, worker = up(memory, BATCHES if random.random() < 0.5 else CUBE)
-        calls: dict[asyncio.Task[Result], Array] = {}
-        cancelled: set[asyncio.Task[Result]] = set()
-        for _ in range(40):
-            what = random.random()
-            points = random.integers(0, 6, size=random.integers(1, 5)).astype(float)
-            if what < 0.3:
-                calls[asked(dispatcher, cube(points[0]))] = points[:1]
-            elif what < 0.6:
-                calls[asked(dispatcher, rows(*points))] = points
-            elif what < 0.7 and calls:
-                task = list(calls)[random.integers(len(calls))]
-                if task.cancel():
-                    cancelled.add(task)
-            elif worker.sent:
-                await worker.evaluate()
-            await asyncio.sleep(0)
-        while not all(task.done() for task in calls):
-            if worker.sent:
-                await worker.evaluate()
-            await asyncio.sleep(0)
-        for task, points in calls.items():
-            if task not in cancelled:
-                assert task.result().outputs[0].reshape(-1).tolist() == (points**3).tolist()
-        ids: set[TaskId] = {reply.task.id for reply in memory.kept}
-        assert len(ids) == len(memory.kept)
-        assert dispatcher.calls_open() == 0

@@ -12,7 +12,7 @@ from farm.dispatcher.stage import tell
 from farm.errors import ModelFailed
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
-from tests.dispatcher.test_dispatcher import CUBE, cube, turns
+from tests.dispatcher.test_dispatcher import CUBE, W1, W2, cube, turns
 from tests.dispatcher.test_gathering import Asked, known
 from tests.dispatcher.test_reuse import Memory, rows
 from tests.dispatcher.test_reuse import up as up_with
@@ -79,11 +79,13 @@ async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind)
     check(dispatcher._scheduler)
 
 
+@pytest.mark.parametrize("count", [1, 5])
 @on_loop
-async def test_a_gathered_call_is_cancelled_before_and_after_it_has_a_task() -> None:
-    async with known() as (dispatcher, _):
-        for wait in (0, 1):
-            asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
+async def test_gathered_calls_are_cancelled_before_and_after_they_have_a_task(count: int) -> None:
+    async with known() as (dispatcher, transport):
+        dispatcher.worker_left(W1, "gone", drained=True)
+        for wait in (0, 1, 10):
+            asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
             await turns(wait)
             for task_id in asked.ids:
                 assert dispatcher.stages.cancel(task_id)
@@ -91,6 +93,9 @@ async def test_a_gathered_call_is_cancelled_before_and_after_it_has_a_task() -> 
             await turns()
             assert not any(asked.outcomes.values())
             assert dispatcher.stages.are_over()
+        transport.join(W2)
+        await turns()
+        assert transport.sent == []
 
 
 @on_loop

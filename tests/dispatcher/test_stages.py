@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
+from farm.call import Hints, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Cancelled, InvalidInput
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
-from tests.dispatcher.test_dispatcher import CUBE, W1, W2, cube, turns, up
-from tests.dispatcher.test_reuse import Memory, Points, rows
+from tests.dispatcher.test_dispatcher import W1, W2, cube, turns, up
+from tests.dispatcher.test_reuse import Memory, Points, asked, rows
 from tests.dispatcher.test_reuse import up as up_with
+from tests.dispatcher.test_stage import BOTH, PAIR
 from tests.support.coroutines import on_loop
 
 MINE, OTHERS = Hints("mine", chain="1"), Hints("others")
-
-
-def asked(dispatcher: Dispatcher, call: Call, hints: Hints) -> asyncio.Task[Result]:
-    return asyncio.create_task(dispatcher.submit(call, hints))
 
 
 async def cancel(dispatcher: Dispatcher, **arguments: str) -> int:
@@ -40,49 +37,32 @@ async def outcomes(*calls: asyncio.Task[Result]) -> list[str]:
 
 
 @on_loop
-async def test_the_calls_of_clients_without_a_name_can_be_cancelled() -> None:
+async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() -> None:
     dispatcher, worker = up()
     worker.join()
-    runs, waits = asked(dispatcher, cube(1.0), OTHERS), asked(dispatcher, cube(2.0), Hints())
+    runs, others = asked(dispatcher, cube(1.0), MINE), asked(dispatcher, cube(2.0), OTHERS)
+    one, two = asked(dispatcher, cube(), MINE), asked(dispatcher, cube(), replace(MINE, chain="2"))
+    nameless = asked(dispatcher, cube(), Hints())
     await turns()
-    assert await cancel(dispatcher, client="") == 1
-    assert await outcomes(runs, waits) == ["open", "Cancelled"]
-    await worker.answer()
-    await runs
-
-
-@on_loop
-async def test_only_waiting_calls_of_the_client_are_cancelled() -> None:
-    dispatcher, worker = up()
-    worker.join()
-    runs, waits = asked(dispatcher, cube(1.0), MINE), asked(dispatcher, cube(2.0), MINE)
-    others = asked(dispatcher, cube(3.0), OTHERS)
-    await turns()
-    assert await cancel(dispatcher, client="mine") == 1
-    assert await outcomes(runs, waits, others) == ["open", "Cancelled", "open"]
+    for arguments, waiting in (
+        ({"client": "mine", "chain": "2"}, two),
+        ({"client": "mine"}, one),
+        ({"client": ""}, nameless),
+    ):
+        assert await outcomes(waiting) == ["open"]
+        assert await cancel(dispatcher, **arguments) == 1
+        assert dispatcher.snapshot()["events"][-1]["text"] == "the owner cancelled 1 waiting calls"
+        assert await outcomes(runs, others, waiting) == ["open", "open", "Cancelled"]
+        assert await cancel(dispatcher, **arguments) == 0
     with pytest.raises(Cancelled, match="the owner of the farm cancelled the waiting calls"):
-        await waits
-    assert dispatcher.snapshot()["events"][-1]["text"] == "the owner cancelled 1 waiting calls"
+        await one
+    with pytest.raises(InvalidInput, match="'client' is missing"):
+        await cancel(dispatcher)
     for _ in range(2):
         await worker.answer()
     await asyncio.gather(runs, others)
     assert worker.sent == []
     assert dispatcher.calls_open() == 0
-    assert await cancel(dispatcher, client="mine") == 0
-
-
-@on_loop
-async def test_one_chain_of_a_client() -> None:
-    dispatcher, worker = up()
-    worker.join()
-    first = asked(dispatcher, cube(), OTHERS)
-    one = asked(dispatcher, cube(), Hints("mine", chain="1"))
-    two = asked(dispatcher, cube(), Hints("mine", chain="2"))
-    await turns()
-    assert await cancel(dispatcher, client="mine", chain="2") == 1
-    assert await outcomes(first, one, two) == ["open", "open", "Cancelled"]
-    with pytest.raises(InvalidInput, match="'client' is missing"):
-        await cancel(dispatcher)
 
 
 @on_loop
@@ -120,22 +100,9 @@ async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
 
 @on_loop
 async def test_a_value_with_its_gradient_is_one_call() -> None:
-    info = ModelInfo(
-        "cube",
-        CUBE.inputs,
-        CUBE.outputs,
-        frozenset({Operation.EVALUATE, Operation.GRADIENT}),
-    )
     dispatcher, worker = up()
-    worker.join(models=(info,))
-    runs = asked(dispatcher, cube(), OTHERS)
-    both = Call(
-        "cube",
-        Operation.VALUE_AND_GRADIENT,
-        (np.ones(1),),
-        derivative=Derivative(0, 0, sens=np.ones(1)),
-    )
-    pair = asked(dispatcher, both, MINE)
+    worker.join(models=(PAIR,))
+    runs, pair = asked(dispatcher, cube(), OTHERS), asked(dispatcher, BOTH, MINE)
     await turns()
     assert await cancel(dispatcher, client="mine") == 1
     assert await outcomes(runs, pair) == ["open", "Cancelled"]
@@ -194,21 +161,6 @@ WHY = Cancelled("the owner of the farm cancelled it")
 
 
 @on_loop
-async def test_a_task_is_open_until_its_last_outcome() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    tasks = dispatcher.stages.tasks
-    outcomes: list[Outcome] = []
-    task_id = dispatcher.start_call(cube(2.0), Hints(), outcomes.append)
-    assert list(tasks.open) == [task_id]
-    await transport.answer()
-    await turns()
-    assert len(outcomes) == 1
-    assert tasks.open == {}
-    assert not tasks.cancel(task_id), "it has its outcome"
-
-
-@on_loop
 async def test_only_tasks_that_no_worker_has_are_answered_with_an_error() -> None:
     dispatcher, transport = up()
     transport.join(W1)
@@ -226,3 +178,5 @@ async def test_only_tasks_that_no_worker_has_are_answered_with_an_error() -> Non
     await transport.answer()
     await turns()
     assert isinstance(outcomes[0][0], Result)
+    assert tasks.open == {}
+    assert not tasks.cancel(runs), "it has its outcome"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -82,41 +83,38 @@ def two_workers(**limits: int) -> tuple[Dispatcher, Recorder]:
 
 
 @pytest.mark.parametrize("first", ["value", "gradient"])
-def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
-    @on_loop
-    async def run() -> None:
-        dispatcher, transport = two_workers()
-        _, outcomes = started(dispatcher)
-        value, gradient = await both_sent(transport)
-        assert value[0] != gradient[0]
-        answers = [(value, VALUE), (gradient, GRADIENT)]
-        for (worker, task_id), answer in answers if first == "value" else answers[::-1]:
-            assert outcomes == []
-            dispatcher.finished(worker, [(task_id, answer)])
-            await turns()
-        result = outcomes.one()
-        assert [array.tolist() for array in result.outputs] == [[5.0], [2.0, 4.0]]
-        assert (result.run_time_s, result.worker) == (0.75, "2 workers")
-        assert dispatcher.calls_open() == 0
-
-    run()
+@on_loop
+async def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
+    dispatcher, transport = two_workers()
+    _, outcomes = started(dispatcher)
+    value, gradient = await both_sent(transport)
+    assert value[0] != gradient[0]
+    answers = [(value, VALUE), (gradient, GRADIENT)]
+    for (worker, task_id), answer in answers if first == "value" else answers[::-1]:
+        assert outcomes == []
+        dispatcher.finished(worker, [(task_id, answer)])
+        await turns()
+    result = outcomes.one()
+    assert [array.tolist() for array in result.outputs] == [[5.0], [2.0, 4.0]]
+    assert (result.run_time_s, result.worker) == (0.75, "2 workers")
+    assert dispatcher.calls_open() == 0
+    counted = dispatcher.statistics()["split"]
+    assert (counted.success.count, counted.fail.count, counted.executions) == (1, 0, 2.0)
+    assert counted.compute.seconds == 0.75
 
 
 @pytest.mark.parametrize("model", ["keeps", "whole"])
-def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(model: str) -> None:
-    @on_loop
-    async def run() -> None:
-        dispatcher, transport = two_workers()
-        _, outcomes = started(dispatcher, model=model)
-        worker, task_id, call = await transport.next()
-        assert call.operation is BOTH
-        await turns()
-        assert transport.sent == []
-        dispatcher.finished(worker, [(task_id, Result(VALUE.outputs + GRADIENT.outputs, 0.5))])
-        await turns()
-        assert len(outcomes.one().outputs) == 2
-
-    run()
+@on_loop
+async def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(model: str) -> None:
+    dispatcher, transport = two_workers()
+    _, outcomes = started(dispatcher, model=model)
+    worker, task_id, call = await transport.next()
+    assert call.operation is BOTH
+    await turns()
+    assert transport.sent == []
+    dispatcher.finished(worker, [(task_id, Result(VALUE.outputs + GRADIENT.outputs, 0.5))])
+    await turns()
+    assert len(outcomes.one().outputs) == 2
 
 
 @on_loop
@@ -130,21 +128,6 @@ async def test_the_first_error_is_the_outcome_and_cancels_the_other() -> None:
     dispatcher.finished(v_worker, [(value, VALUE)])
     await turns()
     with pytest.raises(ModelFailed, match="no slope"):
-        outcomes.one()
-
-
-@on_loop
-async def test_two_errors_are_one_outcome() -> None:
-    dispatcher, transport = two_workers()
-    _, outcomes = started(dispatcher)
-    (v_worker, value), (g_worker, gradient) = await both_sent(transport)
-
-    def tell() -> None:
-        dispatcher.finished(v_worker, [(value, ModelFailed("no value"))])
-        dispatcher.finished(g_worker, [(gradient, ModelFailed("no slope"))])
-
-    dispatcher.turns.act_on(tell)
-    with pytest.raises(ModelFailed, match="no value"):
         outcomes.one()
 
 
@@ -166,41 +149,37 @@ async def test_cancelling_cancels_both() -> None:
         dispatcher.cancel(call_id)  # it is gone, which is no error
 
 
-class Receiver(Outcomes):
-    """A list that can be referred to weakly."""
-
-
-@pytest.mark.parametrize("end", ["answer", "error", "cancelled", "refused"])
-def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
-    """The front door seldom searches for garbage cycles, and not at all among many objects."""
-
-    @on_loop
-    async def run() -> None:
-        dispatcher, transport = two_workers(max_queued_per_client=1 + (end != "refused"))
-        receiver = Receiver()
-        left = weakref.ref(receiver)
-        try:
-            call_id = dispatcher.start_call(asked(), Hints(), receiver.append)
-        except Overloaded:
-            assert end == "refused"
-        else:
-            sent = await both_sent(transport)
-            if end == "cancelled":
-                dispatcher.cancel(call_id)
-            for worker, task_id in sent:
-                outcome = ModelFailed("no value") if end == "error" else VALUE
-                dispatcher.finished(worker, [(task_id, outcome)])
-            await turns()
-            assert len(receiver) == (end != "cancelled")
-        del receiver
-        await turns()
-        assert left() is None
-
+@pytest.fixture
+def no_search_for_garbage() -> Iterator[None]:
+    """The front door seldom searches for cycles, and not at all among many objects."""
     gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_search_for_garbage")
+@pytest.mark.parametrize("end", ["answer", "error", "cancelled", "refused"])
+@on_loop
+async def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
+    dispatcher, transport = two_workers(max_queued_per_client=1 + (end != "refused"))
+    receiver = Outcomes()
+    left = weakref.ref(receiver)
     try:
-        run()
-    finally:
-        gc.enable()
+        call_id = dispatcher.start_call(asked(), Hints(), receiver.append)
+    except Overloaded:
+        assert end == "refused"
+    else:
+        sent = await both_sent(transport)
+        if end == "cancelled":
+            dispatcher.cancel(call_id)
+        for worker, task_id in sent:
+            outcome = ModelFailed("no value") if end == "error" else VALUE
+            dispatcher.finished(worker, [(task_id, outcome)])
+        await turns()
+        assert len(receiver) == (end != "cancelled")
+    del receiver
+    await turns()
+    assert left() is None
 
 
 @on_loop
@@ -288,21 +267,6 @@ async def test_a_model_without_both_parts_is_refused() -> None:
     started(dispatcher)
     _, _, call = await transport.next()
     assert call.operation is BOTH
-
-
-@on_loop
-async def test_statistics_count_one_call_and_two_runs() -> None:
-    dispatcher, transport = two_workers()
-    _, outcomes = started(dispatcher)
-    for (worker, task_id), answer in zip(
-        await both_sent(transport), (VALUE, GRADIENT), strict=True
-    ):
-        dispatcher.finished(worker, [(task_id, answer)])
-    await turns()
-    assert len(outcomes) == 1
-    counted = dispatcher.statistics()["split"]
-    assert (counted.success.count, counted.fail.count, counted.executions) == (1, 0, 2.0)
-    assert counted.compute.seconds == 0.75
 
 
 @on_loop
