@@ -80,19 +80,21 @@ async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind)
 
 
 @pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("wait", [0, 1, 10])
 @on_loop
-async def test_gathered_calls_are_cancelled_before_and_after_they_have_a_task(count: int) -> None:
+async def test_gathered_calls_are_cancelled_before_and_after_they_have_a_task(
+    count: int, wait: int
+) -> None:
     async with known() as (dispatcher, transport):
         dispatcher.worker_left(W1, "gone", drained=True)
-        for wait in (0, 1, 10):
-            asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
-            await turns(wait)
-            for task_id in asked.ids:
-                assert dispatcher.stages.cancel(task_id)
-                assert not dispatcher.stages.cancel(task_id)
-            await turns()
-            assert not any(asked.outcomes.values())
-            assert dispatcher.stages.are_over()
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
+        await turns(wait)
+        for task_id in asked.ids:
+            assert dispatcher.stages.cancel(task_id)
+            assert not dispatcher.stages.cancel(task_id)
+        await turns()
+        assert not any(asked.outcomes.values())
+        assert dispatcher.stages.are_over()
         transport.join(W2)
         await turns()
         assert transport.sent == []
