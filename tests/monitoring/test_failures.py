@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
+from itertools import count, islice, product
+from string import ascii_lowercase
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,6 +40,11 @@ def farm_of(models: Mapping[str, ModelInfo]) -> Dispatcher:
     dispatcher = Dispatcher([])
     dispatcher.expect(models.values())
     return dispatcher
+
+
+def words(count: int) -> list[str]:
+    """Return so many different texts, without digits: these do not count."""
+    return [a + b for a, b in islice(product(ascii_lowercase, repeat=2), count)]
 
 
 class Watched(Failures):
@@ -131,16 +137,14 @@ def test_the_id_of_a_group_is_the_same_in_another_farm() -> None:
 
 def test_memory_is_bounded_whatever_the_texts() -> None:
     failures = Watched()
-    letters = "abcdefghijklmnopqrst"
-    words = [a + b + c for a in letters for b in letters for c in "xyz"]
-    kinds = list(FarmError.kinds.values())
-    for number, word in enumerate(words):
+    some, kinds = words(MOST_GROUPS + 100), list(FarmError.kinds.values())
+    for number, word in enumerate(some):
         kind = kinds[number % len(kinds)]
         text = f"{word} {'long ' * 1000}"
         failures.fail(failure(text, kind=kind, detail=text * 2, worker=text, client=text))
     rows = failures.snapshot()
     assert len(rows) == MOST_GROUPS
-    assert rows[0]["text"].startswith(words[-1])
+    assert rows[0]["text"].startswith(some[-1])
     assert max(len(row["text"]) for row in rows) == LONGEST_TEXT
     assert max(len(row["client"]) for row in rows) == LONGEST_NAME
     assert max(len(row["worker"]) for row in rows) == LONGEST_NAME
@@ -150,25 +154,21 @@ def test_memory_is_bounded_whatever_the_texts() -> None:
 def test_one_model_whose_texts_all_differ_does_not_crowd_out_others() -> None:
     failures = Watched()
     failures.fail(failure("no root", model="wave"))
-    letters = "abcdefghijklmnopqrst"
-    for word in (a + b for a in letters for b in letters):
+    some = words(2 * MOST_OF_A_KIND)
+    for word in some:
         failures.fail(failure(word))
     rows = failures.snapshot()
     assert [row["text"] for row in rows if row["model"] == "wave"] == ["no root"]
     assert len(rows) == MOST_OF_A_KIND + 1
-    assert rows[0]["text"] == "tt"
+    assert rows[0]["text"] == some[-1]
 
 
 def test_the_group_that_is_forgotten_was_seen_longest_ago() -> None:
     failures = Watched()
-    letters = "abcdefghij"
-    words = [a + b for a in letters for b in letters][: MOST_OF_A_KIND + 1]
-    for word in words[:-1]:
+    first, second, *others, last = words(MOST_OF_A_KIND + 1)
+    for word in (first, second, *others, first, last):
         failures.fail(failure(word))
-    failures.fail(failure(words[0]))
-    failures.fail(failure(words[-1]))
-    kept = {row["text"] for row in failures.snapshot()}
-    assert kept == set(words) - {words[1]}
+    assert {row["text"] for row in failures.snapshot()} == {first, *others, last}
 
 
 def test_summaries_of_inputs_are_rare_when_failures_are_frequent() -> None:
@@ -203,15 +203,14 @@ def test_the_inputs_are_those_of_the_call_that_the_text_is_about() -> None:
 
 def test_summaries_of_all_groups_together_are_bounded() -> None:
     failures = Watched()
-    letters = "abcdefghijklmnopqrst"
     kinds = list(FarmError.kinds.values())
-    for number, word in enumerate(a + b for a in letters for b in letters):
+    for number, word in enumerate(some := words(2 * SUMMARIES_PER_S)):
         failures.fail(failure(word, kind=kinds[number % len(kinds)]))
         if number == SUMMARIES_PER_S - 1:
             assert {row["inputs"] for row in failures.snapshot()} == {"x = [1.0]"}
     assert failures.snapshot()[0]["inputs"] == ""
     failures.now += 1.0
-    failures.fail(failure("tt", kind=kinds[399 % len(kinds)]))
+    failures.fail(failure(some[-1], kind=kinds[number % len(kinds)]))
     assert failures.snapshot()[0]["inputs"] == "x = [1.0]"
 
 
@@ -362,8 +361,7 @@ def test_a_worker_that_leaves_in_order_is_not_lost() -> None:
 
 def test_memory_is_bounded() -> None:
     losses = Failures(Dispatcher([]))
-    long = "z" * 100_000
-    names = [a + b for a in "abcdefghijklmnopq" for b in "abcdefghijklmnopq"]
+    long, names = "z" * 10_000, words(MOST_LOSSES + 20)
     for name in names:
         losses.left(worker(1, name), Departure(f"no {name} {long}", LossCause.CRASH, long))
         losses.left(worker(1, name), Departure("exit code 3", LossCause.CRASH))

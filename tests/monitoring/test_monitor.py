@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
 
 import numpy as np
 
-import farm
 from farm.call import Call, Hints, Operation, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import LossCause, ModelFailed
 from farm.functions import served_function
-from farm.model import Config, Inputs
 from farm.monitoring.monitor import watch
 from farm.scheduler.state import WorkerId
 from farm.transports.threads import LocalTransport
 from tests.support.coroutines import on_loop
-from tests.support.front_door import front_door, until
+from tests.support.front_door import WAIT_S
 
 
 def root(x: float) -> float:
@@ -46,38 +43,26 @@ async def test_lost_workers_are_in_the_snapshot_however_many_join_afterwards() -
 
 
 @on_loop
-async def test_failed_calls_are_in_the_snapshot() -> None:
+async def test_workers_and_their_calls_are_in_the_snapshot() -> None:
     dispatcher, _ = watched()
     dispatcher.start()
-    await dispatcher.wait_for_workers(1, timeout_s=30.0)
+    await dispatcher.wait_for_workers(1, timeout_s=WAIT_S)
     calls = [Call("root", Operation.EVALUATE, (np.array([x]),)) for x in (-1.0, 4.0, -2.0)]
     outcomes = await asyncio.gather(
         *(dispatcher.submit(call, Hints("me")) for call in calls), return_exceptions=True
     )
     assert [isinstance(outcome, ModelFailed) for outcome in outcomes] == [True, False, True]
-    (row,) = dispatcher.snapshot()["failures"]
+    state = dispatcher.snapshot()
+    (row,) = state["failures"]
     assert (row["kind"], row["count"], row["client"]) == ("ModelFailed", 2, "me")
     assert "math domain error" in row["text"]
     assert row["inputs"].endswith("= [-1.0]")
+    (worker,) = state["workers"]
+    assert (worker["restarts"], worker["failed"]) == (0, 2)
+    counts = state["counts"]
+    assert counts["joins"] == 1
+    assert [row["ends"] for row in counts["queues"]] == [{"done": 1, "ModelFailed": 2}]
     await dispatcher.close(grace_s=0.0)
-
-
-class Twice(farm.Model):
-    inputs = {"x": 1}
-    outputs = {"y": 1}
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        return 2 * inputs["x"]
-
-
-def test_a_farm_counts_what_its_workers_do() -> None:
-    with front_door({"twice": Twice()}, workers=2) as door:
-        question = {"name": "twice", "input": [[1]], "config": {}}
-        assert door.ask("POST", "/Evaluate", question).status == 200
-        until(lambda: door.snapshot()["counts"]["queues"], "the call is counted")
-        counts = door.snapshot()["counts"]
-    assert counts["joins"] == 2
-    assert [row["ends"] for row in counts["queues"]] == [{"done": 1}]
 
 
 @on_loop
@@ -86,16 +71,6 @@ async def test_the_questions_of_all_parts_are_offered() -> None:
     assert await dispatcher.questions.ask("progress", {}) == []
     assert (await dispatcher.questions.ask("why", {"call": "1"}))["phase"] is None
     assert dispatcher.snapshot()["progress"] == []
-
-
-@on_loop
-async def test_its_parts_hear_of_workers() -> None:
-    transport = LocalTransport({})
-    dispatcher = Dispatcher([transport])
-    watch(dispatcher)
-    dispatcher.start()
-    (row,) = dispatcher.snapshot()["workers"]
-    assert row["restarts"] == 0
 
 
 @on_loop

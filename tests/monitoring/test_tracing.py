@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import farm
 from farm.call import NO_HINTS, Call, Hints, Operation
 from farm.errors import DeadlineExceeded, FarmError, ModelFailed, Unavailable, WorkerLost
 from farm.model import Config, Inputs
 from farm.monitoring.tracing import COMPLAIN_EVERY_S, start_tracing, steps_of
 from farm.scheduler.state import Task
+from tests.monitoring.test_news import Root
 from tests.scheduler.recorder import Recorder, copied, sent
 from tests.support.front_door import Door, front_door
 from tests.support.span_collector import Received, SpanCollector, span_collector, tracing_to
@@ -172,16 +172,6 @@ def test_warnings_of_opentelemetry_are_one_line_a_minute(
 
 
 Told = list[tuple[str, float, float, str]]
-
-
-class Root(farm.Model):
-    inputs = {"x": 1}
-    outputs = {"y": 1}
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        if inputs["x"] < 0:
-            raise ValueError("negative")
-        return inputs["x"] ** 0.5
 
 
 class Batched(Root):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, ParamSpec
 
 import numpy as np
 import pytest
 
 from farm import wording
-from farm.call import Call, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
+from farm.call import Call, Operation, Result, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import ModelFailed
@@ -31,45 +32,25 @@ from farm.monitoring.workers import (
     troubles,
 )
 from farm.scheduler.actions import Outcome
-from farm.scheduler.state import TaskId, WorkerId
-from farm.sequences import SequenceId
+from farm.scheduler.state import WorkerId
 from farm.wire.usage import Used
+from tests.dispatcher.test_dispatcher import CUBE, W1, cube, up
 from tests.support.coroutines import on_loop, until
-
-CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
-W = WorkerId("node1/1-a")
-
-
-class Played:
-    """A transport that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[TaskId, Call]] = []
-
-    def start(self, dispatcher: Dispatcher) -> None: ...
-
-    def send(self, worker: WorkerId, tasks: Sequence[tuple[TaskId, Call]]) -> None:
-        self.sent += tasks
-
-    def recall(self, worker: WorkerId, tasks: Sequence[TaskId]) -> None: ...
-
-    def end_stream(self, worker: WorkerId, task: TaskId) -> None: ...
-
-    def end_sequence(self, worker: WorkerId, model: str, sequence: SequenceId) -> None: ...
-
-    def stop_workers(self) -> None: ...
-
-    async def close(self) -> None: ...
+from tests.support.virtual_time import run_virtually
 
 
 class Farm:
     def __init__(self) -> None:
-        self.transport = Played()
-        self.dispatcher = Dispatcher([self.transport])
+        self.dispatcher, self.transport = up()
         WorkerFacts(self.dispatcher)
 
     def join(self, **labels: str) -> None:
-        self.dispatcher.worker_joined(WorkerInfo(W, (CUBE,), labels=labels), self.transport)
+        self.dispatcher.worker_joined(WorkerInfo(W1, (CUBE,), labels=labels), self.transport)
+
+    def use(self, used: Used, worker: WorkerId = W1) -> None:
+        """Let a worker report what it uses."""
+        for tell in self.dispatcher.on_used:
+            tell(worker, used)
 
     def row(self) -> dict[str, Any]:
         (row,) = self.dispatcher.snapshot()["workers"]
@@ -78,11 +59,9 @@ class Farm:
 
     async def call(self, outcome: Outcome) -> None:
         """Run a call whose outcome the worker gives."""
-        call = Call("cube", Operation.EVALUATE, (np.zeros(1),))
-        task = asyncio.create_task(self.dispatcher.submit(call))
-        await until(lambda: bool(self.transport.sent))
-        (task_id, _) = self.transport.sent.pop()
-        self.dispatcher.finished(W, [(task_id, outcome)])
+        task = asyncio.create_task(self.dispatcher.submit(cube()))
+        worker, task_id, _ = await self.transport.next()
+        self.dispatcher.finished(worker, [(task_id, outcome)])
         await asyncio.wait({task})
         assert task.exception() is None or isinstance(outcome, ModelFailed)
 
@@ -134,11 +113,11 @@ async def test_of_a_run_of_rows_the_time_of_one_row_counts() -> None:
     while not task.done():
         await until(lambda: task.done() or bool(farm.transport.sent))
         sent, farm.transport.sent = farm.transport.sent, []
-        for task_id, part in sent:
+        for worker, task_id, part in sent:
             rows = part.rows or 1
             most = max(most, rows)
             y = np.zeros((1,) if part.rows is None else (rows, 1))
-            farm.dispatcher.finished(W, [(task_id, Result((y,), 2e-6 * rows))])
+            farm.dispatcher.finished(worker, [(task_id, Result((y,), 2e-6 * rows))])
     assert most > 1
     assert farm.row()["run_times_s"]["p99"] == pytest.approx(2e-6, rel=0.05)
 
@@ -156,9 +135,8 @@ async def test_an_answer_may_name_another_process() -> None:
 async def test_what_it_uses_is_shown_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     farm = Farm()
     farm.join()
-    for tell in farm.dispatcher.on_used:
-        tell(W, Used(1000, 0.5))
-        tell(WorkerId("unknown"), Used(1, 1.0))
+    farm.use(Used(1000, 0.5))
+    farm.use(Used(1, 1.0), WorkerId("unknown"))
     row = farm.row()
     assert (row["memory_bytes"], row["processor"]) == (1000, 0.5)
     monkeypatch.setattr(workers, "STALE_S", 0.0)
@@ -173,16 +151,13 @@ async def test_what_it_uses_is_shown_until_it_is_old(monkeypatch: pytest.MonkeyP
 async def test_what_a_busy_worker_uses_is_old_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     farm = Farm()
     farm.join()
-    for tell in farm.dispatcher.on_used:
-        tell(W, Used(1000, 0.5))
-    task = asyncio.create_task(
-        farm.dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(1),)))
-    )
-    await until(lambda: bool(farm.transport.sent))
+    farm.use(Used(1000, 0.5))
+    task = asyncio.create_task(farm.dispatcher.submit(cube()))
+    await until(lambda: farm.transport.sent)
     monkeypatch.setattr(workers, "STALE_S", 0.0)
     row = farm.row()
     assert (row["memory_bytes"], row["processor"]) == (None, None)
-    farm.dispatcher.finished(W, [(farm.transport.sent.pop()[0], result(1.0))])
+    await farm.transport.answer()
     await task
 
 
@@ -194,7 +169,7 @@ async def test_a_worker_that_joins_again_keeps_its_facts_and_one_that_left_does_
     farm.join()
     assert farm.row()["run_times_s"]["count"] == 1
     await farm.call(result(1.0))
-    farm.dispatcher.worker_left(W, "killed")
+    farm.dispatcher.worker_left(W1, "killed")
     farm.join()
     assert farm.row()["run_times_s"]["count"] == 0
 
@@ -214,14 +189,15 @@ async def test_facts_of_many_workers_are_computed_once_a_second(
 
     monkeypatch.setattr(workers, "REFRESH_S", 1000.0)
     assert used() == [None]
-    for tell in farm.dispatcher.on_used:
-        tell(W, Used(1000, 0.5))
+    farm.use(Used(1000, 0.5))
     assert used() == [None]
     rows = farm.dispatcher.snapshot()["workers"]
     assert rows[1]["trouble"] == ["was started again 5 times"]
     monkeypatch.setattr(workers, "REFRESH_S", 0.0)
     assert used() == [1000]
 
+
+P = ParamSpec("P")
 
 WITHIN = 2.0 ** (0.5 / STEPS) - 1.0
 LEVELS = (0.5, 0.9, 0.99)
@@ -376,26 +352,27 @@ class Simulated:
         return told, self.sketch
 
 
-def looks(simulated: list[Simulated], seconds: int, seed: int) -> Iterator[list[list[str]]]:
-    """Yield the troubles of the workers after each second."""
+def looks(simulated: list[Simulated], *seconds: int, seed: int) -> Iterator[list[list[str]]]:
+    """Yield the troubles of the workers after so many seconds."""
     chance = random.Random(seed)
-    for _ in range(seconds):
-        for each in simulated:
-            each.answer(chance)
+    for before, now in pairwise((0, *seconds)):
+        for _ in range(before, now):
+            for each in simulated:
+                each.answer(chance)
         yield found(*(each.row() for each in simulated))
 
 
 @pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)]])
 def test_of_many_identical_workers_none_is_called_sick_by_chance(seed: int) -> None:
     """Calls of which 5 % fail, of run times that differ by factors of ten, in two minutes."""
-    for told in looks([Simulated() for _ in range(200)], 120, seed):
+    for told in looks([Simulated() for _ in range(200)], *range(5, 121, 5), seed=seed):
         assert [each for each in told if each] == []
 
 
 def test_a_sick_worker_among_many_is_soon_found() -> None:
     simulated = [Simulated() for _ in range(200)]
     simulated[17], simulated[99] = Simulated(fails=0.3), Simulated(slower=10.0)
-    *_, last = looks(simulated, 90, 0)
+    (last,) = looks(simulated, 90, seed=0)
     ill = {at: texts for at, texts in enumerate(last) if texts}
     assert sorted(ill) == [17, 99]
     assert ill[17][0].startswith("fails ")
@@ -410,10 +387,17 @@ def of(supervisor: str, number: int, seats: int) -> WorkerInfo:
     return WorkerInfo(f"{supervisor}-{number}", (), labels=labels)
 
 
-class Watched:
-    """A dispatcher whose workers are expected."""
+def on_virtual_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    return on_loop(test, run_virtually)
 
-    def __init__(self) -> None:
+
+class Watched:
+    """A dispatcher whose workers are expected within 50 ms by the clock of a virtual loop."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(wording, "JOIN_S", 0.05)
+        clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
+        patch.setattr(workers, "time", clock)
         self.dispatcher = Dispatcher([])
         self.workers = ExpectedWorkers(self.dispatcher)
 
@@ -426,20 +410,22 @@ class Watched:
             self.workers.joined(info, None)
 
 
-@on_loop
+@on_virtual_loop
 async def test_workers_that_do_not_join_in_time_are_missed_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wording, "JOIN_S", 0.05)
-    watched = Watched()
+    watched = Watched(monkeypatch)
     watched.join(*(of("n1/7", number, 8) for number in range(4)))
     watched.join(of("n2/7", 0, 1), WorkerInfo("n3/1-a", ()))  # all of them; one without labels
     watched.workers.expect("n3/7", 2)  # the farm's own, of which none joins
-    assert watched.workers.shown() == {}
-    await until(lambda: len(watched.missing()) == 2)
+    await asyncio.sleep(0.04)
+    assert (watched.workers.shown(), watched.missing()) == ({}, [])
+    await asyncio.sleep(0.02)
     text = "8 workers expected, 4 have joined after 0.05 s"
-    assert watched.missing()[0] == ("n1", text)
-    assert watched.missing()[1] == ("n3", "2 workers expected, 0 have joined after 0.05 s")
+    assert sorted(watched.missing()) == [
+        ("n1", text),
+        ("n3", "2 workers expected, 0 have joined after 0.05 s"),
+    ]
     assert f"n1: {text}" in caplog.text
     assert watched.dispatcher.snapshot()["expected"] == {"workers": 11, "joined": 5}
     watched.join(*(of("n1/7", number, 8) for number in range(4, 8)))
@@ -448,33 +434,30 @@ async def test_workers_that_do_not_join_in_time_are_missed_once(
     assert len(watched.missing()) == 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_workers_that_all_left_are_not_shown_when_they_were_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    watched = Watched()
+    watched = Watched(monkeypatch)
     gone = of("n2/7", 0, 9)
     watched.join(gone)
     watched.workers.left(gone, Departure("its connection was lost"))
-    due = time.monotonic() + wording.JOIN_S
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "monotonic", lambda: due)
-        assert watched.workers.shown() == {}
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: wording.JOIN_S))
+    assert watched.workers.shown() == {}
 
 
-@on_loop
+@on_virtual_loop
 async def test_workers_that_left_are_expected_no_more_unless_they_were_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wording, "JOIN_S", 0.05)
-    watched = Watched()
+    watched = Watched(monkeypatch)
     infos = [of("n1/7", number, 3) for number in range(3)]
     gone = [of("n2/7", number, 9) for number in range(3)]
     watched.join(*infos[:2], *gone)
     watched.workers.left(infos[0], Departure("drained", drained=True))
     for info in gone:
         watched.workers.left(info, Departure("its connection was lost"))
-    await until(watched.missing)
+    await asyncio.sleep(0.06)
     assert watched.missing() == [("n1", "2 workers expected, 1 has joined after 0.05 s")]
     watched.workers.left(infos[1], Departure("signal SIGKILL"))
     assert watched.workers.shown() == {}  # its supervisor may be gone, too
