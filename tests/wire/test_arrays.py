@@ -24,6 +24,7 @@ from farm.wire.arrays import (
     wrt_of,
 )
 from farm.wire.runs import runs_of_calls
+from tests.wire.test_messages import arrived, check_calls
 
 
 def frame_of(writer: ArrayWriter, before: bytes = b"") -> bytes:
@@ -150,13 +151,6 @@ def call(
     return Call("m", operation, arrays, '{"k":1}', Derivative(*wrt, sens, vec))
 
 
-def same(a: Call, b: Call | InvalidRequest) -> bool:
-    assert isinstance(b, Call), b
-    plain = (a.model, a.operation, a.config, a.rows) == (b.model, b.operation, b.config, b.rows)
-    arrays = zip(arrays_of(a), arrays_of(b), strict=True)
-    return plain and wrt_of(a) == wrt_of(b) and all(np.array_equal(x, y) for x, y in arrays)
-
-
 vectors = st.sampled_from([None, ONE, TWO])
 indices = st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 1))
 
@@ -179,10 +173,7 @@ indices = st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 1))
 )
 def test_derivatives_come_back_in_their_order(kinds: list[Call], repeated: int) -> None:
     sent = [each for each in kinds for _ in range(repeated)]
-    frames = wire.encode_calls(enumerate(sent))
-    _, decoded = wire.decode_calls(wire.decode([bytes(frame) for frame in frames]))
-    assert [task_id for task_id, _ in decoded] == list(range(len(sent)))
-    assert all(same(a, b) for a, (_, b) in zip(sent, decoded, strict=True))
+    check_calls(sent, arrived(*sent))
 
 
 def test_calls_of_one_derivative_are_together() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -37,7 +37,7 @@ from farm.call import (
 from farm.errors import FarmError, InvalidOutput, InvalidRequest, LossCause, ModelFailed
 from farm.sequences import LARGEST_ID, SequenceLimits, SequenceStep
 from farm.wire import messages as wire
-from farm.wire.arrays import INLINE_BYTES
+from farm.wire.arrays import INLINE_BYTES, arrays_of, wrt_of
 from farm.wire.messages import (
     Kind,
     Loss,
@@ -141,6 +141,27 @@ def same(a: Array | None, b: Array | None) -> bool:
     return alike and (a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes())
 
 
+def check_calls(sent: Iterable[Call], arrived: Iterable[Call | InvalidRequest]) -> None:
+    """Check that calls arrived as they were sent."""
+    for expected, call in zip(sent, arrived, strict=True):
+        assert isinstance(call, Call)
+        assert plain(call) == plain(expected)
+        arrays = zip(arrays_of(call), arrays_of(expected), strict=True)
+        assert all(same(a, b) for a, b in arrays)
+
+
+def arrived(*calls: Call) -> list[Call | InvalidRequest]:
+    """Send calls in one message; return them as they arrive."""
+    _, decoded = wire.decode_calls(received(wire.encode_calls(enumerate(calls))))
+    assert [task_id for task_id, _ in decoded] == list(range(len(calls)))
+    return [call for _, call in decoded]
+
+
+def plain(call: Call) -> object:
+    """Return what a call has beside its arrays."""
+    return call.model, call.operation, call.config, call.rows, call.step, call.origin, wrt_of(call)
+
+
 def received(frames: list[Buffer]) -> Message:
     """Return the message as it arrives: in other memory, large frames as views of it."""
     first, *large = (bytes(frame) for frame in frames)
@@ -160,21 +181,7 @@ def test_calls_come_back(tasks: dict[int, Call], said: Hints | None) -> None:
     heard, decoded = wire.decode_calls(received(wire.encode_calls(tasks.items(), said)))
     assert heard == said
     assert [task_id for task_id, _ in decoded] == list(tasks)
-    for task_id, call in decoded:
-        sent = tasks[task_id]
-        assert isinstance(call, Call)
-        for name in ("model", "operation", "config", "rows"):
-            assert getattr(call, name) == getattr(sent, name)
-        assert all(map(same, call.inputs, sent.inputs))
-        assert len(call.inputs) == len(sent.inputs)
-        if sent.derivative is None:
-            assert call.derivative is None
-        else:
-            assert call.derivative is not None
-            for name in ("out_wrt", "in_wrt", "in_wrt2"):
-                assert getattr(call.derivative, name) == getattr(sent.derivative, name)
-            assert same(call.derivative.sens, sent.derivative.sens)
-            assert same(call.derivative.vec, sent.derivative.vec)
+    check_calls(tasks.values(), [call for _, call in decoded])
 
 
 numbers = st.floats(width=32) | st.integers(-5, 5).map(float)
@@ -198,18 +205,7 @@ numbers = st.floats(width=32) | st.integers(-5, 5).map(float)
 @example([Call("a", Operation.EVALUATE, (np.ones(n), np.ones(2))) for n in (1, 2, 2, 2, 2)])
 def test_calls_that_are_alike_come_back_in_their_order(sent: list[Call]) -> None:
     sent = sorted(sent, key=lambda c: (c.model, c.config, c.inputs[0].dtype.str))  # long runs
-    _, decoded = wire.decode_calls(received(wire.encode_calls(enumerate(sent))))
-    assert [task_id for task_id, _ in decoded] == list(range(len(sent)))
-    for (_, call), expected in zip(decoded, sent, strict=True):
-        assert isinstance(call, Call)
-        assert (call.model, call.operation, call.config) == (
-            expected.model,
-            Operation.EVALUATE,
-            expected.config,
-        )
-        assert (call.rows, call.derivative) == (None, None)
-        assert len(call.inputs) == 2
-        assert all(map(same, call.inputs, expected.inputs))
+    check_calls(sent, arrived(*sent))
 
 
 @given(
@@ -227,17 +223,7 @@ def test_calls_that_are_alike_come_back_in_their_order(sent: list[Call]) -> None
 )
 def test_answers_that_are_alike_come_back(sent: list[Result | FarmError]) -> None:
     sent = sorted(sent, key=lambda o: o.worker if isinstance(o, Result) else "z")
-    decoded = dict(wire.decode_answers(received(wire.encode_answers(enumerate(sent)))))
-    assert sorted(decoded) == list(range(len(sent)))
-    for i, expected in enumerate(sent):
-        outcome = decoded[i]
-        assert type(outcome) is type(expected)
-        if isinstance(outcome, Result) and isinstance(expected, Result):
-            assert all(map(same, outcome.outputs, expected.outputs))
-            assert outcome.run_time_s == expected.run_time_s
-            assert outcome.idle_s == expected.idle_s
-            assert outcome.worker == expected.worker
-            assert outcome.queue_time_s == expected.queue_time_s
+    check_answers(dict(enumerate(sent)))
 
 
 def test_a_thousand_alike_calls_are_told_once() -> None:
@@ -250,16 +236,17 @@ def test_a_thousand_alike_calls_are_told_once() -> None:
 
 def test_large_arrays_are_no_group() -> None:
     sent = [Call("m", Operation.EVALUATE, (np.full(10_000, float(k)),)) for k in range(6)]
-    frames = wire.encode_calls(enumerate(sent))
-    assert len(frames) == 7
-    _, decoded = wire.decode_calls(received(frames))
-    for (_, call), expected in zip(decoded, sent, strict=True):
-        assert isinstance(call, Call)
-        assert same(call.inputs[0], expected.inputs[0])
+    assert len(wire.encode_calls(enumerate(sent))) == 7
+    check_calls(sent, arrived(*sent))
 
 
 @given(st.dictionaries(ids, results | errors, max_size=4))
 def test_answers_come_back(answers: dict[int, Result | FarmError]) -> None:
+    check_answers(answers)
+
+
+def check_answers(answers: Mapping[int, Result | FarmError]) -> None:
+    """Check that answers arrive as they were sent."""
     decoded = dict(wire.decode_answers(received(wire.encode_answers(answers.items()))))
     assert decoded.keys() == answers.keys()
     for task_id, outcome in decoded.items():
@@ -271,6 +258,7 @@ def test_answers_come_back(answers: dict[int, Result | FarmError]) -> None:
             continue
         assert isinstance(sent, Result)
         assert all(map(same, outcome.outputs, sent.outputs))
+        assert len(outcome.outputs) == len(sent.outputs)
         assert (outcome.run_time_s, outcome.idle_s) == (sent.run_time_s, sent.idle_s)
         assert (outcome.batch_rows, outcome.more) == (sent.batch_rows, sent.more)
         assert (outcome.copied, outcome.reused) == (sent.copied, sent.reused)
@@ -346,11 +334,8 @@ def test_arrays_that_are_not_contiguous_arrive_right() -> None:
     wide = np.arange(100_000.0).reshape(2, -1)
     array = wide[:, ::2]
     assert array.nbytes > INLINE_BYTES
-    for part in (array, array[:, :10]):
-        frames = wire.encode_calls([(1, Call("m", Operation.EVALUATE, (part,)))])
-        _, [(_, call)] = wire.decode_calls(received(frames))
-        assert isinstance(call, Call)
-        assert same(call.inputs[0], part)
+    calls = [Call("m", Operation.EVALUATE, (part,)) for part in (array, array[:, :10])]
+    check_calls(calls, arrived(*calls))
 
 
 def test_results_may_be_written_to_and_share_nothing() -> None:
@@ -366,11 +351,10 @@ def test_results_may_be_written_to_and_share_nothing() -> None:
 
 
 def test_inputs_of_a_call_are_for_reading() -> None:
-    call = Call("m", Operation.EVALUATE, (np.zeros(3),))
-    _, [(_, arrived)] = wire.decode_calls(received(wire.encode_calls([(1, call)])))
-    assert isinstance(arrived, Call)
+    (call,) = arrived(Call("m", Operation.EVALUATE, (np.zeros(3),)))
+    assert isinstance(call, Call)
     with pytest.raises(ValueError, match="read-only"):
-        arrived.inputs[0][0] = 1.0
+        call.inputs[0][0] = 1.0
 
 
 OBJECTS = np.array([None, "a"])
@@ -526,18 +510,24 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("where", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_array_costs_nothing_and_is_answered(where: Any) -> None:
-    good = ["<f8", [2], 0]
-    first = message(Kind.CALLS, [None, [call_row(where), [2, "m", "evaluate", [good]]]])
-    frames: list[Buffer] = [first + bytes(-len(first) % 8 + 16), memoryview(bytes(16))]
+def read_calls(data: object) -> list[Call | InvalidRequest]:
+    """Return the calls of a message with two good frames, which must be read in little memory."""
+    first = message(Kind.CALLS, [None, data])
+    frames: list[Buffer] = [first + bytes(-len(first) % 8 + 32), memoryview(bytes(16))]
     decoded = wire.decode(frames)
     tracemalloc.start()
-    _, [(one, hostile), (two, fine)] = wire.decode_calls(decoded)
+    _, calls = wire.decode_calls(decoded)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
-    assert (one, two) == (1, 2)
+    assert [task_id for task_id, _ in calls] == list(range(1, 1 + len(calls)))
+    return [call for _, call in calls]
+
+
+@pytest.mark.parametrize("where", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_array_costs_nothing_and_is_answered(where: Any) -> None:
+    good = ["<f8", [2], 0]
+    hostile, fine = read_calls([call_row(where), [2, "m", "evaluate", [good]]])
     assert isinstance(hostile, InvalidRequest)
     assert "malformed call" in hostile.message
     assert isinstance(fine, Call)
@@ -547,20 +537,15 @@ def test_hostile_array_costs_nothing_and_is_answered(where: Any) -> None:
 def test_hostile_group_costs_nothing_and_is_answered(where: Any) -> None:
     good = ["<f8", [2], 0]
     groups = [[[1, 2], "m", "evaluate", [good, where], "{}"], [[3], "m", "evaluate", [good], "{}"]]
-    first = message(Kind.CALLS, [None, groups])
-    frames: list[Buffer] = [first + bytes(-len(first) % 8 + 32), memoryview(bytes(16))]
-    decoded = wire.decode(frames)
-    tracemalloc.start()
-    _, calls = wire.decode_calls(decoded)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100_000
-    assert [task_id for task_id, _ in calls] == [1, 2, 3]
-    assert [type(call) for _, call in calls] == [InvalidRequest, InvalidRequest, Call]
+    assert [type(call) for call in read_calls(groups)] == [InvalidRequest, InvalidRequest, Call]
     times = [[0.1, 0.1], [-1.0, -1.0], "w", [0.0, 0.0], 1]
-    first = message(Kind.ANSWERS, [[[[1, 2], [where], *times]], []])
+    assert kinds_of_answers([[1, 2], [where], *times]) == [InvalidOutput, InvalidOutput]
+
+
+def kinds_of_answers(group: object) -> list[type]:
+    first = message(Kind.ANSWERS, [[group], []])
     answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 32)]))
-    assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]
+    return [type(outcome) for _, outcome in answers]
 
 
 @pytest.mark.parametrize(
@@ -579,9 +564,7 @@ def test_times_of_a_group_have_to_be_times(
     run_times_s: Any, idle_s: Any, queue_times_s: Any
 ) -> None:
     group = [[1, 2], [["<f8", [1], 0]], run_times_s, idle_s, "w", queue_times_s, 1]
-    first = message(Kind.ANSWERS, [[group], []])
-    answers = wire.decode_answers(wire.decode([first + bytes(-len(first) % 8 + 16)]))
-    assert [type(outcome) for _, outcome in answers] == [InvalidOutput, InvalidOutput]
+    assert kinds_of_answers(group) == [InvalidOutput, InvalidOutput]
 
 
 def test_hostile_answer_is_an_answer_too() -> None:
@@ -614,11 +597,8 @@ def test_unknown_error_is_a_failure_of_the_model() -> None:
 
 
 def test_canonical_configs_always_travel() -> None:
-    config = canonical_config({"name": "\ud800"})
-    frames = wire.encode_calls([(1, Call("m", Operation.EVALUATE, (), config))])
-    _, [(_, call)] = wire.decode_calls(received(frames))
-    assert isinstance(call, Call)
-    assert call.config == config
+    call = Call("m", Operation.EVALUATE, (), canonical_config({"name": "\ud800"}))
+    check_calls([call], arrived(call))
 
 
 def test_config_that_is_no_unicode_is_refused_before_it_is_sent() -> None:
@@ -646,28 +626,19 @@ def test_calls_arrive_with_their_origins(operation: Operation) -> None:
         Call("beam", operation, (np.full(3, float(n)),), derivative=derivative, origin=origin)
         for n, origin in enumerate(origins)
     ]
-    _, tasks = wire.decode_calls(wire.decode(wire.encode_calls(enumerate(calls))))
-    assert [(i, call.origin) for i, call in tasks if isinstance(call, Call)] == list(
-        enumerate(origins)
-    )
-    values = [float(call.inputs[0][0]) for _, call in tasks if isinstance(call, Call)]
-    assert values == [float(n) for n in range(12)]
+    check_calls(calls, arrived(*calls))
 
 
 def test_the_parent_span_of_a_call_stays_in_the_front_door() -> None:
     """A worker has no use for it."""
     call = Call("beam", Operation.EVALUATE, origin=Origin("a-1", "anna", "00-1-2-01"))
-    _, ((_, got),) = wire.decode_calls(wire.decode(wire.encode_calls([(1, call)])))
-    assert isinstance(got, Call)
-    assert got.origin == Origin("a-1", "anna")
+    check_calls([replace(call, origin=Origin("a-1", "anna"))], arrived(call))
 
 
 def test_a_malformed_origin_fails_its_call_alone() -> None:
     good = Call("beam", Operation.EVALUATE, (np.ones(3),), origin=Origin("a-1"))
     bad = Call("beam", Operation.EVALUATE, (np.ones(3),), origin=Origin("a\n1"))
-    _, tasks = wire.decode_calls(wire.decode(wire.encode_calls([(1, bad), (2, good)])))
-    assert isinstance(tasks[0][1], InvalidRequest)
-    assert isinstance(tasks[1][1], Call)
+    assert [type(call) for call in arrived(bad, good)] == [InvalidRequest, Call]
 
 
 @pytest.mark.parametrize(
@@ -769,19 +740,14 @@ def test_malformed_message_is_refused(data: Any) -> None:
 @pytest.mark.parametrize("config", ["{}", '{"a":1}'])
 def test_steps_come_back(step: SequenceStep, origin: Origin | None, config: str) -> None:
     call = replace(CALL, step=step, origin=origin, config=config)
-    (((_, found),)) = wire.decode_calls(wire.decode(wire.encode_calls([(1, call)])))[1]
-    assert isinstance(found, Call)
-    assert (found.step, found.origin, found.config) == (step, origin, config)
+    check_calls([call], arrived(call))
 
 
 def test_many_steps_are_in_no_group() -> None:
     """Their ids differ, which a group has no place for; those around them are a group."""
     plain = replace(CALL, step=None)
-    tasks = [(i, plain if i % 10 else replace(CALL, step=SequenceStep(i + 1))) for i in range(40)]
-    found = wire.decode_calls(wire.decode(wire.encode_calls(tasks)))[1]
-    assert [(i, call.step) for i, call in found if isinstance(call, Call)] == [
-        (i, call.step) for i, call in tasks
-    ]
+    calls = [plain if i % 10 else replace(CALL, step=SequenceStep(i + 1)) for i in range(40)]
+    check_calls(calls, arrived(*calls))
 
 
 @pytest.mark.parametrize("step", [[7], [0, True, False], [7, 1, 0], ["x" * 129, True, True], "x"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.call import Buffer, Call, Operation, Result
+from farm.call import Call, Operation, Result
 from farm.errors import ModelFailed
 from farm.wire import messages as wire
 from farm.wire.runs import A_PIECE, Outcome, is_plain, pieces_of, runs_of_answers, runs_of_calls
+from tests.wire.test_messages import check_calls
 
 
 def call(size: int = 1, *, rows: int | None = None, config: str = "{}") -> Call:
@@ -38,25 +39,18 @@ def test_what_is_more_than_numbers_is_not_plain() -> None:
     assert not is_plain(Result((), failed=ModelFailed("diverged")))
 
 
-def received(frames: list[Buffer]) -> wire.Message:
-    return wire.decode(frames)
-
-
 @pytest.mark.parametrize("count", [1, A_PIECE, A_PIECE + 1, 10 * A_PIECE + 7])
 def test_very_many_calls_are_read_some_at_a_time(count: int) -> None:
     calls = [
         Call("m", Operation.EVALUATE, (np.array([number, 1.0]), np.array([-number], np.int16)))
         for number in range(count)
     ]
-    _, some = wire.decode_some_calls(received(wire.encode_calls(enumerate(calls))))
+    _, some = wire.decode_some_calls(wire.decode(wire.encode_calls(enumerate(calls))))
     pieces = list(some)
     assert max(map(len, pieces)) <= A_PIECE
     read = [task for piece in pieces for task in piece]
     assert [task_id for task_id, _ in read] == list(range(count))
-    for number, (_, call) in enumerate(read):
-        assert isinstance(call, Call)
-        assert call.inputs[0].tolist() == [number, 1.0]
-        assert call.inputs[1].tolist() == calls[number].inputs[1].tolist()
+    check_calls(calls, [call for _, call in read])
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -67,7 +61,7 @@ def test_very_many_answers_are_read_some_at_a_time(alike: bool) -> None:
         for number in range(count)
     ]
     answers += [(count + number, ModelFailed(str(number))) for number in range(count)]
-    pieces = list(wire.decode_some_answers(received(wire.encode_answers(answers))))
+    pieces = list(wire.decode_some_answers(wire.decode(wire.encode_answers(answers))))
     assert max(map(len, pieces)) <= A_PIECE
     read = dict(answer for piece in pieces for answer in piece)
     for number in range(count):
@@ -79,7 +73,7 @@ def test_very_many_answers_are_read_some_at_a_time(alike: bool) -> None:
 
 def test_very_many_ids_are_read_some_at_a_time() -> None:
     ids = list(range(5 * A_PIECE))
-    message = received(wire.encode(wire.Kind.CANCEL, ids))
+    message = wire.decode(wire.encode(wire.Kind.CANCEL, ids))
     assert [len(some) for some in wire.decode_some_ids(message)] == [A_PIECE] * 5
     assert wire.decode_ids(message) == ids
 
