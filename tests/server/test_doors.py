@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -172,46 +170,6 @@ def test_a_websocket_is_not_answered_with_a_crash(door: Door) -> None:
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "eA=="}
     assert door.ask("GET", "/farm/status", headers=headers).status == 200
     assert door.ask("GET", "/Info").status == 200
-
-
-def test_a_farm_starts_without_the_framework() -> None:
-    code = "import sys, farm.server.farm; sys.exit('fastapi' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-FIRST_REQUESTS = """
-import sys, tempfile, threading, urllib.request
-from pathlib import Path
-import farm
-from farm.server.farm import Farm
-from farm.server.in_process import running
-from farm.settings import Settings
-
-@farm.model(inputs={"x": 1}, outputs={"y": 1})
-def double(x):
-    return 2 * x
-
-with (
-    tempfile.TemporaryDirectory() as folder,
-    running(Farm([], Settings(port=0, dir=Path(folder)), objects={"double": double})) as farm,
-):
-    for thread in threading.enumerate():
-        if thread.name == "imports":
-            thread.join()
-    loaded = []
-    def note(event, arguments):
-        if event == "import" and threading.current_thread().name == "farm":
-            loaded.append(arguments[0])
-    sys.addaudithook(note)
-    for path in ("/", "/farm/status", "/metrics"):
-        urllib.request.urlopen(farm.url + path).read()
-    print(loaded)
-"""
-
-
-def test_the_first_requests_import_nothing_in_the_event_loop() -> None:
-    command = [sys.executable, "-c", FIRST_REQUESTS]
-    assert subprocess.check_output(command, text=True) == "[]\n"
 
 
 def test_two_protocols_cannot_answer_the_same_path() -> None:

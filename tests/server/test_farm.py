@@ -78,9 +78,13 @@ def test_workers_of_its_own_that_do_not_join_are_missed(
     model.write_text(f"import os, time\n{wait}\n    time.sleep(0.01)\n{BEAM}")
     part = Farm([str(model)], Settings(dir=tmp_path / "run", workers=2), doors=False)
     with running(part), farm.connect(tmp_path / "run") as client:
+
+        def missing() -> list[str]:
+            return [e["text"] for e in client.status()["events"] if e["event"] == "missing"]
+
         wait_until(lambda: client.status()["expected"] == {"workers": 2, "joined": 1})
-        missing = [e["text"] for e in client.status()["events"] if e["event"] == "missing"]
-        assert missing[0].startswith("2 workers expected, ")
+        wait_until(missing)
+        assert missing()[0].startswith("2 workers expected, ")
         loads.touch()
         wait_until(lambda: client.status()["expected"] == {})
 
@@ -204,7 +208,7 @@ def test_what_metrics_and_status_need_is_loaded_beside_the_loop_once_the_doors_a
     )
     settings = Settings(port=0, dir=tmp_path)
     with running(Farm([], settings, objects={"Double": Double()})):
-        assert loaded_in.get(timeout=10) == "imports"
+        assert loaded_in.get(timeout=LIMIT_S) == "imports"
 
 
 class Ends:

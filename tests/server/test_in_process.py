@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,25 +39,18 @@ def where(x: float) -> int:
     return os.getpid()
 
 
-def test_a_file_runs_in_processes_that_are_gone_afterwards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_file_runs_in_processes_that_are_gone_afterwards(tmp_path: Path, fork: bool) -> None:
     path = tmp_path / "doubler.py"
     path.write_text(DOUBLER)
-    with farm.serve(path, workers=2) as client:
+    with farm.serve(path, workers=2, fork=fork) as client:
         outputs = list(client.model("doubler").map(list(np.arange(20.0).reshape(10, 2))))
+        parents = len(parents_among(psutil.Process().children()))
+    assert parents == (fork and sys.platform == "linux"), "elsewhere none is forked"
     np.testing.assert_array_equal(np.concatenate([o["y"] for o in outputs]), 2.0 * np.arange(20.0))
     pids = {int(o["pid"][0]) for o in outputs}
     assert os.getpid() not in pids
-    assert not any(psutil.pid_exists(pid) for pid in pids)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere none is forked")
-def test_processes_are_forked_unless_that_is_turned_off(tmp_path: Path) -> None:
-    path = tmp_path / "doubler.py"
-    path.write_text(DOUBLER)
-    for fork in (True, False):
-        with farm.serve(path, workers=2, fork=fork) as client:
-            assert client.model("doubler")([1.0, 2.0])["y"].tolist() == [2.0, 4.0]
-            assert len(parents_among(psutil.Process().children())) == fork
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 TALKER = """
@@ -72,41 +66,36 @@ def talker(x):
 """
 
 
-def test_the_output_of_workers_is_shown_unless_it_is_only_logged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_output_of_workers_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "talker.py"
     path.write_text(TALKER)
-    for _ in range(2):  # the second time the logs are there
-        with farm.serve(path, dir=tmp_path / "run") as client:
-            client.model("talker")(2.0)
-            wait_until(lambda: "step 1" in capsys.readouterr().err)
-            client.model("talker")(1.0)
-        assert capsys.readouterr().err.splitlines() == [
-            "(worker 0) longlongstep 0",
-            "(worker 0) long",
-        ]
-    with farm.serve(path, dir=tmp_path / "run", output="log") as client:
+    with farm.serve(path) as client:
         client.model("talker")(2.0)
-    assert capsys.readouterr().err == ""
-    logs = (tmp_path / "run" / "logs").glob("*.log")
-    assert sum(log.read_text().count("step 1") for log in logs) == 3
+        wait_until(lambda: "step 1" in capsys.readouterr().err)
+        client.model("talker")(1.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "(worker 0) longlongstep 0",
+        "(worker 0) long",
+    ]
     with pytest.raises(SettingsError, match="output is 'none'; expected 'show' or 'log'"):
         farm.serve(path, output="none").__enter__()  # type: ignore[arg-type]  # a mistake
 
 
-def test_of_much_output_only_the_beginning_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", [3000, 30000])
+def test_only_new_output_is_shown_and_of_much_only_the_beginning(
+    count: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(in_process, "LOOK_EVERY_S", 1000.0)
-    path = tmp_path / "talker.py"
-    path.write_text(TALKER)
-    for steps in (3000.0, 30000.0):
-        with farm.serve(path) as client:
-            client.model("talker")(steps)
-        *lines, more = capsys.readouterr().err.splitlines()
-        assert lines == [f"(worker 0) step {number}" for number in range(in_process.LINES_AT_ONCE)]
-        assert " more lines in " in more
+    log = tmp_path / f"worker-node1-{os.getpid()}-0.log"
+    log.write_text("of an earlier farm\n")
+    with closing(in_process._Output(tmp_path)), log.open("a") as file:
+        file.writelines(f"step {number}\n" for number in range(count))
+    *lines, more = capsys.readouterr().err.splitlines()
+    assert lines == [f"(worker 0) step {number}" for number in range(in_process.LINES_AT_ONCE)]
+    assert " more lines in " in more
 
 
 def test_a_function_has_its_sizes_in_its_annotations() -> None:
@@ -161,24 +150,30 @@ def test_the_folder_of_a_killed_program_goes_with_the_next_start(
     assert list(tmp_path.glob("farm-*")) == []
 
 
-def test_no_model_or_two_of_one_name() -> None:
-    with pytest.raises(ValueError, match="name of its own"), farm.serve():
-        pass
-    with pytest.raises(ValueError, match="name of its own"), farm.serve(where, where):
-        pass
+@pytest.mark.parametrize(
+    ("models", "more", "complaint"),
+    [
+        ([], {}, "name of its own"),
+        ([where, where], {}, "name of its own"),
+        ([where], {"dask": "tcp://x:1"}, r"such as 'model\.py:Beam'"),
+        ([where], {"supervise": True}, "supervise is True; expected False in a program"),
+    ],
+    ids=["no model", "two of one name", "a function for Dask", "supervised"],
+)
+def test_what_a_program_cannot_serve(
+    models: list[Any], more: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        farm.serve(*models, **more).__enter__()
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_runs_a_file(tmp_path: Path) -> None:
     (tmp_path / "square.py").write_text(MODELS)
     with dask_cluster(tmp_path) as cluster:
         cluster.add_worker()
         with farm.serve(tmp_path / "square.py:Square", dask=cluster.address) as client:
             assert client.model("Square")(3.0) == 9.0
-        with (
-            pytest.raises(ValueError, match=r"such as 'model\.py:Beam'"),
-            farm.serve(where, dask=cluster.address),
-        ):
-            pass
         assert cluster.tasks() == []
 
 
@@ -210,37 +205,32 @@ def test_a_wrong_setting_is_one_line(more: dict[str, Any], complaint: str) -> No
 
 def test_functions_and_files_are_there_together(tmp_path: Path) -> None:
     """Threads are there at once, and processes still load."""
-    (tmp_path / "talk.py").write_text(
-        "import farm\n\n@farm.model(inputs={'x': 1}, outputs={'y': 1})\n"
-        "def talk(x):\n    return -x\n"
-    )
-    with farm.serve(halved, tmp_path / "talk.py", reserve=["talk=1"]) as client:
-        assert client.models() == ["halved", "talk"]
+    (tmp_path / "talker.py").write_text(TALKER)
+    with farm.serve(halved, tmp_path / "talker.py", reserve=["talker=1"]) as client:
+        assert client.models() == ["halved", "talker"]
         assert client.model("halved")(3.0) == 1.5
-        assert client.model("talk")(1.0) == -1.0
+        assert client.model("talker")(1.0) == 1.0
         with pytest.raises(ModelNotFound, match="specify a model"):
             client.model()
 
 
 def test_the_format_of_logs_is_that_of_the_argument_then_of_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "talk.py").write_text(
-        "import farm\n\n@farm.model(inputs={'x': 1}, outputs={'y': 1})\n"
-        "def talk(x):\n    print('heard')\n    return -x\n"
-    )
+    (tmp_path / "talker.py").write_text(TALKER)
 
     def logged(**more: Any) -> str:
         folder = tmp_path / "-".join(["run", *more.values()])
-        with farm.serve(tmp_path / "talk.py", dir=folder, output="log", **more) as client:
+        with farm.serve(tmp_path / "talker.py", dir=folder, output="log", **more) as client:
             client.model()(1.0)
             (log,) = (folder / "logs").iterdir()
-            wait_until(lambda: "heard" in log.read_text())
+            wait_until(lambda: "step 0" in log.read_text())
             return log.read_text()
 
     monkeypatch.setenv("FARM_LOG_FORMAT", "json")
-    assert '"message":"heard"' in logged()
+    assert '"message":"step 0"' in logged()
     assert '"message"' not in logged(log_format="text")
+    assert capsys.readouterr().err == "", "it is only logged"
     monkeypatch.setenv("FARM_LOG_FORMAT", "jsn")
     with pytest.raises(SettingsError, match="log_format is 'jsn'; expected text or json"):
         logged()
@@ -249,11 +239,3 @@ def test_the_format_of_logs_is_that_of_the_argument_then_of_the_variable(
 def test_defaults_of_protocols_need_no_port() -> None:
     with farm.serve(halved, mip=[], grpc_port=None, auth="other-users") as client:
         assert client.model("halved")(3.0) == 1.5
-
-
-def test_a_program_cannot_be_supervised() -> None:
-    with (
-        pytest.raises(SettingsError, match="supervise is True; expected False in a program"),
-        farm.serve(where, supervise=True),
-    ):
-        pass

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import farm
 from farm.errors import Unavailable
 from farm.server.farm import Farm
 from farm.server.in_process import running
@@ -25,6 +24,7 @@ from farm.transports.connection import (
 )
 from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.listener import ZmqListener
+from tests.server.test_farm import Double
 from tests.support.coroutines import on_uvloop
 
 MODEL = """
@@ -94,23 +94,20 @@ def test_workers_and_clients_are_told_the_address_that_is_bound(
         assert connection.endpoint.rpartition(":")[0] == f"tcp://{written}"
 
 
-def test_the_socket_is_named_by_its_folder_which_may_be_mounted_elsewhere(tmp_path: Path) -> None:
-    wires = listen(settings(tmp_path), elastic=False)
-    (unix,) = wires.listeners
-    assert isinstance(unix, UnixListener)
-    assert wires.for_clients.local == "farm.sock"
-    unix.place.close()
-
-
-def test_a_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path) -> None:
-    folder = tmp_path / ("x" * 100)
+@pytest.mark.parametrize("name", ["run", "x" * 100], ids=["short", "long"])
+def test_the_socket_is_in_the_folder_unless_its_path_is_too_long(tmp_path: Path, name: str) -> None:
+    """In the folder, which may be mounted elsewhere, it is known by its name alone."""
+    folder = tmp_path / name
     folder.mkdir()
     wires = listen(settings(folder), elastic=False)
     (unix,) = wires.listeners
     assert isinstance(unix, UnixListener)
-    assert wires.for_clients.local == str(unix.place.path)
-    assert unix.place.path.parent != folder
-    unix.place.close()
+    if name == "run":
+        assert wires.for_clients.local == "farm.sock"
+    else:
+        assert wires.for_clients.local == str(unix.place.path)
+        assert unix.place.path.parent != folder
+    close(wires)
 
 
 def listening_ports(pid: int) -> set[int]:
@@ -132,54 +129,61 @@ def listening_ports(pid: int) -> set[int]:
     return ports
 
 
-SERVER = """
-import asyncio, json, os, sys
-from pathlib import Path
-from farm.server.farm import Farm
-from farm.settings import Settings
+PROGRAM = """
+import json, sys, threading, urllib.request
+import farm, farm.server.farm
 
-async def main():
-    farm = Farm(["model.py"], Settings(dir=Path("run"), port=0))
-    connection = await farm.start()
-    await farm.ready()
-    print(json.dumps([os.getpid(), "zmq" in sys.modules, connection.url]), flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    await farm.stop()
+told = {"framework at the start": "fastapi" in sys.modules}
+with farm.serve("model.py", dir="run", port=0) as client:
+    for thread in threading.enumerate():
+        if thread.name == "imports":
+            thread.join()
+    imported = []
 
-asyncio.run(main())
+    def note(event, arguments):
+        if event == "import" and threading.current_thread().name == "farm":
+            imported.append(arguments[0])
+
+    sys.addaudithook(note)
+    url = json.load(open("run/farm.json"))["url"]
+    for path in ("/", "/farm/status", "/metrics"):
+        urllib.request.urlopen(url + path).read()
+    told["imported by the loop for requests"] = imported[:]
+    told["zmq in a worker"] = client.model().evaluate(1.0)[0]
+    told["zmq in front door and client"] = "zmq" in sys.modules
+    print(json.dumps(told), flush=True)
+    sys.stdin.read()
 """
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="asks Linux who listens")
-def test_a_local_farm_opens_no_port_but_that_of_http_and_loads_no_zeromq(tmp_path: Path) -> None:
+def test_a_local_farm_loads_and_opens_only_what_it_needs(tmp_path: Path) -> None:
+    """Its only port is that of HTTP; the first requests load nothing, for which calls would wait.
+
+    Front door and client are one process here.
+    """
     (tmp_path / "model.py").write_text(MODEL)
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER],
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert server.stdin is not None
-    assert server.stdout is not None
+    assert program.stdout is not None
     try:
-        pid, server_loaded, url = json.loads(server.stdout.readline())
-        assert listening_ports(pid) == {int(url.rpartition(":")[2])}
-        program = "import sys, farm; client = farm.connect('run'); "
-        program += "print(client.model().evaluate(1.0), 'zmq' in sys.modules)"
-        client = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert client.stdout.split() == ["[0.]", "False"]
-        assert not server_loaded
-        assert not read_connection(tmp_path / "run").endpoint
+        assert json.loads(program.stdout.readline()) == {
+            "framework at the start": False,
+            "zmq in a worker": 0.0,
+            "imported by the loop for requests": [],
+            "zmq in front door and client": False,
+        }
+        connection = read_connection(tmp_path / "run")
+        assert listening_ports(program.pid) == {int(connection.url.rpartition(":")[2])}
+        assert not connection.endpoint
         assert not read_worker_connection(tmp_path / "run").endpoint
     finally:
-        server.communicate()
+        program.communicate()
 
 
 @on_uvloop
@@ -207,19 +211,19 @@ async def test_a_farm_takes_over_the_token_of_one_that_was_killed(tmp_path: Path
     third = listen(here, elastic=False)
     assert third.for_clients.token not in ("", first.for_clients.token)
     for wires in (third, second, first):
-        (listener,) = wires.listeners
-        assert isinstance(listener, UnixListener)
-        listener.place.close()
+        close(wires)
 
 
-def left_by(folder: Path, host: str, pid: int, endpoint: str = "") -> Path:
-    file = folder / "farm.json"
-    write_connection(file, Connection(endpoint, host=host, pid=pid))
-    return file
+def taken(folder: Path) -> None:
+    RunFolder(folder / "run").take()
+
+
+def left_by(folder: Path, host: str, pid: int, endpoint: str) -> None:
+    write_connection(folder / "run" / "farm.json", Connection(endpoint, host=host, pid=pid))
 
 
 def test_a_new_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run").take()
+    taken(tmp_path)
     assert (tmp_path / "run").stat().st_mode & 0o077 == 0
 
 
@@ -230,28 +234,20 @@ def test_one_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_running_farm_keeps_its_folder(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run").take()
-    left_by(tmp_path / "run", socket.gethostname(), os.getppid(), "tcp://127.0.0.1:1")
+    taken(tmp_path)
+    left_by(tmp_path, socket.gethostname(), os.getppid(), "tcp://127.0.0.1:1")
     with pytest.raises(Unavailable, match=r"runs in .* already; stop it, or .* dir="):
-        RunFolder(tmp_path / "run").take()
+        taken(tmp_path)
 
 
 def test_a_farm_on_another_host_keeps_it_while_it_answers(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run").take()
+    taken(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as there:
         endpoint = f"tcp://127.0.0.1:{there.getsockname()[1]}"
-        left_by(tmp_path / "run", "another-host", 1, endpoint)
+        left_by(tmp_path, "another-host", 1, endpoint)
         with pytest.raises(Unavailable, match="a farm on another-host runs in"):
-            RunFolder(tmp_path / "run").take()
-    RunFolder(tmp_path / "run").take()
-
-
-class Double(farm.Model):
-    inputs = {"x": 2}
-    outputs = {"y": 2}
-
-    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> object:
-        return 2 * inputs["x"]
+            taken(tmp_path)
+    taken(tmp_path)
 
 
 def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
