@@ -110,6 +110,13 @@ def up(**limits: Any) -> tuple[Dispatcher, Recorder]:
     return dispatcher, transport
 
 
+def served(*models: ModelInfo) -> tuple[Dispatcher, Recorder]:
+    """A dispatcher with the worker W1, of `CUBE` unless other models are given."""
+    dispatcher, transport = up()
+    transport.join(W1, models or (CUBE,))
+    return dispatcher, transport
+
+
 def cube(x: float = 2.0, config: str = "{}", model: str = "cube") -> Call:
     return Call(model, Operation.EVALUATE, (np.array([x]),), config)
 
@@ -125,9 +132,8 @@ async def turns(count: int = 10) -> None:
 
 @on_loop
 async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
-    dispatcher, transport = up()
-    transport.join()
-    call = cube()
+    dispatcher, transport = served()
+    call, began = cube(), time.monotonic()
     waiting = asyncio.create_task(dispatcher.submit(call))
     worker, task_id, sent = await transport.next()
     assert (worker, sent) == (W1, call)
@@ -136,7 +142,7 @@ async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
     result = await waiting
     assert result.outputs is answer.outputs
     assert (result.run_time_s, result.idle_s, result.worker) == (0.25, 0.5, W1)
-    assert 0.0 <= result.queue_time_s < 5.0
+    assert 0.0 <= result.queue_time_s <= time.monotonic() - began
 
 
 @on_loop
@@ -208,8 +214,7 @@ async def test_a_call_without_rows_is_answered_without_a_worker() -> None:
 
 @on_loop
 async def test_rows_wait_no_longer_than_their_call_may() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (CUBE,))
+    dispatcher, _ = served()
     waiting = asyncio.create_task(dispatcher.submit(rows(1000, "cube"), Hints(deadline_s=0.05)))
     with pytest.raises(DeadlineExceeded, match="no answer within ") as caught:
         await waiting
@@ -218,12 +223,15 @@ async def test_rows_wait_no_longer_than_their_call_may() -> None:
 
 
 @on_loop
-async def test_call_of_rows_that_began_in_time_may_take_its_time() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (CUBE,))
-    waiting = asyncio.create_task(dispatcher.submit(rows(20, "cube"), Hints(start_within_s=0.05)))
+async def test_call_of_rows_that_began_in_time_may_take_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dispatcher, transport = served()
+    waiting = asyncio.create_task(dispatcher.submit(rows(20, "cube"), Hints(start_within_s=1000.0)))
     worker, task_id, call = await transport.next()
-    await asyncio.sleep(0.1)
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + 2000.0)
+    await turns()
     dispatcher.finished(worker, [(task_id, doubled(call))])
     while not waiting.done():
         await turns()
@@ -235,8 +243,7 @@ async def test_call_of_rows_that_began_in_time_may_take_its_time() -> None:
 
 @on_loop
 async def test_calls_in_different_shapes_and_types_meet_in_a_batch() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (ROWS,))
+    dispatcher, transport = served(ROWS)
     first = asyncio.create_task(dispatcher.submit(rows(1)))
     busy = await transport.next()
     arrays = np.ones(1), np.ones((1, 1), np.float32)
@@ -299,8 +306,7 @@ async def test_unknown_model_is_refused_with_the_names_of_the_others() -> None:
 
 @on_loop
 async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     with pytest.raises(InvalidInput, match="length 2"):
         await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(2),)))
     gradient = Call("cube", Operation.GRADIENT, (np.zeros(1),), "{}", Derivative(0, 0))
@@ -312,8 +318,7 @@ async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None
 
 @on_loop
 async def test_done_is_called_once_however_often_it_is_answered() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     outcomes: list[object] = []
     task_id = dispatcher.start_call(cube(), Hints(), outcomes.append)
     await transport.next()
@@ -325,8 +330,7 @@ async def test_done_is_called_once_however_often_it_is_answered() -> None:
 
 @on_loop
 async def test_answers_to_calls_of_another_life_are_ignored() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     other, _ = up()
     ids = set()
     for life in (dispatcher, other):
@@ -343,8 +347,7 @@ async def test_answers_to_calls_of_another_life_are_ignored() -> None:
 
 @on_loop
 async def test_earlier_deadline_after_a_later_one() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, _ = served()
     dispatcher.worker_left(W1, "gone", drained=True)
     late = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=1000.0)))
     await turns()
@@ -357,8 +360,7 @@ async def test_earlier_deadline_after_a_later_one() -> None:
 @pytest.mark.parametrize("deadline_s", [math.inf, 1e12])
 @on_loop
 async def test_deadline_in_the_far_future_is_none(deadline_s: float) -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=deadline_s)))
     await transport.answer()
     await waiting
@@ -366,8 +368,7 @@ async def test_deadline_in_the_far_future_is_none(deadline_s: float) -> None:
 
 @on_loop
 async def test_deadline_that_is_no_number_is_refused() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, _ = served()
     with pytest.raises(InvalidInput, match="deadline"):
         await dispatcher.submit(cube(), Hints(deadline_s=math.nan))
 
@@ -377,8 +378,7 @@ async def test_deadline_that_is_no_number_is_refused() -> None:
 
 @on_loop
 async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube()))
     await transport.next()
     transport.join(W2)
@@ -393,8 +393,7 @@ async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
 @pytest.mark.parametrize("model", [CUBE, ONCE])
 @on_loop
 async def test_call_that_went_missing_is_sent_again_if_it_may_run_twice(model: ModelInfo) -> None:
-    dispatcher, transport = up()
-    transport.join(models=(model,))
+    dispatcher, transport = served(model)
     waiting = asyncio.create_task(dispatcher.submit(cube(model=model.name)))
     _, task_id, _ = await transport.next()
     dispatcher.went_missing(W1, [task_id])
@@ -438,8 +437,7 @@ async def describe(dispatcher: Dispatcher, transport: Recorder, config: str) -> 
 
 @on_loop
 async def test_description_is_asked_for_once() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     assert not await describe(dispatcher, transport, "{}")  # the worker sent it when it joined
     assert await describe(dispatcher, transport, '{"n":2}')
     assert not await describe(dispatcher, transport, '{"n":2}')
@@ -451,8 +449,7 @@ async def test_description_is_asked_for_once() -> None:
 @on_loop
 async def test_no_call_waited_for_less_than_no_time() -> None:
     """Not even a call that is submitted during an answer and sent in the same iteration."""
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     found: list[float] = []
 
     def again(outcome: Result | FarmError) -> None:
@@ -490,8 +487,7 @@ async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
 
 @on_loop
 async def test_failed_description_is_raised_and_not_kept() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.describe("cube", '{"n":0}'))
     worker, task_id, _ = await transport.next()
     dispatcher.finished(worker, [(task_id, InvalidInput("n must be positive"))])
@@ -502,8 +498,7 @@ async def test_failed_description_is_raised_and_not_kept() -> None:
 
 @on_loop
 async def test_worker_with_another_description_of_the_model_makes_old_ones_void() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     await describe(dispatcher, transport, '{"n":2}')
     changed = ModelInfo("cube", CUBE.inputs, CUBE.outputs, description="second edition")
     transport.join(W2, (changed,))
@@ -513,8 +508,7 @@ async def test_worker_with_another_description_of_the_model_makes_old_ones_void(
 
 @on_loop
 async def test_description_in_an_answer_to_something_else_is_not_believed() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube(config='{"n":2}')))
     worker, task_id, _ = await transport.next()
     dispatcher.finished(worker, [(task_id, Result((), info=ONCE))])
@@ -527,8 +521,7 @@ async def test_description_in_an_answer_to_something_else_is_not_believed() -> N
 
 @on_loop
 async def test_close_lets_calls_finish_then_stops_workers_then_closes_transports() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube()))
     await until(lambda: transport.sent)
     closing = asyncio.create_task(dispatcher.close(grace_s=20.0))
@@ -544,8 +537,7 @@ async def test_close_lets_calls_finish_then_stops_workers_then_closes_transports
 
 @on_loop
 async def test_close_answers_what_does_not_finish() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
     await until(lambda: transport.sent)
     transport.leave_on_stop = False
@@ -556,8 +548,7 @@ async def test_close_answers_what_does_not_finish() -> None:
 
 @on_loop
 async def test_nothing_is_asked_of_a_closed_transport() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     for _ in range(20):  # so short that several are prefetched
         waiting = asyncio.create_task(dispatcher.submit(cube()))
         await transport.answer()
@@ -578,8 +569,7 @@ async def test_nothing_is_asked_of_a_closed_transport() -> None:
 
 @on_loop
 async def test_close_does_not_wait_for_calls_that_are_cancelled_meanwhile() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube()))
     await until(lambda: transport.sent)
     closing = asyncio.create_task(dispatcher.close(grace_s=1000.0))
@@ -646,8 +636,7 @@ async def test_close_does_not_wait_for_a_run_that_a_copy_has_made_useless(
 
 @on_loop
 async def test_snapshot_is_json_and_tells_of_workers_and_calls() -> None:
-    dispatcher, transport = up()
-    transport.join()
+    dispatcher, transport = served()
     for value in (1.0, 2.0):
         waiting = asyncio.create_task(dispatcher.submit(cube()))
         await transport.answer(value)
@@ -682,8 +671,7 @@ async def test_other_parts_hear_of_workers_and_answers() -> None:
 
 @on_loop
 async def test_numbers_that_are_read_after_an_answer_include_it() -> None:
-    dispatcher, transport = up()
-    transport.join(W1)
+    dispatcher, transport = served()
     for number in range(3):
         submitted = asyncio.ensure_future(dispatcher.submit(cube()))
         await transport.answer()
@@ -693,8 +681,7 @@ async def test_numbers_that_are_read_after_an_answer_include_it() -> None:
 
 @on_loop
 async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
-    dispatcher, transport = up()
-    transport.join(W1)
+    dispatcher, transport = served()
     second: list[TaskId] = []
 
     def ask_again(outcome: object) -> None:
@@ -712,8 +699,7 @@ async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
 async def test_scheduler_is_asked_once_for_each_event_of_a_lone_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dispatcher, transport = up()
-    transport.join(W1)
+    dispatcher, transport = served()
     await turns()
     asked: list[float] = []
     actions = Scheduler.actions

@@ -26,7 +26,7 @@ from farm.errors import (
 )
 from farm.scheduler.actions import Outcome
 from tests.dispatcher.ended_calls import Failures
-from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, turns, up
+from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, rows, turns, up
 from tests.dispatcher.test_feeder import Each
 from tests.dispatcher.test_reuse import Memory
 from tests.support.coroutines import on_loop, until
@@ -71,15 +71,6 @@ def watched(model: ModelInfo = PLAIN, **limits: Any) -> tuple[Dispatcher, Record
     return dispatcher, transport, Failures(dispatcher)
 
 
-def one() -> Call:
-    return Call("m", Operation.EVALUATE, (np.array([2.0]),))
-
-
-def rows(count: int) -> Call:
-    x = np.arange(float(count)).reshape(-1, 1)
-    return Call("m", Operation.EVALUATE, (x,), rows=count)
-
-
 async def fail_next(transport: Recorder, outcome: Outcome = BAD, *, together: int = 1) -> None:
     """Answer the next tasks within one iteration of the event loop."""
     await until(lambda: len(transport.sent) >= together)
@@ -92,7 +83,7 @@ async def fail_next(transport: Recorder, outcome: Outcome = BAD, *, together: in
 @on_loop
 async def test_a_failed_call_is_told_with_its_worker_and_its_client() -> None:
     dispatcher, transport, heard = watched()
-    call = one()
+    call = cube(model="m")
     ended: list[Outcome] = []
     dispatcher.start_call(call, ME, ended.append)
     await fail_next(transport)
@@ -103,8 +94,8 @@ async def test_a_failed_call_is_told_with_its_worker_and_its_client() -> None:
 @on_loop
 async def test_a_call_that_never_ran_has_no_worker() -> None:
     dispatcher, _, heard = watched()
-    running = [asyncio.create_task(dispatcher.submit(one())) for _ in range(1000)]
-    late = asyncio.create_task(dispatcher.submit(one(), Hints("me", deadline_s=0.01)))
+    running = [asyncio.create_task(dispatcher.submit(cube(model="m"))) for _ in range(1000)]
+    late = asyncio.create_task(dispatcher.submit(cube(model="m"), Hints("me", deadline_s=0.01)))
     with pytest.raises(DeadlineExceeded):
         await late
     assert [(each.worker, each.client, type(each.error)) for each in heard()] == [
@@ -118,7 +109,7 @@ async def test_a_call_that_never_ran_has_no_worker() -> None:
 async def test_a_long_call_whose_parts_fail_together_is_one_call() -> None:
     dispatcher, transport, heard = watched(BATCHED)
     transport.join(W2, (BATCHED,))
-    running = asyncio.create_task(dispatcher.submit(rows(8), ME))
+    running = asyncio.create_task(dispatcher.submit(rows(8, "m"), ME))
     await fail_next(transport, together=2)
     with pytest.raises(ModelFailed, match="rows 0 to 3: diverged"):
         await running
@@ -137,7 +128,7 @@ async def test_rows_that_fail_as_one_batch_are_as_many_calls() -> None:
 
 async def run_of_rows(dispatcher: Dispatcher, transport: Recorder) -> Each:
     """Start rows of which several run as one task, now that the model's run time is known."""
-    running = asyncio.create_task(dispatcher.submit(one()))
+    running = asyncio.create_task(dispatcher.submit(cube(model="m")))
     await transport.answer()
     await running
     each = Each(40, set())
@@ -211,7 +202,7 @@ async def test_a_pair_is_one_call_though_both_halves_fail() -> None:
 @on_loop
 async def test_calls_that_joined_another_fail_with_it() -> None:
     dispatcher, transport, heard = watched(memory=Memory())
-    running = [asyncio.create_task(dispatcher.submit(one())) for _ in range(3)]
+    running = [asyncio.create_task(dispatcher.submit(cube(model="m"))) for _ in range(3)]
     await fail_next(transport)
     for each in running:
         with pytest.raises(ModelFailed):
@@ -223,7 +214,7 @@ async def test_calls_that_joined_another_fail_with_it() -> None:
 async def test_the_end_of_a_cancelled_call_is_no_failure() -> None:
     dispatcher, transport, heard = watched()
     ended: list[Outcome] = []
-    first = dispatcher.start_call(one(), ME, ended.append)
+    first = dispatcher.start_call(cube(model="m"), ME, ended.append)
     _, task, _ = await transport.next()
     dispatcher.cancel(first)
     dispatcher.finished(W1, [(task, BAD)])
@@ -236,9 +227,9 @@ async def test_a_call_that_a_full_queue_refuses_is_a_failure() -> None:
     dispatcher, transport, heard = watched(max_queued_per_client=1)
     ended: list[Outcome] = []
     for _ in range(2):  # one runs, one waits
-        dispatcher.start_call(one(), ME, ended.append)
+        dispatcher.start_call(cube(model="m"), ME, ended.append)
         await turns()
-    call = one()
+    call = cube(model="m")
     with pytest.raises(Overloaded) as refused:
         dispatcher.start_call(call, replace(ME, patient=True), ended.append)
     assert heard() == [Failure(refused.value, 1, call, None, "", "me")]
@@ -251,7 +242,7 @@ async def test_a_call_that_a_full_queue_refuses_is_a_failure() -> None:
 async def test_mistakes_of_a_client_and_questions_are_no_failures() -> None:
     dispatcher, _, heard = watched()
     wide = Call("m", Operation.EVALUATE, (np.ones(7),))
-    for call in (wide, replace(one(), model="unknown")):
+    for call in (wide, replace(cube(model="m"), model="unknown")):
         with pytest.raises(FarmError):
             await dispatcher.submit(call, ME)
     empty, _ = up()
@@ -266,14 +257,14 @@ async def test_a_call_while_no_model_is_known_is_a_failure_unless_its_client_ask
     dispatcher, _ = up()
     heard = Failures(dispatcher)
     with pytest.raises(Unavailable):
-        await dispatcher.submit(one(), replace(ME, patient=True))
+        await dispatcher.submit(cube(model="m"), replace(ME, patient=True))
     assert heard() == []
     with pytest.raises(Unavailable):
-        await dispatcher.submit(one(), ME)
+        await dispatcher.submit(cube(model="m"), ME)
     assert [(type(each.error), each.client) for each in heard()] == [(Unavailable, "me")]
     dispatcher.give_up()
     with pytest.raises(Unavailable, match="shutting down"):
-        await dispatcher.submit(one(), ME)
+        await dispatcher.submit(cube(model="m"), ME)
     assert len(heard()) == 1, "an orderly end is no failure"
 
 
@@ -282,7 +273,7 @@ async def test_a_call_that_waits_in_vain_for_a_first_worker_is_a_failure() -> No
     dispatcher, _ = up(first_worker_s=0.01)
     heard = Failures(dispatcher)
     dispatcher.expect([PLAIN])
-    call = one()
+    call = cube(model="m")
     with pytest.raises(Unavailable, match="no worker of model 'm' has joined within") as end:
         await dispatcher.submit(call, ME)
     assert heard() == [Failure(end.value, 1, call, None, "", "me")]

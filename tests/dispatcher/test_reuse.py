@@ -13,7 +13,7 @@ import pytest
 from farm.call import Array, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.partition import Rows
-from farm.errors import FarmError, ModelFailed, Unavailable
+from farm.errors import FarmError, ModelFailed
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import WorkerId
 from tests.dispatcher.test_dispatcher import CUBE, W1, Recorder, cube, turns
@@ -294,16 +294,6 @@ async def test_a_failed_row_is_named_by_its_place_in_the_call() -> None:
     dispatcher.finished(W1, [(task_id, Result((), failed=ModelFailed("diverged")))])
     with pytest.raises(ModelFailed, match="row 2: diverged"):
         await bulk
-
-
-@on_loop
-async def test_twins_get_the_error_of_a_farm_that_gives_up() -> None:
-    dispatcher, worker = up(Memory())
-    twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
-    await until(lambda: worker.sent)
-    dispatcher.give_up()
-    outcomes = await asyncio.gather(*twins, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
 
 
 @on_loop

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
+from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.stage import tell
-from farm.errors import ModelFailed
+from farm.errors import ModelFailed, Unavailable
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, cube, turns
 from tests.dispatcher.test_gathering import Asked, known
-from tests.dispatcher.test_reuse import Memory, rows
+from tests.dispatcher.test_reuse import Memory, Worker, rows
 from tests.dispatcher.test_reuse import up as up_with
 from tests.scheduler.invariants import check
 from tests.support.coroutines import on_loop
@@ -30,44 +33,49 @@ BOTH = Call(
 )
 
 
-class Kind(NamedTuple):
-    """Calls that a stage keeps; one of them, by default the last, is cancelled."""
-
-    calls: list[Call]
-    memory: Memory | None = None
-    model: ModelInfo = CUBE
-    cancelled: int = -1
-
-
 class Forgetful(Memory):
     """Looks calls up, but knows none."""
 
     reuses = False
 
 
+class Kind(NamedTuple):
+    """Calls that a stage keeps; one of them, by default the last, is cancelled."""
+
+    calls: list[Call]
+    memory: Callable[[], Memory] = Forgetful
+    model: ModelInfo = CUBE
+    cancelled: int = -1
+
+
 KINDS = {
     "a task": Kind([cube(1.0)]),
-    "a task that is not reused": Kind([cube(1.0)], Forgetful()),
     "a call of many rows": Kind([rows(*range(1, 9))]),
     "a pair": Kind([BOTH], model=PAIR),
-    "a task for which others may wait": Kind([cube(1.0)], Memory()),
-    "a call that waits for another": Kind([cube(1.0), cube(1.0)], Memory()),
-    "a task for which another waits": Kind([cube(1.0), cube(1.0)], Memory(), cancelled=0),
-    "a known call": Kind([cube(2.0)], Memory(x2=8.0)),
-    "rows that are in flight elsewhere": Kind([cube(1.0), rows(1.0, 2.0)], Memory(), PAIR),
-    "a pair with a memory": Kind([BOTH], Memory(), PAIR),
+    "a task for which others may wait": Kind([cube(1.0)], Memory),
+    "a call that waits for another": Kind([cube(1.0), cube(1.0)], Memory),
+    "a task for which another waits": Kind([cube(1.0), cube(1.0)], Memory, cancelled=0),
+    "a known call": Kind([cube(2.0)], partial(Memory, x2=8.0)),
+    "rows that are in flight elsewhere": Kind([cube(1.0), rows(1.0, 2.0)], Memory, PAIR),
+    "a pair with a memory": Kind([BOTH], Memory, PAIR),
 }
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@on_loop
-async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind) -> None:
-    dispatcher, worker = up_with(kind.memory or Forgetful(), kind.model)
+def begun(kind: Kind) -> tuple[Dispatcher, Worker, list[TaskId], list[list[Outcome]]]:
+    """Start the calls of a kind; return their ids and what becomes of each."""
+    dispatcher, worker = up_with(kind.memory(), kind.model)
     outcomes: list[list[Outcome]] = [[] for _ in kind.calls]
     ids = [
         dispatcher.start_call(call, Hints(), found.append)
         for call, found in zip(kind.calls, outcomes, strict=True)
     ]
+    return dispatcher, worker, ids, outcomes
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@on_loop
+async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind) -> None:
+    dispatcher, worker, ids, outcomes = begun(kind)
     task_id, of_cancelled = ids.pop(kind.cancelled), outcomes.pop(kind.cancelled)
     assert dispatcher.stages.cancel(task_id)
     assert not dispatcher.stages.cancel(task_id), "it is not open any more"
@@ -77,6 +85,20 @@ async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind)
     assert of_cancelled == []
     assert dispatcher.stages.are_over()
     check(dispatcher._scheduler)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@on_loop
+async def test_a_farm_that_gives_up_answers_each_call_once(kind: Kind) -> None:
+    dispatcher, _, ids, outcomes = begun(kind)
+    await turns()
+    dispatcher.give_up()
+    await turns()
+    is_known = kind is KINDS["a known call"]
+    assert [[type(each) for each in found] for found in outcomes] == [
+        [Result if is_known else Unavailable] for _ in ids
+    ]
+    assert dispatcher.stages.are_over()
 
 
 @pytest.mark.parametrize("count", [1, 5])

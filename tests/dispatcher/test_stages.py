@@ -13,7 +13,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Cancelled, InvalidInput
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
-from tests.dispatcher.test_dispatcher import W1, W2, cube, turns, up
+from tests.dispatcher.test_dispatcher import W2, cube, served, turns
 from tests.dispatcher.test_reuse import Memory, Points, asked, rows
 from tests.dispatcher.test_reuse import up as up_with
 from tests.dispatcher.test_stage import BOTH, PAIR
@@ -38,8 +38,7 @@ async def outcomes(*calls: asyncio.Task[Result]) -> list[str]:
 
 @on_loop
 async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() -> None:
-    dispatcher, worker = up()
-    worker.join()
+    dispatcher, worker = served()
     runs, others = asked(dispatcher, cube(1.0), MINE), asked(dispatcher, cube(2.0), OTHERS)
     one, two = asked(dispatcher, cube(), MINE), asked(dispatcher, cube(), replace(MINE, chain="2"))
     nameless = asked(dispatcher, cube(), Hints())
@@ -67,8 +66,7 @@ async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() 
 
 @on_loop
 async def test_a_call_of_many_rows_fails_if_rows_of_it_wait() -> None:
-    dispatcher, worker = up()
-    worker.join()
+    dispatcher, worker = served()
     call = asked(dispatcher, rows(*range(500)), MINE)
     await turns()
     assert await cancel(dispatcher, client="mine") == 1
@@ -81,8 +79,7 @@ async def test_a_call_of_many_rows_fails_if_rows_of_it_wait() -> None:
 
 @on_loop
 async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
-    dispatcher, worker = up()
-    worker.join()
+    dispatcher, worker = served()
     points = Points(*range(300))
     dispatcher.start_rows(points, "cube", Operation.EVALUATE, MINE)
     await turns()
@@ -100,8 +97,7 @@ async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
 
 @on_loop
 async def test_a_value_with_its_gradient_is_one_call() -> None:
-    dispatcher, worker = up()
-    worker.join(models=(PAIR,))
+    dispatcher, _ = served(PAIR)
     runs, pair = asked(dispatcher, cube(), OTHERS), asked(dispatcher, BOTH, MINE)
     await turns()
     assert await cancel(dispatcher, client="mine") == 1
@@ -137,8 +133,7 @@ async def test_a_call_that_waits_for_that_of_another_client() -> None:
 
 @on_loop
 async def test_calls_that_come_meanwhile_stay_and_others_get_their_turn() -> None:
-    dispatcher, worker = up()
-    worker.join()
+    dispatcher, worker = served()
     calls = [asked(dispatcher, cube(), MINE) for _ in range(1000)]
     await turns()
     cancelling = asyncio.create_task(cancel(dispatcher, client="mine"))
@@ -162,8 +157,7 @@ WHY = Cancelled("the owner of the farm cancelled it")
 
 @on_loop
 async def test_only_tasks_that_no_worker_has_are_answered_with_an_error() -> None:
-    dispatcher, transport = up()
-    transport.join(W1)
+    dispatcher, transport = served()
     tasks = dispatcher.stages.tasks
     outcomes: list[list[Outcome]] = [[], []]
     runs, waits = (

@@ -19,12 +19,11 @@ from farm.errors import (
     FarmError,
     ModelFailed,
     Overloaded,
-    Unavailable,
     UnsupportedFeature,
     WorkerLost,
 )
 from farm.scheduler.state import TaskId, WorkerId
-from tests.dispatcher.test_dispatcher import W1, W2, Recorder, turns, up
+from tests.dispatcher.test_dispatcher import W1, W2, Recorder, served, turns, up
 from tests.support.coroutines import on_loop, until
 
 BOTH = Operation.VALUE_AND_GRADIENT
@@ -198,8 +197,7 @@ async def test_a_lost_worker_costs_one_run_of_its_half() -> None:
 
 @on_loop
 async def test_what_must_not_run_twice_fails_with_its_worker() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (replace(SPLIT, repeatable=False),))
+    dispatcher, transport = served(replace(SPLIT, repeatable=False))
     _, outcomes = started(dispatcher)
     await transport.next()
     dispatcher.worker_left(W1, "killed")
@@ -259,21 +257,10 @@ async def test_if_one_half_is_refused_none_runs() -> None:
 
 @on_loop
 async def test_a_model_without_both_parts_is_refused() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (replace(SPLIT, operations=frozenset({Operation.EVALUATE})),))
+    dispatcher, transport = served(replace(SPLIT, operations=frozenset({Operation.EVALUATE})))
     with pytest.raises(UnsupportedFeature, match="does not offer value_and_gradient"):
         await dispatcher.submit(asked(config="{}"))
     # With a config that the farm does not know yet, the worker decides.
     started(dispatcher)
     _, _, call = await transport.next()
     assert call.operation is BOTH
-
-
-@on_loop
-async def test_a_farm_that_shuts_down_answers_once() -> None:
-    dispatcher, transport = two_workers()
-    _, outcomes = started(dispatcher)
-    await both_sent(transport)
-    dispatcher.give_up()
-    with pytest.raises(Unavailable):
-        outcomes.one()

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,13 @@ import numpy as np
 import pytest
 
 import farm
-from farm.call import Operation, Result
+from farm.call import Operation
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.dispatcher.ended import ANSWERED, EndedCall
-from farm.errors import InvalidInput, ModelFailed
+from farm.errors import InvalidInput
 from farm.monitoring import history as module
 from farm.monitoring.history import RINGS, RUNS, SERIES, History, Ring, Sample
 from farm.scheduler.view import Load
+from tests.dispatcher.ended_calls import answer
 from tests.support.coroutines import on_loop, until
 from tests.support.front_door import front_door
 from tests.support.front_door import until as wait_until
@@ -99,17 +100,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def ended(outcome: Result | None, operation: Operation = Operation.EVALUATE) -> EndedCall:
-    run_s = 0.0 if outcome is None else outcome.run_time_s
-    error = None if outcome is not None else ModelFailed("no")
-    return EndedCall(
-        *(ANSWERED, "m", operation, "me", 0.0, 1.0),
-        ran=outcome is not None,
-        row_s=run_s,
-        error=error,
-    )
-
-
 def of_hours(hours: float, clock: Clock) -> tuple[Dispatcher, History]:
     """Return the history of a farm that has run for so long and answered two calls a second."""
     dispatcher = Dispatcher([])
@@ -173,8 +163,9 @@ async def test_a_time_that_is_none_is_refused(clock: Clock, since: str) -> None:
 @on_loop
 async def test_it_notes_run_times_of_calls_and_of_nothing_else(clock: Clock) -> None:
     _, history = of_hours(0.0, clock)
-    history.fold([ended(Result((), run_time_s=3.0)), ended(None)])
-    history.fold([ended(Result((), run_time_s=90.0), Operation.DESCRIBE)])
+    ran = answer(1, 0, 1.0, ran=True, row_s=3.0)
+    history.fold([ran, answer(0, 1, 1.0)])
+    history.fold([replace(ran, operation=Operation.DESCRIBE, row_s=90.0)])
     clock.now += 1.0
     history.sample()
     assert history.answer({})["series"]["run_p50_s"] == [3.0]
@@ -184,7 +175,7 @@ async def test_it_notes_run_times_of_calls_and_of_nothing_else(clock: Clock) -> 
 async def test_run_times_are_bounded_however_many_calls_end(clock: Clock) -> None:
     _, history = of_hours(0.0, clock)
     for _ in range(3 * RUNS):
-        history.fold([ended(Result((), run_time_s=random.random()))])
+        history.fold([answer(1, 0, 1.0, ran=True, row_s=random.random())])
     assert len(history._runs) == RUNS
 
 
