@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,18 +158,21 @@ class Local(peers.Farm):
     """A farm at a unix socket in the folder of the test."""
 
 
-async def joined(farm: peers.Farm, **labels: str) -> None:
-    peer = farm.peer(W)
-    peer.send(wire.encode_join("a", WorkerInfo(W, (peers.CUBE,), labels=labels)))
-    await peer.hear(Kind.WELCOME)
+@asynccontextmanager
+async def farm_with_a_worker(folder: Path, **labels: str) -> AsyncIterator[peers.Farm]:
+    """A farm at a unix socket in this folder, whose only worker has these labels."""
+    Local.folder = folder
+    async with Local.up() as farm:
+        NamedWorkers(farm.dispatcher, farm.transport, folder)
+        peer = farm.peer(W)
+        peer.send(wire.encode_join("a", WorkerInfo(W, (peers.CUBE,), labels=labels)))
+        await peer.hear(Kind.WELCOME)
+        yield farm
 
 
 @on_loop
 async def test_a_worker_is_drained(tmp_path: Path) -> None:
-    Local.folder = tmp_path
-    async with Local.up() as farm:
-        NamedWorkers(farm.dispatcher, farm.transport, tmp_path)
-        await joined(farm)
+    async with farm_with_a_worker(tmp_path) as farm:
         assert await farm.dispatcher.questions.ask("drain", {"worker": "node1"}) == {"draining": W}
         await farm.peers[0].hear(Kind.STOP)
         assert farm.events("drain") == ["the owner asks it to leave"]
@@ -177,10 +182,7 @@ async def test_a_worker_is_drained(tmp_path: Path) -> None:
 
 @on_loop
 async def test_a_worker_is_restarted_by_its_supervisor(tmp_path: Path) -> None:
-    Local.folder = tmp_path
-    async with Local.up() as farm:
-        NamedWorkers(farm.dispatcher, farm.transport, tmp_path)
-        await joined(farm, supervisor="node1/7")
+    async with farm_with_a_worker(tmp_path, supervisor="node1/7") as farm:
         restart = {"worker": W}
         with pytest.raises(Unavailable, match=r"supervisor node1/7 .* is not connected"):
             await farm.dispatcher.questions.ask("restart", restart)
@@ -193,10 +195,7 @@ async def test_a_worker_is_restarted_by_its_supervisor(tmp_path: Path) -> None:
 
 @on_loop
 async def test_what_farm_cannot_do_is_refused_with_the_reason(tmp_path: Path) -> None:
-    Local.folder = tmp_path
-    async with Local.up() as farm:
-        NamedWorkers(farm.dispatcher, farm.transport, tmp_path)
-        await joined(farm)
+    async with farm_with_a_worker(tmp_path) as farm:
         with pytest.raises(UnsupportedFeature, match="no supervisor that starts it again"):
             await farm.dispatcher.questions.ask("restart", {"worker": W})
         thread = WorkerInfo("thread", (peers.CUBE,))
@@ -229,6 +228,8 @@ def test_the_last_lines(log: Path) -> None:
     assert read_log(log, lines=100) == ("one\ntwo\nthree", 13)
     log.write_text("")
     assert read_log(log, lines=2) == ("", 0)
+    log.write_bytes(b"x" * 3 * BYTES)
+    assert read_log(log, lines=1) == ("x" * BYTES, 3 * BYTES), "a line longer than an answer"
 
 
 def test_what_is_added(log: Path) -> None:
@@ -249,11 +250,6 @@ def test_an_answer_is_bounded(log: Path) -> None:
     assert end == size
     text, end = read_log(log, after=8)
     assert (text[:8], len(text), end) == ("0000001\n", BYTES, 8 + BYTES)
-
-
-def test_a_line_longer_than_an_answer_is_shown_in_part(log: Path) -> None:
-    log.write_bytes(b"x" * 3 * BYTES)
-    assert read_log(log, lines=1) == ("x" * BYTES, 3 * BYTES)
 
 
 def test_characters_are_not_cut(log: Path) -> None:
