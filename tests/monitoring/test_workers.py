@@ -362,7 +362,7 @@ def looks(simulated: list[Simulated], *seconds: int, seed: int) -> Iterator[list
         yield found(*(each.row() for each in simulated))
 
 
-@pytest.mark.parametrize("seed", [0, *[pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)]])
+@pytest.mark.parametrize("seed", [1, *[pytest.param(n, marks=pytest.mark.slow) for n in (0, 2)]])
 def test_of_many_identical_workers_none_is_called_sick_by_chance(seed: int) -> None:
     """Calls of which 5 % fail, of run times that differ by factors of ten, in two minutes."""
     for told in looks([Simulated() for _ in range(200)], *range(5, 121, 5), seed=seed):
