@@ -11,7 +11,7 @@ import pytest
 
 from farm.call import NO_HINTS, Call, Hints, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher, ResultStream
-from farm.errors import FarmError, ModelFailed, WorkerLost
+from farm.errors import FarmError, ModelFailed
 from farm.scheduler.state import TaskId
 from tests.support.coroutines import on_loop
 
@@ -86,29 +86,11 @@ async def test_who_leaves_early_takes_the_call_back() -> None:
     assert backend.cancelled == [7]
 
 
-async def submitted(backend: Any) -> asyncio.Task[Result]:
-    waiting = asyncio.create_task(Dispatcher.submit(backend, EVALUATE))
-    await asyncio.sleep(0)
-    return waiting
-
-
-@on_loop
-async def test_a_result_is_returned_and_an_error_is_raised() -> None:
-    backend: Any = Backend()
-    waiting = await submitted(backend)
-    backend.tell(result := Result(()))
-    assert await waiting is result
-    waiting = await submitted(backend)
-    backend.tell(WorkerLost("gone"))
-    with pytest.raises(WorkerLost, match="gone"):
-        await waiting
-    assert backend.cancelled == []
-
-
 @on_loop
 async def test_who_gives_up_the_wait_cancels_the_call() -> None:
     backend: Any = Backend()
-    waiting = await submitted(backend)
+    waiting = asyncio.create_task(Dispatcher.submit(backend, EVALUATE))
+    await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

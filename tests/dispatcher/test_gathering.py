@@ -256,16 +256,6 @@ async def test_the_error_of_a_call_is_its_own() -> None:
         assert [failure.calls for failure in failures()] == [1]
 
 
-@on_loop
-async def test_an_input_that_does_not_fit_is_refused_at_once() -> None:
-    async with known() as (dispatcher, _):
-        with pytest.raises(InvalidInput):
-            dispatcher.start_call(
-                Call("cube", Operation.EVALUATE, (np.ones(3),)), ME, lambda outcome: None
-            )
-        assert dispatcher.calls_open() == 0
-
-
 @pytest.mark.parametrize("model", [CUBE, replace(CUBE, max_batch=8)], ids=["run", "batch"])
 @on_loop
 async def test_only_the_call_that_kills_workers_fails(model: ModelInfo) -> None:

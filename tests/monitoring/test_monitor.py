@@ -67,17 +67,11 @@ async def test_workers_and_their_calls_are_in_the_snapshot() -> None:
 
 @on_loop
 async def test_the_questions_of_all_parts_are_offered() -> None:
-    dispatcher, _ = watched()
-    assert await dispatcher.questions.ask("progress", {}) == []
-    assert (await dispatcher.questions.ask("why", {"call": "1"}))["phase"] is None
-    assert dispatcher.snapshot()["progress"] == []
-
-
-@on_loop
-async def test_history_is_kept_until_the_monitor_is_closed() -> None:
     dispatcher = Dispatcher([])
     monitor = watch(dispatcher)
+    assert await dispatcher.questions.ask("progress", {}) == []
+    assert (await dispatcher.questions.ask("why", {"call": "1"}))["phase"] is None
     assert (await dispatcher.questions.ask("history", {}))["times"] == []
+    assert dispatcher.snapshot()["progress"] == []
     monitor.close()
-    await dispatcher.close(grace_s=0.0)
     await dispatcher.close(grace_s=0.0)
