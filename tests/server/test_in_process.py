@@ -39,11 +39,13 @@ def where(x: float) -> int:
     return os.getpid()
 
 
-@pytest.mark.parametrize("fork", [True, False])
-def test_a_file_runs_in_processes_that_are_gone_afterwards(tmp_path: Path, fork: bool) -> None:
+@pytest.mark.parametrize(("fork", "workers"), [(True, 2), (False, 1)])
+def test_a_file_runs_in_processes_that_are_gone_afterwards(
+    tmp_path: Path, fork: bool, workers: int
+) -> None:
     path = tmp_path / "doubler.py"
     path.write_text(DOUBLER)
-    with farm.serve(path, workers=2, fork=fork) as client:
+    with farm.serve(path, workers=workers, fork=fork) as client:
         outputs = list(client.model("doubler").map(list(np.arange(20.0).reshape(10, 2))))
         parents = len(parents_among(psutil.Process().children()))
     assert parents == (fork and sys.platform == "linux"), "elsewhere none is forked"
@@ -66,13 +68,21 @@ def talker(x):
 """
 
 
-def test_the_output_of_workers_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_functions_and_files_are_there_together_and_what_files_print_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads are there at once, and processes still load."""
+    monkeypatch.setenv("FARM_LOG_FORMAT", "json")  # the argument has precedence
     path = tmp_path / "talker.py"
     path.write_text(TALKER)
-    with farm.serve(path) as client:
+    with farm.serve(halved, path, reserve=["talker=1"], log_format="text") as client:
+        assert client.models() == ["halved", "talker"]
+        with pytest.raises(ModelNotFound, match="specify a model"):
+            client.model()
+        assert client.model("halved")(3.0) == 1.5
         client.model("talker")(2.0)
         wait_until(lambda: "step 1" in capsys.readouterr().err)
-        client.model("talker")(1.0)
+        assert client.model("talker")(1.0) == 1.0
     assert capsys.readouterr().err.splitlines() == [
         "(worker 0) longlongstep 0",
         "(worker 0) long",
@@ -203,37 +213,20 @@ def test_a_wrong_setting_is_one_line(more: dict[str, Any], complaint: str) -> No
     assert [frame.name for frame in frames][1:] == ["__enter__", "serve"]
 
 
-def test_functions_and_files_are_there_together(tmp_path: Path) -> None:
-    """Threads are there at once, and processes still load."""
-    (tmp_path / "talker.py").write_text(TALKER)
-    with farm.serve(halved, tmp_path / "talker.py", reserve=["talker=1"]) as client:
-        assert client.models() == ["halved", "talker"]
-        assert client.model("halved")(3.0) == 1.5
-        assert client.model("talker")(1.0) == 1.0
-        with pytest.raises(ModelNotFound, match="specify a model"):
-            client.model()
-
-
-def test_the_format_of_logs_is_that_of_the_argument_then_of_the_variable(
+def test_the_variable_for_the_format_of_logs_counts_in_a_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "talker.py").write_text(TALKER)
-
-    def logged(**more: Any) -> str:
-        folder = tmp_path / "-".join(["run", *more.values()])
-        with farm.serve(tmp_path / "talker.py", dir=folder, output="log", **more) as client:
-            client.model()(1.0)
-            (log,) = (folder / "logs").iterdir()
-            wait_until(lambda: "step 0" in log.read_text())
-            return log.read_text()
-
+    path, folder = tmp_path / "talker.py", tmp_path / "run"
+    path.write_text(TALKER)
     monkeypatch.setenv("FARM_LOG_FORMAT", "json")
-    assert '"message":"step 0"' in logged()
-    assert '"message"' not in logged(log_format="text")
+    with farm.serve(path, dir=folder, output="log") as client:
+        client.model()(1.0)
+        (log,) = (folder / "logs").iterdir()
+        wait_until(lambda: '"message":"step 0"' in log.read_text())
     assert capsys.readouterr().err == "", "it is only logged"
     monkeypatch.setenv("FARM_LOG_FORMAT", "jsn")
     with pytest.raises(SettingsError, match="log_format is 'jsn'; expected text or json"):
-        logged()
+        farm.serve(path).__enter__()
 
 
 def test_defaults_of_protocols_need_no_port() -> None:
