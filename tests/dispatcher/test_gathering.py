@@ -515,7 +515,7 @@ async def test_calls_that_nobody_answers_end_with_the_farm() -> None:
 # All together
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 2, 7, 8, 11])  # of 20, with all their branches
 @on_loop
 async def test_whatever_happens_each_call_has_one_outcome_of_its_own(seed: int) -> None:
     rng = random.Random(seed)

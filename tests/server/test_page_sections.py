@@ -259,6 +259,7 @@ def test_an_error_has_room_beside_its_numbers(browser: Browser, farm: FakeFarm) 
         worker="node0123/4412-a1b2",
         client="anna@login1, mcmc.py 812",
         inputs="x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]",
+        last=1e9,  # a date is wider than a time of day
     )
     browser.show_as(1280, 900)
     look(browser, farm, failures=[told])
