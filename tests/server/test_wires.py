@@ -145,11 +145,11 @@ with farm.serve("model.py", dir="run", port=0) as client:
             imported.append(arguments[0])
 
     sys.addaudithook(note)
+    told["zmq in a worker"] = client.model().evaluate(1.0)[0]
     url = json.load(open("run/farm.json"))["url"]
     for path in ("/", "/farm/status", "/metrics"):
         urllib.request.urlopen(url + path).read()
-    told["imported by the loop for requests"] = imported[:]
-    told["zmq in a worker"] = client.model().evaluate(1.0)[0]
+    told["imported by the loop for requests"] = imported
     told["zmq in front door and client"] = "zmq" in sys.modules
     print(json.dumps(told), flush=True)
     sys.stdin.read()
@@ -174,8 +174,8 @@ def test_a_local_farm_loads_and_opens_only_what_it_needs(tmp_path: Path) -> None
     try:
         assert json.loads(program.stdout.readline()) == {
             "framework at the start": False,
-            "zmq in a worker": 0.0,
             "imported by the loop for requests": [],
+            "zmq in a worker": 0.0,
             "zmq in front door and client": False,
         }
         connection = read_connection(tmp_path / "run")
