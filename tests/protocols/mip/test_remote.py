@@ -84,24 +84,22 @@ def test_an_image_over_a_socket_file(tmp_path: Path) -> None:
         assert answer(model, bytes_array([PNG])) == [[b"1 x 1"]]
 
 
-@pytest.mark.parametrize("max_batch", [1, 100])
-def test_numbers_alone_and_in_batches(max_batch: int) -> None:
+def test_numbers_alone_and_in_batches() -> None:
     pair = {"a": 2, "b": 2}
     with kubemo_serving("sum_product") as (port, _):
-        model = MipModel(f"mip://127.0.0.1:{port}", inputs=pair, outputs=pair, max_batch=max_batch)
-        assert answer(model, [1.0, 2.0], [3.0, 4.0]) == [[4, 6], [3, 8]]
-        if max_batch > 1:
-            a, b = np.arange(6.0).reshape(3, 2), np.ones((3, 2))
-            assert answer(model, a, b, rows=3) == [(a + b).tolist(), a.tolist()]
+        for most in (1, 100):
+            model = MipModel(f"mip://127.0.0.1:{port}", inputs=pair, outputs=pair, max_batch=most)
+            assert answer(model, [1.0, 2.0], [3.0, 4.0]) == [[4, 6], [3, 8]]
+        a, b = np.arange(6.0).reshape(3, 2), np.ones((3, 2))
+        assert answer(model, a, b, rows=3) == [(a + b).tolist(), a.tolist()]
 
 
 def test_more_outputs_than_inputs_which_the_server_counts_wrong() -> None:
     with kubemo_serving("parts") as (port, _):
-        model = MipModel(f"mip://127.0.0.1:{port}", inputs={"x": 2}, outputs={"y": 2, "z": 2})
+        sizes: dict[str, Any] = {"inputs": {"x": 2}, "outputs": {"y": 2, "z": 2}}
+        model = MipModel(f"mip://127.0.0.1:{port}", **sizes)
         assert answer(model, [1.0, 2.0]) == [[2, 3], [10, 20]]
-        batched = MipModel(
-            f"mip://127.0.0.1:{port}", inputs={"x": 2}, outputs={"y": 2, "z": 2}, max_batch=9
-        )
+        batched = MipModel(f"mip://127.0.0.1:{port}", **sizes, max_batch=9)
         with pytest.raises(InvalidInput, match="not as many outputs as inputs"):
             answer(batched, np.ones((2, 2)), rows=2)
 
@@ -113,18 +111,13 @@ def test_errors_of_the_server() -> None:
             answer(model, [1.0])
 
 
-def test_outputs_that_are_not_as_declared() -> None:
-    with kubemo_serving("double") as (port, _):
-        model = MipModel(f"mip://127.0.0.1:{port}", inputs={"x": 2}, outputs={"y": 3})
-        with pytest.raises(InvalidOutput, match=r"output 0 \('y'\) has shape \[2\]"):
-            answer(model, [1.0, 2.0])
-
-
-def test_a_server_that_is_gone(tmp_path: Path) -> None:
+def test_outputs_that_are_not_as_declared_and_a_server_that_is_gone(tmp_path: Path) -> None:
     # By a socket file: another program might get the port of a server that is gone.
     path = tmp_path / "s"
     with kubemo_serving("double", str(path)) as (_, process):
-        model = MipModel(f"mip+unix:{path}", inputs={"x": 2}, outputs={"y": 2})
+        model = MipModel(f"mip+unix:{path}", inputs={"x": 2}, outputs={"y": 3})
+        with pytest.raises(InvalidOutput, match=r"output 0 \('y'\) has shape \[2\]"):
+            answer(model, [1.0, 2.0])
         process.kill()
         process.wait(20)
         with pytest.raises(Unavailable, match="does not answer: Connection refused"):

@@ -15,9 +15,9 @@ from farm.errors import Unavailable
 from farm.http1.access import Access
 from farm.protocols.mip.address import MipAddress
 from farm.protocols.mip.packets import HEAD
-from farm.protocols.mip.service import ACCEPTED_AT_ONCE, MipServer
+from farm.protocols.mip.service import ACCEPTED_AT_ONCE, MipServer, MipTimeouts
 from tests.support.coroutines import LIMIT_S, on_loop, until
-from tests.support.mip_farm import PING, PONG, QUICK, Double, doubled, mip_served, request
+from tests.support.mip_farm import PING, PONG, Double, doubled, mip_served, request
 
 
 @on_loop
@@ -42,7 +42,7 @@ async def test_a_port_that_is_taken_is_told() -> None:
 def test_uvloop_does_as_asyncio() -> None:
     async def run() -> None:
         model = Double()
-        async with mip_served(model, timeouts=QUICK) as served:
+        async with mip_served(model, timeouts=MipTimeouts(look_every_s=0.02)) as served:
             client, gone = await served.connect(), await served.connect()
             assert await client.ask(PING) == PONG
             client.send(request("[0]"), request("[3]"))
