@@ -73,7 +73,8 @@ def test_calls_and_errors_are_the_same(by_name: bool) -> None:
     ]
     if by_name:
         some = [dict(zip("xk", p, strict=False)) if isinstance(p, list) else p for p in some]
-    inputs = [some[i % len(some)] for i in range(2 * BATCH + 3)]
+    right = some[0]
+    inputs = [*some, *[right] * (BATCH - 3), *some, *[right] * (BATCH - 8)]
     body = json.dumps({"inputs": inputs, "config": {"a": 1}}).encode()
     points, read = both(body)
     assert len(read) == len(points) == len(inputs)

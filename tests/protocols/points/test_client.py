@@ -80,7 +80,10 @@ def test_derivatives_arrive_as_they_were(
         )
         for vector in vectors
     ]
-    heard = decode_points(encode_points(calls))
+    body = encode_points(calls)
+    if shared:
+        assert body.count(b"[7.0,8.0]") == (operation in TAKE_SENS) + (operation in TAKE_VEC)
+    heard = decode_points(body)
     for i, sent in enumerate(calls):
         got = heard.call(i, MODEL)
         assert got.operation is operation
@@ -91,12 +94,6 @@ def test_derivatives_arrive_as_they_were(
         for a, b in ((wrt.sens, expected.sens), (wrt.vec, expected.vec)):
             assert (a is None) == (b is None)
             assert a is None or b is None or np.array_equal(a, b, equal_nan=True)
-
-
-def test_a_vector_that_all_share_is_sent_once() -> None:
-    sens = np.array([1.0, 2.0])
-    calls = [differentiated(Operation.GRADIENT, sens=sens)] * 3
-    assert b'"sens":[1.0,2.0]' in encode_points(calls)
 
 
 def test_only_calls_of_one_kind_share_a_request() -> None:
@@ -118,45 +115,27 @@ def test_only_calls_of_one_kind_share_a_request() -> None:
     assert not alike(cost, cost)
 
 
-@given(st.lists(NUMBERS, min_size=7, max_size=7))
-def test_a_gradient_arrives_beside_its_value(numbers: list[float]) -> None:
-    y, z, t = np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:5]])
-    gradient = np.array(numbers[5:])
-    points = decode_points(
-        encode_points([differentiated(Operation.VALUE_AND_GRADIENT, sens=np.ones(2))])
-    )
-    line = encode_result_line(points.form, 0, MODEL, Result((y, z, t, gradient)))
-    _, got = decode_line(line)
-    assert isinstance(got, Result)
-    for a, b in zip(got.outputs, (y, z.reshape(1), t, gradient), strict=True):
-        assert np.array_equal(a, b, equal_nan=True)
-
-
-def test_a_gradient_that_is_no_numbers_fails_its_point_alone() -> None:
-    line = (
-        b'{"index": 2, "status": "done", "outputs": [[1]], "gradient": {"a": 1},'
-        b' "run_time_s": 1, "queue_time_s": 1, "worker": "w"}'
-    )
-    index, got = decode_line(line)
-    assert index == 2
-    assert isinstance(got, InvalidOutput)
-    assert "gradient is an object" in got.message
-
-
-@given(st.lists(NUMBERS, min_size=5, max_size=5), st.integers(0, 3))
-def test_results_arrive_as_they_were(numbers: list[float], index: int) -> None:
-    y, z, t = np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:]])
-    points = decode_points(encode_points([call([1, 2, 3, 4], 1)] * 4))
+@given(st.lists(NUMBERS, min_size=7, max_size=7), st.integers(0, 3), st.booleans())
+def test_results_arrive_as_they_were(numbers: list[float], index: int, both: bool) -> None:
+    """both: the values with a gradient beside them."""
+    outputs: list[Array]
+    outputs = [np.array(numbers[:2]), np.array(numbers[2]), np.array([numbers[3:5]])]
+    asked = call([1, 2, 3, 4], 1)
+    if both:
+        outputs.append(np.array(numbers[5:]))
+        asked = differentiated(Operation.VALUE_AND_GRADIENT, sens=np.ones(2))
+    points = decode_points(encode_points([asked] * 4))
     copied, reused = index == 1, index == 2
-    result = Result((y, z, t), 0.25, worker="w/1", queue_time_s=0.5)
-    result = replace(result, copied=copied, reused=reused)
+    result = Result(
+        tuple(outputs), 0.25, worker="w/1", queue_time_s=0.5, copied=copied, reused=reused
+    )
     got_index, got = decode_line(encode_result_line(points.form, index, MODEL, result))
     assert got_index == index
     assert isinstance(got, Result)
     assert (got.run_time_s, got.queue_time_s, got.worker) == (0.25, 0.5, "w/1")
     assert (got.copied, got.reused) == (copied, reused)
-    for a, b in zip(got.outputs, (y, z.reshape(1), t), strict=True):
-        assert np.array_equal(a, b, equal_nan=True)
+    for a, b in zip(got.outputs, outputs, strict=True):
+        assert np.array_equal(a, np.atleast_1d(b), equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", FarmError.kinds.values())
@@ -193,15 +172,19 @@ def test_what_is_no_line_is_refused(line: bytes) -> None:
         decode_line(line)
 
 
-def test_outputs_that_are_no_numbers_fail_their_point_alone() -> None:
-    line = (
-        b'{"index": 2, "status": "done", "outputs": [["a"]], "run_time_s": 1,'
-        b' "queue_time_s": 1, "worker": "w"}'
-    )
-    index, got = decode_line(line)
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        (b'"outputs": [["a"]]', "output[0][0] is a string"),
+        (b'"outputs": [[1]], "gradient": {"a": 1}', "gradient is an object"),
+    ],
+)
+def test_outputs_that_are_no_numbers_fail_their_point_alone(members: bytes, text: str) -> None:
+    times = b'"run_time_s": 1, "queue_time_s": 1, "worker": "w"'
+    index, got = decode_line(b'{"index": 2, "status": "done", %b, %b}' % (members, times))
     assert index == 2
     assert isinstance(got, InvalidOutput)
-    assert "output[0][0] is a string" in got.message
+    assert text in got.message
 
 
 @given(st.binary(max_size=200))

@@ -75,9 +75,6 @@ def test_a_request_that_cannot_be_is_refused_as_a_whole(message: Any, expected: 
     with pytest.raises(InvalidInput) as caught:
         decode(message)
     assert caught.value.message.startswith(expected)
-
-
-def test_bytes_that_are_no_json_are_refused() -> None:
     with pytest.raises(InvalidRequest):
         decode_points(b'{"inputs": [')
 
@@ -139,12 +136,9 @@ def test_lines_are_nested_like_the_outputs_in_the_form_of_the_inputs() -> None:
     assert by_name.startswith(b'{"index":7,"status":"done","outputs":{"w":[1.0,NaN],"field":[[1.0')
 
 
-def test_the_line_of_a_derivative_holds_one_flat_vector() -> None:
+def test_the_line_of_a_derivative_holds_one_flat_vector_and_with_the_value_both() -> None:
     line = encode_result_line(decode(gradient(sens=[1, 2])).form, 1, MODEL, Result((np.ones(4),)))
     assert json.loads(line)["outputs"] == [[1.0, 1.0, 1.0, 1.0]]
-
-
-def test_the_line_of_a_value_and_gradient_holds_both() -> None:
     outputs = (np.array([1.0, 2.0]), np.ones((2, 2)), np.array([5.0, math.inf]))
     for inputs, expected in (
         ([IN_ORDER], [[1.0, 2.0], [[1.0, 1.0], [1.0, 1.0]]]),
@@ -155,8 +149,8 @@ def test_the_line_of_a_value_and_gradient_holds_both() -> None:
         assert call.operation is Operation.VALUE_AND_GRADIENT
         assert call.derivative is not None
         assert call.derivative.sens is not None
-        line = json.loads(encode_result_line(asked.form, 1, MODEL, Result(outputs)))
-        assert (line["outputs"], line["gradient"]) == (expected, [5.0, math.inf])
+        both = json.loads(encode_result_line(asked.form, 1, MODEL, Result(outputs)))
+        assert (both["outputs"], both["gradient"]) == (expected, [5.0, math.inf])
     strict = gradient(inputs=[IN_ORDER], operation="value_and_gradient", non_finite="error")
     with pytest.raises(InvalidOutput, match=r"gradient\[1\] is inf"):
         encode_result_line(decode(strict).form, 0, MODEL, Result(outputs))

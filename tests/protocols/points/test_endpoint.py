@@ -45,17 +45,14 @@ def door() -> Iterator[Door]:
         yield opened
 
 
-def test_models_are_listed_as_they_describe_themselves(door: Door) -> None:
-    infos = [ModelInfo.from_json(data) for data in door.ask("GET", "/farm/models").json()]
+def test_models_are_listed_with_the_operations_that_points_may_request(door: Door) -> None:
+    listed = door.ask("GET", "/farm/models").json()
+    infos = [ModelInfo.from_json(data) for data in listed]
     assert [info.name for info in infos] == ["forward", "lab/sized"]
     assert infos[0].outputs[0].shape == (2, 2)
     assert infos[0].description == "Doubles."
-
-
-def test_only_operations_that_points_may_request_are_listed(door: Door) -> None:
-    listed = door.ask("GET", "/farm/models").json()[1]
     described = door.ask("GET", "/farm/models/lab/sized").json()
-    assert listed["operations"] == described["operations"] == ["evaluate"]
+    assert listed[1]["operations"] == described["operations"] == ["evaluate"]
 
 
 def test_one_model_is_described_for_a_config(door: Door) -> None:
@@ -130,16 +127,13 @@ def test_questions_are_asked_by_get_and_actions_by_post(door: Door) -> None:
             client.ask("weather")
 
 
-def test_an_action_is_for_the_owner(door: Door) -> None:
+def test_an_action_is_for_the_owner_and_the_status_says_who_that_is(door: Door) -> None:
     taken: list[dict[str, str]] = []
+    others = {"x-forwarded-for": "10.0.0.9"}
     door.dispatcher.offer("rain", lambda asked: taken.append(dict(asked)), changes=True)
-    answer = door.ask("POST", "/farm/rain", headers={"x-forwarded-for": "10.0.0.9"})
+    answer = door.ask("POST", "/farm/rain", headers=others)
     assert (answer.status, answer.json()["error"]["type"]) == (403, "Forbidden")
     assert taken == []
-
-
-def test_the_status_says_whether_the_reader_is_the_owner(door: Door) -> None:
-    others = {"x-forwarded-for": "10.0.0.9"}
     assert door.ask("GET", "/farm/status").json()["is_owner"] is True
     assert door.ask("GET", "/farm/status", headers=others).json()["is_owner"] is False
 

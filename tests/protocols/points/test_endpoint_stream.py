@@ -61,6 +61,7 @@ def test_every_point_has_one_line_and_bad_ones_fail_alone() -> None:
     points[3] = [[-1.0, 0.0]]
     points[4] = [[1.0]]
     with front_door({"total": total}, workers=2) as door:
+        assert lines(stream(door, [])) == []
         got = lines(stream(door, points))
     assert sorted(line["index"] for line in got) == list(range(500))
     done = {line["index"]: line for line in got if line["status"] == "done"}
@@ -70,11 +71,6 @@ def test_every_point_has_one_line_and_bad_ones_fail_alone() -> None:
     failed = {line["index"]: line["error"] for line in got if line["status"] == "failed"}
     assert failed[3] == {"type": "ModelFailed", "message": "ValueError: negative"}
     assert failed[4]["type"] == "InvalidInput"
-
-
-def test_no_points_give_no_lines() -> None:
-    with front_door({"total": total}) as door:
-        assert lines(stream(door, [])) == []
 
 
 def test_points_and_outputs_by_name_and_a_derivative() -> None:
