@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,14 +86,11 @@ def test_one_of_them_may_be_named(tmp_path: Path) -> None:
 
 
 def test_what_a_file_serves_may_come_from_a_module_that_it_imports(tmp_path: Path) -> None:
-    (tmp_path / "inner.py").write_text(f"def start():\n    global umbridge\n{_indented(BARE)}")
+    inside = textwrap.indent(BARE, "    ")
+    (tmp_path / "inner.py").write_text(f"def start():\n    global umbridge\n{inside}")
     (tmp_path / "served.py").write_text("import inner\ninner.start()\n")
     assert [*load_models(["served.py"])] == ["doubled", "negated"]
     assert [*load_models(["served"])] == ["doubled", "negated"]
-
-
-def _indented(text: str) -> str:
-    return "".join(f"    {line}\n" for line in text.splitlines())
 
 
 def test_the_package_serves_again_afterwards(tmp_path: Path) -> None:
@@ -102,17 +100,14 @@ def test_the_package_serves_again_afterwards(tmp_path: Path) -> None:
     (tmp_path / "served2.py").write_text(BARE + "1 / 0\n")
     with pytest.raises(LoadError, match="division by zero"):
         load_models(["served2.py"])
+    (tmp_path / "served3.py").write_text("import sys\nsys.exit('no licence')\n")
+    with pytest.raises(LoadError, match="SystemExit: no licence"):
+        load_models(["served3.py"])
     assert umbridge.serve_models is umbridge.um.serve_models is official
     assert sys.argv is arguments
 
 
-def test_an_exit_without_models_is_told(tmp_path: Path) -> None:
-    (tmp_path / "served.py").write_text("import sys\nsys.exit('no licence')\n")
-    with pytest.raises(LoadError, match="SystemExit: no licence"):
-        load_models(["served.py"])
-
-
-@pytest.mark.parametrize("first", ["", "import umbridge\n"])
+@pytest.mark.parametrize("first", ["", pytest.param("import umbridge\n", marks=pytest.mark.slow)])
 def test_the_package_is_imported_by_files_that_do_so_only(tmp_path: Path, first: str) -> None:
     """In a process of its own, because the package is already imported here."""
     (tmp_path / "served.py").write_text(BARE)
@@ -139,6 +134,7 @@ def test_the_package_is_imported_by_files_that_do_so_only(tmp_path: Path, first:
     assert loader == "SourceFileLoader"
 
 
+@pytest.mark.slow
 def test_a_farm_serves_such_a_file_and_nothing_else_listens(tmp_path: Path) -> None:
     (tmp_path / "served.py").write_text(BARE)
     with serving(tmp_path, "served.py", "--workers", "2") as served:

@@ -37,13 +37,14 @@ EVERY = frozenset({"evaluate", "gradient", "apply_jacobian", "apply_hessian"})
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with official_server(tmp_path_factory.mktemp("official") / "log") as address:
+    log = tmp_path_factory.mktemp("official") / "log"
+    with official_server(log, returns=True) as address:
         yield address
 
 
 @pytest.fixture(scope="module", params=["object", "server"])
 def models(request: pytest.FixtureRequest, url: str) -> dict[str, Model]:
-    """Return the same two models, as Python objects and from the official server."""
+    """Return the same models, as Python objects and from the official server."""
     if request.param == "object":
         return {model.name: model for model in map(adapt_object, (Smooth(), Odd()))}
     return models_at(url)
@@ -68,9 +69,6 @@ def test_a_model_says_what_the_original_says(models: dict[str, Model]) -> None:
     assert [(t.name, t.shape) for t in smooth.outputs] == [("out0", (2,)), ("out1", (1,))]
     assert smooth.operations == EVERY
     assert odd.operations == {Operation.EVALUATE}
-
-
-def test_sizes_follow_the_config(models: dict[str, Model]) -> None:
     assert info_of(models["odd"], {"size": 7}).inputs[0].shape == (7,)
 
 
@@ -78,11 +76,8 @@ def test_evaluate_gives_the_value(models: dict[str, Model]) -> None:
     y, z = outputs(models, Call("smooth", Operation.EVALUATE, (A, B)))
     np.testing.assert_allclose(y, [0.1 * 4 + 0.2**2, 0.3 * 5])
     np.testing.assert_allclose(z, [0.6 * 9])
-
-
-def test_the_config_reaches_the_model(models: dict[str, Model]) -> None:
-    y, _ = outputs(models, Call("smooth", Operation.EVALUATE, (A, B), '{"scale":10}'))
-    np.testing.assert_allclose(y[1], 10 * 0.3 * 5)
+    scaled, _ = outputs(models, Call("smooth", Operation.EVALUATE, (A, B), '{"scale":10}'))
+    np.testing.assert_allclose(scaled[1], 10 * 0.3 * 5)
 
 
 def derivative(models: dict[str, Model], operation: str, wrt: Derivative) -> Array:
@@ -107,31 +102,24 @@ def odd(give: str) -> Call:
     return Call("odd", Operation.EVALUATE, (np.array([3.0]),), json.dumps({"give": give}))
 
 
-def test_non_finite_values_arrive(models: dict[str, Model]) -> None:
-    np.testing.assert_array_equal(
-        outputs(models, odd("nonfinite"))[0], [math.nan, math.inf, -math.inf]
-    )
+@pytest.mark.parametrize(
+    ("give", "value"), [("nonfinite", [math.nan, math.inf, -math.inf]), ("numpy", [3.0])]
+)
+def test_values_arrive(models: dict[str, Model], give: str, value: list[float]) -> None:
+    np.testing.assert_array_equal(outputs(models, odd(give))[0], value)
 
 
-def test_numpy_scalars_arrive(models: dict[str, Model]) -> None:
-    np.testing.assert_array_equal(outputs(models, odd("numpy"))[0], [3.0])
-
-
-def test_a_model_that_raises_has_failed(models: dict[str, Model]) -> None:
-    assert isinstance(outcome(models, odd("raise")), ModelFailed)
-
-
-@pytest.mark.parametrize("give", ["none", "long"])
-def test_an_answer_that_does_not_fit_is_an_invalid_output(
-    models: dict[str, Model], give: str
-) -> None:
-    assert isinstance(outcome(models, odd(give)), InvalidOutput)
+@pytest.mark.parametrize(
+    ("give", "kind"), [("raise", ModelFailed), ("none", InvalidOutput), ("long", InvalidOutput)]
+)
+def test_what_goes_wrong(models: dict[str, Model], give: str, kind: type[FarmError]) -> None:
+    assert type(outcome(models, odd(give))) is kind
 
 
 def test_one_model_of_a_server_is_had_by_name(url: str) -> None:
-    assert list(models_at(url)) == ["smooth", "odd"]
+    assert list(models_at(url)) == ["smooth", "odd", "returns"]
     assert list(models_at(url + "/", "odd")) == ["odd"]
-    with pytest.raises(ModelNotFound, match="no model 'even'; its models are: 'smooth', 'odd'"):
+    with pytest.raises(ModelNotFound, match="no model 'even'; its models are: 'smooth', 'odd', '"):
         models_at(url, "even")
 
 
@@ -229,13 +217,6 @@ def test_a_server_that_takes_a_wrong_length_is_not_asked() -> None:
         assert len(server.bodies) == asked + 2  # its sizes, and no evaluation
 
 
-@pytest.fixture(scope="module")
-def returning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("returning") / "log"
-    with official_server(log, returns=True) as address:
-        yield address
-
-
 def _official(url: str, path: str, body: dict[str, Any]) -> Any:
     """Return the output of the official server, or the type of its error."""
     answer = urllib3.request("POST", f"{url}/{path}", json={"name": "returns", **body})
@@ -256,7 +237,7 @@ def _are_numbers(vectors: list[Any]) -> bool:
 @pytest.mark.parametrize("operation", ["Evaluate", "Gradient"])
 @pytest.mark.parametrize("expression", RETURNED)
 def test_what_an_object_returns_is_checked_as_by_the_official_server(
-    returning: str, expression: str, operation: str
+    url: str, expression: str, operation: str
 ) -> None:
     """The one difference is that farm refuses vectors of anything but numbers."""
     wrt = Derivative(0, 0, sens=np.ones(1)) if operation == "Gradient" else None
@@ -265,7 +246,7 @@ def test_what_an_object_returns_is_checked_as_by_the_official_server(
     for sizes in [[1], [2], [1, 1]] if wrt is None else [[1]]:
         config = {"expression": expression, "sizes": sizes}
         body = {"input": [[0.5]], "config": config, "outWrt": 0, "inWrt": 0, "sens": [1.0]}
-        theirs = _official(returning, operation, body)
+        theirs = _official(url, operation, body)
         inputs = (np.array([0.5]),)
         call = Call("returns", Operation(operation.lower()), inputs, json.dumps(config), wrt)
         (ours,) = Runner({"returns": adapt_object(Returns())}).execute([call])
