@@ -59,7 +59,7 @@ def test_the_recorded_answers() -> None:
         decode_result(INFO, 200, ERROR)
 
 
-def test_a_request_is_what_the_other_half_reads() -> None:
+def test_a_request_is_what_the_other_half_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     text = np.array(b"a\0b", object)
     call = Call("m", Operation.EVALUATE, (x[None], text[None]), '{"n":1}', rows=1)
@@ -69,17 +69,10 @@ def test_a_request_is_what_the_other_half_reads() -> None:
     assert (back.rows, back.config, list(wish)) == (1, '{"n":1}', [0, 1])
     assert [a.tolist() for a in back.inputs] == [a.tolist() for a in call.inputs]
     assert decode_request(METADATA_REQUEST) is None
-
-
-def test_a_request_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decode_metadata(200, encode_metadata(WIDE)) == (WIDE, True)
     monkeypatch.setattr(flatbuffer_writer, "LONGEST", 100)
     with pytest.raises(InvalidInput, match=r"the request to 'm': .* bytes"):
-        encode_call(Call("m", Operation.EVALUATE, (np.zeros(2),)), INFO)
-
-
-def test_metadata_there_and_back() -> None:
-    info, batched = decode_metadata(200, encode_metadata(WIDE))
-    assert (info, batched) == (WIDE, True)
+        encode_call(call, WIDE)
 
 
 def io(name: str, shape: Any, number: int) -> TableToWrite:
@@ -125,6 +118,12 @@ def test_metadata_that_share_without_end_cost_nothing() -> None:
         assert time.process_time() - begun < 1.0
 
 
+def outputs(*tensors: tuple[int, tuple[int, ...], str]) -> bytes:
+    """An answer with these tensors of two zeros, or none: type, shape, and type of their data."""
+    tables = [TableToWrite([UInt8(n), Int64s(s), np.zeros(2 * all(s), d)]) for n, s, d in tensors]
+    return write(TableToWrite([tables]))
+
+
 def test_outputs_beside_a_list_of_errors_are_the_answer() -> None:
     """With today's flatbuffers, the python package writes a list whose offset points nowhere."""
     tensor = TableToWrite([UInt8(11), Int64s((2,)), np.zeros(2)])
@@ -139,24 +138,17 @@ def test_outputs_beside_a_list_of_errors_are_the_answer() -> None:
         (404, b"no model", ModelNotFound, "status 404"),
         (503, b"", Unavailable, "status 503"),
         (200, b"<html>", InvalidOutput, "the server's answer: the message has 6 bytes"),
-        (200, write(TableToWrite([])), InvalidOutput, "gave 0 outputs; expected 1"),
+        (200, outputs(), InvalidOutput, "gave 0 outputs; expected 1"),
+        (200, outputs((10, (2,), "f4")), InvalidOutput, r"'y' is Float32 \(10\)"),
+        (200, outputs((11, (3,), "f8")), InvalidOutput, "'y' has 16 bytes; expected 24"),
+        (200, outputs((11, (-2,), "f8")), InvalidOutput, "sizes >= 0"),
+        (200, outputs((11, (0, 2**62), "f8")), InvalidOutput, "too large"),
+        (200, outputs((11, (2,), "f8"), (11, (2,), "f8")), InvalidOutput, "gave 2 outputs"),
     ],
 )
 def test_what_is_no_answer(status: int, body: bytes, kind: type[FarmError], text: str) -> None:
     with pytest.raises(kind, match=text):
         decode_result(INFO, status, body)
-
-
-def test_outputs_that_are_not_those_of_the_metadata() -> None:
-    for tensors, text in [
-        ([TableToWrite([UInt8(10), Int64s((2,)), np.zeros(2, "f4")])], r"'y' is Float32 \(10\)"),
-        ([TableToWrite([UInt8(11), Int64s((3,)), np.zeros(2)])], "'y' has 16 bytes; expected 24"),
-        ([TableToWrite([UInt8(11), Int64s((-2,)), np.zeros(2)])], "sizes >= 0"),
-        ([TableToWrite([UInt8(11), Int64s((0, 2**62)), np.zeros(0)])], "too large"),
-        ([TableToWrite([])] * 2, "gave 2 outputs; expected 1"),
-    ]:
-        with pytest.raises(InvalidOutput, match=text):
-            decode_result(INFO, 200, write(TableToWrite([tensors])))
 
 
 def test_every_code_has_a_meaning() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +24,8 @@ from farm.protocols.graphpipe.flatbuffer_writer import TableToWrite, UInt8, writ
 from farm.protocols.graphpipe.tensors import GraphpipeFault, array_of, shape_of, tensor_record
 from farm.settings import Settings
 from tests.protocols.graphpipe.test_codec import INFO, TWO, request, tensor
-from tests.support.front_door import WAIT_S, Door, front_door, read_answer, until
+from tests.protocols.models import Gate, posted
+from tests.support.front_door import Door, front_door, read_answer, until
 from tests.support.graphpipe_bytes import INFER_REQUEST, METADATA_REQUEST
 
 GO = {"User-Agent": "Go-http-client/1.1"}
@@ -54,22 +54,6 @@ class Sized(Model):
         return [inputs["x"].sum()]
 
 
-class Gate(Model):
-    """Waits until the test opens it."""
-
-    inputs = {"x": 2}
-    outputs = {"y": 2}
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.calls = 0
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        self.calls += 1
-        self.open.wait(WAIT_S)
-        return inputs["x"]
-
-
 MODELS: Mapping[str, Model] = {"double": double, "sized": Sized(), "a b/c%": double, "a b": Sized()}
 
 
@@ -92,6 +76,13 @@ def infer(*arrays: Any, config: str = "", outputs: Any = None) -> bytes:
         array = np.asarray(array, float)
         tensors.append(tensor_record(array, TensorInfo("x", array.shape)))
     return write(TableToWrite([UInt8(1), TableToWrite([config, None, tensors, outputs])]))
+
+
+def ask(
+    door: Door, *arrays: Any, to: str = "/graphpipe/double", **more: Any
+) -> urllib3.BaseHTTPResponse:
+    headers = more.pop("headers", None)
+    return door.ask("POST", to, infer(*arrays, **more), headers)
 
 
 def values(response: urllib3.BaseHTTPResponse) -> list[Any]:
@@ -119,10 +110,10 @@ def text(response: urllib3.BaseHTTPResponse) -> tuple[int, str]:
 
 
 def test_one_evaluation_and_a_batch(door: Door) -> None:
-    assert values(door.ask("POST", "/graphpipe/double", infer([1, 2]))) == [[2, 4], [3]]
-    batch = values(door.ask("POST", "/graphpipe/double", infer([[1, 2], [3, 4]])))
+    assert values(ask(door, [1, 2])) == [[2, 4], [3]]
+    batch = values(ask(door, [[1, 2], [3, 4]]))
     assert batch == [[[2, 4], [6, 8]], [3, 7]]
-    total = door.ask("POST", "/graphpipe/double", infer([1, 2], outputs=["total"]))
+    total = ask(door, [1, 2], outputs=["total"])
     assert values(total) == [[3]]
     assert float(total.headers["farm-run-time"]) >= 0
 
@@ -130,13 +121,13 @@ def test_one_evaluation_and_a_batch(door: Door) -> None:
 def test_the_same_message_with_other_numbers(door: Door) -> None:
     for _ in range(2):
         for x, y in ((1.5, 2), (-0.25, 1e300)):
-            assert values(door.ask("POST", "/graphpipe/double", infer([x, y]))) == [
+            assert values(ask(door, [x, y])) == [
                 [2 * x, 2 * y],
                 [x + y],
             ]
-        code, message = error(door.ask("POST", "/graphpipe/double", infer([13, 0])))
+        code, message = error(ask(door, [13, 0]))
         assert (code, "thirteen" in message) == (9, True)
-        assert values(door.ask("POST", "/graphpipe/a b", infer([1]))) == [[1]]
+        assert values(ask(door, [1], to="/graphpipe/a b")) == [[1]]
 
 
 @pytest.mark.parametrize(
@@ -152,12 +143,9 @@ def test_the_same_message_with_other_numbers(door: Door) -> None:
     ],
 )
 def test_the_model_is_the_path(door: Door, path: str) -> None:
-    assert values(door.ask("POST", path, infer([1, 2]))) == [[2, 4], [3]]
-
-
-def test_the_longest_name_counts(door: Door) -> None:
-    assert values(door.ask("POST", "/graphpipe/a%20b/d", infer([5]))) == [[5]]
-    assert values(door.ask("POST", "/graphpipe/a%20b/c%25", infer([5, 1]))) == [[10, 2], [6]]
+    assert values(ask(door, [1, 2], to=path)) == [[2, 4], [3]]
+    other = "/graphpipe/a%20b/d"  # the longest name counts
+    assert values(ask(door, [5], to=other)) == [[5]]
 
 
 def test_no_model_is_404(door: Door) -> None:
@@ -210,33 +198,33 @@ def test_errors_are_answers(door: Door) -> None:
         1,
         "the message has 0 bytes; a flatbuffer has 8 or more",
     )
-    code, told = error(door.ask("POST", "/graphpipe/double", infer([1, 2, 3])))
-    assert (code, told[:24]) == (5, "input 'x' has shape [3];")
-    code, told = error(door.ask("POST", "/graphpipe/double", infer([13, 2])))
-    assert (code, "thirteen ü" in told) == (9, True)
-    code, told = error(
-        door.ask("POST", "/graphpipe/double", infer([1, 2]), {"Farm-Deadline": "soon"})
-    )
-    assert (code, told[:13]) == (5, "Farm-Deadline")
+    late = ask(door, [1, 2], headers={"Farm-Deadline": "soon"})
+    for answer, number, text in (
+        (ask(door, [1, 2, 3]), 5, "input 'x' has shape [3];"),
+        (ask(door, [13, 2]), 9, "thirteen ü"),
+        (late, 5, "Farm-Deadline"),
+    ):
+        code, told = error(answer)
+        assert (code, text in told) == (number, True), told
 
 
 @pytest.mark.parametrize("agent", [GO["User-Agent"], "axios/0.18.0"])
 def test_who_cannot_see_them_is_told_in_text(door: Door, agent: str) -> None:
     headers = {"User-Agent": agent}
-    status, told = text(door.ask("POST", "/graphpipe/double", infer([13, 2]), headers))
+    status, told = text(ask(door, [13, 2], headers=headers))
     assert (status, "thirteen ü" in told) == (400, True)
     status, told = text(door.ask("POST", "/graphpipe/double", b"\0" * 8, headers))
     assert (status, told[:14]) == (400, "no flatbuffer:")
-    assert values(door.ask("POST", "/graphpipe/double", infer([1, 2]), headers))
+    assert values(ask(door, [1, 2], headers=headers))
 
 
 def test_a_config_decides_sizes(door: Door) -> None:
     three = infer([1, 2, 3], config='{"n": 3}')
     assert values(door.ask("POST", "/graphpipe/sized", three)) == [[6]]
-    assert error(door.ask("POST", "/graphpipe/sized", infer([1, 2, 3])))[0] == 5
-    assert error(door.ask("POST", "/graphpipe/sized", infer([1], config='{"n": 4}')))[0] == 5
-    assert error(door.ask("POST", "/graphpipe/sized", infer([1], config='{"bad": 1}')))[0] == 9
-    assert error(door.ask("POST", "/graphpipe/sized", infer([1], config="[]")))[0] == 1
+    assert error(ask(door, [1, 2, 3], to="/graphpipe/sized"))[0] == 5
+    assert error(ask(door, [1], config='{"n": 4}', to="/graphpipe/sized"))[0] == 5
+    assert error(ask(door, [1], config='{"bad": 1}', to="/graphpipe/sized"))[0] == 9
+    assert error(ask(door, [1], config="[]", to="/graphpipe/sized"))[0] == 1
 
 
 def test_methods_and_limits(door: Door) -> None:
@@ -247,20 +235,16 @@ def test_methods_and_limits(door: Door) -> None:
 
 
 def test_who_hangs_up_takes_the_call_back() -> None:
-    gate = Gate()
+    gate = Gate(2)
     with front_door({"gate": gate}) as door:
-        body = infer([1, 2])
-        head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-        with door.connect() as first, door.connect() as second:
-            first.sendall(head + body)
+        with posted(door, "/", infer([1, 2])) as first:
             until(lambda: gate.calls == 1, "the first runs")
-            second.sendall(head + body)
-            until(lambda: count(door) == 2, "the second waits")
-            second.close()
+            with posted(door, "/", infer([1, 2])):
+                until(lambda: count(door) == 2, "the second waits")
             until(lambda: count(door) == 1, "the second is taken back")
             gate.open.set()
             assert read_answer(first)[0] == 200
-        assert count(door) == 0
+        until(lambda: count(door) == 0, "it is over")
         assert gate.calls == 1
 
 
@@ -271,7 +255,7 @@ def count(door: Door) -> int:
 def test_before_there_is_a_model() -> None:
     with front_door({}) as door:
         door.dispatcher.first_worker.limit_s = 0.0
-        assert error(door.ask("POST", "/graphpipe/double", infer([1, 2])))[0] == 10
+        assert error(ask(door, [1, 2]))[0] == 10
         assert text(door.ask("POST", "/", infer([1, 2]), GO))[0] == 400
         assert text(door.ask("GET", "/graphpipe/double"))[0] == 503
         assert text(door.ask("GET", "/control/is_ready")) == (503, "no model is served yet\n")
@@ -285,7 +269,7 @@ def test_after_harm_the_door_is_open(door: Door) -> None:
     for at in range(0, len(METADATA_REQUEST), 4):
         wrong = METADATA_REQUEST[:at] + b"\xff" * 4 + METADATA_REQUEST[at + 4 :]
         assert door.ask("POST", "/graphpipe/double", wrong).status == 200
-    assert values(door.ask("POST", "/graphpipe/double", infer([1, 2]))) == [[2, 4], [3]]
+    assert values(ask(door, [1, 2])) == [[2, 4], [3]]
 
 
 def test_the_paths_are_known() -> None:

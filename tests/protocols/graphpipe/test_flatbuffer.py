@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import InvalidRequest
-from farm.protocols.graphpipe.flatbuffer import FlatTable, root, text_of
+from farm.protocols.graphpipe.flatbuffer import FlatTable, root
 from farm.protocols.graphpipe.flatbuffer_writer import Int64, Int64s, TableToWrite, UInt8, write
 from tests.support.graphpipe_bytes import ERROR, INFER_REQUEST
 
@@ -59,10 +60,8 @@ def test_every_cut_is_told_or_leaves_a_smaller_message_that_can_be_read() -> Non
     """A cut message is read or refused; it is refused if a field lies in the missing part."""
     for message in (SAMPLE, INFER_REQUEST, ERROR):
         for end in range(len(message)):
-            try:
+            with contextlib.suppress(InvalidRequest):
                 everything(root(message[:end]))
-            except InvalidRequest:
-                continue
     with pytest.raises(InvalidRequest, match="has 7 bytes"):
         root(SAMPLE[:7])
     with pytest.raises(InvalidRequest, match="end of a vector"):
@@ -76,10 +75,8 @@ def test_any_word_may_be_wrong(number: int) -> None:
     for message in (SAMPLE, INFER_REQUEST, ERROR):
         for at in range(0, len(message) - 3):
             wrong = message[:at] + struct.pack("<I", number) + message[at + 4 :]
-            try:
+            with contextlib.suppress(InvalidRequest):
                 everything(root(wrong))
-            except InvalidRequest:
-                continue
 
 
 @pytest.mark.parametrize(
@@ -125,26 +122,10 @@ def test_strings_need_no_nul_and_are_limited_in_all() -> None:
         root(SAMPLE).strings(4, most_bytes=27)
 
 
-def test_a_text_is_utf_8() -> None:
-    assert text_of("é".encode()) == "é"
-    with pytest.raises(InvalidRequest, match="not UTF-8"):
-        text_of(b"\xc3")
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes(data: bytes) -> None:
-    try:
-        everything(root(data))
-    except InvalidRequest:
-        return
-
-
 @given(st.data())
 def test_any_few_changed_bytes(data: st.DataObject) -> None:
     wrong = bytearray(data.draw(st.sampled_from([SAMPLE, INFER_REQUEST, ERROR])))
     for _ in range(data.draw(st.integers(1, 6))):
         wrong[data.draw(st.integers(0, len(wrong) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(InvalidRequest):
         everything(root(bytes(wrong)))
-    except InvalidRequest:
-        return

@@ -11,65 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import farm
-from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
-from farm.errors import FarmError, InvalidInput, ModelFailed, ModelNotFound, Unavailable
-from farm.model import Model
+from farm.call import Call, ModelInfo, Result, TensorInfo
+from farm.errors import InvalidInput, ModelFailed, ModelNotFound, Unavailable
 from farm.protocols.graphpipe.codec import call_of, decode_request, encode_metadata, encode_result
 from farm.protocols.graphpipe.remote import GraphpipeModel, models_at
 from farm.worker.loader import LoadError, load_models
-from farm.worker.runner import Runner
+from tests.protocols.models import NET, SERVED, answered
 from tests.support.front_door import Door, front_door
-
-
-@farm.model(inputs={"x": 2}, outputs={"y": 2, "total": ()})
-def double(x: Any, config: Any) -> Any:
-    """Twice the numbers."""
-    if x[0] > 1000:
-        raise ValueError("no mesh")
-    factor = config.get("factor", 2)
-    return factor * x, x.sum()
-
-
-class Net(farm.Model):
-    """Batched, single precision; records how many rows were evaluated together."""
-
-    inputs = {"x": TensorInfo("x", (3,), "float32")}
-    outputs = {"y": TensorInfo("y", (1,), "float32")}
-    max_batch = 8
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any:
-        self.rows.append(len(inputs["x"]))
-        return inputs["x"].sum(axis=1, keepdims=True)
-
-
-@farm.model(
-    inputs={"text": TensorInfo("text", (-1,), "bytes")},
-    outputs={"length": TensorInfo("length", (-1,), "int64")},
-)
-def lengths(text: Any) -> Any:
-    return [len(t) for t in text]
-
-
-NET = Net()
 
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with front_door({"double": double, "net": NET, "a b/c": lengths}) as opened:
+    with front_door(SERVED) as opened:
         yield opened
-
-
-def answered(model: Model, *inputs: Any, rows: int | None = None, config: str = "{}") -> Any:
-    arrays = tuple(np.asarray(x) for x in inputs)
-    call = Call("m", Operation.EVALUATE, arrays, rows=rows, config=config)
-    (outcome,) = Runner({"m": model}).execute([call])
-    if isinstance(outcome, FarmError):
-        raise outcome
-    return outcome.outputs
 
 
 def test_a_server_says_what_its_model_is(door: Door) -> None:
@@ -102,13 +56,9 @@ def test_rows_go_in_one_request_if_the_user_says_so(door: Door) -> None:
     assert NET.rows == [5, 1]
 
 
-def test_a_config_goes_over(door: Door) -> None:
+def test_a_config_goes_over_and_what_goes_wrong_is_told_by_its_kind(door: Door) -> None:
     model = models_at(door.url, "double")["double"]
     assert answered(model, [1.0, 2.0], config='{"factor":10}')[0].tolist() == [10, 20]
-
-
-def test_what_goes_wrong_is_told_by_its_kind(door: Door) -> None:
-    model = models_at(door.url, "double")["double"]
     with pytest.raises(ModelFailed, match=r"code 9: .*no mesh"):
         answered(model, [1001.0, 0.0])
     with pytest.raises(InvalidInput, match="length 3"):
@@ -183,15 +133,12 @@ def test_a_call_that_must_not_run_twice_is_asked_for_once(repeatable: bool, time
     assert len(unanswered) == times
 
 
-def test_a_server_of_one_model() -> None:
+def test_a_server_of_one_model_that_may_say_no_name() -> None:
     with single_server("m") as url:
         assert list(models_at(url)) == list(models_at(url, "m")) == ["m"]
         assert list(load_models([f"other=graphpipe+{url}/any/path"])) == ["other"]
         with pytest.raises(ModelNotFound, match=r"has the model 'm', not 'x'; .*x=graphpipe\+http"):
             models_at(url, "x")
-
-
-def test_a_server_that_says_no_name() -> None:
     with single_server("") as url:
         assert list(models_at(url)) == ["graphpipe"]
         assert list(models_at(url, "mine")) == ["mine"]

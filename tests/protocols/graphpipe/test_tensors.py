@@ -29,20 +29,14 @@ def sent(record: TableToWrite) -> FlatTable:
 
 
 def test_the_numbers_of_the_schema() -> None:
-    assert [NUMBERS[t] for t in ("uint8", "int8", "uint16", "int16")] == [1, 2, 3, 4]
-    assert [NUMBERS[t] for t in ("uint32", "int32", "uint64", "int64")] == [5, 6, 7, 8]
-    assert [NUMBERS[t] for t in ("float16", "float32", "float64", "bytes")] == [9, 10, 11, 12]
-    assert len(NUMBERS) == 12
-    assert [type_name(n) for n in (0, 11, 12, 13)] == [
-        "Null (0)",
-        "Float64 (11)",
-        "String (12)",
-        "13",
-    ]
+    types = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+    types += ["float16", "float32", "float64", "bytes"]
+    assert dict(zip(types, range(1, 13), strict=True)) == NUMBERS
+    names = [type_name(n) for n in (0, 11, 12, 13)]
+    assert names == ["Null (0)", "Float64 (11)", "String (12)", "13"]
     for dtype in ("bool", "bfloat16", "complex128"):
-        with pytest.raises(
-            GraphpipeFault, match=f"'x' is {dtype}; GraphPipe has uint8, .*, bytes"
-        ) as told:
+        said = f"'x' is {dtype}; GraphPipe has uint8, .*, bytes"
+        with pytest.raises(GraphpipeFault, match=said) as told:
             number_of(TensorInfo("x", (), dtype))
         assert told.value.code == TypeCode.TYPE
 
@@ -56,12 +50,9 @@ def test_data_need_no_alignment() -> None:
     assert np.shares_memory(array, np.frombuffer(RESPONSE, np.uint8))
 
 
-def test_a_tensor_of_rank_0_goes_out_as_1() -> None:
+def test_a_tensor_goes_out_in_its_declared_type_and_with_a_rank() -> None:
     table = sent(tensor_record(np.array(7.0), TensorInfo("y", ())))
     assert (table.uint8(0), table.int64s(1), table.vector(2, 1)[1]) == (11, (1,), 8)
-
-
-def test_a_tensor_goes_out_in_its_declared_type() -> None:
     table = sent(tensor_record(np.array([1, 2]), TensorInfo("y", (2,), "float16")))
     assert (table.uint8(0), table.vector(2, 1)[1]) == (9, 4)
 
@@ -89,16 +80,11 @@ def test_too_much_is_told() -> None:
 @given(st.lists(st.integers(0, 5), max_size=4), st.sampled_from(sorted(NUMBERS)))
 def test_any_shape_there_and_back(sizes: list[int], dtype: str) -> None:
     shape = tuple(sizes) or (1,)
-    info = TensorInfo("x", shape, dtype)
-    count = int(np.prod(shape))
-    array = np.arange(count).reshape(shape)
+    array = np.arange(int(np.prod(shape)))
     if dtype == "bytes":
-        array = np.empty(count, object)
-        array[:] = [b"%d" % i for i in range(count)]
-        array = array.reshape(shape)
-    else:
-        array = array.astype(dtype)
-    table = sent(tensor_record(array, info))
+        array = np.array([b"%d" % i for i in array], object)
+    array = array.astype(object if dtype == "bytes" else dtype).reshape(shape)
+    table = sent(tensor_record(array, TensorInfo("x", shape, dtype)))
     assert shape_of(table, "x") == shape
     back = array_of(table, dtype, shape, "x", 10**6)
     assert back.dtype == array.dtype

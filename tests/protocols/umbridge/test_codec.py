@@ -175,9 +175,7 @@ def test_a_model_of_whole_numbers_gets_whole_numbers() -> None:
 
 MALFORMED: list[tuple[str, Any, str]] = [
     ("/Evaluate", {"name": "plain"}, "input is missing; expected a list of vectors"),
-    ("/Evaluate", {"name": "plain", "input": None}, "input is null"),
     ("/Evaluate", {"name": "plain", "input": 5}, "input is a number"),
-    ("/Evaluate", {"name": "plain", "input": "1"}, "input is a string"),
     ("/Evaluate", {"name": "plain", "input": {"x": [1]}}, "input is an object"),
     ("/Evaluate", {"name": "plain", "input": [[1, "NaN"]]}, "input[0][1] is a string"),
     (
@@ -187,12 +185,8 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ),
     ("/Evaluate", {"name": "plain", "input": [1, 2]}, "input is a flat list of 2 numbers"),
     ("/Evaluate", [], "the body is a list; expected a JSON object"),
-    ("/Evaluate", None, "the body is null; expected a JSON object"),
-    ("/Evaluate", "smooth", "the body is a string; expected a JSON object"),
     ("/Evaluate", {}, "name is missing"),
-    ("/Evaluate", {"name": None}, "name is null"),
     ("/Evaluate", {"name": 3}, "name is a number"),
-    ("/Evaluate", {"name": ["smooth"]}, "name is a list"),
     ("/ModelInfo", {"nome": "smooth"}, "name is missing"),
     ("/Gradient", {"name": "smooth"}, "input is missing"),
     ("/Gradient", {**GRADIENT, "sens": None}, "sens is null; expected a list of numbers"),

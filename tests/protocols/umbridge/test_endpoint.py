@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,27 +23,13 @@ from farm.model import Config, Inputs, info_of
 from farm.protocols.umbridge.endpoint import PATHS, UmBridgeEndpoint
 from farm.scheduler.state import TaskId
 from farm.settings import Settings
-from tests.support.front_door import WAIT_S, Door, front_door, read_answer, until
+from tests.protocols.models import Gate, open_calls, posted
+from tests.support.front_door import Door, front_door, read_answer, until
 
 
 @farm.model(inputs={"x": 2}, outputs={"y": 1, "z": (2, 2)})
 def forward(x: Any, config: Config) -> Any:
     return [x.sum(), np.full((2, 2), config.get("fill", x[0]))]
-
-
-class Gate(farm.Model):
-    """Stays in evaluate until the test opens it; counts its calls."""
-
-    def __init__(self) -> None:
-        self.inputs = {"x": 1}
-        self.outputs = {"y": 1}
-        self.open = threading.Event()
-        self.calls = 0
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        self.calls += 1
-        self.open.wait(WAIT_S)
-        return inputs["x"]
 
 
 class Sized(farm.Model):
@@ -138,12 +123,7 @@ def test_non_finite_numbers_follow_the_settings() -> None:
     assert told == (500, "InvalidOutput", "output[1][0] is nan; expected a finite number")
 
 
-def open_calls(door: Door) -> int:
-    return int(sum(row["queued"] + row["in_flight"] for row in door.snapshot()["queues"]))
-
-
 GATE = b'{"name": "gate", "input": [[1]]}'
-ASK_GATE = b"POST /Evaluate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(GATE), GATE)
 
 
 def test_a_client_that_hangs_up_takes_its_queued_call_along(
@@ -151,13 +131,10 @@ def test_a_client_that_hangs_up_takes_its_queued_call_along(
 ) -> None:
     gate = Gate()
     with front_door({"gate": gate}) as door:
-        running = door.connect()
-        running.sendall(ASK_GATE)
+        running = posted(door, "/Evaluate", GATE)
         until(lambda: gate.calls == 1, "the first call runs")
-        waiting = door.connect()
-        waiting.sendall(ASK_GATE)
-        until(lambda: open_calls(door) == 2, "the second call waits")
-        waiting.close()
+        with posted(door, "/Evaluate", GATE):
+            until(lambda: open_calls(door) == 2, "the second call waits")
         until(lambda: open_calls(door) == 1, "the second call is taken back")
         gate.open.set()
         assert read_answer(running)[0] == 200
@@ -169,8 +146,7 @@ def test_a_client_that_hangs_up_takes_its_queued_call_along(
 def test_a_deadline_that_passes_in_the_queue_is_told() -> None:
     gate = Gate()
     with front_door({"gate": gate}) as door:
-        with door.connect() as running:
-            running.sendall(ASK_GATE)
+        with posted(door, "/Evaluate", GATE) as running:
             until(lambda: gate.calls == 1, "the first call runs")
             late = door.ask("POST", "/Evaluate", GATE, {"Farm-Deadline": "0.1"})
             assert error(late)[:2] == (504, "DeadlineExceeded")

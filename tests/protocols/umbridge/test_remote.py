@@ -5,11 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +25,7 @@ from farm.model import Inputs, Model, info_of
 from farm.protocols.umbridge.remote import adapt_object, models_at
 from farm.worker.runner import Runner
 from tests.support.umbridge_models import RETURNED, Odd, Returns, Smooth, official_server
+from tests.worker.scripted import scripted
 
 A, B = np.array([0.1, 0.2, 0.3]), np.array([4.0, 5.0])
 SENS, VEC = np.array([1.0, 2.0]), np.array([0.5, -1.0])
@@ -129,92 +126,43 @@ def test_other_objects_are_refused(thing: object) -> None:
         adapt_object(thing)
 
 
-@dataclass
-class Script:
-    """Answers of a simulated server by path, and the requests it received."""
-
-    answers: dict[str, tuple[int, Mapping[str, str], bytes]]
-    url: str = ""
-    heads: list[Mapping[str, str]] = field(default_factory=list)
-    bodies: list[bytes] = field(default_factory=list)
-    connections: set[tuple[str, int]] = field(default_factory=set)
-
-    def model(self) -> dict[str, Model]:
-        return models_at(self.url)
-
-
-@contextmanager
-def serving(answers: Mapping[str, tuple[int, Mapping[str, str], bytes]]) -> Iterator[Script]:
-    usual: dict[str, tuple[int, Mapping[str, str], bytes]] = {
-        "/Info": (200, {}, b'{"protocolVersion":1.0,"models":["m"]}'),
-        "/ModelInfo": (200, {}, b'{"support":{"Evaluate":true,"Gradient":true}}'),
-        "/InputSizes": (200, {}, b'{"inputSizes":[1]}'),
-        "/OutputSizes": (200, {}, b'{"outputSizes":[1]}'),
-        "/Evaluate": (200, {}, b'{"output":[[4.0]]}'),
-    }
-    script = Script(usual | dict(answers))
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            script.heads.append({k.lower(): v for k, v in self.headers.items()})
-            script.connections.add(self.client_address)
-            script.bodies.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            status, headers, body = script.answers.get(self.path, (404, {}, b""))
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-        def log_message(self, *args: Any) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            script.url = f"http://127.0.0.1:{server.server_port}"
-            yield script
-        finally:
-            server.shutdown()
-            thread.join()
+ANSWERS: dict[str, tuple[int, Any]] = {
+    "/Info": (200, {"protocolVersion": 1.0, "models": ["m"]}),
+    "/ModelInfo": (200, {"support": {"Evaluate": True, "Gradient": True}}),
+    "/InputSizes": (200, {"inputSizes": [1]}),
+    "/OutputSizes": (200, {"outputSizes": [1]}),
+    "/Evaluate": (200, {"output": [[4.0]]}),
+}
 
 
 EVALUATE = Call("m", Operation.EVALUATE, (np.array([2.0]),))
 
 
 def test_each_call_has_its_own_connection_and_says_that_it_will_be_closed() -> None:
-    with serving({}) as server:
-        model = server.model()
+    with scripted(ANSWERS) as server:
+        model = models_at(server.url)
         for _ in range(3):
             assert outputs(model, EVALUATE)[0].tolist() == [4.0]
-    assert len(server.connections) == len(server.heads)
-    assert {head["connection"] for head in server.heads} == {"close"}
+    assert len(server.connections) == len(server.requests)
+    assert {head["connection"] for head, _ in server.requests} == {"close"}
 
 
 def test_credentials_and_a_path_before_the_protocols_own_are_used() -> None:
-    paths = ("/Info", "/ModelInfo")
-    with serving({}) as server:
-        server.answers |= {f"/lab/models{path}": server.answers[path] for path in paths}
+    with scripted({f"/lab/models{path}": answer for path, answer in ANSWERS.items()}) as server:
         address = server.url.replace("http://", "http://ann:s%40cret@") + "/lab/models/"
         model = models_at(address)["m"]
     expected = "Basic " + base64.b64encode(b"ann:s@cret").decode()
-    assert {head["authorization"] for head in server.heads} == {expected}
+    assert {head["authorization"] for head, _ in server.requests} == {expected}
     assert "cret" not in model.description
 
 
 def test_a_server_that_takes_a_wrong_length_is_not_asked() -> None:
-    with serving({}) as server:
-        model = server.model()
-        asked = len(server.bodies)
+    with scripted(ANSWERS) as server:
+        model = models_at(server.url)
+        asked = len(server.requests)
         refused = outcome(model, Call("m", Operation.EVALUATE, (np.array([1.0, 2.0]),)))
         assert isinstance(refused, InvalidInput)
-        assert len(server.bodies) == asked + 2  # its sizes, and no evaluation
+        assert len(server.requests) == asked + 2  # its sizes, and no evaluation
 
 
 def _official(url: str, path: str, body: dict[str, Any]) -> Any:
@@ -260,8 +208,8 @@ def test_what_an_object_returns_is_checked_as_by_the_official_server(
 
 
 def test_an_answer_longer_than_the_models_outputs_is_not_read() -> None:
-    with serving({"/Evaluate": (200, {}, b" " * 2**21)}) as server:
-        model = server.model()["m"]
+    with scripted(ANSWERS | {"/Evaluate": (200, " " * 2**21)}) as server:
+        model = models_at(server.url)["m"]
         model.describe({})
         calls: list[Callable[[], Any]] = [
             lambda: model.evaluate(Inputs(in0=np.ones(1)), {}),
