@@ -65,20 +65,6 @@ def test_one_model_is_described_for_a_config(door: Door) -> None:
     assert size("?config=null") == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "kind"),
-    [
-        ("/farm/models/nope", 404, "ModelNotFound"),
-        ("/farm/models/forward?config={", 400, "InvalidInput"),
-        ("/farm/models/forward?config=[]", 400, "InvalidInput"),
-        ('/farm/models/lab/sized?config={"n":-2}', 500, "InvalidOutput"),
-    ],
-)
-def test_what_cannot_be_described_is_told(door: Door, path: str, status: int, kind: str) -> None:
-    response = door.ask("GET", path)
-    assert (response.status, response.json()["error"]["type"]) == (status, kind)
-
-
 def test_the_status_tells_workers_and_models(door: Door) -> None:
     door.ask("POST", "/Evaluate", {"name": "forward", "input": [[1, 2]]})
     status = door.ask("GET", "/farm/status").json()
@@ -139,20 +125,25 @@ def test_an_action_is_for_the_owner_and_the_status_says_who_that_is(door: Door) 
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "status", "message"),
+    ("path", "body", "status", "kind", "message"),
     [
-        ("forward", b"{", 400, "the body is not JSON"),
-        ("forward", b'{"input": []}', 400, "'input' is not a key"),
-        ("nope", b'{"inputs": []}', 404, "'nope' is not served here"),
-        ("forward", b" " * 1001, 413, "longer than 1000 bytes"),
+        ("nope", None, 404, "ModelNotFound", "'nope' is not served here"),
+        ("forward?config={", None, 400, "InvalidInput", "is not JSON"),
+        ("forward?config=[]", None, 400, "InvalidInput", "config"),
+        ('lab/sized?config={"n":-2}', None, 500, "InvalidOutput", "-2"),
+        ("forward/evaluate", b"{", 400, "InvalidInput", "the body is not JSON"),
+        ("forward/evaluate", b'{"input": []}', 400, "InvalidInput", "'input' is not a key"),
+        ("nope/evaluate", b'{"inputs": []}', 404, "ModelNotFound", "'nope' is not served here"),
+        ("forward/evaluate", b" " * 1001, 413, "TooLarge", "longer than 1000 bytes"),
     ],
 )
-def test_a_request_for_points_that_cannot_be_is_refused_as_a_whole(
-    door: Door, name: str, body: bytes, status: int, message: str
+def test_what_cannot_be_asked_of_a_model_is_told(
+    door: Door, path: str, body: bytes | None, status: int, kind: str, message: str
 ) -> None:
-    response = door.ask("POST", f"/farm/models/{name}/evaluate", body)
-    assert response.status == status
-    assert message in response.json()["error"]["message"]
+    response = door.ask("POST" if body else "GET", f"/farm/models/{path}", body)
+    told = response.json()["error"]
+    assert (response.status, told["type"]) == (status, kind)
+    assert message in told["message"]
 
 
 class Links(HTMLParser):

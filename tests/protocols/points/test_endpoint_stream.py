@@ -28,6 +28,7 @@ from farm.protocols.points.endpoint_stream import (
     PointStream,
 )
 from farm.scheduler.state import TaskId
+from tests.protocols.models import open_calls
 from tests.support.front_door import WAIT_S, Door, front_door, until
 
 
@@ -145,10 +146,6 @@ class Gate(farm.Model):
         return inputs["x"]
 
 
-def at_work(door: Door) -> int:
-    return int(sum(row["in_flight"] + row["queued"] for row in door.snapshot()["queues"]))
-
-
 def test_lines_come_as_points_finish_and_no_more_than_allowed_are_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,11 +169,11 @@ def test_a_client_that_hangs_up_takes_its_points_back() -> None:
     gate = Gate()
     with front_door({"gate": gate}) as door:
         response = stream(door, [[[i]] for i in range(100)], "gate")
-        until(lambda: at_work(door) == 100, "all points wait")
+        until(lambda: open_calls(door) == 100, "all points wait")
         response.close()
-        until(lambda: at_work(door) <= 1, "they are taken back, but for the one that runs")
+        until(lambda: open_calls(door) <= 1, "they are taken back, but for the one that runs")
         gate.let(100)
-        until(lambda: at_work(door) == 0, "nothing is left")
+        until(lambda: open_calls(door) == 0, "nothing is left")
     assert len(gate.begun) == 1
 
 
