@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -56,51 +55,34 @@ def test_the_server_has_a_name_a_version_and_the_extensions_that_it_has() -> Non
         (
             "wrong",
             InvalidInput,
-            "failed to get model version from specified version string 'wrong'",
+            "get model version from specified version string 'wrong'",
         ),
         ("-1", InvalidInput, "invalid model version specified '-1'"),
         ("9" * 30, ModelNotFound, "is not found"),
     ],
 )
 def test_triton_versions(version: str, kind: type[FarmError], text: str) -> None:
+    for right in ("1", " 1", "01", "1st", ""):  # what begins with the number
+        assert TRITON.version_of(right) == (right and "1")
     with pytest.raises(kind) as caught:
         raise TRITON.unknown_version("twice", TRITON.version_of(version), ["1"])
     assert text in caught.value.message
 
 
-@pytest.mark.parametrize("version", ["", "1", " 1", "01", "1st"])
-def test_triton_takes_what_begins_with_the_number(version: str) -> None:
-    assert TRITON.version_of(version) == (version and "1")
-
-
-@pytest.mark.parametrize(
-    ("tell", "kind", "text"),
-    [
-        (ModelNotFound, InvalidInput, "Request for unknown model: 'no' is not found"),
-        (Unavailable, Unavailable, "Request for unknown model: 'no' is not found"),
-    ],
-)
-def test_triton_unknown_models(
-    tell: Callable[[str], FarmError], kind: type[FarmError], text: str
-) -> None:
-    error = TRITON.unknown_model("no", ["twice"], tell)
-    assert type(error) is kind
-    assert error.message == text
-
-
-def test_triton_unloaded_models() -> None:
+def test_triton_models() -> None:
+    of = "Request for unknown model: "
+    for tell, kind in ((ModelNotFound, InvalidInput), (Unavailable, Unavailable)):
+        error = TRITON.unknown_model("no", ["twice"], tell)
+        assert (type(error), error.message) == (kind, f"{of}'no' is not found")
     error = TRITON.unloaded_model("twice")
     assert type(error) is ModelNotFound
-    assert error.message == "Request for unknown model: 'twice' has no available versions"
+    assert error.message == f"{of}'twice' has no available versions"
 
 
-def test_right_requests_are_the_same_calls_in_both() -> None:
+def test_wrong_requests_alone_are_told_in_the_words_of_the_dialect() -> None:
     (ours, _), (theirs, _) = OPEN.call_of(request(), INFO), TRITON.call_of(request(), INFO)
     assert ours.rows == theirs.rows == 1
     assert theirs.inputs[0].shape == (1, 3)
-
-
-def test_wrong_requests_are_told_in_the_words_of_the_dialect() -> None:
     with pytest.raises(InvalidInput, match="there is no input 'z'"):
         OPEN.call_of(request(name="z"), INFO)
     with pytest.raises(InvalidInput, match="unexpected inference input 'z' for model 'twice'"):
@@ -108,19 +90,14 @@ def test_wrong_requests_are_told_in_the_words_of_the_dialect() -> None:
 
 
 def test_faults_that_triton_does_not_know_keep_their_text() -> None:
-    many = [InferInput(name, "FP64", shape, np.zeros(shape)) for name, shape in MIXED]
+    shapes = {"a": (2, 1), "b": (1,)}
+    many = [InferInput(name, "FP64", shape, np.zeros(shape)) for name, shape in shapes.items()]
     two = replace(INFO, inputs=(TensorInfo("a", (1,)), TensorInfo("b", (1,))))
     with pytest.raises(InvalidInput, match="Expected \\[-1,1\\], got \\[1\\]"):
         TRITON.call_of(InferRequest("twice", many), two)
     flagged = request()._replace(parameters={"binary_data_output": "yes"})
     with pytest.raises(InvalidInput, match="expected true or false"):
         TRITON.call_of(flagged, INFO)
-
-
-MIXED = (("a", (2, 1)), ("b", (1,)))
-
-
-def test_a_model_without_inference_keeps_its_text() -> None:
     other = replace(INFO, operations=frozenset({Operation.GRADIENT}))
     with pytest.raises(UnsupportedFeature, match="has no evaluate"):
         TRITON.call_of(request(), other)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,12 @@ from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.readers import Outcome, ReadsHere
 from farm.call import CancelCall, Hints, Result
 from farm.declared import Tensors
-from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput, ModelFailed, ModelNotFound
 from farm.model import Config, Inputs
 from farm.protocols.kserve.endpoint_inference import Inference, InferenceRun, Prepared
-from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import InferInput, InferRequest, Wish
-from farm.transports.threads import LocalTransport
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.protocols.kserve.in_process import inference
+from tests.support.coroutines import on_loop, until
 
 
 class Many(farm.Model):
@@ -86,17 +83,6 @@ def encoded(wish: Wish, result: Result, lead: tuple[int, ...], factor: float) ->
     return wish.id, float(factor * array[-1])
 
 
-@asynccontextmanager
-async def inference(readers: Later) -> AsyncIterator[Inference]:
-    dispatcher = Dispatcher([LocalTransport({"many": Many()})])
-    dispatcher.start()
-    try:
-        await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
-        yield Inference(dispatcher, Repository(dispatcher), readers)
-    finally:
-        await dispatcher.close(grace_s=0.0)
-
-
 def begun(of: Inference, prepared: Prepared) -> tuple[Noted, list[Any]]:
     came: list[Any] = []
     return Noted(of, prepared, (encoded, (2.0,), False), (came, None)), came
@@ -104,7 +90,7 @@ def begun(of: Inference, prepared: Prepared) -> tuple[Noted, list[Any]]:
 
 @on_loop
 async def test_answers_and_errors_come_once() -> None:
-    async with inference(Later()) as of:
+    async with inference({"many": Many()}, readers=Later()) as of:
         for count, expected in ((3.0, ("7", 4.0)), (0.0, InvalidInput), (-1.0, ModelFailed)):
             _, came = begun(of, await of.prepared(request(count), Hints()))
             await until(lambda came=came: came)  # type: ignore[misc]  # bound early
@@ -115,7 +101,7 @@ async def test_answers_and_errors_come_once() -> None:
 @on_loop
 async def test_a_long_answer_is_written_by_a_reader() -> None:
     readers, count = Later(), HEAVY_BYTES // 8 + 1
-    async with inference(readers) as of:
+    async with inference({"many": Many()}, readers=readers) as of:
         prepared = await of.prepared(request(count), Hints())
         run, came = begun(of, prepared)
         await until(lambda: readers.go)
@@ -130,11 +116,9 @@ async def test_a_long_answer_is_written_by_a_reader() -> None:
 
 @on_loop
 async def test_a_config_that_is_not_described_yet_has_to_wait() -> None:
-    async with inference(Later()) as of:
-        info, asked = (
-            of.repository.model("many"),
-            request(2.0, farm_config='{"start": 5}', priority=1),
-        )
+    async with inference({"many": Many()}, readers=Later()) as of:
+        info = of.repository.model("many")
+        asked = request(2.0, farm_config='{"start": 5}', priority=1)
         assert of.prepared_now(asked, Hints(), info) is None
         prepared = await of.prepared(asked, Hints())
         assert of.prepared_now(asked, Hints(), info) is not None

@@ -47,6 +47,8 @@ def test_a_model_has_the_batch_axis_in_front() -> None:
         ],
         "outputs": [{"name": "y", "datatype": "BF16", "shape": [-1]}],
     }
+    told = model_metadata(INFO, "net", ["1", "2"])
+    assert (told["name"], told["versions"]) == ("net", ["1", "2"])
 
 
 def test_a_configuration_has_it_not() -> None:
@@ -59,6 +61,11 @@ def test_a_configuration_has_it_not() -> None:
     assert config["output"] == [{"name": "y", "data_type": "TYPE_BF16", "dims": []}]
     assert config["dynamic_batching"]["preferred_batch_size"] == [16]
     assert config["model_transaction_policy"] == {"decoupled": False}
+    assert model_config(INFO, "net")["name"] == "net"
+    plain = model_config(ModelInfo("m", (), (), frozenset({Operation.STREAM})))
+    assert plain["max_batch_size"] == 1
+    assert "dynamic_batching" not in plain
+    assert plain["model_transaction_policy"] == {"decoupled": True}
 
 
 def test_how_an_image_lies_is_in_the_configuration_of_rest_and_grpc() -> None:
@@ -70,20 +77,9 @@ def test_how_an_image_lies_is_in_the_configuration_of_rest_and_grpc() -> None:
     kept = json_format.MessageToDict(message, preserving_proto_field_name=True)["input"]
     assert [tensor.get("format") for tensor in kept] == ["FORMAT_NHWC", None]
     assert ModelInfo.from_json(info.to_json()) == info, "it reaches the front door"
-
-
-@pytest.mark.parametrize("form", ["nhwc", "CHW"])
-def test_an_image_lies_in_one_of_two_ways(form: str) -> None:
-    with pytest.raises(ValueError, match="expected NCHW or NHWC"):
-        farm.tensor((3, 8, 8), format=form)
-
-
-def test_configurations_of_other_models() -> None:
-    plain = model_config(ModelInfo("m", (), ()))
-    assert plain["max_batch_size"] == 1
-    assert "dynamic_batching" not in plain
-    streams = ModelInfo("m", (), (), frozenset({Operation.STREAM}))
-    assert model_config(streams)["model_transaction_policy"] == {"decoupled": True}
+    for form in ("nhwc", "CHW"):
+        with pytest.raises(ValueError, match="expected NCHW or NHWC"):
+            farm.tensor((3, 8, 8), format=form)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +97,6 @@ def test_a_model_that_reuses_answers_has_a_cache(
     info = ModelInfo("m", (), (), version=version, repeatable=repeatable)
     config = model_config(info, reuses=reuses)
     assert config.get("response_cache") == ({"enable": True} if cached else None)
-
-
-def test_names_and_versions_that_clients_know() -> None:
-    told = model_metadata(INFO, "net", ["1", "2"])
-    assert (told["name"], told["versions"]) == ("net", ["1", "2"])
-    assert model_config(INFO, "net")["name"] == "net"
 
 
 def test_types_in_configurations() -> None:
@@ -154,9 +144,6 @@ def test_a_model_that_ran() -> None:
         (5, {"count": 1, "ns": 1_000_000_000}),
     ]
     assert (row["response_stats"], row["memory_usage"]) == ({}, [])
-
-
-def test_a_model_that_nobody_called() -> None:
-    (row,) = statistics_of([Numbered("m", "1", "m")], {})["model_stats"]
+    (row,) = statistics_of([Numbered("m", "1", "m")], {})["model_stats"]  # nobody called it
     assert (row["last_inference"], row["inference_count"], row["batch_stats"]) == (0, 0, [])
     assert row["inference_stats"]["success"] == {"count": 0, "ns": 0}

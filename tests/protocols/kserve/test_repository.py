@@ -90,12 +90,9 @@ def test_models_and_versions_that_there_are_none_of() -> None:
         repository.load("q", {})
     with pytest.raises(ModelNotFound, match=r"^failed to unload 'q': no model"):
         repository.unload("q")
-
-
-def test_a_farm_of_many_models_names_some() -> None:
-    repository = Repository(Served(*[f"m{i}" for i in range(100)]))
+    many = Repository(Served(*[f"m{i}" for i in range(100)]))
     with pytest.raises(ModelNotFound, match=r"'m19' and 80 more$"):
-        repository.model("x" * 10_000)
+        many.model("x" * 10_000)
 
 
 def test_a_farm_without_models_is_not_ready() -> None:
@@ -108,17 +105,7 @@ def test_a_farm_without_models_is_not_ready() -> None:
         repository.model("a")
 
 
-def test_models_are_not_changed_from_outside() -> None:
-    repository = Repository(Served("a"))
-    for key, what in (("config", "another configuration"), ("file:1/model.onnx", "a file")):
-        said = (
-            rf"^failed to load 'a'.*: parameter '{key}' holds {what}, .* not changed from outside"
-        )
-        with pytest.raises(UnsupportedFeature, match=said):
-            repository.load("a", {key: "{}"})
-
-
-def test_dependents_are_accepted_and_there_are_none() -> None:
+def test_dependents_are_accepted_and_changes_from_outside_are_not() -> None:
     repository = Repository(Served("a", "b"))
     for value in (True, False):
         repository.unload("a", {"unload_dependents": value})
@@ -128,6 +115,10 @@ def test_dependents_are_accepted_and_there_are_none() -> None:
         with pytest.raises(InvalidInput, match=r"parameter unload_dependents is .*; expected true"):
             repository.unload("b", {"unload_dependents": wrong})
     assert repository.names() == ["b"]
+    for key, what in (("config", "another configuration"), ("file:1/model.onnx", "a file")):
+        said = rf"^failed to load 'a'.*: parameter '{key}' holds {what}, .* not changed from out"
+        with pytest.raises(UnsupportedFeature, match=said):
+            repository.load("a", {key: "{}"})
 
 
 # Versions
@@ -147,6 +138,11 @@ def test_a_version_is_called_by_number_and_none_is_the_greatest() -> None:
     assert repository.model("other").name == repository.model("other", "3").name == "other/3"
     with pytest.raises(ModelNotFound, match="'net' has no version '3'; it has the versions '1', "):
         repository.model("net", "3")
+    assert repository.model("net", "0").name == "net/10", "0 is any version"
+    assert repository.is_ready("net", "0")
+    assert [one.version for one in repository.numbered("net", "0")] == ["1", "2", "10"]
+    with pytest.raises(ModelNotFound, match="no version '00'"):
+        repository.model("net", "00")
     with pytest.raises(ModelNotFound, match="'other' has no version '1'; it has version '3'"):
         repository.model("other", "1")
 
@@ -221,20 +217,6 @@ async def test_a_request_waits_for_any_version_of_its_model() -> None:
         await waiting
     assert repository.model("late").name == "late/2"
     assert not served.first_worker.requests
-
-
-@on_uvloop
-async def test_nothing_waits_for_a_model_that_is_not_expected() -> None:
-    served = Growing()
     served.expected.incomplete = False
-    await Repository(served).known("late")
+    await repository.known("nobody")  # it is not expected
     assert not served.first_worker.requests
-
-
-def test_version_0_is_any_version() -> None:
-    repository = Repository(Served("net", "net/2", "other"))
-    assert [repository.model(name, "0").name for name in ("net", "other")] == ["net/2", "other"]
-    assert repository.is_ready("net", "0")
-    assert [one.version for one in repository.numbered("net", "0")] == ["1", "2"]
-    with pytest.raises(ModelNotFound, match="no version '00'"):
-        repository.model("net", "00")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Call, Hints, ModelInfo, Operation, Result, TensorInfo
+from farm.call import Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.encoding.json_numbers import MOST_CONFIG
 from farm.errors import FarmError, InvalidInput, ModelNotFound, UnsupportedFeature
 from farm.model import check_call
@@ -57,8 +57,9 @@ AS, BS = tensor("a", (5, 3)), tensor("b", (5, 2, 2), "INT32")
 
 
 def test_rank_decides_between_one_evaluation_and_a_batch() -> None:
-    call, _ = call_of(asked(A, B), TWO)
+    call, _ = call_of(asked(B, A), TWO)
     assert (call.model, call.operation, call.rows) == ("two", Operation.EVALUATE, None)
+    assert (call.inputs[0] is A.array, call.inputs[1] is B.array) == (True, True)
     call, _ = call_of(asked(AS, BS), TWO)
     assert call.rows == 5
     assert [x.shape for x in call.inputs] == [(5, 3), (5, 2, 2)]
@@ -70,24 +71,29 @@ def test_a_row_alone_needs_no_axis() -> None:
     request = asked(tensor("a", (1, 3)), InferInput("t", "BYTES", (1,), texts))
     call, _ = call_of(request, info)
     assert call.rows == 1
-    row = without_axis(call)
+    row = without_axis(replace(call, step=SequenceStep(7)))
     assert (row.model, row.operation, row.rows) == ("m", Operation.EVALUATE, None)
+    assert row.step == SequenceStep(7)
     assert [x.shape for x in row.inputs] == [(3,), ()]
     assert row.inputs[1].item() == b"a"
 
 
-def test_inputs_are_found_by_name() -> None:
-    call, _ = call_of(asked(B, A), TWO)
-    assert call.inputs[0] is A.array
-    assert call.inputs[1] is B.array
-
-
-def test_open_sizes_and_scalars() -> None:
-    assert call_of(asked(tensor("x", (7, 2))), OPEN)[0].rows is None
-    assert call_of(asked(tensor("x", (3, 7, 2))), OPEN)[0].rows == 3
-    assert call_of(asked(tensor("x", ())), SCALAR)[0].rows is None
-    assert call_of(asked(tensor("x", (4,))), SCALAR)[0].rows == 4
+@pytest.mark.parametrize(
+    ("shape", "info", "rows"),
+    [
+        ((7, 2), OPEN, None),
+        ((3, 7, 2), OPEN, 3),
+        ((0, 0, 2), OPEN, 0),
+        ((0, 5, 2), OPEN, 0),
+        ((), SCALAR, None),
+        ((4,), SCALAR, 4),
+    ],
+)
+def test_open_sizes_and_scalars(shape: tuple[int, ...], info: ModelInfo, rows: int | None) -> None:
+    assert call_of(asked(tensor("x", shape)), info)[0].rows == rows
     assert call_of(asked(), EMPTY)[0].rows is None
+    with pytest.raises(InvalidInput, match="the inputs hold no values"):
+        call_of(asked(tensor("x", (10**12, 0, 2))), OPEN)  # a million million rows of nothing
 
 
 @pytest.mark.parametrize(
@@ -136,16 +142,6 @@ def test_sequences_are_refused_by_name(name: str) -> None:
         call_of(asked(A, B, parameters={name: none}), TWO)
 
 
-def test_a_batch_may_have_no_rows() -> None:
-    for x in (tensor("x", (0, 0, 2)), tensor("x", (0, 5, 2))):
-        assert call_of(asked(x), OPEN)[0].rows == 0
-
-
-def test_a_million_million_rows_of_nothing_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="the inputs hold no values"):
-        call_of(asked(tensor("x", (10**12, 0, 2))), OPEN)
-
-
 def test_the_outputs_wished_for() -> None:
     y, z = WishedOutput(0, "y", "FP64", False), WishedOutput(1, "z", "BOOL", False)
     _, wish = call_of(asked(A, B, id="é"), TWO)
@@ -180,12 +176,6 @@ def test_outputs_that_there_are_none_of(
         call_of(asked(A, B, outputs=wanted), TWO)
 
 
-def test_parameters_that_nobody_knows_are_accepted() -> None:
-    parameters = {"content_type": "np", "triton_x": 7, "x": {"deep": [1]}, "y": None}
-    call, _ = call_of(asked(A, B, parameters=parameters), TWO)
-    assert call.config == "{}"
-
-
 def test_models_that_cannot_be_asked() -> None:
     no_evaluate = ModelInfo("two", TWO.inputs, TWO.outputs, frozenset({Operation.GRADIENT}))
     with pytest.raises(UnsupportedFeature, match="does not offer inference"):
@@ -207,13 +197,16 @@ def test_models_that_stream() -> None:
         call_of(asked(A, B), only)
 
 
-def test_the_config_is_a_parameter() -> None:
-    parameters = {"farm_config": '{"b": 2, "a": [1]}'}
-    assert config_of(parameters) == '{"a":[1],"b":2}'
+def test_the_config_is_a_parameter_and_others_are_accepted() -> None:
+    parameters = {"farm_config": '{"b": 2, "a": [1]}', "triton_x": 7, "x": {"deep": [1]}, "y": None}
     assert call_of(asked(A, B, parameters=parameters), TWO)[0].config == '{"a":[1],"b":2}'
     for wrong in ("[1]", "{", {"a": 1}, 3, "[" * 100_000):
         with pytest.raises(InvalidInput, match="parameter farm_config is not a JSON object"):
             config_of({"farm_config": wrong})
+    longest = '{"a":"' + "x" * (MOST_CONFIG - 8) + '"}'
+    assert config_of({"farm_config": longest}) == longest
+    with pytest.raises(InvalidInput, match=f"expected {MOST_CONFIG} at most"):
+        config_of({"farm_config": longest + " "})
 
 
 HINTS = Hints(client="ann", priority=5, deadline_s=2.0)
@@ -225,9 +218,12 @@ HINTS = Hints(client="ann", priority=5, deadline_s=2.0)
         ({}, 5, None),
         ({"priority": 0, "timeout": 0}, 5, None),
         ({"priority": 1}, 99, None),
+        ({"priority": 2}, 98, None),
         ({"priority": 100}, 0, None),
+        ({"priority": 150}, -50, None),
         ({"priority": 2**64 - 1}, -100, None),
         ({"timeout": 1_500_000}, 5, 1.5),
+        ({"timeout": 1}, 5, 1e-6),
     ],
 )
 def test_priority_and_timeout(
@@ -235,13 +231,6 @@ def test_priority_and_timeout(
 ) -> None:
     hints = hints_of_parameters(parameters, HINTS)
     assert hints == replace(HINTS, priority=priority, start_within_s=start_within_s)
-
-
-def test_urgent_goes_before_less_urgent() -> None:
-    levels = [hints_of_parameters({"priority": p}, Hints()).priority for p in (1, 2, 0, 150, 200)]
-    assert levels == sorted(levels, reverse=True)
-    assert len(set(levels)) == 5
-    assert hints_of_parameters({"timeout": 1}, Hints()).start_within_s == 1e-6
 
 
 @pytest.mark.parametrize("key", ["priority", "timeout"])
@@ -260,26 +249,18 @@ def test_tensors_in_shared_memory_are_seen() -> None:
     assert not uses_regions(InferRequest("two", [plain], outputs=[RequestedOutput("y")]))
     assert uses_regions(InferRequest("two", [plain, placed]))
     assert uses_regions(InferRequest("two", [plain], outputs=[RequestedOutput("y", IN_R)]))
-
-
-def test_an_input_that_was_not_read_from_its_region_makes_no_call() -> None:
-    a = InferInput("a", "FP64", (3,), IN_REGION, IN_R)
-    b = InferInput("b", "INT32", (2, 2), np.zeros((2, 2), np.int32))
     with pytest.raises(UnsupportedFeature, match="input 'a' is in shared memory"):
-        call_of(InferRequest("two", [a, b]), TWO)
+        call_of(asked(placed, B), TWO)  # it was not read
 
 
 def test_an_output_may_have_a_place() -> None:
-    a = InferInput("a", "FP64", (3,), np.zeros(3))
-    b = InferInput("b", "INT32", (2, 2), np.zeros((2, 2), np.int32))
     outputs = [RequestedOutput("z"), RequestedOutput("y", IN_R)]
-    _, wish = call_of(InferRequest("two", [a, b], outputs=outputs), TWO)
+    _, wish = call_of(asked(A, B, outputs=outputs), TWO)
     assert [output.place for output in wish.outputs] == [None, Place("r", 8, 24)]
     both = [RequestedOutput("y", {**IN_R, "binary_data": True})]
-    with pytest.raises(
-        InvalidInput, match="can't set both 'shared_memory_region' and 'binary_data'"
-    ):
-        call_of(InferRequest("two", [a, b], outputs=both), TWO)
+    said = "can't set both 'shared_memory_region' and 'binary_data'"
+    with pytest.raises(InvalidInput, match=said):
+        call_of(asked(A, B, outputs=both), TWO)
 
 
 LONE = ModelInfo("lone", (TensorInfo("x", (3,)),), (TensorInfo("y", (), "bytes"),))
@@ -298,6 +279,21 @@ def test_the_only_input_of_mlservers_requests_has_any_name(content_type: str) ->
         call_of(asked(A, parameters={"content_type": content_type}), TWO)
 
 
+@pytest.mark.parametrize(
+    ("given", "content_type", "text"),
+    [
+        (tensor("x", (3,)), "pd", r"'x' has shape \[3\]; expected a column, \[-1, 3\]"),
+        (tensor("q", (3,)), "pd", "there is no input 'q'"),
+        (tensor("x", (3,)), "base64", r"content_type of the request is .*np, pd, str$"),
+        (tensor("x", (3,)), "csv", r"content_type of the request is .*np, pd, str$"),
+        (tensor("x", (3,)), 3, r"content_type of the request is .*np, pd, str$"),
+    ],
+)
+def test_content_types_that_do_not_fit(given: InferInput, content_type: Any, text: str) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        call_of(asked(given, parameters={"content_type": content_type}), LONE)
+
+
 @pytest.mark.parametrize("sizes", [((5,), (5,)), ((5, 1), (5, 1)), ((5,), (5, 1))])
 def test_columns_of_a_table_are_rows(sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     of_a, of_t = sizes
@@ -312,48 +308,26 @@ def test_columns_of_a_table_are_rows(sizes: tuple[tuple[int, ...], tuple[int, ..
     assert wish.content_type == ""
 
 
-def test_a_column_is_never_one_evaluation() -> None:
-    with pytest.raises(InvalidInput, match=r"'x' has shape \[3\]; expected a column, \[-1, 3\]"):
-        call_of(asked(tensor("x", (3,)), parameters={"content_type": "pd"}), LONE)
-    with pytest.raises(InvalidInput, match="there is no input 'q'"):
-        call_of(asked(tensor("q", (3,)), parameters={"content_type": "pd"}), LONE)
-
-
-def test_classes_of_outputs() -> None:
+def test_classes_and_content_types_of_outputs() -> None:
     labels = ("a", "b", "c")
-    info = replace(LONE, outputs=(TensorInfo("y", (3,), labels=labels),))
+    numbers = replace(LONE, outputs=(TensorInfo("y", (3,), labels=labels),))
 
-    def wished(**parameters: Any) -> WishedOutput:
+    def wished(info: ModelInfo, **parameters: Any) -> WishedOutput:
         output = RequestedOutput("y", parameters)
         (found,) = call_of(asked(tensor("x", (3,)), outputs=[output]), info)[1].outputs
         return found
 
-    found = wished(classification=2, content_type="str")
+    found = wished(numbers, classification=2, content_type="str")
     assert (found.datatype, found.form) == ("BYTES", OutputForm("str", 2, 1, labels))
-    found = wished(classification=0)
+    found = wished(numbers, classification=0)
     assert (found.datatype, found.form) == ("FP64", None)
-    assert wished(content_type="np").form == OutputForm("np", 0, 1, ())
-
-
-def test_content_types_of_outputs() -> None:
-    def wished(content_type: Any) -> WishedOutput:
-        output = RequestedOutput("y", {"content_type": content_type})
-        (found,) = call_of(asked(tensor("x", (3,)), outputs=[output]), LONE)[1].outputs
-        return found
-
-    assert wished("base64").form == OutputForm("base64", 0, 0, ())
-    assert wished(None).form is None
+    assert wished(numbers, content_type="np").form == OutputForm("np", 0, 1, ())
+    assert wished(LONE, content_type="base64").form == OutputForm("base64", 0, 0, ())
+    assert wished(LONE, content_type=None).form is None
     with pytest.raises(InvalidInput, match="content_type of output 'y' is 'b64'; expected one of"):
-        wished("b64")
-    numbers = RequestedOutput("y", {"content_type": "str"})
+        wished(LONE, content_type="b64")
     with pytest.raises(InvalidInput, match="which is for BYTES; it is FP64"):
-        call_of(asked(A, B, outputs=[numbers]), TWO)
-
-
-@pytest.mark.parametrize("content_type", ["base64", "csv", 3])
-def test_a_request_of_an_unknown_content_type_lists_the_known_ones(content_type: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"content_type of the request is .*np, pd, str$"):
-        call_of(asked(A, B, parameters={"content_type": content_type}), TWO)
+        wished(numbers, content_type="str")
 
 
 def test_the_answer_has_the_name_and_version_that_were_asked_for() -> None:
@@ -374,13 +348,6 @@ def test_every_error_has_its_status() -> None:
     assert {ERRORS[kind] for kind in (InvalidInput, ModelNotFound)} == {400, 404}
 
 
-def test_a_config_may_have_a_million_characters() -> None:
-    longest = '{"a":"' + "x" * (MOST_CONFIG - 8) + '"}'
-    assert config_of({"farm_config": longest}) == longest
-    with pytest.raises(InvalidInput, match=f"expected {MOST_CONFIG} at most"):
-        config_of({"farm_config": longest + " "})
-
-
 # Sequences
 
 
@@ -396,15 +363,15 @@ def test_requests_of_a_sequence_have_a_step(sequence: int | str, flags: dict[str
     assert found.step == SequenceStep(sequence, start, end)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"sequence_id": 0}, {"sequence_id": ""}])
-def test_a_stateful_model_needs_an_id(parameters: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="must specify a non-zero or non-empty correlation ID"):
-        call_of(asked(A, B, parameters=parameters), STATEFUL)
+NO_ID = "must specify a non-zero or non-empty correlation ID"
 
 
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
+        ({}, NO_ID),
+        ({"sequence_id": 0}, NO_ID),
+        ({"sequence_id": ""}, NO_ID),
         ({"sequence_id": -1}, "parameter sequence_id is -1; expected a whole number from 1"),
         ({"sequence_id": 2**64}, "parameter sequence_id is 18446744073709551616; expected"),
         ({"sequence_id": 1.5}, "parameter sequence_id is a float; expected a whole number"),
@@ -414,20 +381,14 @@ def test_a_stateful_model_needs_an_id(parameters: dict[str, Any]) -> None:
         ({"sequence_id": 1, "sequence_end": "x"}, "parameter sequence_end is 'x'; expected true"),
     ],
 )
-def test_other_ids_and_flags_are_refused(parameters: dict[str, Any], text: str) -> None:
+def test_other_ids_and_flags_and_several_rows_are_refused(
+    parameters: dict[str, Any], text: str
+) -> None:
     with pytest.raises(InvalidInput, match=re.escape(text)):
         call_of(asked(A, B, parameters=parameters), STATEFUL)
-
-
-def test_several_rows_are_no_step() -> None:
     text = "model 'two' must specify batch-size 1 due to requirements of sequence batcher; it has 5"
     with pytest.raises(InvalidInput, match=text):
         call_of(asked(AS, BS, parameters={"sequence_id": 7}), STATEFUL)
-
-
-def test_a_single_row_keeps_its_step() -> None:
-    call = Call("m", Operation.EVALUATE, (np.ones((1, 3)),), rows=1, step=SequenceStep(7))
-    assert without_axis(call).step == SequenceStep(7)
 
 
 # Forms of answers
@@ -437,16 +398,15 @@ def output(form: OutputForm | None, datatype: str = "BYTES") -> WishedOutput:
     return WishedOutput(0, "y", datatype, False, form=form)
 
 
-def test_without_a_form_it_is_the_output() -> None:
-    array = np.arange(3.0)
-    assert presented(array, output(None, "FP64")) is array
-
-
-def test_a_content_type() -> None:
-    array = np.array([b"\xff", b"a"], object)
-    assert presented(array, output(OutputForm("base64"))).tolist() == [b"/w==", b"YQ=="]
+def test_answers_in_a_form() -> None:
+    numbers, texts = np.arange(3.0), np.array([b"\xff", b"a"], object)
+    assert presented(numbers, output(None, "FP64")) is numbers
+    assert presented(texts, output(OutputForm("base64"))).tolist() == [b"/w==", b"YQ=="]
     with pytest.raises(InvalidInput, match="output 'y' holds at position 0"):
-        presented(array, output(OutputForm("str")))
+        presented(texts, output(OutputForm("str")))
+    form = OutputForm("base64", 1, 1, ("a", "b"))  # classes come before the content type
+    classes = presented(np.array([[1, 2], [4, 3]]), output(form))
+    assert classes.tolist() == [[b"MjoxOmI="], [b"NDowOmE="]]
 
 
 def test_raw_copies_are_quick_and_text_is_not() -> None:
@@ -457,19 +417,16 @@ def test_raw_copies_are_quick_and_text_is_not() -> None:
     assert takes_long(Wish("m", None, [plain, formed]), result, raw=True)
 
 
-def test_many_classes_take_long() -> None:
-    result = Result((np.zeros((3000, 4)),))
-    for classes, is_long in ((1, False), (2, True), (2**63, True)):
-        wish = Wish("m", None, [output(OutputForm("", classes, 1))])
-        assert takes_long(wish, result, raw=True) is is_long
-    one = Result((np.zeros(5000),))
-    assert not takes_long(Wish("m", None, [output(OutputForm("", 4096, 1))]), one, raw=True)
-    assert takes_long(Wish("m", None, [output(OutputForm("", 4097, 1))]), one, raw=True)
-
-
-def test_classes_come_before_the_content_type() -> None:
-    form = OutputForm("base64", 1, 1, ("a", "b"))
-    assert presented(np.array([[1, 2], [4, 3]]), output(form)).tolist() == [
-        [b"MjoxOmI="],
-        [b"NDowOmE="],
-    ]
+@pytest.mark.parametrize(
+    ("shape", "classes", "is_long"),
+    [
+        ((3000, 4), 1, False),
+        ((3000, 4), 2, True),
+        ((3000, 4), 2**63, True),
+        ((5000,), 4096, False),
+        ((5000,), 4097, True),
+    ],
+)
+def test_many_classes_take_long(shape: tuple[int, ...], classes: int, is_long: bool) -> None:
+    wish = Wish("m", None, [output(OutputForm("", classes, 1))])
+    assert takes_long(wish, Result((np.zeros(shape),)), raw=True) is is_long

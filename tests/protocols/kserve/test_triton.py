@@ -30,10 +30,6 @@ def fault(*inputs: InferInput, request_id: str | None = None, **more: Any) -> st
 BOTH = given("INPUT0"), given("INPUT1")
 
 
-def test_a_right_request_has_no_fault() -> None:
-    assert fault(*BOTH) == ""
-
-
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
@@ -83,11 +79,14 @@ def test_inputs(inputs: tuple[InferInput, ...], text: str) -> None:
     assert fault(*inputs) == text
 
 
-def test_inputs_without_a_batch_axis_are_no_fault_as_farm_takes_them() -> None:
+def test_right_requests_have_no_fault_even_without_a_batch_axis() -> None:
+    assert fault(*BOTH) == ""
     assert fault(given("INPUT0", (16,)), given("INPUT1", (16,))) == ""
     text = "Expected [-1,16], got [16]"
     assert text in fault(given("INPUT0", (16,)), given("INPUT1", (1, 16)))
     assert "got [15]" in fault(given("INPUT0", (15,)), given("INPUT1", (16,)))
+    varies = replace(INFO, inputs=(TensorInfo("INPUT0", (-1,), "int32"),))
+    assert fault_of(InferRequest("simple", [given("INPUT0", (1, 5))]), varies) == ""
 
 
 def test_outputs_are_checked_before_inputs() -> None:
@@ -95,17 +94,8 @@ def test_outputs_are_checked_before_inputs() -> None:
     assert text == "unexpected inference output 'Z' for model 'simple'"
     twice = [RequestedOutput("OUTPUT0"), RequestedOutput("OUTPUT0")]
     assert "output 'OUTPUT0' already exists in request" in fault(*BOTH, outputs=twice)
-
-
-def test_the_id_of_a_request_is_in_its_text() -> None:
     assert fault(request_id="seven").startswith("[request id: seven] expected 2 inputs")
     assert of_request(None) == of_request("") == "[request id: <id_unknown>] "
-
-
-def test_a_size_that_varies_fits_any() -> None:
-    open_ended = replace(INFO, inputs=(TensorInfo("INPUT0", (-1,), "int32"),))
-    request = InferRequest("simple", [given("INPUT0", (1, 5))])
-    assert fault_of(request, open_ended) == ""
 
 
 def test_sizes_in_bytes() -> None:

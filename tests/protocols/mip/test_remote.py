@@ -170,8 +170,8 @@ def test_addresses_that_are_none(url: str) -> None:
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "CONNECT_RETRIES", 1)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    for url in (f"mip://127.0.0.1:{port}", f"mip+unix:{tmp_path}/s"):
-        with pytest.raises(Unavailable, match="does not answer"):
-            models_at(url)
+    with socket.socket() as bound:  # nobody else gets its port, and it does not listen
+        bound.bind(("127.0.0.1", 0))
+        for url in (f"mip://127.0.0.1:{bound.getsockname()[1]}", f"mip+unix:{tmp_path}/s"):
+            with pytest.raises(Unavailable, match="does not answer"):
+                models_at(url)

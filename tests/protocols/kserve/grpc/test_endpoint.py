@@ -14,17 +14,14 @@ import farm
 from farm.bodies.body import QUICK_BYTES
 from farm.call import Hints
 from farm.declared import Tensors
-from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError, InvalidRequest, ModelNotFound
 from farm.grpc.call import Caller, Noted
 from farm.grpc.messages import LONG
 from farm.model import Config, Inputs
-from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc
 from farm.protocols.kserve.grpc.endpoint_stream import hints_for
-from farm.protocols.kserve.repository import Repository
-from farm.transports.threads import LocalTransport
+from tests.protocols.kserve.in_process import infer, inference
 from tests.support.body_bytes import body_of
 from tests.support.coroutines import LIMIT_S, on_loop, until
 
@@ -45,13 +42,8 @@ class Sized(farm.Model):
 
 @asynccontextmanager
 async def methods() -> AsyncIterator[KServeGrpc]:
-    dispatcher = Dispatcher([LocalTransport({"sized": Sized()})])
-    dispatcher.start()
-    try:
-        await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
-        yield KServeGrpc(Inference(dispatcher, Repository(dispatcher)))
-    finally:
-        await dispatcher.close(grace_s=0.0)
+    async with inference({"sized": Sized()}) as of:
+        yield KServeGrpc(of)
 
 
 async def tell(service: KServeGrpc, method: str, /, **asked: Any) -> Any:
@@ -70,13 +62,6 @@ def question(count: int, **parameters: Any) -> bytes:
         kind = {str: "string_param", int: "int64_param"}[type(value)]
         setattr(message.parameters[name], kind, value)
     return bytes(message.SerializeToString())
-
-
-async def infer(service: KServeGrpc, body: bytes) -> list[float]:
-    answer = await service.unary[f"/{SERVICE}/ModelInfer"](body, CALLER)
-    assert not isinstance(answer, Noted)
-    (raw,) = decode("inference.ModelInferResponse", bytes(answer)).raw_output_contents
-    return list(np.frombuffer(raw))
 
 
 @on_loop
@@ -166,7 +151,8 @@ async def test_an_inference_that_has_to_wait_needs_a_task() -> None:
     async with methods() as service:
         of_three = question(3, farm_config='{"n": 3}')
         assert await directly(service, of_three) is None  # the model has to be described first
-        assert await infer(service, of_three) == [3.0]
+        (raw,) = (await infer(service, of_three, CALLER)).raw_output_contents
+        assert np.frombuffer(raw).tolist() == [3.0]
         assert isinstance(await directly(service, of_three), bytes)
         assert await directly(service, question(QUICK_BYTES // 8)) is None
 

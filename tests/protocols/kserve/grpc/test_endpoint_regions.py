@@ -12,18 +12,15 @@ import pytest
 
 import farm
 from farm.bodies.body import HEAVY_BYTES
-from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput, InvalidRequest, UnsupportedFeature
-from farm.grpc.call import Caller, Noted
+from farm.grpc.call import Caller
 from farm.grpc.messages import GrpcFailure
 from farm.model import Config, Inputs
-from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
-from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.shared_memory.regions import is_offered
-from farm.transports.threads import LocalTransport
-from tests.support.coroutines import LIMIT_S, on_loop
+from tests.protocols.kserve.in_process import infer, inference
+from tests.support.coroutines import on_loop
 from tests.support.shared_objects import SharedObject, shared_object
 
 pytestmark = pytest.mark.skipif(not is_offered(), reason="this system has no /dev/shm")
@@ -53,13 +50,8 @@ class Count(farm.Model):
 
 @asynccontextmanager
 async def methods() -> AsyncIterator[KServeGrpc]:
-    dispatcher = Dispatcher([LocalTransport({"double": double, "grow": grow, "count": Count()})])
-    dispatcher.start()
-    try:
-        await dispatcher.wait_for_workers(1, timeout_s=LIMIT_S)
-        yield KServeGrpc(Inference(dispatcher, Repository(dispatcher)))
-    finally:
-        await dispatcher.close(grace_s=0.0)
+    async with inference({"double": double, "grow": grow, "count": Count()}) as of:
+        yield KServeGrpc(of)
 
 
 @pytest.fixture
@@ -99,12 +91,6 @@ def question(
     for name, at in outputs.items():
         place(message.outputs.add(name=name).parameters, size_of_y, at)
     return bytes(message.SerializeToString())
-
-
-async def infer(service: KServeGrpc, body: bytes, caller: Caller = OWNER) -> Any:
-    answer = await service.unary[f"/{SERVICE}/ModelInfer"](body, caller)
-    assert not isinstance(answer, Noted)
-    return decode("inference.ModelInferResponse", bytes(answer))
 
 
 async def stream(service: KServeGrpc, *bodies: bytes, caller: Caller = OWNER) -> list[Any]:

@@ -23,8 +23,7 @@ from farm.protocols.kserve.endpoint_inference import Inference
 from farm.protocols.kserve.grpc import endpoint_stream as kserve_grpc_stream
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
-from farm.protocols.kserve.repository import Repository
-from farm.transports.threads import LocalTransport
+from tests.protocols.kserve.in_process import inference
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.garbage import garbage
 
@@ -104,8 +103,10 @@ class Client:
     def send(self, body: bytes) -> None:
         self._requests.put_nowait(body)
 
-    def half_close(self) -> None:
+    async def end(self) -> None:
+        """Half-close, and wait for the server's end."""
         self._requests.put_nowait(None)
+        await asyncio.wait_for(self.served, LIMIT_S)
 
     @property
     def ids(self) -> list[str]:
@@ -113,11 +114,11 @@ class Client:
 
 
 class Served:
-    def __init__(self, dispatcher: Dispatcher, held: Held, forever: Forever) -> None:
-        self.dispatcher = dispatcher
+    def __init__(self, of: Inference, held: Held, forever: Forever) -> None:
+        self.dispatcher = of.backend
         self.held = held
         self.forever = forever
-        self.service = KServeGrpc(Inference(dispatcher, Repository(dispatcher)))
+        self.service = KServeGrpc(of)
 
     def idle(self) -> bool:
         rows = self.dispatcher.snapshot()["queues"]
@@ -128,14 +129,11 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     held, forever = Held(), Forever()
     models = {"held": held, "count": Count(), "forever": forever}
-    dispatcher = Dispatcher([LocalTransport(models, workers=2)])
-    dispatcher.start()
-    try:
-        await dispatcher.wait_for_workers(2, timeout_s=LIMIT_S)
-        yield Served(dispatcher, held, forever)
-    finally:
-        held.go.set()
-        await dispatcher.close(grace_s=1.0)
+    async with inference(models, workers=2) as of:
+        try:
+            yield Served(of, held, forever)
+        finally:
+            held.go.set()
 
 
 def answered(dispatcher: Dispatcher) -> int:
@@ -158,8 +156,7 @@ async def test_answers_keep_the_order_of_the_requests() -> None:
         farm_.held.go.set()
         await until(lambda: client.ids == ["slow", "quick", "wrong", "", "last"])
         assert [bool(answer.error_message) for answer in client.answers] == [0, 0, 1, 1, 0]
-        client.half_close()
-        await asyncio.wait_for(client.served, LIMIT_S)
+        await client.end()
         for answer in client.answers:
             assert answer.infer_response.parameters["triton_final_response"].bool_param
 
@@ -178,8 +175,7 @@ async def test_a_model_that_streams_keeps_nobody_waiting_and_waits_for_nobody() 
         assert "thirteen" in client.answers[-1].error_message
         farm_.held.go.set()
         await until(lambda: client.ids[-2:] == ["slow", "quick"])
-        client.half_close()
-        await asyncio.wait_for(client.served, LIMIT_S)
+        await client.end()
 
 
 @on_loop
@@ -203,8 +199,7 @@ async def test_an_error_is_a_message_and_the_stream_goes_on(
         client.ask("held", 1, "c")
         await until(lambda: len(client.answers) == 4)
         assert client.answers[3].error_message == ""
-        client.half_close()
-        await asyncio.wait_for(client.served, LIMIT_S)
+        await client.end()
 
 
 @on_loop
@@ -223,8 +218,7 @@ async def test_who_does_not_take_answers_is_not_read_without_end(
         assert client.read == 5
         client.may_write.set()
         await until(lambda: len(client.answers) == 50)
-        client.half_close()
-        await asyncio.wait_for(client.served, LIMIT_S)
+        await client.end()
 
 
 @on_loop
@@ -244,8 +238,7 @@ async def test_a_model_that_goes_on_and_on_is_ended_when_nobody_reads(
         assert 90 < len(client.answers) < 110
         client.ask("held", 1, "next")
         await until(lambda: client.ids[-1] == "next")
-        client.half_close()
-        await asyncio.wait_for(client.served, LIMIT_S)
+        await client.end()
 
 
 @on_loop

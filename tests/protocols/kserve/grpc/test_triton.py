@@ -29,41 +29,14 @@ def message(*changes: Change, datatype: str = "INT32", raw: bool = False) -> byt
     return bytes(asked.SerializeToString())
 
 
-def cleared(asked: Any) -> None:
-    del asked.raw_input_contents[1]
-
-
-def with_typed(asked: Any) -> None:
-    asked.inputs[0].contents.int_contents.append(1)
-
-
-def with_two_fields(asked: Any) -> None:
-    asked.inputs[0].contents.int64_contents.append(1)
+def contents(asked: Any) -> Any:
+    """The typed values of the first input."""
+    return asked.inputs[0].contents
 
 
 def repeated(asked: Any) -> None:
     asked.inputs[1].name = "INPUT0"
     asked.inputs[1].contents.int_contents.append(3)
-
-
-def typed_as_int64(asked: Any) -> None:
-    asked.inputs[0].datatype = "INT64"
-
-
-def without_contents(asked: Any) -> None:
-    asked.inputs[0].ClearField("contents")
-
-
-def shorter(asked: Any) -> None:
-    del asked.inputs[0].contents.int_contents[1]
-
-
-def shorter_raw(asked: Any) -> None:
-    asked.raw_input_contents[1] = bytes(4)
-
-
-def one_more_raw(asked: Any) -> None:
-    asked.raw_input_contents.append(bytes(8))
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -81,46 +54,46 @@ def test_answers_are_raw_whatever_the_request_is(raw: bool) -> None:
     [
         (
             True,
-            with_typed,
+            lambda m: contents(m).int_contents.append(1),
             "contents field must not be specified when using raw_input_contents for 'INPUT0' for "
             "model 'simple'",
         ),
         (
             True,
-            cleared,
+            lambda m: m.raw_input_contents.pop(1),
             "unable to find data for input tensor 'INPUT1' for model 'simple' in request.",
         ),
         (
             True,
-            shorter_raw,
+            lambda m: m.raw_input_contents.__setitem__(1, bytes(4)),
             "[request id: 7] input byte size mismatch for input 'INPUT1' for model 'simple'. "
             "Expected 8, got 4",
         ),
         (
             True,
-            one_more_raw,
+            lambda m: m.raw_input_contents.append(bytes(8)),
             "[request id: 7] expected 2 raw_input_contents but got 3 for model 'simple'",
         ),
         (
             False,
-            with_two_fields,
+            lambda m: contents(m).int64_contents.append(1),
             "unexpected explicit tensor data for input tensor 'INPUT0' for model 'simple', binary "
             "data was already supplied.",
         ),
         (
             False,
-            typed_as_int64,
+            lambda m: setattr(m.inputs[0], "datatype", "INT64"),
             "unexpected explicit tensor data for input tensor 'INPUT0' for model 'simple' of type "
             "'INT32', expected datatype 'INT64'",
         ),
         (
             False,
-            without_contents,
+            lambda m: m.inputs[0].ClearField("contents"),
             "unable to find data for input tensor 'INPUT0' for model 'simple' in request.",
         ),
         (
             False,
-            shorter,
+            lambda m: contents(m).int_contents.pop(1),
             "[request id: 7] input byte size mismatch for input 'INPUT0' for model 'simple'. "
             "Expected 8, got 4",
         ),
@@ -135,10 +108,6 @@ def test_wrong_tensors(raw: bool, change: Change, text: str) -> None:
     _, _, error, _ = decode_streamed(body)
     assert isinstance(error, InvalidInput)
     assert error.message == text
-
-
-def too_large(asked: Any) -> None:
-    asked.inputs[0].contents.int_contents[0] = 300
 
 
 def unknown_type(asked: Any) -> None:
@@ -161,7 +130,12 @@ def in_shared_memory(asked: Any) -> None:
 @pytest.mark.parametrize(
     ("datatype", "change", "kind", "text"),
     [
-        ("INT8", too_large, InvalidInput, "values beyond INT8"),
+        (
+            "INT8",
+            lambda m: contents(m).int_contents.__setitem__(0, 300),
+            InvalidInput,
+            "values beyond INT8",
+        ),
         ("INT32", unknown_type, InvalidInput, "'INT128'; expected one of"),
         ("INT32", texts_of_two_rows, InvalidInput, "1 values in bytes_contents"),
         ("INT32", in_shared_memory, InvalidInput, "typed contents and shared_memory_region"),

@@ -66,13 +66,12 @@ def same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-@pytest.mark.parametrize("rows", [None, 3])
 @settings(
     # Fourteen arrays at once occasionally need more choices than an example may have.
     max_examples=10,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@given(data=st.data())
+@given(rows=st.sampled_from([None, 3]), data=st.data())
 def test_every_datatype_goes_there_and_back(
     rows: int | None, binary: bool, data: st.DataObject
 ) -> None:
@@ -99,11 +98,6 @@ def test_flat_inputs_get_the_declared_shape() -> None:
     text = body[: int(headers["Inference-Header-Content-Length"])]
     (given_,) = json.loads(text)["inputs"]
     assert (given_["shape"], given_["parameters"]) == ([2, 2], {"binary_data_size": 32})
-
-
-def test_paths() -> None:
-    assert model_path("a/b c") == "/v2/models/a%2Fb%20c"
-    assert model_path("é-._~%", "config") == "/v2/models/%C3%A9-._~%25/config"
 
 
 def test_metadata_of_our_own() -> None:
@@ -142,13 +136,12 @@ def test_metadata_that_is_none(answer: Any) -> None:
         decode_metadata(200, json.dumps(answer).encode())
 
 
-def test_servers_without_configuration() -> None:
+def test_paths_configurations_and_indices() -> None:
+    assert model_path("a/b c") == "/v2/models/a%2Fb%20c"
+    assert model_path("é-._~%", "config") == "/v2/models/%C3%A9-._~%25/config"
     assert decode_max_batch(404, b"not found") is None
     assert decode_max_batch(200, b"{}") == 0
     assert decode_max_batch(200, b'{"max_batch_size":"8"}') is None
-
-
-def test_the_index_of_a_repository() -> None:
     rows = b'[{"name":"a","state":"READY"},{"name":"b","state":"UNAVAILABLE"},{"name":"c"},7]'
     assert decode_models(200, rows) == ("a", "c")
     with pytest.raises(InvalidOutput):

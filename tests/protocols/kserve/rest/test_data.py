@@ -70,15 +70,12 @@ def test_floats_take_whole_numbers_and_the_three_words(datatype: str) -> None:
         ("[NaN]", "INT32"),
         ("[true]", "INT8"),
         ("[true]", "FP64"),
-        ("[true]", "FP32"),
         ("[1]", "BOOL"),
         ("[0.0]", "BOOL"),
         ('["true"]', "BOOL"),
         ("[1]", "BYTES"),
         ("[null]", "BYTES"),
         ("[null]", "FP64"),
-        ("[null]", "INT8"),
-        ("[null]", "BOOL"),
         ('["1"]', "FP64"),
         ('["1"]', "INT64"),
         ("[[1]]", "FP64"),
@@ -87,7 +84,6 @@ def test_floats_take_whole_numbers_and_the_three_words(datatype: str) -> None:
         ("[1e39]", "BF16"),
         ("[65520]", "FP16"),
         ("1", "FP64"),
-        ("null", "FP64"),
         ('"ab"', "BYTES"),
         ("{}", "FP64"),
         ("[]", "FP64"),
@@ -99,12 +95,9 @@ def test_what_is_no_such_value(text: str, datatype: str) -> None:
         read(text, datatype, (1,))
 
 
-def test_half_a_surrogate_pair_is_no_text() -> None:
+def test_values_that_no_json_text_has() -> None:
     with pytest.raises(InvalidInput, match="half a surrogate pair"):
         array_of_data(["\ud800"], "BYTES", (1,), "input 'x'")
-
-
-def test_a_whole_number_beyond_float64_is_refused() -> None:
     with pytest.raises(InvalidInput, match="too large at position 1"):
         array_of_data([1, 10**400], "FP64", (2,), "input 'x'")
 
@@ -114,7 +107,6 @@ def test_a_whole_number_beyond_float64_is_refused() -> None:
     [
         ("[[1,2],[3]]", (2, 2)),
         ("[[1,2],3]", (2, 2)),
-        ("[[1],[2],[3],[4]]", (2, 2)),
         ("[[[1,2],[3,4]]]", (2, 2)),
         ("[[1,2,3,4]]", (2, 2)),
         ("[[[[]]]]", (1,)),

@@ -14,6 +14,7 @@ import farm
 from farm.dispatcher import dispatcher as dispatching
 from farm.model import Config, Inputs
 from farm.settings import Settings
+from tests.protocols.models import posted
 from tests.support.front_door import WAIT_S, Door, front_door, until
 
 
@@ -78,13 +79,7 @@ def test_an_event_for_each_answer(door: Door) -> None:
         "y": 2.0,
         "sizes": [2.0, np.inf],
     }
-
-
-def test_no_answer_is_no_event(door: Door) -> None:
     assert streamed(door, "count", {"n": 0}) == []
-
-
-def test_an_ordinary_model_gives_one(door: Door) -> None:
     assert [event["y"] for event in streamed(door, "double", {"x": [1, 2]})] == [[2.0, 4.0]]
 
 
@@ -149,10 +144,7 @@ def test_a_client_that_reads_too_slowly_hears_no_more(
     monkeypatch.setattr(dispatching, "MOST_WAITING_BYTES", 100_000)
     COUNT.closed.clear()
     body = json.dumps({"n": 10**6}).encode()
-    path = "/v2/models/count/generate_stream"
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
-    with door.connect() as connection:
-        connection.sendall(head.encode() + body)
+    with posted(door, "/v2/models/count/generate_stream", body) as connection:
         assert COUNT.closed.wait(WAIT_S)  # without a byte being read
         got = b""
         while b"0\r\n\r\n" not in got[-7:]:
@@ -163,11 +155,7 @@ def test_a_client_that_reads_too_slowly_hears_no_more(
 def test_a_client_that_leaves_ends_its_stream(door: Door) -> None:
     COUNT.closed.clear()
     body = json.dumps({"n": 10**6, "farm_config": '{"wait": true}'}).encode()
-    head = (
-        f"POST /v2/models/count/generate_stream HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
-    )
-    with door.connect() as connection:
-        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+    with posted(door, "/v2/models/count/generate_stream", body) as connection:
         got = b""
         while b'"y":1.0' not in got:
             got += connection.recv(4096)

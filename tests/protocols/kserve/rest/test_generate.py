@@ -78,8 +78,5 @@ def test_what_is_no_such_object(message: Any, text: str) -> None:
     with pytest.raises(FarmError) as caught:
         call_of(decoded(message), INFO)
     assert text in caught.value.message
-
-
-def test_events() -> None:
-    assert event(b"{}") == b"data: {}\n\n"
-    assert error_event(ModelFailed("no\nmesh")) == b'data: {"error":"no\\nmesh"}\n\n'
+    failed = error_event(ModelFailed("no\nmesh"))
+    assert failed == event(b'{"error":"no\\nmesh"}') == b'data: {"error":"no\\nmesh"}\n\n'

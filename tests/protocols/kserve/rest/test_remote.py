@@ -3,74 +3,32 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-import farm
-from farm.call import Call, Operation, TensorInfo
-from farm.errors import FarmError, InvalidInput, ModelFailed, ModelNotFound, Unavailable
+from farm.call import TensorInfo
+from farm.errors import InvalidInput, ModelFailed, ModelNotFound, Unavailable
 from farm.model import Model
 from farm.protocols.kserve.rest.remote import KserveModel, models_at
 from farm.worker.loader import LoadError, load_models
-from farm.worker.runner import Runner
+from tests.protocols.models import NET, SERVED, answered
 from tests.support.front_door import Door, front_door
 from tests.worker.scripted import Scripted, scripted
 
 
-@farm.model(inputs={"x": 2}, outputs={"y": 2, "total": ()})
-def double(x: Any) -> Any:
-    if x[0] > 1000:
-        raise ValueError("no mesh")
-    return 2 * x, x.sum()
-
-
-class Net(farm.Model):
-    """Batched, single precision; records how many rows were evaluated together."""
-
-    inputs = {"x": TensorInfo("x", (3,), "float32")}
-    outputs = {"y": TensorInfo("y", (1,), "float32")}
-    max_batch = 8
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> Any:
-        self.rows.append(len(inputs["x"]))
-        return inputs["x"].sum(axis=1, keepdims=True)
-
-
-@farm.model(
-    inputs={"text": TensorInfo("text", (-1,), "bytes")},
-    outputs={"length": TensorInfo("length", (-1,), "int64")},
-)
-def lengths(text: Any) -> Any:
-    return [len(t) for t in text]
-
-
-NET = Net()
-
-
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with front_door({"double": double, "net": NET, "a b/c": lengths}) as opened:
+    with front_door(SERVED) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def models(door: Door) -> dict[str, Model]:
     return models_at(door.url)
-
-
-def answered(model: Model, *inputs: Any, rows: int | None = None, config: str = "{}") -> Any:
-    arrays = tuple(np.asarray(x) for x in inputs)
-    call = Call("m", Operation.EVALUATE, arrays, rows=rows, config=config)
-    (outcome,) = Runner({"m": model}).execute([call])
-    if isinstance(outcome, FarmError):
-        raise outcome
-    return outcome.outputs
 
 
 def test_a_server_says_what_its_models_are(models: dict[str, Model]) -> None:
@@ -141,6 +99,8 @@ def test_without_a_configuration_rows_go_one_by_one() -> None:
         (y,) = answered(model, [1.0, 2.0])
         assert y.tolist() == [7.5]
         assert sent(server)["inputs"][0]["shape"] == [1, 2]
+        answered(model, [1.0, 2.0])
+        assert len(server.connections) == 1, "the connection is used again"
 
 
 def test_a_user_may_say_how_many_rows_it_takes() -> None:
@@ -162,14 +122,6 @@ def test_a_configuration_without_batches_leaves_the_shapes_alone() -> None:
         assert sent(server)["inputs"][0]["shape"] == [1, 2]
 
 
-def test_connections_are_used_again() -> None:
-    with scripted(other_server()) as server:
-        model = KserveModel(server.url, "m")
-        for _ in range(5):
-            answered(model, [1.0, 2.0])
-        assert len(server.connections) == 1
-
-
 @pytest.mark.parametrize(("repeatable", "times"), [(True, 2), (False, 1)])
 def test_an_inference_that_must_not_run_twice_is_asked_for_once(
     repeatable: bool, times: int
@@ -183,19 +135,15 @@ def test_an_inference_that_must_not_run_twice_is_asked_for_once(
         assert len(server.requests) - before == times
 
 
-def test_a_server_that_lists_no_models_needs_a_name() -> None:
-    with (
-        scripted({"/v2/repository/index": (404, {"detail": "Not Found"})}) as server,
-        pytest.raises(ModelNotFound, match=r"which one: MODEL@kserve\+http://127.0.0.1"),
-    ):
-        models_at(server.url)
-
-
-def test_a_port_where_nobody_listens_is_unavailable() -> None:
-    with scripted({}) as server:
-        pass
-    with pytest.raises(Unavailable, match="does not answer"):
-        models_at(server.url)
+def test_a_server_that_lists_no_models_needs_a_name_and_may_be_gone() -> None:
+    with scripted({"/v2/repository/index": (404, {"detail": "Not Found"})}) as server:
+        said = r"which one: MODEL@kserve\+http://127.0.0.1"
+        with pytest.raises(ModelNotFound, match=said):
+            models_at(server.url)
+    with socket.socket() as bound:  # nobody else gets its port, and it does not listen
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(Unavailable, match="does not answer"):
+            models_at(f"http://127.0.0.1:{bound.getsockname()[1]}")
 
 
 def sent(server: Scripted) -> Any:

@@ -6,12 +6,13 @@ import json
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from farm.call import ModelInfo, Result, TensorInfo
 from farm.encoding.json_numbers import NonFinite
-from farm.errors import FarmError, InvalidInput, InvalidOutput, InvalidRequest
+from farm.errors import InvalidInput, InvalidOutput, InvalidRequest
 from farm.protocols.kserve.request import Wish, WishedOutput, call_of
 from farm.protocols.kserve.rest.v1 import decode_predict, encode_predict
 
@@ -40,7 +41,6 @@ def decoded(info: ModelInfo, body: Any) -> tuple[list[Any], bool]:
         (ONE, {"instances": [[1, 2, 3], [4, 5, 6.5]]}, [[[1, 2, 3], [4, 5, 6.5]]]),
         (ONE, {"instances": [{"x": [1, 2, 3]}, {"x": [4, 5, 6]}]}, [[[1, 2, 3], [4, 5, 6]]]),
         (ONE, {"instances": [[1, 2, 3]], "signature_name": "serving_default"}, [[[1, 2, 3]]]),
-        (ONE, {"instances": [[1, 2, 3]], "signature_name": None, "more": 1}, [[[1, 2, 3]]]),
         (GRID, {"instances": [[[1, 2], [3, 4]]]}, [[[[1, 2], [3, 4]]]]),
         (
             TWO,
@@ -53,7 +53,6 @@ def decoded(info: ModelInfo, body: Any) -> tuple[list[Any], bool]:
             [[[3], [4.5]], [[b"f"], [b"m"]]],
         ),
         (TEXT, {"instances": ["a", {"b64": "YQ=="}]}, [[[b"a"], [b"a"]]]),
-        (TEXT, {"instances": [{"b64": "YQ=="}, "b"]}, [[[b"a"], [b"b"]]]),
         (TEXT, {"instances": [{"t": "a"}]}, [[[b"a"]]]),
         (OPEN, {"instances": [[1], [2]]}, [[[1], [2]]]),
         (OPEN, {"instances": [[], []]}, [[[], []]]),
@@ -116,10 +115,8 @@ def test_the_decoded_request_is_a_call_of_rows() -> None:
         (TWO, {"inputs": [[1, 2]]}, "inputs is a list; model 'two' expects an object"),
         (TWO, {"inputs": {"a": [1, 2]}}, "inputs has no 't'"),
         (TEXT, {"instances": [{"b64": "a"}]}, "b64 of input 't' at position 0 is not base64"),
-        (TEXT, {"instances": [{"b64": "é"}]}, "is not base64"),
         (TEXT, {"instances": ["a", {"b64": 1}]}, "has {'b64': 1} at position 1; expected a str"),
         (TEXT, {"instances": ["a", 1]}, "has 1 at position 1; expected a string"),
-        (TEXT, {"instances": ["a", ["b"]]}, "has a list at position 1"),
         (AGE, {"instances": [{"age": [3], "sex": "f"}, {"age": 3, "sex": "f"}]}, "nested unlike"),
         (ONE, {"instances": [[1, 2, 3]], "signature_name": "b"}, "signature_name is 'b'; a model"),
         (ONE, {"instances": [[1, 2, 3]], "parameters": []}, "parameters of the request is a list"),
@@ -133,15 +130,14 @@ def test_bodies_that_do_not_fit(info: ModelInfo, body: Any, text: str) -> None:
     assert text in caught.value.message
 
 
-@pytest.mark.parametrize("body", [b"[", b"[1]", b'"a"', b'{"instances": [1e999]}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"[", b"[1]", b'"a"', b'{"instances": [1e999]}', b"\xff", b'{"instances": ' + b"[" * 10**6],
+    ids=lambda body: repr(body[:20]),
+)
 def test_bodies_that_are_no_object(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         decode_predict("one", "", body, ONE)
-
-
-def test_nesting_beyond_any_parser_is_refused() -> None:
-    with pytest.raises(FarmError):
-        decode_predict("one", "", b'{"instances": ' + b"[" * 10**6, ONE)
 
 
 def answer(by_row: bool, lead: tuple[int, ...] = (), **outputs: tuple[str, Any]) -> Any:
@@ -162,6 +158,9 @@ def test_answers_of_one_output_have_no_name() -> None:
     assert answer(True, y=("INT64", [2**53 + 1, 2])) == {"predictions": [2**53 + 1, 2]}
     assert answer(False, y=("BOOL", True)) == {"outputs": True}
     assert answer(True, y=("FP64", np.zeros((2, 0)))) == {"predictions": [[], []]}
+    for datatype, dtype in (("FP16", np.float16), ("BF16", ml_dtypes.bfloat16)):
+        half = np.array([0.5, 1.5], dtype)
+        assert answer(True, y=(datatype, half)) == {"predictions": [0.5, 1.5]}
 
 
 def test_answers_of_several_outputs_are_objects() -> None:
@@ -179,8 +178,8 @@ def test_answers_of_several_outputs_are_objects() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (1, 1), (2, 1, 3), (0,), (2, 0), (0, 2)])
-@pytest.mark.parametrize("rows", [1, 2, 5])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("dtype", ["float64", "bool"])
 def test_rows_of_any_shape(shape: tuple[int, ...], rows: int, dtype: str) -> None:
     random = np.random.default_rng(3)
     a = random.uniform(-5, 5, (rows, *shape)).astype(dtype)
@@ -201,27 +200,17 @@ def test_bytes_that_are_no_text_are_base64() -> None:
 
 def test_numbers_that_are_not_finite() -> None:
     y = np.array([[math.nan, math.inf], [1.0, 2.0]])
-    result, several = (
-        Result((y, y)),
-        Wish("m", None, [WishedOutput(i, n, "FP64", False) for i, n in enumerate("ab")]),
-    )
-    wish = Wish("m", None, several.outputs[:1])
-    assert (
-        encode_predict(wish, result, (), NonFinite.LITERAL, True)
-        == b'{"predictions":[[NaN,Infinity],[1.0,2.0]]}'
-    )
-    assert encode_predict(several, result, (), NonFinite.LITERAL, True) == (
+    a, b = (WishedOutput(i, name, "FP64", False) for i, name in enumerate("ab"))
+    one, both = Wish("m", None, [a]), Wish("m", None, [a, b])
+
+    def encoded(wish: Wish, form: NonFinite, by_row: bool) -> bytes:
+        return encode_predict(wish, Result((y, y)), (), form, by_row)
+
+    rows = b'{"predictions":[[NaN,Infinity],[1.0,2.0]]}'
+    assert encoded(one, NonFinite.LITERAL, True) == rows
+    assert encoded(both, NonFinite.LITERAL, True) == (
         b'{"predictions":[{"a":[NaN,Infinity],"b":[NaN,Infinity]},{"a":[1.0,2.0],"b":[1.0,2.0]}]}'
     )
-    null = encode_predict(wish, result, (), NonFinite.NULL, False)
-    assert null == b'{"outputs":[[null,null],[1.0,2.0]]}'
+    assert encoded(one, NonFinite.NULL, False) == b'{"outputs":[[null,null],[1.0,2.0]]}'
     with pytest.raises(InvalidOutput, match="output 'a'"):
-        encode_predict(wish, result, (), NonFinite.ERROR, True)
-
-
-def test_brain_floats_and_halves() -> None:
-    import ml_dtypes
-
-    half = np.array([0.5, 1.5], np.float16)
-    assert answer(True, y=("FP16", half)) == {"predictions": [0.5, 1.5]}
-    assert answer(True, y=("BF16", half.astype(ml_dtypes.bfloat16))) == {"predictions": [0.5, 1.5]}
+        encoded(one, NonFinite.ERROR, True)

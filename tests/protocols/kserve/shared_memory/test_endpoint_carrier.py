@@ -85,18 +85,13 @@ async def test_inputs_are_copies_of_what_the_region_holds(
         made.write(bytes(8 * count))  # as clients may at any time
         assert np.array_equal(array, values)
         assert not array.flags.writeable
-
-
-@on_loop
-async def test_inputs_with_and_without_a_place(made: SharedObject, regions: Regions) -> None:
     made.write(np.array([1, 2], np.int32).tobytes(), 16)
     sent = InferInput("b", "FP64", (1,), np.array([5.0]), {"binary_data_size": 8})
     a = placed("a", (2, 1), 8, 16, datatype="INT32")
     async with Carrier(regions).carried(asked(a, sent), True, Hints("c")) as carried:
         first, second = carried.request.inputs
-    assert first.array.tolist() == [[1], [2]]
-    assert first.parameters == {}
-    assert second is sent
+    assert (first.array.tolist(), first.parameters) == ([[1], [2]], {})
+    assert second is sent, "it has no place"
 
 
 @on_loop
@@ -216,37 +211,16 @@ async def test_an_output_that_is_too_large_writes_nothing(
 async def test_who_is_not_the_owner_is_refused_before_anything_is_looked_up(
     regions: Regions,
 ) -> None:
-    for region in ("r", "nobody"):
-        request = asked(placed("x", (1,), 8, region=region))
+    unknown = asked(placed("x", (1,), 8, region="q")), asked(y=parameters(8, region="q"))
+    for request in (asked(placed("x", (1,), 8)), *unknown):
         with pytest.raises(Refused, match="programs of the user") as caught:
             async with Carrier(regions).carried(request, False, Hints("c")):
                 raise AssertionError
         assert caught.value.status == 403
-
-
-@on_loop
-async def test_unknown_regions_of_inputs_and_outputs(regions: Regions) -> None:
-    for request in (
-        asked(placed("x", (1,), 8, region="q")),
-        asked(y=parameters(8, region="q")),
-    ):
+    for request in unknown:
         with pytest.raises(Refused, match="Unable to find shared memory region: 'q'"):
             async with Carrier(regions).carried(request, True, Hints("c")):
                 raise AssertionError
-
-
-@on_loop
-async def test_regions_are_kept_while_a_request_uses_them(
-    made: SharedObject, regions: Regions
-) -> None:
-    wish = Wish("m", None, [WishedOutput(0, "y", "FP64", True, Place("r", 0, 8))])
-    async with Carrier(regions).carried(asked(y=parameters(8)), True, Hints("c")) as carried:
-        regions.unregister()
-        assert open_of(made.path) == 1
-        await carried.put(wish, Result((np.array([2.5]),)))
-    assert made.read()[:8] == np.array([2.5]).tobytes()
-    del carried
-    assert open_of(made.path) == 0
 
 
 @on_loop
@@ -266,15 +240,11 @@ async def test_an_object_that_is_cut_fails_its_requests_alone(
     made.write(np.array([3.0]).tobytes())
     (array,) = await read(carrier, placed("x", (1,), 8))
     assert array.tolist() == [3.0]
-
-
-@on_loop
-async def test_an_object_that_is_cut_between_check_and_copy(
-    made: SharedObject, regions: Regions
-) -> None:
     region = regions.find("r")
+    file = region.file
+    made.cut(LONG)
 
-    class Cut:
+    class CutAfterTheCheck:
         """Reports the size that it had before."""
 
         size = LONG
@@ -283,10 +253,9 @@ async def test_an_object_that_is_cut_between_check_and_copy(
             made.cut(8)
             return file.read(at, into)
 
-    file = region.file
-    object.__setattr__(region, "file", Cut())
+    object.__setattr__(region, "file", CutAfterTheCheck())
     with pytest.raises(InvalidInput, match="was cut"):
-        await read(Carrier(regions), placed("x", (LONG // 8,), LONG))
+        await read(carrier, placed("x", (LONG // 8,), LONG))
 
 
 @on_loop
@@ -317,23 +286,24 @@ async def test_requests_wait_for_memory_and_give_it_back(regions: Regions) -> No
         order.append("first")
     await waiting
     assert order == ["first", "second"]
+    with pytest.raises(InvalidInput, match="expected 8"):
+        await read(carrier, placed("x", (1,), LONG))
     assert held.used == 0
     assert not held.contended
 
 
 @on_loop
-async def test_a_failed_request_gives_its_memory_back(made: SharedObject, regions: Regions) -> None:
-    held = HeldBytes(LONG)
-    carrier = Carrier(regions, held=held)
-    with pytest.raises(InvalidInput, match="expected 8"):
-        await read(carrier, placed("x", (1,), LONG))
-    assert held.used == 0
-
-
-@on_loop
-async def test_closing_forgets_the_regions(made: SharedObject, regions: Regions) -> None:
+async def test_closing_forgets_the_regions_but_those_that_a_request_uses(
+    made: SharedObject, regions: Regions
+) -> None:
     carrier = Carrier(regions)
     await read(carrier, placed("x", (LONG // 8,), LONG))  # in a thread
-    carrier.close()
-    assert regions.status() == []
+    wish = Wish("m", None, [WishedOutput(0, "y", "FP64", True, Place("r", 0, 8))])
+    async with carrier.carried(asked(y=parameters(8)), True, Hints("c")) as carried:
+        carrier.close()
+        assert regions.status() == []
+        assert open_of(made.path) == 1
+        await carried.put(wish, Result((np.array([2.5]),)))
+    assert made.read()[:8] == np.array([2.5]).tobytes()
+    del carried
     assert open_of(made.path) == 0

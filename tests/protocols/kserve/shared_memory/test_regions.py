@@ -40,22 +40,15 @@ def test_regions_are_listed_until_they_are_unregistered(made: SharedObject) -> N
     b = {"name": "b/ü", "key": made.key, "offset": 40, "byte_size": 60}
     assert regions.status() == [a, b]
     assert regions.status("b/ü") == [b]
+    with pytest.raises(Refused, match="shared memory region 'a' already in manager") as caught:
+        regions.register("a", made.key, 0, 50)
+    assert (caught.value.status, caught.value.kind) == (400, "AlreadyExists")
+    assert regions.status("a")[0]["byte_size"] == 100
     regions.unregister("nobody")  # Triton answers this with success
     regions.unregister("a")
     assert regions.status() == [b]
     regions.unregister()
     assert regions.status() == []
-
-
-def test_a_name_is_registered_once(made: SharedObject) -> None:
-    regions = Regions()
-    regions.register("a", made.key, 0, 100)
-    with pytest.raises(Refused, match="shared memory region 'a' already in manager") as caught:
-        regions.register("a", made.key, 0, 50)
-    assert (caught.value.status, caught.value.kind) == (400, "AlreadyExists")
-    assert regions.status("a")[0]["byte_size"] == 100
-    regions.unregister("a")
-    regions.register("a", made.key, 0, 50)
 
 
 def test_unknown_regions() -> None:
@@ -111,6 +104,11 @@ def test_regions_of_one_object_share_its_descriptor(made: SharedObject) -> None:
     assert open_of(made.path) == 1
     regions.unregister("r9")
     assert open_of(made.path) == 0
+    regions.register("r0", made.key, 0, 1)
+    assert open_of(made.path) == 1
+    del regions
+    gc.collect()
+    assert open_of(made.path) == 0
 
 
 def test_a_key_that_stands_for_another_object_by_now_is_opened_anew(made: SharedObject) -> None:
@@ -123,7 +121,9 @@ def test_a_key_that_stands_for_another_object_by_now_is_opened_anew(made: Shared
     assert regions.find("old").file.size == 100
 
 
-def test_the_number_of_regions_is_bounded(made: SharedObject) -> None:
+def test_the_number_of_regions_is_bounded(
+    made: SharedObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     regions = Regions(most=5)
     for i in range(5):
         regions.register(f"r{i}", made.key, 0, 1)
@@ -131,6 +131,10 @@ def test_the_number_of_regions_is_bounded(made: SharedObject) -> None:
         regions.register("r5", made.key, 0, 1)
     regions.unregister("r0")
     regions.register("r5", made.key, 0, 1)
+    infinite = resource.RLIM_INFINITY
+    for soft, most in ((1024, 128), (65536, MOST_REGIONS), (infinite, MOST_REGIONS)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert Regions().most == most, "it follows the open files of the process"
 
 
 def test_objects_of_unregistered_regions_count_while_they_are_used() -> None:
@@ -146,34 +150,6 @@ def test_objects_of_unregistered_regions_count_while_they_are_used() -> None:
             regions.register("c", c.key, 0, 1)
         used.clear()
         regions.register("c", c.key, 0, 1)
-
-
-def test_a_thousand_registrations_leave_nothing(made: SharedObject) -> None:
-    regions = Regions()
-    for i in range(1000):
-        regions.register(f"r{i % 7}", made.key, 0, 1 + i % 100)
-        regions.unregister(f"r{i % 7}")
-    assert open_of(made.path) == 0
-    assert regions.status() == []
-
-
-def test_the_limit_follows_the_open_files_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, expected in (
-        (1024, 128),
-        (65536, MOST_REGIONS),
-        (resource.RLIM_INFINITY, MOST_REGIONS),
-    ):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        assert Regions().most == expected
-
-
-def test_all_descriptors_are_closed_with_the_record(made: SharedObject) -> None:
-    regions = Regions()
-    regions.register("a", made.key, 0, 1)
-    assert open_of(made.path) == 1
-    del regions
-    gc.collect()
-    assert open_of(made.path) == 0
 
 
 @pytest.mark.parametrize(
@@ -214,16 +190,14 @@ def test_a_place_in_an_object_that_was_cut(made: SharedObject) -> None:
     region.check(Place("r", 0, 60))
 
 
-def test_only_the_owner_is_let_in() -> None:
+def test_only_the_owner_is_let_in_and_cuda_is_refused_by_name() -> None:
     check_owner(True)
     with pytest.raises(Refused, match="programs of the user who runs this farm") as caught:
         check_owner(False)
     assert caught.value.status == 403
-
-
-def test_cuda_is_refused_by_name() -> None:
-    assert "CUDA shared memory is not offered here" in refuse_cuda().message
-    assert "use system shared memory" in refuse_cuda().message
+    told = refuse_cuda().message
+    assert "CUDA shared memory is not offered here" in told
+    assert "use system shared memory" in told
 
 
 def test_other_systems_have_no_shared_memory(
