@@ -78,7 +78,7 @@ def test_urllib3_and_urllib(door: Door) -> None:
             assert json.load(answer) == expected
 
 
-def test_httpx(door: Door) -> None:
+def test_httpx_by_tcp_and_at_a_unix_socket(door: Door) -> None:
     import httpx
 
     url = f"{door.url}/Evaluate"
@@ -87,11 +87,6 @@ def test_httpx(door: Door) -> None:
             assert client.post(url, content=body).json() == expected
             assert client.post(url, content=in_parts(body)).json() == expected
         assert client.options(url).status_code == 405
-
-
-def test_httpx_at_a_unix_socket(door: Door) -> None:
-    import httpx
-
     transport = httpx.HTTPTransport(uds=str(door.server.unix))
     with httpx.Client(transport=transport, timeout=WAIT_S) as client:
         for expected, body in TOTALS:

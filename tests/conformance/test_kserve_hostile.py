@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -25,8 +24,8 @@ def twice(x):
     return 2 * x
 """
 WAIT_S = scaled(20.0)
-FEW_BYTES = 64 << 20
-"""Most memory growth of a process after thousands of requests of some hundred bytes."""
+FEW_BYTES = 32 << 20
+"""Most memory growth of a process after hundreds of requests of up to 100 kB."""
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def test_hostile_requests_are_refused_and_cost_nothing(
     process = psutil.Process(served.process.pid)
     good(served, connections)
     before = process.memory_info().rss
-    for _ in range(20):
+    for _ in range(5):
         for body, length in HOSTILE:
             status, told = post(served, connections, body, length)
             assert status == 400, (body[:200], length)
@@ -146,7 +145,7 @@ def test_hostile_requests_of_v1_are_refused(
     served: Served, connections: urllib3.PoolManager
 ) -> None:
     url = f"{served.connection.url}/v1/models/twice:predict"
-    for _ in range(5):
+    for _ in range(2):
         for body in HOSTILE_V1:
             answer = connections.request("POST", url, body=body, timeout=WAIT_S)
             assert answer.status == 400, body[:200]
@@ -156,47 +155,7 @@ def test_hostile_requests_of_v1_are_refused(
         good(served, connections)
 
 
-def test_hostile_forms_of_the_answer_are_refused(
-    served: Served, connections: urllib3.PoolManager
-) -> None:
-    forms: list[dict[str, Any]] = [
-        {"classification": 10**30},
-        {"classification": -1},
-        {"classification": "1"},
-        {"classification": [[1]]},
-        {"content_type": "x" * 100_000},
-        {"content_type": {"a": []}},
-        {"content_type": "base64"},
-        {"classification": 1, "content_type": ["np"]},
-    ]
-    for form in forms:
-        request = json.loads(x()) | {"outputs": [{"name": "y", "parameters": form}]}
-        status, told = post(served, connections, json.dumps(request).encode())
-        assert status == 400, form
-        assert len(told["error"]) < 1000
-    huge = {"classification": 2**63}
-    request = json.loads(x()) | {"outputs": [{"name": "y", "parameters": huge}]}
-    status, told = post(served, connections, json.dumps(request).encode())
-    assert (status, told["outputs"][0]["shape"]) == (200, [2, 4])
-    good(served, connections)
-
-
-def test_good_requests_among_hostile_ones_get_their_own_numbers(
-    served: Served, connections: urllib3.PoolManager
-) -> None:
-    def ask(i: int) -> None:
-        if i % 2:
-            good(served, connections, float(i))
-        else:
-            body, length = HOSTILE[i // 2 % len(HOSTILE)]
-            assert post(served, connections, body, length)[0] == 400
-
-    with ThreadPoolExecutor(32) as pool:
-        for _ in pool.map(ask, range(400)):
-            pass
-
-
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.binary(max_size=200), st.none() | st.integers(-1, 250))
 def test_any_bytes_are_answered_with_an_error(
     served: Served, connections: urllib3.PoolManager, body: bytes, length: int | None
@@ -206,7 +165,7 @@ def test_any_bytes_are_answered_with_an_error(
     assert (status, list(told)) == (400, ["error"])
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=40))
 def test_any_path_is_answered_in_the_same_form(
     served: Served, connections: urllib3.PoolManager, path: str

@@ -5,10 +5,7 @@ of KubeMo's own server.
 from __future__ import annotations
 
 import io
-import math
-import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kubemo
@@ -80,7 +77,7 @@ Addresses = dict[str, str]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a farm with all models and two workers, and KubeMo's own server behind one model."""
+    """Run a farm with all models, and KubeMo's own server behind one model."""
     folder = tmp_path_factory.mktemp("farm")
     with kubemo_serving("double") as (port, _):
         (folder / "models.py").write_text(f"URL = 'mip://127.0.0.1:{port}'\n{MODELS}")
@@ -88,7 +85,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         models = [f"models.py:{name}" for name in classes]
         mip = [word for name in NAMES[:-1] for word in ("--mip", f"{name}=127.0.0.1:0")]
         mip += ["--mip", "through=unix:through.sock"]
-        with serving(folder, *models, *mip, "--workers", "2") as served:
+        with serving(folder, *models, *mip, "--workers", "1") as served:
             yield served
 
 
@@ -119,15 +116,9 @@ def test_ping(client: Any, at: Addresses) -> None:
 @pytest.mark.parametrize("make", [kubemo.Text, json_of])
 @pytest.mark.parametrize("model", ["double", "through"])
 def test_numbers(client: Any, at: Addresses, make: Any, model: str) -> None:
-    batch = tuple((make(f"[{n}, 0.1]"),) for n in range(200 if model == "double" else 50))
+    batch = tuple((make(f"[{n}, 0.1]"),) for n in range(1000 if model == "double" else 50))
     answer = decoded(client.inference(at[model], batch))
     assert answer == [[[2.0 * n, 0.2]] for n in range(len(batch))]
-
-
-def test_non_finite_numbers(client: Any, at: Addresses) -> None:
-    ((y,),) = decoded(client.inference(at["double"], ((json_of("[NaN, -Infinity]"),),)))
-    assert math.isnan(y[0])
-    assert y[1] == -math.inf
 
 
 def test_more_outputs_than_inputs_in_a_batch(client: Any, at: Addresses) -> None:
@@ -168,32 +159,6 @@ def test_errors(client: Any, at: Addresses, model: str, values: list[str], code:
     entry = tuple(kubemo.Text(value) for value in values)
     with pytest.raises(InvocationError, match=f"error code: {code}"):
         client.inference(at[model], (entry,))
-
-
-def test_a_packet_of_a_thousand_entries(client: Any, at: Addresses) -> None:
-    batch = tuple((kubemo.Text(f"[{n}, 0]"),) for n in range(1000))
-    assert decoded(client.inference(at["double"], batch)) == [[[2.0 * n, 0]] for n in range(1000)]
-
-
-def test_sixteen_clients_beside_stalled_ones(client: Any, at: Addresses) -> None:
-    host, port = at["double"].removeprefix("tcp://").split(":")
-    stalled = [socket.create_connection((host, int(port))) for _ in range(16)]
-    try:
-        for number, connection in enumerate(stalled):
-            connection.sendall(bytes.fromhex("00020000ffff0000")[: number % 8])
-
-        def work(number: int) -> list[list[Any]]:
-            answer: list[list[Any]] = []
-            for n in range(20):
-                answer += decoded(client.inference(at["double"], ((json_of(f"[{number},{n}]"),),)))
-            return answer
-
-        with ThreadPoolExecutor(16) as pool:
-            answers = list(pool.map(work, range(16)))
-    finally:
-        for connection in stalled:
-            connection.close()
-    assert answers == [[[[2.0 * number, 2.0 * n]] for n in range(20)] for number in range(16)]
 
 
 def test_umbridge_has_the_same_models(client: Any, served: Served, at: Addresses) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -11,7 +10,7 @@ import select
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-import tritonclient.grpc.aio as triton_aio
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
@@ -53,19 +51,9 @@ class Brief(Total):
     name = "brief"
     max_sequences = 1
     sequence_idle_s = 0.2
-
-@farm.model(inputs={"x": 1}, outputs={"y": 1}, stateful=True)
-def last(x, sequence):
-    before = sequence.get("x", 0.0)
-    sequence["x"] = x
-    return before
-
-@farm.model(inputs={"x": 1}, outputs={"y": 1})
-def plain(x):
-    return x
 """
 
-SPECS = [f"models.py:{name}" for name in ("Total", "Brief", "last", "plain")]
+SPECS = [f"models.py:{name}" for name in ("Total", "Brief")]
 
 
 @contextmanager
@@ -179,28 +167,6 @@ def test_interleaved_sequences_of_a_stream(client: triton.InferenceServerClient)
     assert found == {"100": sums, "101": sums, "text": sums}
 
 
-def test_a_stream_of_the_asyncio_client(served: Served) -> None:
-    async def requests() -> AsyncIterator[dict[str, Any]]:
-        for step in range(10):
-            yield {
-                "model_name": "last",
-                "inputs": [tensor(step + 1)],
-                "sequence_id": 77,
-                "sequence_start": step == 0,
-                "sequence_end": step == 9,
-            }
-
-    async def ask_all() -> list[float]:
-        async with triton_aio.InferenceServerClient(served.connection.grpc) as client:
-            found = []
-            async for result, error in client.stream_infer(requests()):
-                assert error is None, error.message()
-                found.append(float(result.as_numpy("y")[0, 0]))
-            return found
-
-    assert asyncio.run(ask_all()) == [float(step) for step in range(10)]
-
-
 def test_a_long_request_keeps_its_place_in_a_stream(
     served: Served, client: triton.InferenceServerClient
 ) -> None:
@@ -253,33 +219,6 @@ def test_sequences_that_are_idle_end_and_free_their_places(
 # Requests that are refused
 
 
-@pytest.mark.parametrize("parameters", [{}, {"sequence_id": 0}, {"sequence_id": ""}])
-def test_a_model_with_a_state_needs_a_sequence(
-    client: triton.InferenceServerClient, parameters: dict[str, Any]
-) -> None:
-    text = "inference request to model 'total' must specify a non-zero or non-empty correlation ID"
-    with refused(INVALID, text):
-        client.infer("total", [tensor(1)], **parameters)
-
-
-def test_one_row_at_a_time(client: triton.InferenceServerClient) -> None:
-    text = "must specify batch-size 1 due to requirements of sequence batcher; it has 2 rows"
-    with refused(INVALID, text):
-        client.infer("total", [tensor(1, rows=2)], sequence_id=1, sequence_start=True)
-
-
-def test_ids_have_a_bounded_length(client: triton.InferenceServerClient) -> None:
-    for size in (129, 100_000):
-        with refused(INVALID, f"parameter sequence_id is a text of {size} bytes; expected 1 to"):
-            ask(client, 1, "x" * size, "s")
-
-
-def test_a_model_without_a_state_refuses_sequences(client: triton.InferenceServerClient) -> None:
-    text = "parameter sequence_id is 7: this model keeps no state for sequences of requests"
-    with refused("StatusCode.UNIMPLEMENTED", text):
-        client.infer("plain", [tensor(1)], sequence_id=7, sequence_start=True)
-
-
 def test_other_protocols_say_that_a_sequence_is_needed(served: Served) -> None:
     with (
         farm.connect(served.folder) as client,
@@ -324,28 +263,19 @@ def test_a_killed_worker_breaks_off_its_sequences_and_no_others(tmp_path: Path) 
 
 
 def test_a_draining_worker_goes_on_with_its_sequences(tmp_path: Path) -> None:
-    with (
-        farm_in(tmp_path) as running,
-        triton.InferenceServerClient(running.connection.grpc) as client,
-    ):
-        drained = pid(ask(client, 1, 1, "s"))
-        os.kill(drained, signal.SIGTERM)
-        wait_until(lambda: drained in _shut(running), "it drains")
-        # New ones begin at the other worker.
-        assert {pid(ask(client, 1, i, "se")) for i in range(2, 8)} != {drained}
-        assert drained not in {pid(ask(client, 1, i, "se")) for i in range(2, 8)}
-        result = ask(client, 2, 1)
-        assert (total(result), pid(result)) == (3.0, drained)
-        result = ask(client, 4, 1, "e")
-        assert (total(result), pid(result)) == (7.0, drained)
-        wait_until(lambda: drained not in _pids(running), "it leaves after its last sequence")
-
-
-def test_a_farm_with_open_sequences_stops(tmp_path: Path) -> None:
     with farm_in(tmp_path) as running:
         with triton.InferenceServerClient(running.connection.grpc) as client:
-            ask(client, 1, 1, "s")
-        status, _, errors = running.stop()
+            drained = pid(ask(client, 1, 1, "s"))
+            os.kill(drained, signal.SIGTERM)
+            wait_until(lambda: drained in _shut(running), "it drains")
+            # New ones begin at the other worker.
+            assert drained not in {pid(ask(client, 1, i, "se")) for i in range(2, 8)}
+            for x, flags, expected in ((2, "", 3.0), (4, "e", 7.0)):
+                result = ask(client, x, 1, flags)
+                assert (total(result), pid(result)) == (expected, drained)
+            wait_until(lambda: drained not in _pids(running), "it leaves after its last sequence")
+            ask(client, 1, 9, "s")
+        status, _, errors = running.stop()  # with a sequence that is open
         assert status == 0, errors
 
 
