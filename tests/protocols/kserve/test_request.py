@@ -423,6 +423,7 @@ def test_raw_copies_are_quick_and_text_is_not() -> None:
         ((3000, 4), 1, False),
         ((3000, 4), 2, True),
         ((3000, 4), 2**63, True),
+        ((3,), 2**63, False),
         ((5000,), 4096, False),
         ((5000,), 4097, True),
     ],

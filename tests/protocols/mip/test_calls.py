@@ -333,12 +333,3 @@ def test_any_values_are_a_call_or_refused(
             json.loads(data)  # each alone, whichever way it was parsed
     assert (call.rows or 1) == rows
     assert len(call.inputs) == len(model.inputs)
-
-
-@given(st.binary(max_size=200), MODELS)
-def test_any_bytes_are_a_call_or_refused(payload: bytes, model: ModelInfo) -> None:
-    try:
-        decode_call(payload, model)
-    except (InvalidInput, InvalidRequest):
-        return
-    assert payload[0] == len(model.inputs)

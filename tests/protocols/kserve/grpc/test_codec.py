@@ -31,6 +31,7 @@ from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.tensors import DATATYPES, raw_bytes
 from farm.versions import VERSION
 from tests.support.proto import KSERVE, generated
+from tests.support.time_limits import scaled
 
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False, True],
@@ -350,7 +351,7 @@ def test_tritonclient_and_we_live_in_one_process(order: tuple[str, str]) -> None
     first, second = order
     early = "messages()" if first == OURS else ""
     program = "\n".join([first, early, second, USE])
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=scaled(60.0))
 
 
 def test_without_protobuf_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

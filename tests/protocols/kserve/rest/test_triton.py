@@ -110,12 +110,9 @@ def test_wrong_lengths_of_the_json(length: bytes, text: str) -> None:
     ("body", "text"),
     [
         (b"{", "JSON"),
-        (b"[]", "expected a JSON object"),
         (b"{}", "inputs is missing"),
-        (b'{"inputs": [1]}', "expected an object"),
         (b'{"inputs": [{"name": 1, "shape": [1], "datatype": "FP64"}]}', "expected a string"),
         (b'{"inputs": [{"name": "x", "shape": [-1], "datatype": "FP64"}]}', "shape of input 'x'"),
-        (b'{"inputs": [{"name": "x", "shape": 1, "datatype": "FP64"}]}', "shape of input 'x'"),
         (
             b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP64", "parameters": 1}]}',
             "parameters of input 'x'",

@@ -69,6 +69,13 @@ def asked(*inputs: InferInput, **outputs: dict[str, Any]) -> InferRequest:
     return InferRequest("m", inputs, outputs=named)
 
 
+def wish_for(*places: Place, datatype: str = "FP64") -> Wish:
+    """Wish for outputs `y` and `z` at these places."""
+    named = zip("yz", places, strict=False)
+    outputs = [WishedOutput(i, name, datatype, True, at) for i, (name, at) in enumerate(named)]
+    return Wish("m", None, outputs)
+
+
 async def read(carrier: Carrier, *inputs: InferInput) -> list[Array]:
     async with carrier.carried(asked(*inputs), True, Hints("c")) as carried:
         return [tensor.array for tensor in carried.request.inputs]
@@ -126,7 +133,7 @@ async def test_many_texts_are_split_and_joined_in_a_reader(
         (tensor,) = carried.request.inputs
         assert tensor.array.tolist() == texts.tolist()
         made.write(bytes(len(raw)))
-        wish = Wish("m", None, [WishedOutput(0, "y", "BYTES", False, Place("r", 0, len(raw)))])
+        wish = wish_for(Place("r", 0, len(raw)), datatype="BYTES")
         await carried.put(wish, Result((tensor.array,)))
     assert made.read()[: len(raw)] == raw
     assert done == ["raw_array", "raw_bytes"]
@@ -156,7 +163,7 @@ async def test_long_copies_leave_the_event_loop_free(made: SharedObject, regions
         async with Carrier(regions).carried(
             asked(x, y=parameters(size)), True, Hints("c")
         ) as carried:
-            wish = Wish("m", None, [WishedOutput(0, "y", "FP64", False, Place("r", 0, size))])
+            wish = wish_for(Place("r", 0, size))
             await carried.put(wish, Result((carried.request.inputs[0].array,)))
         assert [thread is threading.main_thread() for thread in threads] == [is_here] * 2
 
@@ -190,14 +197,7 @@ async def test_an_output_that_is_too_large_writes_nothing(
     made: SharedObject, regions: Regions
 ) -> None:
     before = made.read()
-    wish = Wish(
-        "m",
-        None,
-        [
-            WishedOutput(0, "y", "FP64", True, Place("r", 0, 8)),
-            WishedOutput(1, "z", "FP64", True, Place("r", 8, 23)),
-        ],
-    )
+    wish = wish_for(Place("r", 0, 8), Place("r", 8, 23))
     request = asked(y=parameters(8), z=parameters(23, 8))
     async with Carrier(regions).carried(request, True, Hints("c")) as carried:
         with pytest.raises(
@@ -229,7 +229,7 @@ async def test_an_object_that_is_cut_fails_its_requests_alone(
 ) -> None:
     carrier = Carrier(regions)
     request = asked(placed("x", (2,), 16), y=parameters(8, 16))
-    wish = Wish("m", None, [WishedOutput(0, "y", "FP64", True, Place("r", 16, 8))])
+    wish = wish_for(Place("r", 16, 8))
     async with carrier.carried(request, True, Hints("c")) as carried:
         made.cut(20)  # while the model runs
         with pytest.raises(InvalidInput, match=r"region 'r' was cut: its object .* holds 20 of"):
@@ -298,7 +298,7 @@ async def test_closing_forgets_the_regions_but_those_that_a_request_uses(
 ) -> None:
     carrier = Carrier(regions)
     await read(carrier, placed("x", (LONG // 8,), LONG))  # in a thread
-    wish = Wish("m", None, [WishedOutput(0, "y", "FP64", True, Place("r", 0, 8))])
+    wish = wish_for(Place("r", 0, 8))
     async with carrier.carried(asked(y=parameters(8)), True, Hints("c")) as carried:
         carrier.close()
         assert regions.status() == []
