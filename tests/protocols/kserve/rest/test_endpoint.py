@@ -160,6 +160,7 @@ ERRORS: list[tuple[str, str, Any, int, str]] = [
     ("POST", INFER, x([1, 2], outputs=[{"name": "q"}]), 400, "there is no output 'q'"),
     ("POST", INFER, x([1, 2], parameters={"priority": "1"}), 400, "parameter priority is '1'"),
     ("POST", INFER, x([1, 2], parameters={"farm_config": '{"fail":1}'}), 500, "no mesh ?"),
+    ("POST", "/v2/repository/index", b"[", 400, "the body is not JSON"),
     ("POST", "/v2/repository/models/double/load", {"parameters": {"config": "{}"}}, 501, "config"),
     ("GET", "/v2/logging", None, 501, "not offered here"),
     ("POST", "/v2/systemsharedmemory/region/r/register", {}, 400, "no 'key' field"),

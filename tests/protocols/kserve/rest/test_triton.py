@@ -111,6 +111,7 @@ def test_wrong_lengths_of_the_json(length: bytes, text: str) -> None:
     [
         (b"{", "JSON"),
         (b"{}", "inputs is missing"),
+        (b'{"inputs": [1]}', "expected an object"),
         (b'{"inputs": [{"name": 1, "shape": [1], "datatype": "FP64"}]}', "expected a string"),
         (b'{"inputs": [{"name": "x", "shape": [-1], "datatype": "FP64"}]}', "shape of input 'x'"),
         (
