@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from farm.protocols.graphpipe.tensors import TypeCode
-from tests.support.dispatcher_farm import serving
+from tests.support.dispatcher_farm import LIMIT_S, serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "graphpipe.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -42,7 +42,7 @@ def test_the_lines_for_curl(url: str, folder: Path, which: int) -> None:
         [command[0], "-sS", "--fail", *command[1:]],
         cwd=folder,
         capture_output=True,
-        timeout=20,
+        timeout=LIMIT_S,
         check=True,
     )
     assert json.loads(done.stdout)["Inputs"][0]["Shape"] == [-1, 3]
@@ -50,7 +50,7 @@ def test_the_lines_for_curl(url: str, folder: Path, which: int) -> None:
 
 def test_the_lines_for_the_published_client(url: str) -> None:
     command = [sys.executable, "-c", PYTHON[1].replace(ADDRESS, url)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert re.findall(r"\d+", done.stdout) == ["2", "4", "6", "8", "10", "12", "3"]
 
 

@@ -24,7 +24,7 @@ def twice(x):
     return 2 * x
 """
 WAIT_S = scaled(20.0)
-FEW_BYTES = 32 << 20
+FEW_BYTES = 64 << 20
 """Most memory growth of a process after hundreds of requests of up to 100 kB."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from farm.protocols.kserve.shared_memory.regions import OBJECTS
-from tests.support.dispatcher_farm import serving
+from tests.support.dispatcher_farm import LIMIT_S, serving
 from tests.support.shared_objects import shared_object
 from tests.support.shown_blocks import text_of
 
@@ -36,7 +36,10 @@ def test_the_lines_for_curl(address: str) -> None:
     for line in CURL:
         command = shlex.split(line.replace(ADDRESS, address).replace("\\\n", ""))
         done = subprocess.run(
-            [command[0], "-sS", "--fail", *command[1:]], capture_output=True, timeout=20, check=True
+            [command[0], "-sS", "--fail", *command[1:]],
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=True,
         )
         answers.append(json.loads(done.stdout))
     assert answers[0] == {"ready": True}
@@ -51,7 +54,7 @@ def test_the_lines_for_curl(address: str) -> None:
 def test_the_lines_for_tritonclient(address: str) -> None:
     shown, _ = [block for block in PYTHON if "tritonclient.http" in block]
     command = [sys.executable, "-c", shown.replace(ADDRESS, address)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert re.findall(r"\d+", done.stdout) == ["2", "4", "6", "8", "10", "12", "14", "77"]
 
 
@@ -61,5 +64,5 @@ def test_the_lines_for_shared_memory(address: str) -> None:
     with shared_object(None) as free:
         block = shown.replace(ADDRESS, address).replace("/mine", free.key)
         command = [sys.executable, "-c", block]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert done.stdout == "[2. 4. 6.]\n"

@@ -12,7 +12,7 @@ import kubemo
 from farm.protocols.mip.connection import SENT_AHEAD
 from farm.protocols.mip.protocol import MAX_BYTES
 from farm.protocols.mip.service import TIMEOUTS
-from tests.support.dispatcher_farm import serving
+from tests.support.dispatcher_farm import LIMIT_S, serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mip.md").read_text()
 SHOUT, CALL, BEHIND = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -24,7 +24,11 @@ def test_the_models_and_the_client(tmp_path: Path) -> None:
         (address,) = served.connection.addresses["mip"]
         program = CALL.replace("tcp://127.0.0.1:9000", address)
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
         )
         assert done.stdout == "HELLO!! [7.0]\nBYE [3.0]\n"
         second = tmp_path / "second"
