@@ -40,27 +40,27 @@ class NonFinite(StrEnum):
     """Answer with the error InvalidOutput."""
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, what: str = "the body") -> Any:
     """Return the JSON value of `body`, in which the literals NaN and Infinity are allowed.
 
-    Raises InvalidRequest if it is not JSON, and for numbers too large for a float64: 1e999 is a
-    mistake, not infinity.
+    Raises InvalidRequest if it is not JSON, which names it as `what`, and for numbers too large for
+    a float64: 1e999 is a mistake, not infinity.
     """
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         if b"NaN" not in body and b"Infinity" not in body:
-            raise InvalidRequest(f"the body is not JSON: {error}") from None
-    return parse_slowly(body)
+            raise InvalidRequest(f"{what} is not JSON: {error}") from None
+    return parse_slowly(body, what)
 
 
-def parse_slowly(body: bytes) -> Any:
+def parse_slowly(body: bytes, what: str = "the body") -> Any:
     """Parse as `parse` does, ten times slower, but keep integers of any length exact."""
     try:
         return json.loads(body.decode(), parse_float=_finite)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise InvalidRequest(f"the body is not JSON: {reason}") from None
+        raise InvalidRequest(f"{what} is not JSON: {reason}") from None
 
 
 def _finite(text: str) -> float:

@@ -213,11 +213,7 @@ def _json(value: Value, where: str) -> Any:
         raise InvalidRequest(f"{where} is an image; expected JSON")
     if value.type not in (Type.JSON, Type.TEXT):
         raise _unknown(value, where)
-    try:
-        return parse(value.data)
-    except InvalidRequest as error:
-        reason = error.message.removeprefix("the body is not JSON: ")
-        raise InvalidRequest(f"{where} is not JSON: {reason}") from None
+    return parse(value.data, where)
 
 
 def _unknown(value: Value, where: str) -> InvalidRequest:

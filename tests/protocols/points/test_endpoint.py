@@ -128,7 +128,7 @@ def test_an_action_is_for_the_owner_and_the_status_says_who_that_is(door: Door) 
     ("path", "body", "status", "kind", "message"),
     [
         ("nope", None, 404, "ModelNotFound", "'nope' is not served here"),
-        ("forward?config={", None, 400, "InvalidInput", "is not JSON"),
+        ("forward?config={", None, 400, "InvalidInput", "the config in the query is not JSON"),
         ("forward?config=[]", None, 400, "InvalidInput", "config"),
         ('lab/sized?config={"n":-2}', None, 500, "InvalidOutput", "-2"),
         ("forward/evaluate", b"{", 400, "InvalidInput", "the body is not JSON"),
