@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.stats import qmc
@@ -15,11 +16,15 @@ from farm.experiment.config.definition import (
     Outcome,
     OutcomeKind,
     Parameter,
+    ParameterKind,
     Strategy,
     Surrogate,
 )
 from farm.experiment.space import Space
 from farm.experiment.work import Data, Generate
+
+if TYPE_CHECKING:
+    from farm.experiment.models.surrogate import Learned
 
 REGRESSION = "GPRegressionModel"
 CLASSIFICATION = "GPClassificationModel"
@@ -29,6 +34,7 @@ STRADDLE = "MCLevelSetEstimation"
 PROBIT = "ProbitObjective"
 
 SQUARE = (Parameter("a"), Parameter("b"))
+SHAPE = Parameter("shape", ParameterKind.CATEGORICAL, upper=2, choices=("a", "b", "c"))
 BRANIN_BOUNDS = (Parameter("x", lower=-5.0, upper=10.0), Parameter("y", lower=0.0, upper=15.0))
 BRANIN_BEST = -0.397887
 
@@ -97,3 +103,16 @@ def branin(x: Array) -> Array:
     a, b = x[:, 0], x[:, 1]
     bowl = (b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6) ** 2
     return -(bowl + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10)
+
+
+def learned(*, choices: bool = False) -> Learned:
+    """Return a model of 20 trials with some noise."""
+    from farm.experiment.models.domain import Domain
+    from farm.experiment.models.surrogate import Learned
+
+    rng = np.random.default_rng(0)
+    x = sobol(2, 20, seed=1)
+    x[:, 1] = rng.integers(0, 3, 20) if choices else x[:, 1]
+    y = 100 + 5 * np.sin(6 * x[:, 0]) + x[:, 1] + 0.1 * rng.standard_normal(20)
+    domain = Domain((SQUARE[0], SHAPE) if choices else SQUARE, 1, {})
+    return Learned.of(Surrogate(REGRESSION, REGRESSION), 0, domain, data(x, y))

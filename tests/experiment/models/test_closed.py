@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from botorch.acquisition.analytic import LogExpectedImprovement, UpperConfidenceBound
 from scipy.integrate import quad
 
 from farm.call import Array
-from farm.experiment.config.definition import Parameter, ParameterKind, Surrogate
-from farm.experiment.models.closed import (
-    Criterion,
-    LogImprovement,
-    OfMoments,
-    UpperBound,
-    graded,
-    log_excess,
-)
-from farm.experiment.models.domain import Domain
-from farm.experiment.models.exact import Exact
-from farm.experiment.models.surrogate import Learned
-from tests.experiment.models.configs import REGRESSION, SQUARE, data, sobol
+from tests.experiment.models.configs import learned, sobol
 
-SHAPE = Parameter("shape", ParameterKind.CATEGORICAL, upper=2, choices=("a", "b", "c"))
+if TYPE_CHECKING:
+    import torch
+    from botorch.acquisition.analytic import LogExpectedImprovement, UpperConfidenceBound
 
-
-def learned(*, choices: bool = False) -> Learned:
-    """Return a model of 20 trials with some noise."""
-    rng = np.random.default_rng(0)
-    x = sobol(2, 20, seed=1)
-    x[:, 1] = rng.integers(0, 3, 20) if choices else x[:, 1]
-    y = np.sin(6 * x[:, 0]) + x[:, 1] + 0.1 * rng.standard_normal(20)
-    domain = Domain((SQUARE[0], SHAPE) if choices else SQUARE, 1, {})
-    return Learned.of(Surrogate(REGRESSION, REGRESSION), 0, domain, data(x, y))
+    from farm.experiment.models.closed import (
+        Criterion,
+        LogImprovement,
+        OfMoments,
+        UpperBound,
+        graded,
+        log_excess,
+    )
+    from farm.experiment.models.exact import Exact
+    from farm.experiment.models.surrogate import Learned
 
 
 def posterior(known: Learned) -> Exact:

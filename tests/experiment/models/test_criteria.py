@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from botorch.acquisition.active_learning import qNegIntegratedPosteriorVariance
 from scipy import special, stats
 
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config.components import ACQUISITIONS
 from farm.experiment.config.definition import Acquisition, Surrogate
-from farm.experiment.models.criteria import (
-    _ACQUISITIONS,
-    Ahead,
-    Look,
-    Situation,
-    acquisition_of,
-    look_ahead,
-)
-from farm.experiment.models.domain import Domain
-from farm.experiment.models.normal import DTYPE
-from farm.experiment.models.surrogate import Learned
 from tests.experiment.models.configs import (
     CLASSIFICATION,
     PAIRWISE,
@@ -34,6 +22,22 @@ from tests.experiment.models.configs import (
     data,
     spread,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from botorch.acquisition.active_learning import qNegIntegratedPosteriorVariance
+
+    from farm.experiment.models.criteria import (
+        _ACQUISITIONS,
+        Ahead,
+        Look,
+        Situation,
+        acquisition_of,
+        look_ahead,
+    )
+    from farm.experiment.models.domain import Domain
+    from farm.experiment.models.normal import DTYPE
+    from farm.experiment.models.surrogate import Learned
 
 PLACES = np.array([[0.1, 0.2], [0.45, 0.5], [0.9, 0.35], [0.7, 0.95]])
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from farm.experiment.config.definition import Parameter, ParameterKind
-from farm.experiment.models.domain import MOST_VALUES, Domain
+from tests.experiment.models.configs import SHAPE
+
+if TYPE_CHECKING:
+    from farm.experiment.models.domain import MOST_VALUES, Domain
 
 MIXED = (
     Parameter("rate", lower=1e-3, upper=10.0, log_scale=True),
     Parameter("kept", ParameterKind.FIXED, value="x"),
-    Parameter("shape", ParameterKind.CATEGORICAL, upper=2, choices=("a", "b", "c")),
+    SHAPE,
     Parameter("level", ParameterKind.INTEGER, lower=1, upper=4),
 )
 

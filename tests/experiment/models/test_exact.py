@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
-import torch
-from botorch.models import SingleTaskGP
-from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from farm.experiment.config.definition import Parameter, ParameterKind, Surrogate
-from farm.experiment.models import exact
-from farm.experiment.models.domain import Domain
-from farm.experiment.models.exact import Exact
-from farm.experiment.models.surrogate import Learned
-from tests.experiment.models.configs import REGRESSION, SQUARE, data, sobol
+from tests.experiment.models.configs import learned, sobol
 
-SHAPE = Parameter("shape", ParameterKind.CATEGORICAL, upper=2, choices=("a", "b", "c"))
+if TYPE_CHECKING:
+    import torch
+    from botorch.models import SingleTaskGP
+    from gpytorch.mlls import ExactMarginalLogLikelihood
 
-
-def learned(*, choices: bool = False) -> Learned:
-    """Return a model of 20 trials with some noise."""
-    rng = np.random.default_rng(0)
-    x = sobol(2, 20, seed=1)
-    parameters = SQUARE
-    if choices:
-        parameters = (SQUARE[0], SHAPE)
-        x[:, 1] = rng.integers(0, 3, 20)
-    y = 100 + 5 * np.sin(6 * x[:, 0]) + x[:, 1] + 0.1 * rng.standard_normal(20)
-    known = Learned.of(Surrogate(REGRESSION, REGRESSION), 0, Domain(parameters, 1, {}), data(x, y))
-    assert known.exact is not None
-    return known
+    from farm.experiment.models import exact
+    from farm.experiment.models.exact import Exact
+    from farm.experiment.models.surrogate import Learned
 
 
 def places(known: Learned, count: int = 7) -> torch.Tensor:
@@ -140,7 +128,7 @@ def test_what_is_believed_narrows_the_spread_and_moves_no_mean() -> None:
 
 def test_repeated_trials_without_noise_have_a_posterior() -> None:
     known = learned()
-    model = known.model
+    model = copy.deepcopy(known.model)
     with torch.no_grad():
         model.likelihood.noise_covar.raw_noise.fill_(1e-18)
         model.train_inputs[0][1] = model.train_inputs[0][0]

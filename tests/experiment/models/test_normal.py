@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
-import torch
 from scipy import integrate, special, stats
 
-from farm.experiment.models.normal import (
-    DTYPE,
-    bivariate_cdf,
-    entropy,
-    nodes,
-    owens_t,
-    probit_mean,
-    probit_variance,
-    quantile,
-)
+if TYPE_CHECKING:
+    import torch
+
+    from farm.experiment.models.normal import (
+        DTYPE,
+        bivariate_cdf,
+        entropy,
+        nodes,
+        owens_t,
+        probit_mean,
+        probit_variance,
+        quantile,
+    )
 
 
 def test_owens_t_is_that_of_scipy() -> None:

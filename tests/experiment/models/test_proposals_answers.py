@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import Outcome, OutcomeKind, Parameter, Surrogate
-from farm.experiment.models import answer, predict
 from farm.experiment.work import Answered, Data, Query, QueryKind
 from tests.experiment.models.configs import (
     CLASSIFICATION,
@@ -21,6 +21,9 @@ from tests.experiment.models.configs import (
     data,
     spread,
 )
+
+if TYPE_CHECKING:
+    from farm.experiment.models import answer, predict
 
 BOUNDS = (Parameter("a", lower=0.0, upper=10.0), Parameter("b", lower=-1.0, upper=1.0))
 HILL = config(REGRESSION, parameters=BOUNDS)

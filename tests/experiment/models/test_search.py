@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import time
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
 from farm.call import Array
 from farm.experiment.config.definition import Parameter, ParameterKind
-from farm.experiment.models.domain import Domain
-from farm.experiment.models.search import (
-    LEAST_DISTANCE,
-    Apart,
-    climbed,
-    search,
-    spread_by_value,
-)
+
+if TYPE_CHECKING:
+    import torch
+
+    from farm.experiment.models.domain import Domain
+    from farm.experiment.models.search import (
+        LEAST_DISTANCE,
+        Apart,
+        climbed,
+        search,
+        spread_by_value,
+    )
 
 NOTHING = np.empty((0, 1, 2))
-SQUARE = Domain((Parameter("a"), Parameter("b")), 1, {})
+
+
+@cache
+def square(**held: float) -> Domain:
+    return Domain((Parameter("a"), Parameter("b")), 1, held)
 
 
 def hill(unit: torch.Tensor) -> torch.Tensor:
@@ -28,7 +37,7 @@ def hill(unit: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_top_is_found_to_many_digits() -> None:
-    best = search(hill, SQUARE, avoid=NOTHING, starts=NOTHING)
+    best = search(hill, square(), avoid=NOTHING, starts=NOTHING)
     assert best.point == pytest.approx(np.array([[0.371, 0.842]]), abs=1e-5)
 
 
@@ -37,39 +46,39 @@ def test_a_narrow_top_is_found_from_a_start() -> None:
         return torch.exp(1e6 * hill(unit))
 
     start = np.array([[[0.3712, 0.8421]]])
-    best = search(needle, SQUARE, avoid=NOTHING, starts=start)
+    best = search(needle, square(), avoid=NOTHING, starts=start)
     assert best.value > 0.99
 
 
 def test_a_top_at_the_edge_is_reached() -> None:
-    best = search(lambda u: u[:, 0].sum(-1), SQUARE, avoid=NOTHING, starts=NOTHING)
+    best = search(lambda u: u[:, 0].sum(-1), square(), avoid=NOTHING, starts=NOTHING)
     assert best.point.tolist() == [[1.0, 1.0]]
 
 
 def test_what_is_in_flight_is_kept_away_from() -> None:
     avoid = np.array([[[0.371, 0.842]]])
-    best = search(hill, SQUARE, avoid=avoid, starts=avoid)
+    best = search(hill, square(), avoid=avoid, starts=avoid)
     assert np.linalg.norm(best.point - avoid[0]) >= LEAST_DISTANCE
     assert np.linalg.norm(best.point - avoid[0]) < 0.1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_worthless_values_are_passed_over(seed: int) -> None:
     def half(unit: torch.Tensor) -> torch.Tensor:
         return torch.where(unit[:, 0, 0] < 0.5, torch.nan, hill(unit))
 
     torch.manual_seed(seed)
-    best = search(half, SQUARE, avoid=NOTHING, starts=NOTHING)
+    best = search(half, square(), avoid=NOTHING, starts=NOTHING)
     assert best.point[0] == pytest.approx([0.5, 0.842], abs=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_best_point_along_a_slanted_cliff_is_found(seed: int) -> None:
     def beyond(unit: torch.Tensor) -> torch.Tensor:
         return torch.where(unit[:, 0].sum(-1) < 1.4, torch.nan, hill(unit))
 
     torch.manual_seed(seed)
-    best = search(beyond, SQUARE, avoid=NOTHING, starts=NOTHING)
+    best = search(beyond, square(), avoid=NOTHING, starts=NOTHING)
     nearest = np.array([0.371, 0.842]) + (1.4 - 0.371 - 0.842) / 2
     assert best.point[0] == pytest.approx(nearest, abs=0.02)
 
@@ -93,7 +102,7 @@ def test_the_best_of_many_whole_numbers_and_choices() -> None:
 
 
 def test_one_point_is_all_there_is() -> None:
-    domain = Domain((Parameter("a"), Parameter("b")), 1, {"a": 0.25, "b": 0.5})
+    domain = square(a=0.25, b=0.5)
     only = np.array([[[0.25, 0.5]]])
     best = search(hill, domain, avoid=NOTHING, starts=NOTHING)
     assert (best.point == only[0]).all()
@@ -102,7 +111,7 @@ def test_one_point_is_all_there_is() -> None:
 
 
 def test_what_is_held_is_not_moved_on_the_way() -> None:
-    domain = Domain((Parameter("a"), Parameter("b")), 1, {"a": 0.25})
+    domain = square(a=0.25)
 
     def criterion(unit: torch.Tensor) -> torch.Tensor:
         assert (unit[:, 0, 0] == 0.25).all()
@@ -140,7 +149,7 @@ def test_a_search_without_any_time_gives_the_best_it_has_looked_at() -> None:
         seen.extend(values.tolist())
         return values
 
-    best = search(criterion, SQUARE, avoid=NOTHING, starts=NOTHING, timeout_s=1e-9)
+    best = search(criterion, square(), avoid=NOTHING, starts=NOTHING, timeout_s=1e-9)
     assert best.value == max(seen)
     assert float(hill(torch.as_tensor(best.point[None]))[0]) == pytest.approx(best.value)
 
@@ -210,7 +219,7 @@ def test_starts_are_different_and_have_the_greatest(seed: int) -> None:
     assert values[drawn].mean() > values.mean()
 
 
-@pytest.mark.parametrize("odd", [0.0, torch.inf, 1e308])
+@pytest.mark.parametrize("odd", [0.0, np.inf, 1e308])
 def test_starts_are_drawn_from_any_values(odd: float) -> None:
     values = torch.zeros(50, dtype=torch.float64)
     values[:3] = odd

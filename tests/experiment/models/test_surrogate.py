@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
-import torch
 
 from farm.call import Array
-from farm.experiment.config.definition import Parameter, ParameterKind, Surrogate
-from farm.experiment.models import surrogate
-from farm.experiment.models.domain import Domain
-from farm.experiment.models.surrogate import MOST_TRIALS, Learned
+from farm.experiment.config.definition import Surrogate
 from tests.experiment.models.configs import (
     BRANIN_BOUNDS,
     CLASSIFICATION,
     PAIRWISE,
     REGRESSION,
+    SHAPE,
     SQUARE,
     branin,
     config,
     data,
     spread,
 )
+
+if TYPE_CHECKING:
+    import torch
+
+    from farm.experiment.models import surrogate
+    from farm.experiment.models.domain import Domain
+    from farm.experiment.models.surrogate import MOST_TRIALS, Learned
 
 BRANIN = config(REGRESSION, parameters=BRANIN_BOUNDS)
 REGRESSED = Surrogate(REGRESSION, REGRESSION)
@@ -120,9 +126,8 @@ def test_the_numbers_are_those_of_a_fresh_process_whatever_was_fitted_before() -
 @pytest.mark.parametrize("model", [REGRESSION, CLASSIFICATION, PAIRWISE])
 def test_choices_have_no_order(model: str) -> None:
     """Outcomes of the first and the last of three choices inform the middle one equally."""
-    parameters = (Parameter("shape", ParameterKind.CATEGORICAL, upper=2, choices=("a", "b", "c")),)
     stimuli = 2 if model == PAIRWISE else 1
-    domain = Domain(parameters, stimuli, {})
+    domain = Domain((SHAPE,), stimuli, {})
     x = np.array([0.0, 2.0] * 8).reshape(-1, stimuli, 1)
     known = Learned.of(Surrogate(model, model), 0, domain, data(x, np.arange(len(x)) % 2))
     with torch.no_grad():
@@ -135,10 +140,10 @@ def test_choices_have_no_order(model: str) -> None:
 
 def test_a_yes_or_no_is_learned_as_a_probability() -> None:
     rng = np.random.default_rng(0)
-    x = rng.random((300, 2))
+    x = rng.random((120, 2))
     p = 1 / (1 + np.exp(-8 * (x[:, 0] - 0.5)))
     domain = Domain(SQUARE, 1, {})
-    known = Learned.of(CLASSIFIED, 0, domain, data(x, (rng.random(300) < p).astype(float)))
+    known = Learned.of(CLASSIFIED, 0, domain, data(x, (rng.random(120) < p).astype(float)))
     new = np.stack([np.linspace(0.1, 0.9, 9), np.full(9, 0.5)], 1)[:, None, :]
     with torch.no_grad():
         found = known.seen(torch.tensor(new), probability=True)[0].numpy()
