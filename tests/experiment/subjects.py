@@ -19,6 +19,7 @@ from farm.model import Config, Inputs, Model
 from farm.monitoring.monitor import watch
 from farm.protocols.aepsych.codec import AepsychRequest
 from farm.transports.threads import LocalTransport
+from tests.support.coroutines import LIMIT_S
 
 
 class Bowl(Model):
@@ -76,16 +77,18 @@ async def dispatching(model: Model, workers: int) -> AsyncIterator[Around]:
     watch(dispatcher)
     dispatcher.start()
     try:
-        await dispatcher.wait_for_workers(workers, timeout_s=10)
+        await dispatcher.wait_for_workers(workers, timeout_s=LIMIT_S)
         yield Around(dispatcher)
     finally:
         await dispatcher.close(grace_s=5)
 
 
 @contextlib.asynccontextmanager
-async def hosting(journal: Path) -> AsyncIterator[Experiments]:
+async def hosting(
+    journal: Path, kind: type[Experiments] = Experiments
+) -> AsyncIterator[Experiments]:
     """Run the experiments of a journal."""
-    experiments = Experiments(journal)
+    experiments = kind(journal)
     await experiments.start()
     try:
         yield experiments

@@ -319,38 +319,6 @@ async def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None
     await experiments.stop()
 
 
-class Kills:
-    """Work whose process is killed while it reads it."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return signal.raise_signal, (signal.SIGKILL,)
-
-
-class Deadly(Fitters):
-    """Fitters whose processes are killed by their work."""
-
-    deadly = True
-
-    async def execute(self, number: int, work: Any) -> Any:
-        given: Any = Kills() if self.deadly else work
-        return await super().execute(number, given)
-
-
-@on_loop
-async def test_a_process_that_is_killed_is_an_error_for_the_ask_alone(path: Path) -> None:
-    fitters = Deadly(in_processes=True, libraries=False)
-    experiments = Experiments(path, fitters=fitters)
-    await experiments.start()
-    session = experiments.session()
-    await said(experiments, session, "setup", SETUP)
-    with pytest.raises(Unavailable, match="died 2 times"):
-        await said(experiments, session, "ask")
-    fitters.deadly = False
-    assert experiments.experiments[0].asked == 0
-    assert (await said(experiments, session, "ask"))["num_points"] == 1
-    await experiments.stop()
-
-
 @on_loop
 async def test_events_from_inside(path: Path) -> None:
     experiments, session = await begun(path)

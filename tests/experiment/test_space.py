@@ -155,30 +155,20 @@ def test_told_points_may_lie_outside_of_the_bounds() -> None:
     assert unit[0, 0, 1] < 0
 
 
+ONE, TWO, PAIR = [[[1.0, 2.0]]], [[[1.0, 3.0]], [[2.0, 4.0]]], [[[1.0, 3.0], [2.0, 4.0]]]
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("x", "n", "stimuli", "points"),
     [
-        {"x": 1, "n": 2},
-        {"x": [1], "n": [2]},
-        {"x": [[1]], "n": [[2]]},
-        {"x": "1", "n": ["2.0"]},
-        {"x": True, "n": (2,)},
+        *[(1, 2, 1, ONE), ([1], [2], 1, ONE), ([[1]], [[2]], 1, ONE), ("1", ["2.0"], 1, ONE)],
+        *[(True, (2,), 1, ONE), ([1, 2], [3, 4], 1, TWO), ([[1], [2]], ["3", [4]], 1, TWO)],
+        *[([[1, 2]], [[3, 4]], 2, PAIR), ([1, 2], [3, 4], 2, PAIR)],
     ],
 )
-def test_forms_of_one_trial(config: dict[str, Any]) -> None:
-    points, extra = Space([X, N]).encode(config)
-    assert points.tolist() == [[[1.0, 2.0]]]
-    assert extra == {}
-
-
-@pytest.mark.parametrize("config", [{"x": [1, 2], "n": [3, 4]}, {"x": [[1], [2]], "n": ["3", [4]]}])
-def test_forms_of_two_trials(config: dict[str, Any]) -> None:
-    assert Space([X, N]).encode(config)[0].tolist() == [[[1.0, 3.0]], [[2.0, 4.0]]]
-
-
-@pytest.mark.parametrize("config", [{"x": [[1, 2]], "n": [[3, 4]]}, {"x": [1, 2], "n": [3, 4]}])
-def test_pairs(config: dict[str, Any]) -> None:
-    assert Space([X, N], 2).encode(config)[0].tolist() == [[[1.0, 3.0], [2.0, 4.0]]]
+def test_forms_of_trials(x: Any, n: Any, stimuli: int, points: list[Any]) -> None:
+    found, extra = Space([X, N], stimuli).encode({"x": x, "n": n})
+    assert (found.tolist(), extra) == (points, {})
 
 
 def test_pairs_go_out_as_they_come_in() -> None:
@@ -199,14 +189,10 @@ def test_what_is_no_coordinate_is_kept() -> None:
 
 def test_one_value_for_every_trial_is_kept_once() -> None:
     # A long text beside many trials is not repeated for each of them.
+    assert Space([X, N]).encode({"x": [], "n": []})[0].shape == (0, 1, 2)
     points, extra = Space([X, K]).encode({"x": [0.0] * 1000, "k": 4.5, "notes": "n" * 1000})
     assert len(points) == 1000
     assert extra == {"k": 4.5, "notes": "n" * 1000}
-
-
-def test_no_trials_are_no_points() -> None:
-    points, _ = Space([X, N]).encode({"x": [], "n": []})
-    assert points.shape == (0, 1, 2)
 
 
 def test_choices_are_texts_in_messages() -> None:
@@ -321,10 +307,12 @@ def test_numbers_are_the_same_one_by_one_and_together(numbers: list[float]) -> N
     assert np.array_equal(space.encode({"x": [[n] for n in numbers]})[0], together)
 
 
-def test_whole_numbers_of_a_wide_range_are_not_confused() -> None:
+def test_numbers_of_a_wide_range_are_not_confused() -> None:
     space = Space([Parameter("n", ParameterKind.INTEGER, 0.0, 1e9)])
     assert space.matches(np.array([[[7.0]]]), np.array([[[8.0]], [[7.0]]])) == [1]
     assert space.matches(np.array([[[7.0]]]), np.array([[[8.0]]])) == [-1]
+    space = Space([Parameter("l", lower=1e-9, upper=1.0, log_scale=True)])
+    assert space.matches(np.array([[[1e-9]]]), np.array([[[2e-9]]])) == [-1]
 
 
 def test_points_of_any_number_have_a_position() -> None:
@@ -346,11 +334,6 @@ def test_positions_far_outside_of_the_cube_are_at_the_bounds() -> None:
     unit = np.array([[-1e9, -1e9, -1e9], [1e9, 1e9, 1e9]])[:, None]
     points = Space([X, LOG, N]).from_unit(unit)
     assert points[:, 0].tolist() == [[-2.0, 0.001, 1.0], [6.0, 10.0, 5.0]]
-
-
-def test_small_values_on_a_log_scale_are_not_confused() -> None:
-    space = Space([Parameter("l", lower=1e-9, upper=1.0, log_scale=True)])
-    assert space.matches(np.array([[[1e-9]]]), np.array([[[2e-9]]])) == [-1]
 
 
 def test_which_points_have_a_logarithm_where_one_is_taken() -> None:

@@ -25,7 +25,7 @@ ASK = Generate(READ, 0, 2, 0, NONE, np.empty((0, 1, 2)))
 WRONG = Query(READ, 0, QueryKind.MAX, NONE)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def process() -> Iterator[JobProcess]:
     with closing(JobProcess(MODULE)) as process:
         yield process

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -168,12 +169,14 @@ async def test_the_libraries_are_loaded_before_the_first_work_where_there_is_roo
 @on_loop
 async def test_a_process_ends_when_it_is_not_used_and_the_parent_with_the_last() -> None:
     async with fitters(idle_s=0.05) as several:
-        await points(several, 0, ask(1))
+        working = asyncio.create_task(points(several, 0, ask(1)))
+        await until(lambda: several.parent_pid is not None)
         parent = several.parent_pid
         assert parent is not None
+        await working
         await until(lambda: several.parent_pid is None)
         assert not several.pids
-        assert has_ended(parent)
+        await until(partial(has_ended, parent))
         assert await points(several, 0, ask(1)) == expected(ask(1))
     async with fitters(most=1) as several:
         await points(several, 0, ask(1))

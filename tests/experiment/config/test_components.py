@@ -291,25 +291,6 @@ def test_tuning_options_are_not_looked_at() -> None:
 TABLES = {"generator": GENERATORS, "model": SURROGATES, "acqf": ACQUISITIONS, "obj": OBJECTIVES}
 
 
-DONE = {
-    "generator": "SobolGenerator OptimizeAcqfGenerator IndependentOptimizeAcqfGenerator "
-    "ManualGenerator RandomGenerator SampleAroundPointsGenerator MixedOptimizeAcqfGenerator "
-    "HaltonGenerator LatinHypercubeGenerator",
-    "model": "GPClassificationModel GPRegressionModel PairwiseProbitModel IndependentGPsModel",
-    "acqf": "MCLevelSetEstimation qLogNoisyExpectedImprovement EAVC qNoisyExpectedImprovement "
-    "MCPosteriorVariance GlobalMI PairwiseMCPosteriorVariance qUpperConfidenceBound "
-    "qNegIntegratedPosteriorVariance LocalMI BernoulliMCMutualInformation",
-    "obj": "ProbitObjective IdentityMCObjective FloorProbitObjective FloorLogitObjective",
-}
-
-
-@pytest.mark.parametrize("table", DONE)
-def test_names_that_are_done(table: str) -> None:
-    assert sorted(TABLES[table].known) == sorted(DONE[table].split())
-    for name in DONE[table].split():
-        assert TABLES[table].find(name, "[s] option") == (name, "")
-
-
 @pytest.mark.parametrize(
     ("table", "name", "other"),
     [

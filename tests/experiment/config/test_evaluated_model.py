@@ -54,10 +54,8 @@ def test_parameters_go_to_the_inputs_of_their_names() -> None:
     made = call("model = beam", PLAIN)
     assert (made.model, made.operation, made.config) == ("beam", Operation.EVALUATE, "{}")
     assert entries(made) == [[2.5], [4.0]]
-
-
-def test_points_come_as_they_are_asked() -> None:
-    assert entries(call("model = beam", PLAIN, a=[1.5], n=[2.0])) == [[1.5], [2.0]]
+    as_asked = call("model = beam", PLAIN, a=[1.5], n=[2.0])
+    assert entries(as_asked) == [[1.5], [2.0]]
 
 
 def test_a_name_without_an_input_is_a_key_of_the_config() -> None:
@@ -67,21 +65,22 @@ def test_a_name_without_an_input_is_a_key_of_the_config() -> None:
     assert made.config == '{"k":3,"mesh":"coarse","n":4}'
 
 
-def test_entries_of_inputs_by_name_and_by_position() -> None:
-    farm = "model = beam\ninput.x[0,1] = a\ninput.in0[2] = n\ninput.x[0] = 0.5\ninput.x[3] = -1e-3"
-    assert entries(call(farm, MATRIX)) == [[[0.5, 2.5], [4.0, -0.001]]]
+BY_PLACE = "input.x[0,1] = a\ninput.in0[2] = n\ninput.x[0] = 0.5\ninput.x[3] = -1e-3"
+HELD = "input.x = 7\ninput.x[1] = a\ninput.x[2] = n"
+TWICE = "input.x = 0\ninput.x[1] = a\ninput.x[2] = a\ninput.level = n"
 
 
-def test_a_held_number_is_for_every_entry_that_has_no_other() -> None:
-    farm = "model = beam\ninput.x = 7\ninput.x[1] = a\ninput.x[2] = n"
-    assert entries(call(farm, MATRIX)) == [[[7.0, 2.5], [4.0, 7.0]]]
-
-
-def test_one_parameter_may_go_to_several_places() -> None:
-    farm = "model = beam\ninput.x = 0\ninput.x[1] = a\ninput.x[2] = a\ninput.level = n"
-    made = call(farm, MATRIX)
-    assert entries(made) == [[[0.0, 2.5], [2.5, 0.0]]]
-    assert made.config == '{"level":4}'
+@pytest.mark.parametrize(
+    ("farm", "x", "config"),
+    [
+        pytest.param(BY_PLACE, [[0.5, 2.5], [4.0, -0.001]], "{}", id="by name and by position"),
+        pytest.param(HELD, [[7.0, 2.5], [4.0, 7.0]], "{}", id="a number where no other is"),
+        pytest.param(TWICE, [[0.0, 2.5], [2.5, 0.0]], '{"level":4}', id="to several places"),
+    ],
+)
+def test_entries_of_inputs(farm: str, x: list[list[float]], config: str) -> None:
+    made = call(f"model = beam\n{farm}", MATRIX)
+    assert (entries(made), made.config) == ([x], config)
 
 
 def test_names_keep_their_case_and_config_values_are_json() -> None:

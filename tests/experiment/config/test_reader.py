@@ -191,27 +191,6 @@ def test_a_dictionary_means_the_same() -> None:
     assert read_config(config.text) == config
 
 
-def test_names_in_a_dictionary_may_have_any_marks() -> None:
-    config = read_config(
-        {
-            "common": {
-                "parnames": ["a, b", "x[2]"],
-                "outcome_types": ["binary"],
-                "outcome_names": ["it's"],
-                "strategy_names": ["s # 1"],
-                "lb": [0, 0],
-                "ub": [1, 1],
-            },
-            "s # 1": {"generator": "SobolGenerator"},
-            "metadata": {"experiment_name": "Run # 3: $$5", "note": "50 %"},
-        }
-    )
-    assert [p.name for p in config.parameters] == ["a, b", "x[2]"]
-    assert config.strategies[0].name == "s # 1"
-    assert config.metadata.experiment_name == "Run # 3: $5"
-    assert read_config(config.text) == config
-
-
 def test_sections_as_get_config_answers_them() -> None:
     sections = read_config(
         changed(TYPES, ("[c]\n", "[farm]\nmodel = m\nInput.K = c\n[c]\n"))
@@ -248,32 +227,6 @@ def test_rules_of_strategies() -> None:
 def test_binary_outcomes_are_wanted_once_by_default(kind: str, least: int) -> None:
     config = read_config(changed(TYPES, ("[binary]", f"[{kind}]")))
     assert config.strategies[0].min_total_outcome_occurrences == least
-
-
-def test_common_has_defaults_for_strategies() -> None:
-    config = plain(("[common]", "[common]\nmin_asks = 3\nmax_asks = 40\nmodel = GPRegressionModel"))
-    assert [s.min_asks for s in config.strategies] == [6, 12]
-    assert [s.max_asks for s in config.strategies] == [40, 40]
-    assert [s.surrogate is not None for s in config.strategies] == [True, True]
-
-
-def test_several_outcomes() -> None:
-    config = plain(
-        ("[continuous]", "[binary, continuous]\noutcome_names = [responded, size]"),
-        ("model = GPRegressionModel", "model = IndependentGPsModel"),
-        ("generator = Optimize", "generator = IndependentOptimize"),
-        (
-            "[OptimizeAcqfGenerator]\n",
-            "[IndependentGPsModel]\nmodels = [GPClassificationModel, GPRegressionModel]\n"
-            "[IndependentOptimizeAcqfGenerator]\ngenerators = [one, OptimizeAcqfGenerator]\n"
-            "[one]\nclass = OptimizeAcqfGenerator\nacqf = EAVC\n[OptimizeAcqfGenerator]\n",
-        ),
-    )
-    assert [(o.name, o.kind) for o in config.outcomes] == [
-        *(("responded", OutcomeKind.BINARY), ("size", OutcomeKind.CONTINUOUS))
-    ]
-    parts = [p.acquisition.kind for p in config.strategies[1].generator.parts if p.acquisition]
-    assert parts == ["EAVC", "qLogNoisyExpectedImprovement"]
 
 
 def test_metadata() -> None:
@@ -392,31 +345,6 @@ def test_large_configs_take_no_long_time(kind: str, expected: str) -> None:
     assert time.process_time() - start < 3.0
     assert expected in str(caught.value)
     assert len(str(caught.value)) <= LONGEST_ERROR
-
-
-def test_older_pairs() -> None:
-    config = read_config(
-        """
-[common]
-parnames = [x]
-lb = 0
-ub = 1
-stimuli_per_trial = 2
-outcome_types = [binary]
-strategy_names = [a, b]
-[a]
-generator = PairwiseSobolGenerator
-[b]
-generator = PairwiseOptimizeAcqfGenerator
-model = PairwiseProbitModel
-acqf = PairwiseMCPosteriorVariance
-"""
-    )
-    assert [s.generator.kind for s in config.strategies] == [
-        "SobolGenerator",
-        "OptimizeAcqfGenerator",
-    ]
-    assert len(config.warnings) == 2
 
 
 def test_files_are_never_run(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 import farm
 from farm.call import NO_HINTS, Call, ModelInfo, Operation, Result
 from farm.errors import InvalidInput, ModelNotFound, Unavailable
-from farm.experiment.loop.evaluators import RemoteEvaluator
+from farm.experiment.loop.evaluators import PointEvaluator, RemoteEvaluator
 from tests.experiment.subjects import Bowl, dispatching
 from tests.support.coroutines import LIMIT_S, on_loop, until
 
@@ -22,29 +21,26 @@ CALL = Call("bowl", Operation.EVALUATE, (np.array([0.3]), np.array([0.2])))
 RESULT = Result((np.array([-0.25]),))
 
 
+async def check(evaluator: PointEvaluator, places: int) -> None:
+    """Check the answers of an evaluator with the bowl alone."""
+    assert await evaluator.places("bowl") == places
+    assert [t.name for t in (await evaluator.describe("bowl", "{}")).inputs] == ["x", "y"]
+    assert (await evaluator.submit(CALL, NO_HINTS)).outputs[0] == pytest.approx(-0.25)
+    with pytest.raises(ModelNotFound):
+        await evaluator.describe("ball", "{}")
+
+
 @on_loop
-async def test_the_farm_around(tmp_path: Path) -> None:
+async def test_the_farm_around() -> None:
     async with dispatching(Bowl(), 3) as around:
-        assert await around.places("bowl") == 3
+        await check(around, 3)
         assert await around.places("ball") == 1
-        assert [t.name for t in (await around.describe("bowl", "{}")).inputs] == ["x", "y"]
-        assert (await around.submit(CALL, NO_HINTS)).outputs[0] == pytest.approx(-0.25)
-        with pytest.raises(ModelNotFound):
-            await around.describe("ball", "{}")
 
 
-def test_a_farm_elsewhere(tmp_path: Path) -> None:
-    @on_loop
-    async def check() -> None:
-        remote = RemoteEvaluator(client)
-        assert await remote.places("bowl") == 2
-        assert [t.name for t in (await remote.describe("bowl", "{}")).inputs] == ["x", "y"]
-        assert (await remote.submit(CALL, NO_HINTS)).outputs[0] == pytest.approx(-0.25)
-        with pytest.raises(ModelNotFound):
-            await remote.describe("ball", "{}")
-
+@on_loop
+async def test_a_farm_elsewhere() -> None:
     with farm.serve(Bowl(), workers=2) as client:
-        check()
+        await check(RemoteEvaluator(client), 2)
 
 
 @on_loop

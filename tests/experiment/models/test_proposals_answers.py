@@ -42,7 +42,7 @@ def told() -> Data:
 
 
 def yes_or_no() -> Data:
-    x = spread(YES, 64)
+    x = spread(YES, 32)
     return data(x, (x[:, 0] > 5).astype(float))
 
 

@@ -86,6 +86,7 @@ def test_numbers_come_from_the_first_trials_and_all_are_conditioned_on() -> None
     assert sd.max() < before.max() / 2
 
 
+@pytest.mark.slow
 def test_between_fits_a_yes_or_no_is_conditioned_on_too() -> None:
     x = spread(BRANIN, 32)
     domain, y = Domain(BRANIN_BOUNDS, 1, {}), (branin(x) > -50).astype(float)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -347,18 +346,6 @@ def test_only_the_last_trials_are_modelled_where_the_strategy_says_so() -> None:
     assert data.fit_to == 3
 
 
-def test_data_that_were_given_out_do_not_change() -> None:
-    driven = Driven(LAST)
-    driven.tell(1.0, 2.0)
-    before = driven.experiment.data(0)
-    for _ in range(50):
-        driven.tell(3.0, 4.0)
-    assert before.y.tolist() == [[1.0], [2.0]]
-    with pytest.raises(ValueError, match="read-only"):
-        before.y[0] = 9.0
-    assert driven.experiment.data(0).y.shape == (102, 1)
-
-
 def test_queries_are_for_the_strategy_with_a_model_that_is_next() -> None:
     model, plain = Strategy("model", OPTIMISED, MODEL), Strategy("plain", SOBOL)
     assert Driven(plain).experiment.with_surrogate() is None
@@ -415,21 +402,3 @@ def test_events_of_others_are_refused() -> None:
     driven = Driven(LAST)
     with pytest.raises(InvalidInput, match="an event of experiment 3, not 0"):
         driven.experiment.apply(Finished(experiment=3, time=0.0, strategy=0))
-
-
-@pytest.mark.slow
-def test_very_many_tells_take_linear_time() -> None:
-    def seconds(count: int) -> float:
-        experiment = Experiment(0, config(LAST))
-        points, outcomes = np.full((1, 1, 2), 5.0), np.ones((1, 1))
-        begin = time.process_time()
-        for k in range(count):
-            ids = experiment.match(points)
-            told = Told(experiment=0, time=float(k), points=points, outcomes=outcomes, ids=ids)
-            experiment.apply(told)
-            experiment.generate(1)
-        assert experiment.data(0).x.shape == (count, 1, 2)
-        return time.process_time() - begin
-
-    # Eight times as many take eight times as long; copying all data each time, sixty times.
-    assert seconds(16_000) < 20 * seconds(2_000)

@@ -117,13 +117,6 @@ def test_an_empty_file_becomes_a_journal(path: Path) -> None:
     assert list(read_journal(path)) == []
 
 
-def test_a_journal_of_a_later_release(path: Path) -> None:
-    storage.Journal(path, FORMAT._replace(version=7)).close()
-    for use in (ExperimentJournal, lambda p: list(read_journal(p))):
-        with pytest.raises(Unavailable, match="has version 7, this farm writes 2"):
-            use(path)
-
-
 def test_damage_is_found_and_said_where(journal: ExperimentJournal, path: Path) -> None:
     for k in range(20):
         keep(journal, event(k))
@@ -141,18 +134,6 @@ def test_damage_is_found_and_said_where(journal: ExperimentJournal, path: Path) 
     rest = ExperimentJournal(path)
     assert numbers(rest.load()) == list(range(12))
     rest.close()
-
-
-@pytest.mark.parametrize("missing", [0, 2])
-def test_a_missing_record_is_found(journal: ExperimentJournal, path: Path, missing: int) -> None:
-    for k in range(5):
-        keep(journal, event(k))
-    journal.close()
-    ends = [len(FORMAT.magic), *(frame.end for frame in read_frames(path, FORMAT))]
-    data = path.read_bytes()
-    path.write_bytes(data[: ends[missing]] + data[ends[missing + 1] :])
-    with pytest.raises(Unavailable, match=f"is damaged from byte {ends[missing]} to"):
-        list(read_journal(path))
 
 
 def test_a_torn_tail_is_dropped_and_told(

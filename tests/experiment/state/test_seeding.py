@@ -213,15 +213,6 @@ def test_fits_are_counted_from_the_seeds_on(talk: Fake) -> None:
     ]
 
 
-def test_a_warm_start_comes_back_from_its_events(talk: Fake) -> None:
-    told(talk, MODEL, "", 1.0, 2.0)
-    talk.setup(warm(MODEL, "\n[like_this]\n"))
-    again = replayed(talk.server.events)
-    for number, experiment in talk.server.experiments.items():
-        assert state(again[number]) == state(experiment)
-    assert np.array_equal(again[1].data(1).y, [[1.0], [2.0]])
-
-
 def given(talk: Fake, config: str, *outcomes: float) -> None:
     """Set up an experiment with given trials at x1 = outcome, x2 = 1."""
     points = np.array([[[outcome, 1.0]] for outcome in outcomes])
