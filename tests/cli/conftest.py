@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import h5py
 import pytest
 
 from farm.cli import run
@@ -62,3 +64,13 @@ def held(tmp_path: Path) -> Iterator[Served]:
         served.wait_for_workers(1)
         yield served
         (tmp_path / "open").touch()
+
+
+def sent_by_somebody(path: Path, model: Path) -> None:
+    """Make a sweep file name another model, as its author could."""
+    with h5py.File(path, "r+") as file:
+        attrs = file["provenance"].attrs
+        plan = json.loads(attrs["plan"])
+        target = json.loads(plan["provenance"]["target"]) | {"models": [str(model)]}
+        plan["provenance"]["target"] = attrs["target"] = json.dumps(target)
+        attrs["plan"] = json.dumps(plan)

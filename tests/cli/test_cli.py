@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from farm.cli import COMMANDS, run
 from farm.version import __version__
-from tests.support.dispatcher_farm import run_farm, run_here
+from tests.support.dispatcher_farm import run_here
 
 NEW = ["--param", "x=0:1", "--design", "grid:2", "-o", "s.h5"]
 
@@ -96,11 +95,3 @@ def check_line(folder: Path, arguments: list[str], complaint: str, expected: int
     assert errors.startswith("farm: error: ")
     assert errors.count("\n") == 1
     assert complaint in errors
-
-
-def test_so_it_is_where_processes_were_started(tmp_path: Path) -> None:
-    status, out, errors = run_farm("serve", "nosuch.py", "--port", "0", cwd=tmp_path)
-    assert status == 2
-    assert out == "" or out.startswith("farm serves no model yet")  # where processes start slowly
-    assert re.search(r"^farm: error: .*nosuch\.py.*\n\Z", errors, re.MULTILINE)
-    assert "Traceback" not in errors

@@ -148,6 +148,8 @@ def test_export(capsys: pytest.CaptureFixture[str], experiment: Command, folder:
         ("export e.db none/out.h5 --id 0", "none/out.h5"),
         ("export odd.db out.h5", "no experiment yet"),
         ("status odd.db", "odd.db"),
+        ("best e.db --id 0 --outcome z", "no outcome 'z'; expected one of outcome_1"),
+        ("plot e.db --id 0 --outcome z", "no outcome 'z'; expected one of outcome_1"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -185,11 +187,3 @@ def test_plot_without_matplotlib_names_the_extra(
     assert (status, out) == (2, "")
     assert err == 'farm: error: matplotlib is needed: pip install "modelfarm[plot]"\n'
     assert not Path("e.html").exists()
-
-
-@pytest.mark.parametrize("verb", ["best", "plot"])
-def test_an_unknown_outcome_is_one_line(experiment: Command, folder: Path, verb: str) -> None:
-    journal(folder / "e.db", 1)
-    status, out, err = experiment(f"{verb} e.db --outcome z")
-    assert (status, out) == (2, "")
-    assert err == "farm: error: no outcome 'z'; expected one of outcome_1\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import h5py
@@ -160,32 +158,3 @@ def test_the_command_line_replaces_the_option(folder: Path) -> None:
     run(folder, "--seed-data", "week.h5", "--seed-data", str(folder / "week.h5"))
     notes = [event.note.split(";")[0].rpartition(" ")[2] for event in seeds(folder)]
     assert notes == ["week.h5", str(folder / "week.h5")]
-
-
-@pytest.mark.slow
-def test_mistakes_are_one_line_before_any_evaluation(folder: Path) -> None:
-    swept("bowl.py", folder / "week.h5")
-    before = evaluated(folder)
-    other = BOWL.replace('name="bowl"', 'name="ball"').replace('"x"', '"y"').replace("(x)", "(y)")
-    (folder / "ball.py").write_text(other.replace("x[", "y["))
-    swept("ball.py", folder / "ball.h5", "y")
-    with h5py.File(folder / "week.h5") as file:
-        plan = json.loads(file["provenance"].attrs["plan"])
-    shutil.copy(folder / "week.h5", folder / "renamed.h5")
-    plan["info"]["inputs"][0]["name"] = "y"
-    with h5py.File(folder / "renamed.h5", "r+") as file:
-        file["provenance"].attrs["plan"] = json.dumps(plan)
-    after = evaluated(folder)
-    assert after > before
-    for name, complaint in (
-        ("gone.h5", "gone.h5 does not exist; expected a sweep file"),
-        ("tune.ini", "tune.ini cannot be read"),
-        ("ball.h5", "seed data ball.h5: it has evaluations of 'ball'; expected 'bowl'"),
-        ("renamed.h5", "seed data renamed.h5: it has the inputs y [2]; expected x [2]"),
-    ):
-        (line,) = run(folder, "--seed-data", name, status=2).splitlines()
-        assert line.startswith("farm: error: seed data")
-        assert complaint in line
-    assert evaluated(folder) == after
-    assert events(folder) == []
-    assert not (folder / "tune.db.run").exists()

@@ -34,8 +34,13 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_written_model_computes_the_deflection(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind == "jax" else []) for kind in KINDS],
+)
+def test_the_written_model_is_formatted_and_computes_the_deflection(
+    tmp_path: Path, kind: str
+) -> None:
     name = f"started_{kind}.py"
     assert run_here("init", name, "--kind", kind, cwd=tmp_path)[0] == 0
     runner = Runner(load_models([str(tmp_path / name)]))
@@ -50,6 +55,10 @@ def test_the_written_model_computes_the_deflection(tmp_path: Path, kind: str) ->
         (outcome,) = runner.execute([slope])
         assert isinstance(outcome, Result), outcome
         assert outcome.outputs[0] == pytest.approx([-3 * TIP / 0.02], rel=1e-12)
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    command = [ruff, "format", "--check", "--isolated", "--line-length", "100", name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -117,12 +126,3 @@ def test_a_refused_name_is_one_line(tmp_path: Path, name: str, complaint: str) -
     assert errors.count("\n") == 1
     assert (tmp_path / "there.py").read_text() == "kept"
     assert [path.name for path in tmp_path.iterdir()] == ["there.py"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_written_model_is_formatted(tmp_path: Path, kind: str) -> None:
-    run_here("init", "model.py", "--kind", kind, cwd=tmp_path)
-    ruff = str(Path(sys.executable).with_name("ruff"))
-    command = [ruff, "format", "--check", "--isolated", "--line-length", "100", "model.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

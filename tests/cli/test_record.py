@@ -12,7 +12,7 @@ import pytest
 from farm.record.entry import encoded
 from farm.record.file import RecordFile
 from tests.record.entries import key, point, record
-from tests.support.dispatcher_farm import run_farm
+from tests.support.dispatcher_farm import run_here
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 def said(path: Path, *arguments: str, status: int = 0) -> str:
     """Run a command beside the record: its output, or its one line of error."""
-    code, out, error = run_farm("record", *arguments, cwd=path.parent)
+    code, out, error = run_here("record", *arguments, cwd=path.parent)
     assert code == status, error
     if status:
         assert error.count("\n") == 1 or "Usage" in error
@@ -40,10 +40,10 @@ def test_status_shows_counts_and_damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     path.write_bytes(data)
-    code, out, error = run_farm("record", "status", "a.record", "--json", cwd=path.parent)
+    code, out, error = run_here("record", "status", "a.record", "--json", cwd=path.parent)
     found = json.loads(out)
     assert (code, found["damaged"][0][0], found["evaluations"][0]["points"]) == (0, 14, 2)
-    _, _, error = run_farm("record", "status", "a.record", cwd=path.parent)
+    _, _, error = run_here("record", "status", "a.record", cwd=path.parent)
     assert "damaged from byte 14" in error
     assert "farm record merge a.record -o REPAIRED" in error
 
@@ -51,7 +51,7 @@ def test_status_shows_counts_and_damage(path: Path) -> None:
 @pytest.mark.slow
 def test_export_writes_a_sweep(path: Path) -> None:
     assert "out.h5: 3 points of square" in said(path, "export", "a.record", "-o", "out.h5")
-    code, out, _ = run_farm("sweep", "status", "out.h5", cwd=path.parent)
+    code, out, _ = run_here("sweep", "status", "out.h5", cwd=path.parent)
     assert (code, "3 points: 3 done" in out) == (0, True)
     assert "exists; name another" in said(path, "export", "a.record", "-o", "out.h5", status=2)
     error = said(path, "export", "a.record", "-o", "b.h5", "--model", "cube", status=2)
@@ -67,11 +67,11 @@ def test_names_cannot_change_a_terminal_or_a_command_to_copy(tmp_path: Path) -> 
     file.close()
     shown = said(path, "export", path.name, "-o", "out.h5")
     assert shown == "out.h5: 3 points of evil\\x1b[2J\\nred\n"
-    assert "evil\\x1b[2J" in run_farm("sweep", "status", "out.h5", cwd=tmp_path)[1]
+    assert "evil\\x1b[2J" in run_here("sweep", "status", "out.h5", cwd=tmp_path)[1]
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     path.write_bytes(data)
-    _, out, error = run_farm("record", "status", path.name, cwd=tmp_path)
+    _, out, error = run_here("record", "status", path.name, cwd=tmp_path)
     assert "a\\x1b[31m;b.record: 2 evaluations" in out
     assert "farm record merge 'a\\x1b[31m;b.record' -o" in error
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,32 +40,36 @@ def served(folder: Path) -> Iterator[Served]:
         yield farm
 
 
-def evaluate(url: str, config: dict[str, object] | None = None) -> tuple[int, dict[str, object]]:
-    body = {"name": "beam", "input": [[1, 2, 4], [8]], "config": config or {}}
+def evaluate(
+    url: str, e: Sequence[float] = (1, 2, 4), load: float = 8
+) -> tuple[int, dict[str, object]]:
+    body = {"name": "beam", "input": [[*e], [load]], "config": {}}
     answer = urllib3.request("POST", f"{url}/Evaluate", json=body, timeout=LIMIT_S, retries=False)
     return answer.status, answer.json()
 
 
-def test_it_answers_and_stops_cleanly(served: Served) -> None:
-    assert evaluate(served.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
-    file = served.folder / "farm.json"
-    assert file.stat().st_mode & 0o777 == 0o600
-    status, out, errors = served.stop()
-    assert status == 0
-    assert f"farm serves beam at {served.connection.url}" in out
-    assert "Traceback" not in errors
-    assert not file.exists()
-
-
-def test_a_unix_socket_is_served_and_said(folder: Path) -> None:
-    with serving(folder, "beam.py", "--unix", "farm.sock") as served:
+def test_it_answers_as_options_and_settings_say_and_stops_cleanly(folder: Path) -> None:
+    (folder / "farm.toml").write_text('non_finite = "null"\nworkers = 2\n')
+    options = ("--config", "farm.toml", "--workers", "1", "--unix", "farm.sock")
+    with serving(folder, "beam.py", *options) as served:
+        url, file = served.connection.url, served.folder / "farm.json"
+        assert evaluate(url) == (200, {"output": [[8.0, 4.0, 2.0]]})
+        assert evaluate(url, e=[1, 2, 0], load=0) == (200, {"output": [[0.0, 0.0, None]]})
+        _, out, _ = run_farm("status", "--json", "--to", "run", cwd=folder)
+        assert len(json.loads(out)["workers"]) == 1
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(LIMIT_S)
             connection.connect(str(folder / "farm.sock"))
             connection.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: farm\r\n\r\n")
             assert read_answer(connection)[0] == 200
-        _, out, _ = served.stop()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert served.connection.grpc == ""
+        status, out, errors = served.stop()
+    assert (status, "Traceback" in errors) == (0, False)
+    assert f"farm serves beam at {url}" in out
     assert f"HTTP at unix:{folder / 'farm.sock'}" in out
+    assert "gRPC" not in out
+    assert not file.exists()
     assert not (folder / "farm.sock").exists()
 
 
@@ -86,36 +89,6 @@ def test_running_calls_finish_before_it_ends(served: Served, folder: Path) -> No
         answer, _ = caller.communicate(timeout=LIMIT_S)
     assert status == 0
     assert json.loads(answer)["outputs"] == {"bent": [8.0, 4.0, 2.0]}
-
-
-def wait_for_busy_worker(folder: Path) -> None:
-    for _ in range(100):
-        _, out, _ = run_farm("status", "--json", "--to", "run", cwd=folder)
-        if any(worker["in_flight"] for worker in json.loads(out)["workers"]):
-            return
-    raise AssertionError("no worker became busy")
-
-
-@pytest.mark.slow
-def test_a_second_signal_hurries(served: Served, folder: Path) -> None:
-    with subprocess.Popen(
-        [*FARM, "call", "1,2,4", "8", "--config", '{"sleep": 600}', "--to", "run", "--wait", "2"],
-        cwd=folder,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as caller:
-        wait_for_busy_worker(folder)
-        served.process.send_signal(signal.SIGINT)
-        assert served.process.stderr is not None
-        assert "Ctrl-C again to hurry" in served.process.stderr.readline()
-        status, _, errors = served.stop(signal.SIGINT)
-        _, said = caller.communicate(timeout=LIMIT_S)
-        assert caller.returncode == 6
-    assert status == 0
-    assert errors == "", "an orderly end is no loss"
-    # Asked again, the farm may refuse the call before it is gone.
-    assert re.search("shut down before the call finished|the farm is shutting down", said)
 
 
 @pytest.mark.slow
@@ -143,16 +116,9 @@ def test_a_model_that_cannot_be_loaded_is_said(folder: Path) -> None:
     assert "no_such_module_here" in errors
     assert errors.strip().splitlines()[-1].startswith("farm: error: ")
     assert not (folder / "farm-run" / "farm.json").exists()
-
-
-def test_a_settings_file_and_the_environment_set_what_options_do_not(folder: Path) -> None:
-    (folder / "farm.toml").write_text('non_finite = "null"\nworkers = 2\n')
-    with serving(folder, "beam.py", "--config", "farm.toml", "--workers", "1") as farm:
-        body = {"name": "beam", "input": [[1, 2, 0], [0]]}
-        answer = urllib3.request("POST", f"{farm.connection.url}/Evaluate", json=body)
-        assert answer.json() == {"output": [[0.0, 0.0, None]]}
-        _, out, _ = run_farm("status", "--json", "--to", "run", cwd=folder)
-        assert len(json.loads(out)["workers"]) == 1
+    status, _, errors = run_farm("serve", "nosuch.py", "--port", "0", cwd=folder)
+    assert (status, "Traceback" in errors) == (2, False)
+    assert re.search(r"^farm: error: .*nosuch\.py.*\n\Z", errors, re.MULTILINE)
 
 
 @pytest.mark.slow

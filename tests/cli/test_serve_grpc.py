@@ -38,6 +38,9 @@ def test_its_address_is_said_and_an_idle_stream_does_not_keep_it_up(folder: Path
     with serving(folder, "beam.py", "--grpc-port", "0") as served:
         address = served.connection.grpc
         assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+        with grpc.insecure_channel(address) as channel:  # asks as Kubernetes does
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert check(b"", timeout=LIMIT_S) == b"\x08\x01"
         with triton.InferenceServerClient(address) as client:
             assert bent(client) == [8.0, 4.0, 2.0]
             client.start_stream(lambda result, error: None)
@@ -47,13 +50,6 @@ def test_its_address_is_said_and_an_idle_stream_does_not_keep_it_up(folder: Path
     assert status == 0
     assert f"gRPC for KServe v2 clients at {address}\n" in out
     assert errors == "farm stops; Ctrl-C again to hurry\n"
-
-
-def test_without_the_option_there_is_no_grpc(folder: Path) -> None:
-    with serving(folder, "beam.py") as served:
-        assert served.connection.grpc == ""
-        _, out, _ = served.stop()
-    assert "gRPC" not in out
 
 
 def test_tls(folder: Path) -> None:
@@ -118,12 +114,3 @@ def test_without_a_package_the_extra_is_named_and_nothing_is_started(folder: Pat
     expected = 'farm: error: gRPC needs the package protobuf: pip install "modelfarm[kserve]"\n'
     assert done.stderr == expected
     assert not list(folder.glob("farm-run/logs/*"))
-
-
-def test_grpc_health_is_what_kubernetes_asks(folder: Path) -> None:
-    with (
-        serving(folder, "beam.py", "--grpc-port", "0") as served,
-        grpc.insecure_channel(served.connection.grpc) as channel,
-    ):
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert check(b"", timeout=LIMIT_S) == b"\x08\x01"

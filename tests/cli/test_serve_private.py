@@ -41,7 +41,7 @@ def ask_for_a_point(address: str) -> None:
 
 
 @pytest.mark.usefixtures("open_umask")
-@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("existing", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nothing_in_the_run_folder_is_for_others(folder: Path, existing: bool) -> None:
     if existing:  # the user or an earlier farm made it
         (folder / "run" / "logs").mkdir(parents=True)

@@ -68,15 +68,10 @@ def test_json_has_workers_queues_and_percentiles(
     assert {event["event"] for event in state["events"]} == {"joined"}
 
 
-def test_the_farm_may_be_an_argument(capsys: pytest.CaptureFixture[str], served: Served) -> None:
-    assert run(["status", str(served.folder)]) == 0
-    assert "2 workers" in capsys.readouterr().out
+def test_tables_show_the_same(capsys: pytest.CaptureFixture[str], served: Served) -> None:
     assert run(["status", str(served.folder), "--to", "other"]) == 2
     assert "expected one farm" in capsys.readouterr().err
-
-
-def test_tables_show_the_same(capsys: pytest.CaptureFixture[str], served: Served) -> None:
-    assert run(["status", "--to", str(served.folder)]) == 0
+    assert run(["status", str(served.folder)]) == 0
     out = capsys.readouterr().out
     assert "2 workers" in out
     assert "beam" in out
@@ -287,82 +282,67 @@ def test_lines_are_safe_for_a_terminal() -> None:
     assert lines({"why": ["one \x1b[2J", "two"]}) == "one \\x1b[2J\n  two"
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_why_a_chain_waits_behind_a_sweep(
-    capsys: pytest.CaptureFixture[str], held: Served, native: bool
-) -> None:
-    target = ("--to", str(held.folder) if native else held.connection.url)
-
+def test_why_calls_wait_behind_a_sweep(capsys: pytest.CaptureFixture[str], held: Served) -> None:
     def shown(*arguments: str) -> str:
-        assert run([*arguments, *target]) == 0
+        assert run([*arguments]) == 0
         return capsys.readouterr().out
 
-    with farm.connect(held.folder, client="sweep") as sweep:
+    def post(call_id: str) -> requests.Response:
+        body = {"name": "gate", "input": [[1.0]], "config": {}}
+        url = f"{held.connection.url}/Evaluate"
+        return requests.post(url, json=body, headers={"X-Request-ID": call_id}, timeout=LIMIT_S)
+
+    with (
+        ThreadPoolExecutor() as pool,
+        farm.connect(held.folder, client="sweep") as sweep,
+        farm.connect(held.folder, client="chain", chain="7") as chain,
+    ):
         model = sweep.model()
         first = model.submit([1.0])
         wait_until(lambda: sweep.clients() and sweep.clients()[0]["running"] == 1)
         more = [model.submit([2.0]) for _ in range(3)]
         wait_until(lambda: sweep.clients()[0]["queued"] == 3)
-        with farm.connect(held.folder, client="chain", chain="7") as chain:
-            mine = chain.model().submit([3.0])
-            wait_until(lambda: chain.why()["phase"] == "queued")
-            out = shown("status", "--why", "chain")
+        mine = chain.model().submit([3.0])
+        wait_until(lambda: chain.why()["phase"] == "queued")
+        request = pool.submit(post, "abc-123")
+        wait_until(lambda: chain.why(call="abc-123")["phase"] == "queued")
+        for target in (str(held.folder), held.connection.url):
+            why = ("status", "--to", target, "--why")
+            out = shown(*why, "chain")
             assert "of client 'chain' in chain '7', has waited" in out
             assert "\n  it is next: no other call goes first\n" in out
             assert "with calls of 'sweep' (1)" in out
-            found = json.loads(shown("status", "--why", "chain", "--chain", "7", "--json"))
+            found = json.loads(shown(*why, "chain", "--chain", "7", "--json"))
             assert (found["client"], found["position"]) == ("chain", 1)
             number = found["call"]
-            assert f"call {number}, evaluate of model 'gate'" in shown("status", "--why", number)
-            assert "client 'nobody' has no open call" in shown("status", "--why", "nobody")
-            assert "call 99 is not open" in shown("status", "--why", "99")
-            assert re.search(r"sweep +4 +3 +1 +0 +0 ", shown("status"))
-            (held.folder.parent / "open").touch()
-            assert (first.result()[0], mine.result()[0]) == (1.0, 3.0)
-            assert [future.result()[0] for future in more] == [2.0] * 3
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_why_a_request_waits_by_its_id(
-    capsys: pytest.CaptureFixture[str], held: Served, native: bool
-) -> None:
-    target = str(held.folder) if native else held.connection.url
-    url = f"{held.connection.url}/Evaluate"
-
-    def post(call_id: str) -> requests.Response:
-        body = {"name": "gate", "input": [[1.0]], "config": {}}
-        return requests.post(url, json=body, headers={"X-Request-ID": call_id}, timeout=LIMIT_S)
-
-    with ThreadPoolExecutor() as pool, farm.connect(target) as client:
-        first = pool.submit(post, "first-one")
-        wait_until(lambda: client.why(call="first-one")["phase"] == "sent")
-        second = pool.submit(post, "abc-123")
-        wait_until(lambda: client.why(call="abc-123")["phase"] == "queued")
-        assert run(["status", "--why", "abc-123", "--to", target]) == 0
-        out = capsys.readouterr().out
-        assert "with the id 'abc-123', evaluate of model 'gate'" in out
-        assert "it is next: no other call goes first" in out
-        assert run(["status", "--why", "no-such-id", "--to", target]) == 0
-        assert "client 'no-such-id' has no open call, and no open" in capsys.readouterr().out
+            assert f"call {number}, evaluate of model 'gate'" in shown(*why, number)
+            assert "client 'nobody' has no open call" in shown(*why, "nobody")
+            assert "call 99 is not open" in shown(*why, "99")
+            assert re.search(r"sweep +4 +3 +1 +0 +0 ", shown("status", "--to", target))
+            out = shown(*why, "abc-123")
+            assert "with the id 'abc-123', evaluate of model 'gate'" in out
+            out = shown(*why, "no-such-id")
+            assert "client 'no-such-id' has no open call, and no open" in out
         (held.folder.parent / "open").touch()
-        assert (first.result().status_code, second.result().status_code) == (200, 200)
+        assert (first.result()[0], mine.result()[0]) == (1.0, 3.0)
+        assert [future.result()[0] for future in more] == [2.0] * 3
+        assert request.result().status_code == 200
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_a_client_without_a_name_asks_about_its_own_calls(held: Served, native: bool) -> None:
-    target = str(held.folder) if native else held.connection.url
-    with farm.connect(held.folder, client="other") as other, farm.connect(target) as client:
+def test_a_client_without_a_name_asks_about_its_own_calls(held: Served) -> None:
+    with farm.connect(held.folder, client="other") as other:
         first = other.model().submit([1.0])
         wait_until(lambda: other.why()["phase"] == "sent")
-        mine = client.model().submit([2.0])
-        wait_until(lambda: client.why()["phase"] == "queued")
-        found = client.why()
-        assert found["before"] == []
-        named = client.why(found["client"])
-        assert found["client"]
-        assert named["call"] == found["call"]
+        for target in (str(held.folder), held.connection.url):
+            with farm.connect(target) as client:
+                client.model().submit([2.0])
+                wait_until(lambda: client.why()["phase"] == "queued")
+                found = client.why()
+                assert found["before"] == []
+                assert found["client"]
+                assert client.why(found["client"])["call"] == found["call"]
         (held.folder.parent / "open").touch()
-        assert (first.result()[0], mine.result()[0]) == (1.0, 2.0)
+        assert first.result()[0] == 1.0
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from farm.cli import run
 from farm.cli.status_history import COLUMNS, ROWS, event_lines, numbers
-from tests.support.dispatcher_farm import BEAM, run_here, serving
+from tests.support.dispatcher_farm import Served, run_here
 
 
 def printed(told: dict[str, Any]) -> list[str]:
@@ -62,19 +63,15 @@ def test_a_span_that_is_none_is_a_mistake(words: list[str], tmp_path: Path) -> N
     assert "expected a time span such as 90s, 10m, 3h or 1d" in errors
 
 
-def test_what_happened_at_a_farm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "beam.py").write_text(BEAM)
-    with serving(tmp_path, "beam.py") as served:
-        served.wait_for_workers(1)
-        target = ["--to", str(served.folder)]
-        words = ["--config", '{"raise": "no root"}', "1,2,3", "1"]
-        assert run(["call", *target, *words]) == 4
-        capsys.readouterr()
-        assert run(["status", "--since", "5m", *target]) == 0
-        out = capsys.readouterr().out
-        assert "workers  busy  queued  calls/s  failed/s  run p50" in out
-        assert "ModelFailed: ValueError: no root" in out
-        assert "joined " in out
-        assert run(["status", "--since", "5m", "--json", *target]) == 0
-        assert '"failed_per_s"' in capsys.readouterr().out
-        assert run(["status", "--since", "5m", "--watch", *target]) == 2
+def test_what_happened_at_a_farm(beam_farm: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    target = ["--to", str(beam_farm.folder)]
+    assert run(["call", *target, "--config", '{"raise": "no root"}', "1,2,3", "1"]) == 4
+    capsys.readouterr()
+    assert run(["status", "--since", "3h", *target]) == 0
+    out = capsys.readouterr().out
+    assert re.search("workers +busy +queued +calls/s +failed/s +run p50", out)
+    assert "ModelFailed: ValueError: no root" in out
+    assert "joined " in out
+    assert run(["status", "--since", "3h", "--json", *target]) == 0
+    assert '"failed_per_s"' in capsys.readouterr().out
+    assert run(["status", "--since", "3h", "--watch", *target]) == 2

@@ -26,10 +26,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield farm
 
 
-@pytest.mark.parametrize("by", ["folder", "url"])
-def test_a_farm_ends_in_order(capsys: pytest.CaptureFixture[str], served: Served, by: str) -> None:
-    where = str(served.folder) if by == "folder" else served.connection.url
-    assert run(["stop", where]) == 0
+def test_a_farm_ends_in_order(capsys: pytest.CaptureFixture[str], served: Served) -> None:
+    assert run(["stop", served.connection.url]) == 0
     out, errors = capsys.readouterr()
     assert out == ""
     first, last = errors.splitlines()

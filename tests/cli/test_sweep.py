@@ -12,7 +12,7 @@ import pytest
 
 import farm
 from farm.sweep.file.recovery import journal_of
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, sent_by_somebody
 from tests.support.dispatcher_farm import BEAM, Served
 
 PARAMS = "--param E=1:2 --param load=log:1:10"
@@ -42,15 +42,6 @@ def test_a_running_farm_is_swept(
     assert not journal_of(Path("s.h5")).exists()
 
 
-def test_the_same_seed_gives_the_same_points_everywhere(sweep: Command, beam_farm: Served) -> None:
-    words = f"--to {beam_farm.folder} {PARAMS} --design lhs:8 --seed 3 -o"
-    for name in ("a.h5", "b.h5"):
-        assert sweep(f"{words} {name}")[0] == 0
-    with h5py.File("a.h5") as a, h5py.File("b.h5") as b:
-        assert a["theta"][:].tobytes() == b["theta"][:].tobytes()
-        assert a["provenance"].attrs["theta_sha256"] == b["provenance"].attrs["theta_sha256"]
-
-
 def test_a_model_is_served_for_the_length_of_the_sweep(sweep: Command, tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     status, _, err = sweep(
@@ -70,22 +61,6 @@ def test_a_model_is_served_for_the_length_of_the_sweep(sweep: Command, tmp_path:
     ]
 
 
-def test_failures_give_status_1_and_can_be_retried(
-    sweep: Command, beam_farm: Served, tmp_path: Path
-) -> None:
-    (tmp_path / "points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n1,2,4,9,0\n")
-    words = f"--to {beam_farm.folder} --design file:points.csv -o s.h5 --no-probe"
-    status, _, err = sweep(words)
-    assert status == 1
-    assert "farm sweep failures s.h5" in err
-    assert sweep("--resume s.h5")[0] == 1
-    status, _, err = sweep("--resume s.h5 --retry-failed")
-    assert status == 1
-    with h5py.File("s.h5") as file:
-        assert file["attempts"][:].tolist() == [2, 2]
-        assert len(file["failures/row"]) == 4
-
-
 def test_a_model_that_has_changed_is_not_gone_on_with(sweep: Command, tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     words = f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5"
@@ -96,19 +71,12 @@ def test_a_model_that_has_changed_is_not_gone_on_with(sweep: Command, tmp_path: 
     assert "planned for bent [3]" in err
 
 
-def test_what_is_complete_needs_no_farm(sweep: Command, beam_farm: Served) -> None:
-    sweep(f"--to {beam_farm.folder} {PARAMS} --design sobol:4 -o s.h5")
-    status, _, err = sweep("--resume s.h5 --to /nowhere")
-    assert (status, err) == (0, "s.h5 is complete, 0 points failed\n")
-    assert not journal_of(Path("s.h5")).exists()
-
-
 def test_what_is_complete_is_not_opened_for_writing(sweep: Command, beam_farm: Served) -> None:
     words = f"--to {beam_farm.folder} {PARAMS} --design sobol:4 -o s.h5"
     sweep(words)
     before = Path("s.h5").read_bytes()
     with h5py.File("s.h5"):  # as a notebook does
-        for again in ("--resume s.h5", "--resume s.h5 --retry-failed", words):
+        for again in ("--resume s.h5 --to /nowhere", "--resume s.h5 --retry-failed", words):
             status, _, err = sweep(again)
             assert (status, err) == (0, "s.h5 is complete, 0 points failed\n")
     assert Path("s.h5").read_bytes() == before
@@ -196,15 +164,14 @@ def test_every_point_gets_its_seed(sweep: Command, tmp_path: Path) -> None:
         assert file["out_0"][:2].ravel().tolist() == [1201125462, 3618983171]
 
 
-@pytest.mark.parametrize("decorator", [farm.model, farm.jax_model])
 def test_a_misspelt_config_key_is_refused_before_anything_runs(
-    sweep: Command, tmp_path: Path, decorator: Any
+    sweep: Command, tmp_path: Path
 ) -> None:
     def forward(x: Any, nodes: int = 10) -> Any:
         return x * nodes
 
     Path("points.csv").write_text("x,nodez\n1,3\n2,4\n")
-    model = decorator(inputs={"x": 1}, outputs={"y": 1})(forward)
+    model = farm.model(inputs={"x": 1}, outputs={"y": 1})(forward)
     with farm.serve(model, dir=tmp_path / "run") as client:
         for words in (
             "--param x=0:1 --param nodez=int:3:4 --design random:4",
@@ -260,29 +227,6 @@ class Costly(farm.Model):
 """
 
 
-@pytest.mark.slow
-def test_the_model_says_what_costs_most(sweep: Command) -> None:
-    Path("costly.py").write_text(COSTLY)
-    words = "costly.py:Costly --param n=0:1 --fix by=3 --design sobol:16 --seed 7 --in-flight 1 -o"
-    status, _, err = sweep(f"{words} s.h5")
-    assert status == 0, err
-    with h5py.File("s.h5") as file:
-        cost = file["cost"][:]
-        assert np.array_equal(cost, (file["theta"][:, 0] - 0.5) ** 2 * 3)
-        assert json.loads(file["provenance"].attrs["plan"])["cost"] == "model:cost"
-    points = started_in_order("s.h5")
-    assert points[:3] == [0, 1, 2]
-    assert points[3:] == sorted(points[3:], key=lambda point: -cost[point])
-    for more in ("--order shuffled", "--order given"):
-        Path("o.h5").unlink(missing_ok=True)
-        assert sweep(f"{words} o.h5 {more}")[0] == 0
-        with h5py.File("o.h5") as file:
-            assert "cost" not in file
-    assert sweep(f"{words} e.h5 --cost n")[0] == 0
-    with h5py.File("e.h5") as file:
-        assert np.array_equal(file["cost"][:], file["theta"][:, 0])
-
-
 def test_a_resumed_sweep_asks_for_no_costs(sweep: Command) -> None:
     Path("costly.py").write_text(COSTLY)
     words = "costly.py:Costly --param n=0:1 --fix by=1 --design sobol:16 --seed 7 --no-probe"
@@ -308,31 +252,6 @@ def test_a_cost_that_fails_ends_the_sweep_before_it_begins(
     assert status == 4
     assert "cost(inputs, config) of model 'costly' failed: KeyError: 'by'; correct it" in err
     assert not Path("s.h5").exists()
-
-
-def test_a_resumed_sweep_keeps_its_order(sweep: Command, beam_farm: Served) -> None:
-    Path("points.csv").write_text(
-        "E[0],E[1],E[2],load,raise,h\n" + "".join(f"1,1,1,{k},1,{k % 7}\n" for k in range(20))
-    )
-    words = f"--to {beam_farm.folder} --no-probe --in-flight 1 --design file:points.csv -o s.h5"
-    status, _, err = sweep(f"{words} --cost column:h --max-failures 10")
-    assert status == 3, err
-    Path("points.csv").unlink()
-    with h5py.File("s.h5") as file:
-        before = set(np.flatnonzero(file["status"][:]))
-    assert sweep("--resume s.h5 --in-flight 1")[0] == 1
-    after = []
-    with h5py.File("s.h5") as file:
-        after = [int(k) for k in file["failures/point"][:] if k not in before]
-        assert [k % 7 for k in after] == sorted((k % 7 for k in after), reverse=True)
-    assert len(after) == 9
-
-
-@pytest.mark.parametrize(("order", "sorted_"), [("given", True), ("shuffled", False)])
-def test_other_orders(sweep: Command, beam_farm: Served, order: str, sorted_: bool) -> None:
-    words = f"--to {beam_farm.folder} {PARAMS} --in-flight 1 --no-probe --design grid:2 -o s.h5"
-    assert sweep(f"{words} --order {order}")[0] == 0
-    assert (started_in_order("s.h5") == list(range(16))) == sorted_
 
 
 @pytest.mark.parametrize(
@@ -401,14 +320,6 @@ def test_a_model_that_fails_at_the_first_points_has_a_status_of_its_own(
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".run"] == []
 
 
-def test_nothing_is_overwritten(sweep: Command, beam_farm: Served) -> None:
-    Path("s.h5").write_text("precious")
-    status, _, err = sweep(f"--to {beam_farm.folder} {PARAMS} --design sobol:4 -o s.h5")
-    assert status == 2
-    assert "s.h5 exists" in err
-    assert Path("s.h5").read_text() == "precious"
-
-
 def test_no_farm_is_a_line(sweep: Command) -> None:
     status, _, err = sweep(f"{PARAMS} --design sobol:4 -o s.h5 --to http://127.0.0.1:9")
     assert status == 6
@@ -428,17 +339,13 @@ pathlib.Path(__file__).with_name("ran").touch()
 """
 
 
-def sent_by_somebody(path: Path, model: Path) -> None:
-    """Make a sweep file name another model, as its author could."""
-    with h5py.File(path, "r+") as file:
-        attrs = file["provenance"].attrs
-        plan = json.loads(attrs["plan"])
-        target = json.loads(plan["provenance"]["target"]) | {"models": [str(model)]}
-        plan["provenance"]["target"] = attrs["target"] = json.dumps(target)
-        attrs["plan"] = json.dumps(plan)
-
-
-@pytest.mark.parametrize("words", ["--resume s.h5 --retry-failed", "rerun s.h5 --point 0"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--resume s.h5 --retry-failed",
+        pytest.param("rerun s.h5 --point 0", marks=pytest.mark.slow),
+    ],
+)
 def test_what_a_file_names_is_not_run_because_it_is_named(
     sweep: Command, tmp_path: Path, words: str
 ) -> None:
@@ -459,6 +366,7 @@ def test_what_a_file_names_is_not_run_because_it_is_named(
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_is_extended_by_what_its_user_signed_only(sweep: Command, tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
     assert sweep(f"beam.py -n 1 {PARAMS} --design sobol:4 -o s.h5")[0] == 0

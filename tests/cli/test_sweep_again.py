@@ -13,7 +13,7 @@ import pytest
 
 from farm.storage.lock import Lock
 from farm.sweep.file.recovery import journal_of, lock_of
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, sent_by_somebody
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, FARM, Served, environment, run_farm
 from tests.support.time_limits import scaled
@@ -74,15 +74,6 @@ def test_without_a_seed_that_of_the_file_counts(sweep: Again) -> None:
     assert f"seed: {seed} in the file, {seed + 1} here" in err
 
 
-def test_a_complete_sweep_is_one_line(sweep: Again) -> None:
-    words = f"{PARAMS} --design sobol:4 --seed 7 -o s.h5"
-    assert sweep(words)[0] == 0
-    before = Path("s.h5").read_bytes(), Path("s.h5").stat().st_mtime_ns
-    assert sweep(words) == (0, "s.h5 is complete, 0 points failed\n")
-    assert (Path("s.h5").read_bytes(), Path("s.h5").stat().st_mtime_ns) == before
-    assert not lock_of(Path("s.h5")).exists()
-
-
 def test_a_complete_sweep_of_an_unchanged_file_does_not_load_it(
     sweep: Again,
 ) -> None:
@@ -102,7 +93,8 @@ def test_a_complete_sweep_of_an_unchanged_file_does_not_load_it(
 def test_failed_points_are_retried_on_request_only(sweep: Again) -> None:
     Path("points.csv").write_text("E[0],E[1],E[2],load,raise\n1,2,4,8,1\n1,2,4,9,0\n")
     words = "--design file:points.csv -o s.h5 --no-probe"
-    assert sweep(words)[0] == 1
+    status, err = sweep(words)
+    assert (status, "farm sweep failures s.h5" in err) == (1, True)
     assert sweep(words) == (1, "s.h5 is complete, 2 points failed\n")
     status, err = sweep(f"{words} --retry-failed")
     assert (status, "it continues" in err) == (1, True)
@@ -115,11 +107,9 @@ def test_failed_points_are_retried_on_request_only(sweep: Again) -> None:
     ("more", "difference"),
     [
         ("--design sobol:8", "design: sobol:4 in the file, sobol:8 here"),
-        ("--seed 8", "seed: 7 in the file, 8 here"),
         ('--config {\\"mesh\\":2}', "config mesh: none in the file, 2 here"),
         ("--gradient bent[1]", "gradients: none in the file, bent[1] here"),
         ("--param mesh=0:1", "parameter mesh: none in the file, 0:1 here"),
-        ("--fix mesh=1", "config mesh: none in the file, 1 here"),
         ("--fix nonsense=1 --param nonsense=1:2", "is both a parameter and fixed"),
         ("--model plate", "no model 'plate'"),
     ],
@@ -222,20 +212,12 @@ def test_a_file_that_is_not_a_sweep_is_left_alone(sweep: Again, more: str) -> No
     assert Path("s.h5").read_text() == "precious"
 
 
-def test_the_model_of_the_command_line_runs_whatever_the_file_names(
-    sweep: Again,
-) -> None:
+def test_the_model_of_the_command_line_runs_whatever_the_file_names(sweep: Again) -> None:
     Path("beam.py").write_text(BEAM)
     words = f"beam.py -n 1 {PARAMS} --design sobol:4 --no-probe -o s.h5"
     assert sweep(f"{words} --max-hours 0")[0] == 3
     Path("evil.py").write_text(f"import pathlib\npathlib.Path('ran').touch()\n{BEAM}")
-    with h5py.File("s.h5", "r+") as file:
-        attrs = file["provenance"].attrs
-        plan = json.loads(attrs["plan"])
-        target = json.loads(plan["provenance"]["target"])
-        target["models"] = [str(Path("evil.py").absolute())]
-        plan["provenance"]["target"] = attrs["target"] = json.dumps(target)
-        attrs["plan"] = json.dumps(plan)
+    sent_by_somebody(Path("s.h5"), Path("evil.py").absolute())
     journal_of(Path("s.h5")).unlink()
     status, err = sweep("--resume s.h5")
     assert (status, "not written by you" in err) == (2, True)

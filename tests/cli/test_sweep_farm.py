@@ -29,7 +29,15 @@ from farm.sweep.file.signature import signed
 from farm.transports.connection import Connection, write_connection
 from farm.worker.specs import version_of
 from tests.support.dask_cluster import dask_cluster
-from tests.support.dispatcher_farm import BEAM, LIMIT_S, run_farm, run_here, serving, start_farm
+from tests.support.dispatcher_farm import (
+    BEAM,
+    LIMIT_S,
+    Served,
+    run_farm,
+    run_here,
+    serving,
+    start_farm,
+)
 from tests.support.running_farm import Farm
 from tests.support.setting_ways import options_of
 from tests.sweep.samples import BEAM as BEAM_INFO
@@ -52,21 +60,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sweep_waits_for_the_first_worker_of_a_running_farm(folder: Path) -> None:
     with serving(folder, "--workers", "0") as served:
-        to = str(served.folder)
-        sweep = (
-            "sweep",
-            "--to",
-            to,
-            "--param",
-            "E=1:2",
-            "--fix",
-            "load=1",
-            "--design",
-            "random:3",
-            "-o",
-            "s.h5",
-        )
-        process = start_farm(*sweep, cwd=folder)
+        words = ["--param", "E=1:2", "--fix", "load=1", "--design", "random:3", "-o", "s.h5"]
+        process = start_farm("sweep", "--to", str(served.folder), *words, cwd=folder)
         try:
             assert process.stderr is not None
             said = process.stderr.readline()
@@ -185,14 +180,6 @@ def test_a_package_is_not_looked_up_in_another_folder(
     assert kept_target(plan, Path("s.h5"), trust=True).models == ("json.tool:main",)
 
 
-def test_models_are_served_while_the_block_lasts(folder: Path) -> None:
-    out = folder / "s.h5"
-    with open_farm(Target((str(folder / "beam.py"),), workers=1), out) as farm:
-        assert farm.client.models() == ["beam"]
-        assert (folder / "s.h5.run" / "farm.json").exists()
-    assert sorted(os.listdir(folder)) == ["beam.py"] or "s.h5.run" not in os.listdir(folder)
-
-
 def test_what_models_said_stays_when_they_cannot_be_loaded(folder: Path) -> None:
     (folder / "bad.py").write_text("import no_such_module_anywhere\n")
     target = Target((str(folder / "bad.py"),), workers=1)
@@ -211,7 +198,9 @@ def test_what_models_said_stays_when_they_cannot_be_loaded(folder: Path) -> None
     assert not (folder / "t.h5.run").exists()
 
 
-@pytest.mark.parametrize("error", [SweepError("no room"), KeyboardInterrupt()], ids=["no", "^C"])
+@pytest.mark.parametrize(
+    "error", [SweepError("no room"), pytest.param(KeyboardInterrupt(), marks=pytest.mark.slow)]
+)
 def test_nothing_stays_of_a_sweep_that_is_refused(folder: Path, error: BaseException) -> None:
     target = Target((str(folder / "beam.py"),), workers=1)
     with pytest.raises(type(error)), open_farm(target, folder / "s.h5"):
@@ -226,7 +215,7 @@ def test_what_models_said_stays_when_an_answer_is_an_error(folder: Path) -> None
     assert any((folder / "s.h5.run" / "logs").iterdir())
 
 
-def test_a_sweep_starts_its_workers_without_the_kernels_word_on_cpus(
+def test_models_are_served_while_the_block_lasts_without_the_kernels_word_on_cpus(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """macOS has no `sched_getaffinity`."""
@@ -234,13 +223,12 @@ def test_a_sweep_starts_its_workers_without_the_kernels_word_on_cpus(
     monkeypatch.delattr(os, "sched_getaffinity")
     with open_farm(Target(("beam.py",)), folder / "s.h5") as opened:
         assert opened.client.status()["workers"]
+        assert (folder / "s.h5.run" / "farm.json").exists()
+    assert not (folder / "s.h5.run").exists()
 
 
-def test_a_running_farm_gets_enough_for_its_workers(folder: Path) -> None:
-    with (
-        serving(folder, "beam.py", "--workers", "2") as served,
-        open_farm(Target(to=str(served.folder)), folder / "s.h5") as farm,
-    ):
+def test_a_running_farm_is_connected_to_anew(beam_farm: Served, tmp_path: Path) -> None:
+    with open_farm(Target(to=str(beam_farm.folder)), tmp_path / "s.h5") as farm:
         assert farm.reconnect is not None
         again = farm.reconnect()
         assert again.models() == ["beam"]
@@ -264,12 +252,6 @@ def test_a_sweep_waits_for_workers_with_its_model(
         running.close()
     problem = "waiting: model 'beam' is not served here; the models are: surrogate"
     assert capsys.readouterr().err == f"{problem}; but kind 'gpu': 1 job is pending\n"
-
-
-def test_a_model_and_a_farm_are_too_much(tmp_path: Path) -> None:
-    target = Target(("a.py",), to="http://x")
-    with pytest.raises(click.UsageError, match="not both"), open_farm(target, tmp_path / "s"):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -328,6 +310,7 @@ def test_a_dask_cluster_runs_the_points(folder: Path) -> None:
         assert cluster.tasks() == []
 
 
+@pytest.mark.slow
 def test_groups_of_mpi_ranks_run_the_points(folder: Path) -> None:
     (folder / "total.py").write_text(TOTAL)
     status, _, errors = run_farm(
@@ -338,9 +321,6 @@ def test_groups_of_mpi_ranks_run_the_points(folder: Path) -> None:
     assert status == 0, errors
     with h5py.File(folder / "s.h5") as file:
         np.testing.assert_allclose(file["out_0"][:, 0], 3.0 * np.linspace(1.0, 2.0, 5))
-    target = Target(mpi=2, dask="tcp://x:1", models=("a.py",))
-    with pytest.raises(click.UsageError, match="--mpi needs"), open_farm(target, folder / "x"):
-        pass
 
 
 def test_nothing_stays_where_there_is_no_cluster(folder: Path) -> None:
@@ -361,10 +341,16 @@ def test_the_folder_of_a_farm_that_lives_stays(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", [Target(dask="tcp://x:1"), Target(("a.py",), time_limit_s=1.0, dask="tcp://x:1")]
+    ("target", "words"),
+    [
+        (Target(dask="tcp://x:1"), "Dask"),
+        (Target(("a.py",), time_limit_s=1.0, dask="tcp://x:1"), "Dask"),
+        (Target(("a.py",), mpi=2, dask="tcp://x:1"), "--mpi needs"),
+        (Target(("a.py",), to="http://x"), "not both"),
+    ],
 )
-def test_what_dask_cannot_do_is_said(target: Target, tmp_path: Path) -> None:
-    with pytest.raises(click.UsageError, match="Dask"), open_farm(target, tmp_path / "s.h5"):
+def test_what_cannot_be_is_said(target: Target, words: str, tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match=words), open_farm(target, tmp_path / "s.h5"):
         pass
 
 

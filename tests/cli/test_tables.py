@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,11 +15,15 @@ NUMBERS = ("done", "7", "1234")
 STATES = ("state", "busy", "None")
 
 
+def lines_of(columns: list[str], *rows: list[Any], width: int = 60) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(text_table(columns, list(rows)))
+    return console.export_text().splitlines()
+
+
 def test_no_cell_changes_the_terminal() -> None:
-    console = Console(width=60, record=True, file=io.StringIO())
     cells = ["\x1b[31mred", "\u202eabc\n", "\N{GREEK SMALL LETTER ETA} \\n"]
-    console.print(text_table(["a", "b", "c"], [cells]))
-    shown = console.export_text().splitlines()[1].split(maxsplit=2)
+    shown = lines_of(["a", "b", "c"], cells)[1].split(maxsplit=2)
     assert [cell.strip() for cell in shown] == [r"\x1b[31mred", r"\u202eabc\n", "\u03b7 \\n"]
 
 
@@ -28,10 +33,8 @@ def test_a_long_name_is_cut() -> None:
 
 
 def test_cells_are_text_below_their_columns() -> None:
-    console = Console(width=60, record=True, file=io.StringIO())
     rows = [["[b]beam[/b]", 7, "busy"], ["x", 1234, None]]
-    console.print(text_table(["model", ">done", "state"], rows))
-    lines = console.export_text().splitlines()
+    lines = lines_of(["model", ">done", "state"], *rows)
     assert [line.split() for line in lines] == [
         ["model", "done", "state"],
         ["[b]beam[/b]", "7", "busy"],
@@ -47,9 +50,7 @@ def test_cells_are_text_below_their_columns() -> None:
 def test_a_narrow_terminal_shows_all_heads_and_numbers(name: str) -> None:
     heads = ["callers", "queued", "running", "done", "failed", "calls/s", "share", "last"]
     row = [name, 64, 1200, 64, 123456, 7, "12.5", "100.0%", "306 ms"]
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(text_table(["client", *(f">{head}" for head in heads)], [row]))
-    lines = console.export_text().splitlines()
+    lines = lines_of(["client", *(f">{head}" for head in heads)], row, width=80)
     assert lines[0].split() == ["client", *heads]
     assert " ".join(lines[1].split()).endswith("64 1200 64 123456 7 12.5 100.0% 306 ms")
     shown = "".join(lines[1].split()[:-9]) + "".join("".join(line.split()) for line in lines[2:])
@@ -58,31 +59,19 @@ def test_a_narrow_terminal_shows_all_heads_and_numbers(name: str) -> None:
 
 
 def test_what_is_drawn_leaves_room_for_texts() -> None:
-    console = Console(width=60, record=True, file=io.StringIO())
     row = ["sweep", "a survey of beams", Bar(0.5), "in about 12 minutes"]
-    console.print(text_table(["progress of", "name", "", "ends"], [row]))
-    shown = console.export_text()
+    shown = "\n".join(lines_of(["progress of", "name", "", "ends"], row))
     assert shown.splitlines()[0].split() == ["progress", "of", "name", "ends"]
     assert "50%" in shown
     assert {"survey", "about", "minutes"} <= set(shown.split())
 
 
 def test_columns_that_say_nothing_may_be_left_out() -> None:
-    console = Console(width=80, record=True, file=io.StringIO())
     columns = ["name", "?>queued", "?>failed", "?device", "?unit", ">done"]
-    console.print(text_table(columns, [["a", 0, 1, "", "N", 0], ["b", 0, 0, "", "", 0]]))
-    assert console.export_text().splitlines()[0].split() == ["name", "failed", "unit", "done"]
+    lines = lines_of(columns, ["a", 0, 1, "", "N", 0], ["b", 0, 0, "", "", 0])
+    assert lines[0].split() == ["name", "failed", "unit", "done"]
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1024, "1 KiB"),
-        (2.5 * 2**30, "2.5 GiB"),
-        (3 * 2**40, "3 TiB"),
-    ],
-)
-def test_sizes_have_units_that_suit_them(count: float, text: str) -> None:
-    assert size(count) == text
+def test_sizes_have_units_that_suit_them() -> None:
+    counts = (0, 999, 1024, 2.5 * 2**30, 3 * 2**40)
+    assert [size(count) for count in counts] == ["0 B", "999 B", "1 KiB", "2.5 GiB", "3 TiB"]

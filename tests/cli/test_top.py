@@ -9,7 +9,6 @@ import re
 import select
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,15 +16,7 @@ from rich.console import Console
 
 from farm.cli import run
 from farm.cli.top import clients_of, state_of, view
-from tests.support.dispatcher_farm import BEAM, FARM, LIMIT_S, Served, environment, serving
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("top")
-    (folder / "beam.py").write_text(BEAM)
-    with serving(folder, "beam.py") as farm:
-        yield farm
+from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment
 
 
 def shown(state: dict[str, Any], *, height: int = 50, width: int = 160) -> str:
@@ -42,6 +33,11 @@ def worker(number: int, **more: Any) -> dict[str, Any]:
 
 
 QUEUE = {"model": "beam", "operation": "evaluate", "queued": 7, "in_flight": 3, "done": 40}
+FAILURE = {"kind": "ModelFailed", "model": "beam", "count": 31, "text": "boom"}
+LOSS = {"cause": "crash", "count": 5, "worker": "n7/1", "text": "exit code 3"}
+CLIENT = {"queued": 1, "running": 2, "calls_per_s": 3.5}
+SWEEP = {"kind": "sweep", "name": "beam", "done": 5, "total": 9, "failed": 1, "ends_in_s": 60.0}
+JOB = {"kind": "big", "phase": "pending", "state": "PENDING", "reason": "Resources"}
 
 
 def full() -> dict[str, Any]:
@@ -53,48 +49,15 @@ def full() -> dict[str, Any]:
         "failed": 2,
         "workers": [worker(i) for i in range(1000)],
         "queues": [{**QUEUE, "failed": 2, "run_time_p50_s": 0.5, "run_time_p95_s": 2.5}] * 9,
-        "failures": [
-            {
-                "kind": "ModelFailed",
-                "model": "beam",
-                "count": 31,
-                "last": time.time(),
-                "text": "boom",
-            }
-        ]
-        * 9,
-        "losses": [
-            {
-                "cause": "crash",
-                "count": 5,
-                "last": time.time(),
-                "worker": "n7/1",
-                "text": "exit code 3",
-            }
-        ]
-        * 9,
-        "clients": [
-            {"client": f"c{i}", "share": i / 100, "queued": 1, "running": 2, "calls_per_s": 3.5}
-            for i in range(9)
-        ],
-        "progress": [
-            {"kind": "sweep", "name": "beam", "done": 5, "total": 9, "failed": 1, "ends_in_s": 60.0}
-        ]
-        * 9,
+        "failures": [{**FAILURE, "last": time.time()}] * 9,
+        "losses": [{**LOSS, "last": time.time()}] * 9,
+        "clients": [{**CLIENT, "client": f"c{i}", "share": i / 100} for i in range(9)],
+        "progress": [SWEEP] * 9,
         "cluster": {
             "system": "SLURM",
             "problem": "",
             "kinds": [{"name": "big", "problem": "refused: no account"}],
-            "jobs": [
-                {
-                    "id": str(i),
-                    "kind": "big",
-                    "phase": "pending",
-                    "state": "PENDING",
-                    "reason": "Resources",
-                }
-                for i in range(12)
-            ],
+            "jobs": [{**JOB, "id": str(i)} for i in range(12)],
         },
     }
 
@@ -178,25 +141,27 @@ def test_texts_from_clients_change_nothing_on_the_terminal() -> None:
 
 
 def test_without_a_terminal_one_snapshot_is_printed(
-    capsys: pytest.CaptureFixture[str], served: Served
+    capsys: pytest.CaptureFixture[str], beam_farm: Served
 ) -> None:
-    assert run(["top", str(served.folder)]) == 0
+    beam_farm.wait_for_workers(2)
+    assert run(["top", str(beam_farm.folder)]) == 0
     out = capsys.readouterr().out
-    assert "workers: 1 (1 idle)" in out
+    assert "workers: 2 (2 idle)" in out
     assert "\x1b" not in out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
-def test_the_terminal_is_left_as_it_was(served: Served, how: str) -> None:
+def test_the_terminal_is_left_as_it_was(beam_farm: Served, how: str) -> None:
+    beam_farm.wait_for_workers(2)
     child, terminal = pty.fork()
     if not child:  # in the terminal
-        os.chdir(served.folder.parent)
+        os.chdir(beam_farm.folder.parent)
         os.environ.clear()
         os.environ.update(environment_of_a_terminal())
         os.execv(FARM[0], [*FARM, "top", "run", "--every", "0.1"])
     try:
-        until(terminal, b"1 idle")
+        until(terminal, b"2 idle")
         if how == "Ctrl-C":
             os.write(terminal, b"\x03")
         else:

@@ -154,23 +154,20 @@ def test_a_signal_drains_the_running_call_is_finished(
         answer, _ = caller.communicate(timeout=LIMIT_S)
     assert json.loads(answer)["outputs"] == {"bent": [8.0, 4.0, 2.0]}
     assert worker.wait(LIMIT_S) == 0
-    assert workers(served) == []
+    wait_until(lambda: workers(served) == [], "the farm knows that it left")
+    assert list((served.folder / "logs").glob("*.log"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere none is forked")
-@pytest.mark.parametrize(("option", "count"), [("--fork", 1), ("--no-fork", 0)])
+@pytest.mark.parametrize(
+    ("option", "count"), [("--fork", 1), pytest.param("--no-fork", 0, marks=pytest.mark.slow)]
+)
 def test_processes_are_forked_unless_that_is_turned_off(
     served: Served, option: str, count: int
 ) -> None:
     with worker_of(served, "-n", "2", option) as worker:
         assert "2 workers ready" in line_of(worker)
         assert len(parents_among(psutil.Process(worker.pid).children())) == count
-
-
-def test_its_models_log_goes_to_the_run_folder(
-    served: Served, worker: subprocess.Popen[str]
-) -> None:
-    assert list((served.folder / "logs").glob("*.log"))
 
 
 def test_a_running_farm_gets_more_workers_by_the_command_of_the_page(tmp_path: Path) -> None:
