@@ -317,6 +317,7 @@ def test_why_calls_wait_behind_a_sweep(capsys: pytest.CaptureFixture[str], held:
             number = found["call"]
             assert f"call {number}, evaluate of model 'gate'" in shown(*why, number)
             assert "client 'nobody' has no open call" in shown(*why, "nobody")
+            assert "no open call" in shown(*why, "chain", "--chain", "8")
             assert "call 99 is not open" in shown(*why, "99")
             assert re.search(r"sweep +4 +3 +1 +0 +0 ", shown("status", "--to", target))
             out = shown(*why, "abc-123")
