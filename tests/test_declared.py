@@ -8,7 +8,7 @@ import pytest
 
 import farm
 from farm.call import TensorInfo
-from farm.declared import labelled, tensors_of
+from farm.declared import tensors_of
 from farm.errors import InvalidOutput
 
 
@@ -34,17 +34,3 @@ def test_shapes_are_numbers_sequences_or_tensors() -> None:
 def test_other_shapes_are_refused(declared: Any, text: str) -> None:
     with pytest.raises(InvalidOutput, match=text):
         tensors_of(declared, "output")
-
-
-def test_labels_name_the_entries() -> None:
-    outputs = tensors_of({"score": 2, "more": 1}, "output")
-    score, more = labelled(outputs, {"score": ["cat", "dog"]})
-    assert (score.labels, more.labels) == (("cat", "dog"), ())
-
-
-@pytest.mark.parametrize(
-    "labels", [{"score": ["cat"]}, {"scores": []}, {"score": "ab"}, {"score": [1, 2]}]
-)
-def test_labels_that_fit_no_output_are_refused(labels: Any) -> None:
-    with pytest.raises(InvalidOutput, match="label"):
-        labelled(tensors_of({"score": 2}, "output"), labels)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import farm
+from tests.support.coroutines import wait_until
 from tests.support.front_door import front_door
 from tests.support.shown_blocks import blocks, text_of
-from tests.support.time_limits import scaled
 
-LIMIT_S = scaled(20)
 MODEL = """
 import farm
 
@@ -54,10 +52,7 @@ def test_the_page_of_seeing(
         assert execute(once, client=client)["piece"]["text"] == ""
         assert "solving" in capsys.readouterr().out
         execute(progress, client=client)
-        limit = time.monotonic() + LIMIT_S
-        while "my survey" not in [row["name"] for row in client.progress()]:
-            assert time.monotonic() < limit, "the report does not arrive"
-            time.sleep(0.05)
+        wait_until(lambda: "my survey" in [row["name"] for row in client.progress()])
         told = execute(history, client=client)["told"]
         assert len(told["times"]) == len(told["series"]["calls_per_s"])
 

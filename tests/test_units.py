@@ -94,15 +94,6 @@ def test_a_function_states_them_in_its_annotations() -> None:
     ]
 
 
-def test_a_mistake_in_a_shape_is_still_found() -> None:
-    class Wrong(farm.Model):
-        inputs = {"E": farm.tensor((3, -2), unit="Pa")}
-        outputs = {"u": 1}
-
-    with pytest.raises(InvalidOutput, match="expected whole numbers >= 0"):
-        info_of(Wrong(), {})
-
-
 def test_they_travel_as_json_that_earlier_farms_read() -> None:
     info = info_of(beam, {})
     data = info.to_json()

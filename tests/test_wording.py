@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from farm.errors import Detail, ModelFailed, error_named
 from farm.storage import lock
 from farm.sweep.file.recovery import lock_of
 from farm.wording import briefly, counted, on_command_line, worded
+from tests.support.coroutines import LIMIT_S
 
 
 @pytest.mark.parametrize(
@@ -93,44 +96,49 @@ def bad(x: Any) -> Any:
     raise ValueError("too large")
 
 
+@pytest.fixture(scope="module")
+def client() -> Iterator[farm.Client]:
+    with farm.serve(bad) as client:
+        yield client
+
+
 def frames_of(error: BaseException) -> list[str]:
     assert error.__cause__ is None or isinstance(error.__cause__, Detail)
     assert error.__suppress_context__
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:]
 
 
-def test_errors_of_a_farm_are_short_and_show_the_model(tmp_path: Path) -> None:
-    with farm.serve(bad) as client:
-        model = client.model()
-        for failing in (
-            lambda: model(1.0),
-            lambda: model.evaluate(1.0),
-            lambda: model([1.0, 2.0]),
-            lambda: model(1.0, 2.0),  # type: ignore[arg-type]  # this is the mistake
-            lambda: client.model("good"),
-            lambda: client.ask("nothing"),
-            lambda: farm.sweep(model, {"x": (0, 1)}, n=4, out=tmp_path / "s.h5", show=False),
-            lambda: farm.sweep(bad, {}, n=4, out=tmp_path / "s.h5", show=False),
-            lambda: farm.connect(tmp_path / "nothing"),
-            lambda: farm.load_pandas(tmp_path / "nothing"),
-        ):
-            with pytest.raises((farm.FarmError, farm.SweepError)) as caught:
-                failing()
-            assert frames_of(caught.value) == ["<lambda>", "call"]
-        with pytest.raises(ModelFailed) as failed:
-            model(1.0)
-        assert 'raise ValueError("too large")' in str(failed.value.__cause__)
-        assert str(failed.value.__cause__).count("File") == 1
-        with pytest.raises(farm.FarmError, match=r"got float; several .* as model\(\[a, b\]\)"):
-            model(1.0, 2.0)  # type: ignore[arg-type]  # this is the mistake
-        failure = model.submit(1.0).exception(30)
-        assert isinstance(failure, ModelFailed)
-        assert 'raise ValueError("too large")' in str(failure.__cause__)
-        assert failure.__traceback__ is None
-        with pytest.raises(ModelFailed) as failed:
-            list(model.map([1.0]))
-        assert len(frames_of(failed.value)) <= 2
-        assert failed.value.__notes__[0] == "at point 0"
+def test_errors_of_a_farm_are_short_and_show_the_model(client: farm.Client, tmp_path: Path) -> None:
+    model = client.model()
+    for failing in (
+        lambda: model(1.0),
+        lambda: model.evaluate(1.0),
+        lambda: model([1.0, 2.0]),
+        lambda: model(1.0, 2.0),  # type: ignore[arg-type]  # this is the mistake
+        lambda: client.model("good"),
+        lambda: client.ask("nothing"),
+        lambda: farm.sweep(model, {"x": (0, 1)}, n=4, out=tmp_path / "s.h5", show=False),
+        lambda: farm.sweep(bad, {}, n=4, out=tmp_path / "s.h5", show=False),
+        lambda: farm.connect(tmp_path / "nothing"),
+        lambda: farm.load_pandas(tmp_path / "nothing"),
+    ):
+        with pytest.raises((farm.FarmError, farm.SweepError)) as caught:
+            failing()
+        assert frames_of(caught.value) == ["<lambda>", "call"]
+    with pytest.raises(ModelFailed) as failed:
+        model(1.0)
+    assert 'raise ValueError("too large")' in str(failed.value.__cause__)
+    assert str(failed.value.__cause__).count("File") == 1
+    with pytest.raises(farm.FarmError, match=r"got float; several .* as model\(\[a, b\]\)"):
+        model(1.0, 2.0)  # type: ignore[arg-type]  # this is the mistake
+    failure = model.submit(1.0).exception(LIMIT_S)
+    assert isinstance(failure, ModelFailed)
+    assert 'raise ValueError("too large")' in str(failure.__cause__)
+    assert failure.__traceback__ is None
+    with pytest.raises(ModelFailed) as failed:
+        list(model.map([1.0]))
+    assert len(frames_of(failed.value)) <= 2
+    assert failed.value.__notes__[0] == "at point 0"
     with pytest.raises(Exception, match="no file") as caught:
         farm.serve("nothing.py").__enter__()
     assert frames_of(caught.value) == ["__enter__", "serve"]
@@ -187,47 +195,45 @@ async def aiterate(iterator: Any) -> None:
         pass
 
 
-def test_every_way_to_ask_shows_one_line_of_farm() -> None:
+def test_every_way_to_ask_shows_one_line_of_farm(client: farm.Client) -> None:
     """The caller's own line, and at most one frame of farm below it."""
 
     def points() -> Any:
         yield 1.0
 
-    with farm.serve(bad) as client:
-        model = client.model()
-
-        ways: dict[str, Any] = {
-            "map of an array": lambda: model.map(np.array([1.0, 2.0])),
-            "map of a list": lambda: iterate(model.map([1.0, 2.0])),
-            "map of a generator": lambda: iterate(model.map(points())),
-            "map of a wrong point": lambda: iterate(model.map([[1.0, 2.0]])),
-            "map of a wrong array": lambda: model.map(np.ones((2, 3))),
-            "map of a derivative": lambda: model.map([1.0], operation="gradient"),
-            "as_completed": lambda: iterate(model.as_completed([1.0])),
-            "aevaluate": lambda: asyncio.run(model.aevaluate(1.0)),
-            "aevaluate of a wrong point": lambda: asyncio.run(model.aevaluate([1.0, 2.0])),
-            "amap": lambda: asyncio.run(aiterate(model.amap([1.0]))),
-            "amap of a wrong point": lambda: asyncio.run(aiterate(model.amap([[1.0, 2.0]]))),
-            "submit": lambda: model.submit(1.0).result(30),
-            "submit of a wrong point": lambda: model.submit([1.0, 2.0]),
-            "submit of a client": lambda: client.submit(model._values_for(None).call(1.0)).result(),
-            "info": lambda: client.model("bad").describe({"a": {1}}),
-            "gradient": lambda: model.gradient(0, 0, 1.0, [1.0]),
-            "log": lambda: client.log("nobody"),
-            "drain": lambda: client.drain("nobody"),
-            "restart": lambda: client.restart("nobody"),
-            "history": lambda: client.ask("history", since="yesterday"),
-            "an executor": lambda: iterate(farm.Executor(1).map(model, [1.0])),
-        }
-        long = {}
-        for name, way in ways.items():
-            with pytest.raises((farm.FarmError, farm.SweepError)) as caught:
-                way()
-            assert isinstance(caught.value.__cause__, Detail | None), name
-            assert caught.value.__suppress_context__ or caught.value.__context__ is None, name
-            if len(frames := frames_of_farm(caught.value)) > 1:
-                long[name] = frames
-        assert long == {}
+    model = client.model()
+    ways: dict[str, Any] = {
+        "map of an array": lambda: model.map(np.array([1.0, 2.0])),
+        "map of a list": lambda: iterate(model.map([1.0, 2.0])),
+        "map of a generator": lambda: iterate(model.map(points())),
+        "map of a wrong point": lambda: iterate(model.map([[1.0, 2.0]])),
+        "map of a wrong array": lambda: model.map(np.ones((2, 3))),
+        "map of a derivative": lambda: model.map([1.0], operation="gradient"),
+        "as_completed": lambda: iterate(model.as_completed([1.0])),
+        "aevaluate": lambda: asyncio.run(model.aevaluate(1.0)),
+        "aevaluate of a wrong point": lambda: asyncio.run(model.aevaluate([1.0, 2.0])),
+        "amap": lambda: asyncio.run(aiterate(model.amap([1.0]))),
+        "amap of a wrong point": lambda: asyncio.run(aiterate(model.amap([[1.0, 2.0]]))),
+        "submit": lambda: model.submit(1.0).result(LIMIT_S),
+        "submit of a wrong point": lambda: model.submit([1.0, 2.0]),
+        "submit of a client": lambda: client.submit(model._values_for(None).call(1.0)).result(),
+        "info": lambda: client.model("bad").describe({"a": {1}}),
+        "gradient": lambda: model.gradient(0, 0, 1.0, [1.0]),
+        "log": lambda: client.log("nobody"),
+        "drain": lambda: client.drain("nobody"),
+        "restart": lambda: client.restart("nobody"),
+        "history": lambda: client.ask("history", since="yesterday"),
+        "an executor": lambda: iterate(farm.Executor(1).map(model, [1.0])),
+    }
+    long = {}
+    for name, way in ways.items():
+        with pytest.raises((farm.FarmError, farm.SweepError)) as caught:
+            way()
+        assert isinstance(caught.value.__cause__, Detail | None), name
+        assert caught.value.__suppress_context__ or caught.value.__context__ is None, name
+        if len(frames := frames_of_farm(caught.value)) > 1:
+            long[name] = frames
+    assert long == {}
 
 
 def test_a_fault_in_the_callers_own_points_keeps_their_line() -> None:
@@ -244,12 +250,12 @@ def test_a_fault_in_the_callers_own_points_keeps_their_line() -> None:
 def test_the_end_of_a_sweep_shows_one_line_of_farm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "BEAT_S", 0.0)
     out = tmp_path / "s.h5"
 
     @farm.model(inputs={"x": 1}, outputs={"y": 1})
     def taken_over(x: Any) -> Any:
         lock_of(out).write_text('{"token": "x", "pid": 1, "host": "elsewhere"}')
+        monkeypatch.setattr(lock, "BEAT_S", 0.0)
         return x
 
     def in_a_block(sweep: farm.Sweep) -> None:
@@ -260,6 +266,7 @@ def test_the_end_of_a_sweep_shows_one_line_of_farm(
         iterate(sweep.as_completed())
 
     for way in (farm.Sweep.wait, in_a_block, in_turn):
+        monkeypatch.setattr(lock, "BEAT_S", math.inf)  # no beat is halfway
         lock_of(out).unlink(missing_ok=True)
         sweep = farm.sweep(
             taken_over, {"x": (0, 1)}, n=2, out=out, probe=False, overwrite=True, show=False

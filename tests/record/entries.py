@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
 from farm.call import Array, Call, Derivative, ModelInfo, Operation, TensorInfo
-from farm.record.entry import Entry, encoded, status_of
+from farm.record.entry import MODEL, Entry, Status, encoded, status_of
+from farm.record.file import RecordFile
 from farm.record.key import keys_of
 from farm.storage.frames import Record
 
@@ -43,8 +46,23 @@ def point(k: float) -> Entry:
     return entry(np.array([k, 1.0]), np.array([k]))
 
 
+def failed(k: float) -> Entry:
+    """An evaluation of (k, 1) that the model did not end."""
+    error = ("ModelFailed", "diverged", "trace")
+    return replace(point(k), status=Status.FAILED, outputs=(), error=error)
+
+
 def record(k: float) -> Record:
     return encoded(point(k))
+
+
+def written(path: Path, *entries: Entry, info: ModelInfo | None = SQUARE) -> Path:
+    """Write a record with these evaluations, and the description of their model if there is one."""
+    described = [] if info is None else [Record(MODEL, json.dumps(info.to_json()).encode())]
+    file = RecordFile(path, indexed=False)
+    file.add([*described, *map(encoded, entries)])
+    file.close()
+    return path
 
 
 def key(k: float) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -19,7 +20,8 @@ from farm.record import file as module
 from farm.record.entry import FORMAT, Status, encoded
 from farm.record.file import RecordFile, entries_in
 from farm.storage.frames import Damage
-from tests.record.entries import entry, key, lock, point, record
+from tests.record.entries import entry, key, lock, point, record, written
+from tests.support.coroutines import LIMIT_S
 
 WRITER = """
 import sys
@@ -56,12 +58,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.record"
 
 
-def written(path: Path, count: int) -> None:
-    file = RecordFile(path, indexed=False)
-    file.add([record(k) for k in range(count)])
-    file.close()
-
-
 def found(file: RecordFile, count: int) -> list[int]:
     """Return which points the file has; each must have its own output."""
     there = []
@@ -79,7 +75,7 @@ def ran(program: str, path: Path) -> subprocess.Popen[str]:
 
 
 def test_it_is_its_owners_alone(path: Path) -> None:
-    written(path, 1)
+    written(path, *map(point, range(1)), info=None)
     assert path.stat().st_mode & 0o777 == 0o600
     assert not lock(path).exists()
 
@@ -142,7 +138,7 @@ def test_another_file_is_refused_and_left_alone(path: Path) -> None:
 
 
 def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
-    written(path, 1)
+    written(path, *map(point, range(1)), info=None)
     path.chmod(0o620)
     with pytest.raises(Unavailable, match=r"others may write .* chmod 600"):
         RecordFile(path, indexed=True)
@@ -150,15 +146,11 @@ def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
     RecordFile(path, indexed=True).close()
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="is not a regular file"):
-        RecordFile(tmp_path, indexed=True)
-
-
-def test_a_pipe_or_device_is_refused_and_stays(path: Path) -> None:
+def test_a_folder_pipe_or_device_is_refused_and_stays(path: Path, tmp_path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises(Unavailable, match="is not a regular file"):
-        RecordFile(path, indexed=True)
+    for other in (tmp_path, path):
+        with pytest.raises(Unavailable, match="is not a regular file"):
+            RecordFile(other, indexed=True)
     assert path.is_fifo()
 
 
@@ -179,7 +171,7 @@ def test_a_symbolic_link_is_the_file_it_names(path: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_every_prefix_of_the_last_records_gives_the_whole_records_before(path: Path) -> None:
-    written(path, 3)
+    written(path, *map(point, range(3)), info=None)
     kept = path.stat().st_size
     file = RecordFile(path, indexed=False)
     file.add([record(3), record(4)])
@@ -199,7 +191,7 @@ def test_every_prefix_of_the_last_records_gives_the_whole_records_before(path: P
 
 @pytest.mark.parametrize("at", range(14, 14 + 3 * 40, 7))
 def test_a_damaged_byte_costs_one_record_and_is_reported(path: Path, at: int) -> None:
-    written(path, 40)
+    written(path, *map(point, range(40)), info=None)
     data = bytearray(path.read_bytes())
     length = (len(data) - 14) // 40
     data[at + length] ^= 0x55
@@ -248,7 +240,7 @@ def test_a_killed_writer_loses_nothing_that_it_had_confirmed(path: Path) -> None
 
 def test_a_full_disk_ends_the_recording_with_whole_records(path: Path) -> None:
     process = ran(FILLER, path)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     last, reasons, *trouble = output.split()
     assert (int(reasons), process.returncode) == (1, 0)
     assert trouble == ["File", "too", "large"]
@@ -260,12 +252,13 @@ def test_a_full_disk_ends_the_recording_with_whole_records(path: Path) -> None:
 
 def test_a_lost_lock_ends_the_recording(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.01)
-    monkeypatch.setattr("farm.storage.lock.BEAT_S", 0.0)
+    monkeypatch.setattr("farm.storage.lock.BEAT_S", math.inf)  # no beat is halfway
     file = RecordFile(path, indexed=True)
     assert file.new_trouble() == ""
     file.add([record(0)])
     lock(path).write_text('{"token": "another", "pid": 1, "host": "elsewhere"}')
-    file._keeper.join(30.0)
+    monkeypatch.setattr("farm.storage.lock.BEAT_S", 0.0)
+    file._keeper.join(LIMIT_S)
     assert "is now held by process 1 on elsewhere" in file.new_trouble()
     assert file.new_trouble() == ""
     file.add([record(1)])
@@ -275,7 +268,7 @@ def test_a_lost_lock_ends_the_recording(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_all_records_are_read_in_order_with_their_places(path: Path) -> None:
-    written(path, 5)
+    written(path, *map(point, range(5)), info=None)
     damage: list[Damage] = []
     entries, _, ends = zip(*entries_in(path, damage.append), strict=True)
     assert [one.inputs[0][0] for one in entries] == [0, 1, 2, 3, 4]
@@ -328,7 +321,7 @@ def test_no_history_of_writes_kills_and_damage_gives_a_wrong_answer(
 
 
 def test_the_format_is_the_documented_one(path: Path) -> None:
-    written(path, 1)
+    written(path, *map(point, range(1)), info=None)
     assert path.read_bytes().startswith(b"farm record 1\n")
     assert FORMAT.kinds == b"EM"
     assert point(3.0).status is Status.FINITE

@@ -59,8 +59,7 @@ def texts(path: Path, format: Format) -> list[str]:
     return [found.payload.decode() for found in read(path, format)]
 
 
-@pytest.mark.parametrize("how", ["append", "commit"])
-@pytest.mark.parametrize("after", [3, 10])
+@pytest.mark.parametrize(("how", "after"), [("append", 10), ("commit", 3)])
 def test_a_killed_writer_has_kept_what_it_confirmed(
     path: Path, format: Format, how: str, after: int
 ) -> None:

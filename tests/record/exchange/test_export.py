@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo
 from farm.errors import InvalidInput
-from farm.record.entry import MODEL, Entry, Status, encoded, status_of
+from farm.record.entry import Entry, Status, status_of
 from farm.record.exchange.export import (
     Selection,
     entry_name,
@@ -20,13 +19,11 @@ from farm.record.exchange.export import (
     table_of,
     write_sweep,
 )
-from farm.record.file import RecordFile
 from farm.record.key import keys_of
-from farm.storage.frames import Record
 from farm.sweep.design.tables import read_table
 from farm.sweep.file.reading import failures_of, load_xarray, progress_of
 from farm.sweep.report.report import write_report
-from tests.record.entries import SQUARE, entry, point
+from tests.record.entries import SQUARE, entry, failed, point, written
 
 EVERYTHING = Selection()
 
@@ -36,21 +33,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.record"
 
 
-def recorded(path: Path, *entries: Entry, info: ModelInfo = SQUARE) -> Path:
-    file = RecordFile(path, indexed=False)
-    file.add([Record(MODEL, json.dumps(info.to_json()).encode()), *map(encoded, entries)])
-    file.close()
-    return path
-
-
-def failed(k: float) -> Entry:
-    error = ("ModelFailed", "diverged", "trace")
-    return replace(point(k), status=Status.FAILED, outputs=(), error=error)
-
-
 @pytest.mark.slow
 def test_every_reader_of_sweeps_reads_it(path: Path, tmp_path: Path) -> None:
-    recorded(path, point(1.0), failed(2.0), point(3.0))
+    written(path, point(1.0), failed(2.0), point(3.0))
     out = tmp_path / "out.h5"
     assert write_sweep(points_of(path, EVERYTHING), out, {"record": "a.record"}) == 3
     with h5py.File(out) as file:
@@ -71,7 +56,7 @@ def test_every_reader_of_sweeps_reads_it(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_point_is_there_once_with_its_best_outcome(path: Path) -> None:
-    recorded(path, point(1.0), failed(1.0), failed(2.0), replace(point(2.0), run_time_s=9.0))
+    written(path, point(1.0), failed(1.0), failed(2.0), replace(point(2.0), run_time_s=9.0))
     entries = points_of(path, EVERYTHING).entries
     assert [(e.status, e.run_time_s) for e in entries] == [(0, 0.5), (0, 9.0)]
 
@@ -93,7 +78,7 @@ def with_gradient(k: float, value: float, gradient: float = 2.0) -> Entry:
 
 def test_values_that_came_with_a_gradient_are_points(path: Path, tmp_path: Path) -> None:
     lost = replace(with_gradient(5.0, 0.0), status=Status.FAILED, outputs=(), error=("E", "m", "d"))
-    recorded(
+    written(
         path, point(1.0), with_gradient(1.0, 1.0), with_gradient(3.0, 7.0, gradient=np.nan), lost
     )
     points = points_of(path, EVERYTHING)
@@ -107,7 +92,7 @@ def test_values_that_came_with_a_gradient_are_points(path: Path, tmp_path: Path)
 
 def test_several_models_or_versions_need_a_choice(path: Path) -> None:
     other = entry(np.ones(2), np.ones(1), version="2")
-    recorded(path, point(1.0), other, replace(point(5.0), key=b"k" * 16, model="cube"))
+    written(path, point(1.0), other, replace(point(5.0), key=b"k" * 16, model="cube"))
     with pytest.raises(InvalidInput, match="several models: 'cube', 'square'; choose one with"):
         points_of(path, EVERYTHING)
     with pytest.raises(InvalidInput, match="several versions: '1', '2'; choose one with version="):
@@ -123,7 +108,7 @@ def with_config(k: float, config: str) -> Entry:
 
 def test_config_entries_that_differ_are_columns(path: Path) -> None:
     configs = ['{"a":1,"mesh":2}', '{"a":1,"mesh":4}']
-    recorded(path, *(with_config(k, config) for k, config in enumerate(configs)))
+    written(path, *(with_config(k, config) for k, config in enumerate(configs)))
     table = table_of(points_of(path, EVERYTHING))
     assert [p.name for p in table.parameters] == ["x[0]", "x[1]", "mesh"]
     assert table.parameters[2].whole
@@ -133,7 +118,7 @@ def test_config_entries_that_differ_are_columns(path: Path) -> None:
 
 
 def test_config_entries_that_are_no_numbers_need_a_choice(path: Path) -> None:
-    recorded(path, with_config(1.0, '{"solver":"lu"}'), with_config(2.0, "{}"))
+    written(path, with_config(1.0, '{"solver":"lu"}'), with_config(2.0, "{}"))
     with pytest.raises(InvalidInput, match=r"'solver' differs between points.*such as \"lu\""):
         table_of(points_of(path, Selection()))
     chosen = points_of(path, Selection(config={"solver": "lu"}))
@@ -141,7 +126,7 @@ def test_config_entries_that_are_no_numbers_need_a_choice(path: Path) -> None:
 
 
 def test_points_of_several_shapes_need_a_choice(path: Path) -> None:
-    recorded(path, point(1.0), entry(np.ones(3), np.ones(1)))
+    written(path, point(1.0), entry(np.ones(3), np.ones(1)))
     with pytest.raises(InvalidInput, match=r"points differ in shape.*config="):
         table_of(points_of(path, EVERYTHING))
 
@@ -149,15 +134,13 @@ def test_points_of_several_shapes_need_a_choice(path: Path) -> None:
 def test_texts_and_complex_numbers_are_refused(path: Path) -> None:
     texts = np.array([b"a"], dtype=object)
     info = ModelInfo("square", (TensorInfo("x", (1,), "bytes"),), SQUARE.outputs, version="1")
-    recorded(path, entry(texts, np.ones(1)), info=info)
+    written(path, entry(texts, np.ones(1)), info=info)
     with pytest.raises(InvalidInput, match="'x' is bytes; a sweep file holds real numbers"):
         table_of(points_of(path, EVERYTHING))
 
 
 def test_without_a_description_tensors_are_numbered(path: Path) -> None:
-    file = RecordFile(path, indexed=False)
-    file.add([encoded(point(1.0))])
-    file.close()
+    written(path, point(1.0), info=None)
     info = points_of(path, EVERYTHING).info
     assert [t.name for t in (*info.inputs, *info.outputs)] == ["input_0", "output_0"]
 

@@ -18,14 +18,7 @@ from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.space.binding import BoundParameter
-from tests.record.entries import key, record
-
-
-def written(path: Path, *points: int) -> Path:
-    file = RecordFile(path, indexed=False)
-    file.add([record(k) for k in points])
-    file.close()
-    return path
+from tests.record.entries import key, point, written
 
 
 def ticked(_: int) -> None:
@@ -33,7 +26,8 @@ def ticked(_: int) -> None:
 
 
 def test_merged_records_hold_each_evaluation_once(tmp_path: Path) -> None:
-    one, two = written(tmp_path / "a", 1, 2, 3), written(tmp_path / "b", 3, 4)
+    one = written(tmp_path / "a", *map(point, (1, 2, 3)), info=None)
+    two = written(tmp_path / "b", *map(point, (3, 4)), info=None)
     data = bytearray(one.read_bytes())
     data[20] ^= 1
     one.write_bytes(data)
@@ -53,7 +47,7 @@ def test_merged_records_hold_each_evaluation_once(tmp_path: Path) -> None:
 
 
 def test_a_record_in_use_is_not_merged_into(tmp_path: Path) -> None:
-    one = written(tmp_path / "a", 1)
+    one = written(tmp_path / "a", point(1))
     file = RecordFile(tmp_path / "out", indexed=False)
     with pytest.raises(Unavailable, match="is in use"):
         merge([one], tmp_path / "out", lambda path, place: None, ticked)
@@ -61,7 +55,7 @@ def test_a_record_in_use_is_not_merged_into(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, out = written(tmp_path / "a", 1), written(tmp_path / "out")
+    one, out = written(tmp_path / "a", point(1)), written(tmp_path / "out")
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -94,10 +88,10 @@ def sweep(path: Path) -> Plan:
     )
     store = Store.create(path, plan)
     worker = store.worker_id("node1/1")
-    for point in (0, 2):
-        values = point + np.arange(float(plan.row_size))
+    for number in (0, 2):
+        values = number + np.arange(float(plan.row_size))
         store.add(
-            Row(point, PointStatus.DONE, worker=worker, t_run=0.5, t_start=9.0, values=values)
+            Row(number, PointStatus.DONE, worker=worker, t_run=0.5, t_start=9.0, values=values)
         )
     store.add(Row(1, PointStatus.FAILED, error="diverged"))
     store.close(COMPLETE, None)

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from farm.call import ModelInfo, TensorInfo
 from farm.errors import UnsupportedFeature
-from farm.record.entry import Status
 from farm.record.exchange.export import RecordedPoints
 from farm.record.exchange.parquet import write_parquet
-from tests.record.entries import SQUARE, entry, point
+from tests.record.entries import SQUARE, entry, failed, point
 
 
 def test_a_table_has_inputs_outputs_and_origin(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    error = ("ModelFailed", "diverged", "")
-    failed = replace(point(2.0), status=Status.FAILED, outputs=(), error=error)
     bad = entry(np.array([3.0, 1.0]), np.array([np.nan]))
     config = replace(point(4.0), config='{"mesh":2}')
     info = ModelInfo("square", SQUARE.inputs, (TensorInfo("x[0]", (1,)),))
     first = replace(point(1.0), config='{"mesh":1}')
-    others = [replace(each, config='{"mesh":1}') for each in (failed, bad)]
+    others = [replace(each, config='{"mesh":1}') for each in (failed(2.0), bad)]
     out = tmp_path / "out.parquet"
     assert write_parquet(RecordedPoints(info, [first, *others, config], []), out) == 4
     table = parquet.read_table(out)
@@ -48,13 +44,6 @@ def test_a_table_has_inputs_outputs_and_origin(tmp_path: Path) -> None:
 def test_without_pyarrow_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UnsupportedFeature, match=r'pip install "modelfarm\[parquet\]"'):
         write_parquet(RecordedPoints(SQUARE, [point(1.0)], []), tmp_path / "out.parquet")
