@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
 from farm.sweep.file.journal import PointStatus, Row
+from farm.sweep.file.store import Store
 from farm.sweep.space.grammar import parse_distribution
 
 BEAM = ModelInfo(
@@ -79,6 +81,23 @@ def failed(point: int, **more: Any) -> Row:
         "traceback": "line 1",
     }
     return Row(point, **{"status": PointStatus.FAILED, **settings, **more})
+
+
+def stored(path: Path, plan: Plan, *rows: Row, state: str = "interrupted") -> None:
+    """Write a sweep with these outcomes that ended so, or whose process was killed."""
+    store = Store.create(path, plan)
+    for row in rows:
+        store.add(row)
+    store.abandon() if state == "killed" else store.close(state, {})
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    """Return a function that fails, in the place of one of farm or of the system."""
+
+    def broken(*_: object, **more: object) -> None:
+        raise error
+
+    return broken
 
 
 class Open:

@@ -25,21 +25,16 @@ def tip(load, thickness, steps=2):  # type: ignore[no-untyped-def]  # as users w
     return load * steps / thickness
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "s.h5"
-
-
-def test_a_plain_function(out: Path) -> None:
+def test_a_plain_function(path: Path) -> None:
     ranges = {"load": (1, 10), "thickness": stats.uniform(1, 2), "steps": 3}
-    sweep = farm.sweep(tip, ranges, n=8, seed=7, out=out, show=False)
+    sweep = farm.sweep(tip, ranges, n=8, seed=7, out=path, show=False)
     assert sweep.wait().done == 8
     frame = sweep.to_pandas()
     np.testing.assert_array_equal(frame.tip, 3 * frame.load / frame.thickness)
     assert frame.thickness.between(1, 3).all()
 
 
-def test_a_function_runs_once_more_for_its_outputs_but_not_when_it_continues(out: Path) -> None:
+def test_a_function_runs_once_more_for_its_outputs_but_not_when_it_continues(path: Path) -> None:
     calls: list[float] = []
 
     def square(x: float) -> Any:
@@ -47,7 +42,7 @@ def test_a_function_runs_once_more_for_its_outputs_but_not_when_it_continues(out
         return {"y": x * x}
 
     def run() -> farm.Sweep:
-        sweep = farm.sweep(square, {"x": (0, 1)}, n=4, seed=7, out=out, show=False)
+        sweep = farm.sweep(square, {"x": (0, 1)}, n=4, seed=7, out=path, show=False)
         sweep.wait()
         return sweep
 
@@ -57,58 +52,49 @@ def test_a_function_runs_once_more_for_its_outputs_but_not_when_it_continues(out
     assert len(calls) == 5
 
 
-def test_an_edited_function_does_not_continue_the_sweep(out: Path) -> None:
-    farm.sweep(lambda x: 2 * x, {"x": (0, 1)}, n=4, seed=7, out=out, show=False).wait()
+def test_an_edited_function_does_not_continue_the_sweep(path: Path) -> None:
+    farm.sweep(lambda x: 2 * x, {"x": (0, 1)}, n=4, seed=7, out=path, show=False).wait()
     with pytest.raises(farm.SweepError, match="source of the model"):
-        farm.sweep(lambda x: 3 * x, {"x": (0, 1)}, n=4, seed=7, out=out, show=False)
+        farm.sweep(lambda x: 3 * x, {"x": (0, 1)}, n=4, seed=7, out=path, show=False)
 
 
-def test_the_rows_of_a_data_frame(out: Path) -> None:
+def test_the_rows_of_a_data_frame(path: Path) -> None:
     frame = pd.DataFrame({"load": [1.5, 2.5, 4.5], "thickness": [0.5, 0.25, 1.5]})
-    sweep = farm.sweep(tip, frame, out=out, show=False)
+    sweep = farm.sweep(tip, frame, out=path, show=False)
     sweep.wait()
     results = sweep.to_pandas()
     assert results.load.tolist() == frame.load.tolist()
     assert results.tip.tolist() == [6.0, 20.0, 6.0]
-    assert farm.sweep(tip, frame, out=out, show=False).wait().finished == 3
+    assert farm.sweep(tip, frame, out=path, show=False).wait().finished == 3
     with pytest.raises(farm.SweepError, match="holds another sweep"):
-        farm.sweep(tip, frame * 2, out=out, show=False)
+        farm.sweep(tip, frame * 2, out=path, show=False)
 
 
-def test_a_cost_may_be_a_column_of_the_data_frame(out: Path) -> None:
+def test_a_cost_may_be_a_column_of_the_data_frame(path: Path) -> None:
     frame = pd.DataFrame({"x": [1.5, 2.5], "hours": [1.0, 2.0]})
-    sweep = farm.sweep(lambda x: x, frame, cost="column:hours", out=out, show=False)
+    sweep = farm.sweep(lambda x: x, frame, cost="column:hours", out=path, show=False)
     sweep.wait()
     assert "hours" not in sweep.to_pandas().columns
-    assert farm.load_xarray(out).x.values.tolist() == [1.5, 2.5]
+    assert farm.load_xarray(path).x.values.tolist() == [1.5, 2.5]
 
 
-def test_a_model_of_a_farm(out: Path) -> None:
+def test_a_model_of_a_farm_but_no_function_runs_on_a_farm(path: Path) -> None:
     def square(x: float) -> float:
         return x * x
 
     with farm.serve(square) as client:
-        sweep = farm.sweep(client.model(), {"x": [1, 2, 3]}, design="grid", out=out, show=False)
+        with pytest.raises(farm.SweepError, match="name of a model"):
+            farm.sweep(square, {"x": (0, 1)}, n=4, on=client, out=path, show=False)
+        sweep = farm.sweep(client.model(), {"x": [1, 2, 3]}, design="grid", out=path, show=False)
         sweep.wait()
     assert sweep.to_pandas().square.tolist() == [1.0, 4.0, 9.0]
 
 
-def test_a_function_does_not_run_on_a_farm_by_itself(out: Path) -> None:
-    def square(x: float) -> float:
-        return x * x
-
-    with (
-        farm.serve(square) as client,
-        pytest.raises(farm.SweepError, match="name of a model"),
-    ):
-        farm.sweep(square, {"x": (0, 1)}, n=4, on=client, out=out, show=False)
-
-
-def test_parameters_are_named_by_texts_and_functions_return(out: Path) -> None:
+def test_parameters_are_named_by_texts_and_functions_return(path: Path) -> None:
     with pytest.raises(farm.SweepError, match="the parameter 1 is a int; expected the name"):
-        farm.sweep(lambda x: x, {1: (0, 1)}, n=4, out=out)
+        farm.sweep(lambda x: x, {1: (0, 1)}, n=4, out=path)
     with pytest.raises(farm.SweepError, match="the last with SystemExit: 3"):
-        farm.sweep(lambda x: sys.exit(3), {"x": (0, 1)}, n=4, out=out)
+        farm.sweep(lambda x: sys.exit(3), {"x": (0, 1)}, n=4, out=path)
 
 
 def test_a_folder_is_no_file_for_results(tmp_path: Path) -> None:
@@ -116,149 +102,20 @@ def test_a_folder_is_no_file_for_results(tmp_path: Path) -> None:
         farm.sweep(lambda x: x, {"x": (0, 1)}, n=4, out=tmp_path)
 
 
-def test_a_limit_is_checked_before_the_function_runs(out: Path) -> None:
+def test_a_limit_is_checked_before_the_function_runs(path: Path) -> None:
     def never(x: float) -> float:
         raise AssertionError("it must not run")
 
     with pytest.raises(farm.SweepError, match="in_flight is 0; expected"):
-        farm.sweep(never, {"x": (0, 1)}, n=4, out=out, in_flight=0)
+        farm.sweep(never, {"x": (0, 1)}, n=4, out=path, in_flight=0)
 
 
-def test_a_file_that_is_not_there_is_one_line(out: Path) -> None:
+def test_a_file_that_is_not_there_is_one_line(path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file") as caught:
-        farm.sweep("nothing.py", {"x": (0, 1)}, n=4, out=out)
+        farm.sweep("nothing.py", {"x": (0, 1)}, n=4, out=path)
     assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:] == [
         "call"
     ]
-
-
-SCRIPT = '''
-import os, signal, sys
-from pathlib import Path
-import farm
-
-calls = 0
-
-def model(load, thickness, solver, order=0):
-    """Kills its own process at a call that the command line names."""
-    global calls
-    calls += 1
-    if calls == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert type(solver) is str and (order == 0) == (solver == "euler")
-    return load * len(solver) + 100 * order + thickness
-
-SPACE = dict(
-    parameters={"load": farm.normal(5, 1), "thickness": "scipy:lognorm:0.2",
-                "solver": ["euler", "rk"], "order": farm.integer(1, 4)},
-    correlation={("load", "thickness"): 0.7},
-    where="load < 6*thickness",
-    when={"order": 'solver == "rk"'},
-)
-
-if __name__ == "__main__":
-    farm.sweep(model, **SPACE, design="sobol:48", seed=3, out=sys.argv[1], workers=1,
-               in_flight=1, show=False).wait()
-'''
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    return path
-
-
-@pytest.fixture
-def space(script: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the functions and values of the script."""
-    monkeypatch.setattr(sys, "argv", ["script", "none", "-1"])
-    found: dict[str, Any] = {"__name__": "script"}
-    exec(compile(SCRIPT, str(script), "exec"), found)
-    return found
-
-
-def run(script: Path, out: Path, kill_at: int) -> int:
-    words = [sys.executable, str(script), str(out), str(kill_at)]
-    return subprocess.run(words, timeout=scaled(60.0), check=False).returncode
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_killed_and_goes_on_has_the_same_rows(
-    script: Path, space: dict[str, Any], tmp_path: Path
-) -> None:
-    killed, whole = tmp_path / "killed.h5", tmp_path / "whole.h5"
-    assert run(script, killed, 20) == -signal.SIGKILL
-    assert journal_of(killed).exists()
-    # With one point in flight, all others are recorded.
-    assert (farm.load_pandas(killed).status == "done").sum() > 10
-    assert run(script, killed, -1) == 0
-    assert not journal_of(killed).exists()
-    farm.sweep(
-        space["model"], **space["SPACE"], design="sobol:48", seed=3, out=whole, show=False
-    ).wait()
-    with h5py.File(killed) as one, h5py.File(whole) as other:
-        for name in ("theta", "unit", "out_0", "status", "words/param_2"):
-            assert one[name][:].tobytes() == other[name][:].tobytes(), name
-        sums = [file["provenance"].attrs["theta_sha256"] for file in (one, other)]
-        assert sums[0] == sums[1]
-    frame = farm.load_pandas(killed)
-    assert frame.model.notna().all()
-    assert frame.order.isna().equals(frame.solver == "euler")
-    assert (frame["load"] < 6 * frame.thickness).all()
-    assert frame.groupby("solver", observed=True).size().sum() == 48
-
-
-def test_points_have_words_and_none(space: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "s.h5"
-    sweep = farm.sweep(
-        space["model"], **space["SPACE"], design="random", n=8, seed=3, out=out, show=False
-    )
-    points = list(sweep.as_completed())
-    assert {point.parameters["solver"] for point in points} == {"euler", "rk"}
-    for point in points:
-        assert point.ok, point.error
-        assert (point.parameters["order"] is None) == (point.parameters["solver"] == "euler")
-
-
-def test_another_space_is_another_sweep(space: dict[str, Any], tmp_path: Path) -> None:
-    def again(**other: Any) -> farm.Sweep:
-        given = {**space["SPACE"], **other}
-        return farm.sweep(
-            space["model"], **given, design="random:6", seed=3, out=tmp_path / "s.h5", show=False
-        )
-
-    again().wait()
-    again().wait()
-    parameters = space["SPACE"]["parameters"]
-    for other, complaint in (
-        ({"where": "load < 7*thickness"}, "constraints: load < 6.thickness in the file, load < 7"),
-        ({"when": {"order": 'solver != "euler"'}}, "condition of order: solver == .* in the file"),
-        ({"correlation": {("load", "thickness"): 0.5}}, "correlations: load,thickness=0.7 in the"),
-        (
-            {"parameters": {**parameters, "solver": ["euler", "rk", "bdf"]}},
-            "parameter solver: choice:euler,rk in the file, choice:euler,rk,bdf here",
-        ),
-    ):
-        with pytest.raises(farm.SweepError, match=complaint):
-            again(**other)
-
-
-def test_a_conditional_argument_needs_a_default(tmp_path: Path) -> None:
-    def model(solver, order):  # type: ignore[no-untyped-def]  # as users write them
-        return order
-
-    parameters = {"solver": ["a", "b"], "order": (0, 1)}
-    options: dict[str, Any] = {"when": {"order": 'solver == "a"'}, "design": "random:4", "seed": 1}
-    with pytest.raises(farm.SweepError, match="'order' of 'model' has a condition and no default"):
-        farm.sweep(model, parameters, **options, out=tmp_path / "s.h5")
-    sweep = farm.sweep(
-        model, parameters, **options, fix={"order": -1}, out=tmp_path / "s.h5", show=False
-    )
-    sweep.wait()
-    frame = sweep.to_pandas()
-    assert (frame.model == frame.order.fillna(-1)).all()
-    assert (frame.order.isna() == (frame.solver == "b")).all()
 
 
 SPACE: dict[str, Any] = {
@@ -278,6 +135,100 @@ def model(load, thickness, solver, order=0):  # type: ignore[no-untyped-def]  # 
     assert type(solver) is str
     assert (order == 0) == (solver == "euler")
     return load * len(solver) + 100 * order + thickness
+
+
+SCRIPT = """
+import os, signal, sys
+import farm
+from tests.sweep.test_api import SPACE, model
+
+calls = 0
+
+def dying(load, thickness, solver, order=0):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return model(load, thickness, solver, order)
+
+farm.sweep(dying, **SPACE, design="sobol:48", seed=3, out=sys.argv[1], workers=1, in_flight=1,
+           show=False).wait()
+"""
+"""A program that kills its own process at a call that the command line names."""
+
+
+def run(out: Path, kill_at: int) -> int:
+    words = [sys.executable, "-c", SCRIPT, str(out), str(kill_at)]
+    root = Path(__file__).parents[2]
+    return subprocess.run(words, cwd=root, timeout=scaled(60.0), check=False).returncode
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_and_goes_on_has_the_same_rows(tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed.h5", tmp_path / "whole.h5"
+    assert run(killed, 20) == -signal.SIGKILL
+    assert journal_of(killed).exists()
+    # With one point in flight, all others are recorded.
+    assert (farm.load_pandas(killed).status == "done").sum() > 10
+    assert run(killed, -1) == 0
+    assert not journal_of(killed).exists()
+    farm.sweep(model, **SPACE, design="sobol:48", seed=3, out=whole, show=False).wait()
+    with h5py.File(killed) as one, h5py.File(whole) as other:
+        for name in ("theta", "unit", "out_0", "status", "words/param_2"):
+            assert one[name][:].tobytes() == other[name][:].tobytes(), name
+        sums = [file["provenance"].attrs["theta_sha256"] for file in (one, other)]
+        assert sums[0] == sums[1]
+    frame = farm.load_pandas(killed)
+    assert frame.dying.notna().all()
+    assert frame.order.isna().equals(frame.solver == "euler")
+    assert (frame["load"] < 6 * frame.thickness).all()
+    assert frame.groupby("solver", observed=True).size().sum() == 48
+
+
+def test_points_have_words_and_none(path: Path) -> None:
+    sweep = farm.sweep(model, **SPACE, design="random", n=8, seed=3, out=path, show=False)
+    points = list(sweep.as_completed())
+    assert {point.parameters["solver"] for point in points} == {"euler", "rk"}
+    for point in points:
+        assert point.ok, point.error
+        assert (point.parameters["order"] is None) == (point.parameters["solver"] == "euler")
+
+
+def test_another_space_is_another_sweep(path: Path) -> None:
+    def again(**other: Any) -> farm.Sweep:
+        return farm.sweep(
+            model, **{**SPACE, **other}, design="random:6", seed=3, out=path, show=False
+        )
+
+    again().wait()
+    again().wait()
+    parameters = SPACE["parameters"]
+    for other, complaint in (
+        ({"where": "load < 7*thickness"}, "constraints: load < 6.thickness in the file, load < 7"),
+        ({"when": {"order": 'solver != "euler"'}}, "condition of order: solver == .* in the file"),
+        ({"correlation": {("load", "thickness"): 0.5}}, "correlations: load,thickness=0.7 in the"),
+        (
+            {"parameters": {**parameters, "solver": ["euler", "rk", "bdf"]}},
+            "parameter solver: choice:euler,rk in the file, choice:euler,rk,bdf here",
+        ),
+    ):
+        with pytest.raises(farm.SweepError, match=complaint):
+            again(**other)
+
+
+def test_a_conditional_argument_needs_a_default(path: Path) -> None:
+    def model(solver, order):  # type: ignore[no-untyped-def]  # as users write them
+        return order
+
+    parameters = {"solver": ["a", "b"], "order": (0, 1)}
+    options: dict[str, Any] = {"when": {"order": 'solver == "a"'}, "design": "random:4", "seed": 1}
+    with pytest.raises(farm.SweepError, match="'order' of 'model' has a condition and no default"):
+        farm.sweep(model, parameters, **options, out=path)
+    sweep = farm.sweep(model, parameters, **options, fix={"order": -1}, out=path, show=False)
+    sweep.wait()
+    frame = sweep.to_pandas()
+    assert (frame.model == frame.order.fillna(-1)).all()
+    assert (frame.order.isna() == (frame.solver == "b")).all()
 
 
 def test_a_sweep_is_extended_by_its_sequence_a_design_and_a_data_frame(tmp_path: Path) -> None:

@@ -17,16 +17,23 @@ from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.run.evaluator import Threads
 from farm.sweep.run.run import Run
 from tests.support.coroutines import LIMIT_S, wait_until
+from tests.sweep.samples import raising
 
 
 class Beam(farm.Model):
     inputs = {"k": 1, "x": 2}
     outputs = {"y": 1, "field": (2, 2)}
     gate: threading.Event | None = None
-    calls = 0
+
+    def __init__(self) -> None:
+        self._begun = list[int]()
+
+    @property
+    def calls(self) -> int:
+        return len(self._begun)
 
     def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
-        self.calls += 1
+        self._begun.append(1)  # unlike a sum, for any number of threads
         if self.gate is not None and self.calls > 5:
             self.gate.wait(LIMIT_S)
         if inputs["k"][0] > 0.75:
@@ -44,16 +51,11 @@ class Beam(farm.Model):
         return 2 * sens if in_wrt == 0 else np.zeros(2)
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "s.h5"
-
-
 PARAMETERS = {"k": (0, 1), "x": farm.log(1, 10)}
 
 
-def test_points_come_as_they_finish(out: Path) -> None:
-    sweep = farm.sweep(Beam, PARAMETERS, n=32, seed=7, out=out, show=False)
+def test_points_come_as_they_finish(path: Path) -> None:
+    sweep = farm.sweep(Beam, PARAMETERS, n=32, seed=7, out=path, show=False)
     points = list(sweep.as_completed())
     assert sorted(point.index for point in points) == list(range(32))
     for point in points:
@@ -73,14 +75,14 @@ def test_points_come_as_they_finish(out: Path) -> None:
     assert "32/32 points, 8 failed, complete" in repr(sweep)
 
 
-def test_xarray_and_gradients(out: Path) -> None:
+def test_xarray_and_gradients(path: Path) -> None:
     sweep = farm.sweep(
         Beam,
         {"k": [0.1, 0.2, 0.3]},
         design="grid",
         fix={"x": 3},
         gradient=["y"],
-        out=out,
+        out=path,
         show=False,
     )
     gradients = [point.gradients["y", "k"].tolist() for point in sweep.as_completed()]
@@ -95,8 +97,9 @@ def test_a_model_of_a_function_and_one_in_a_file(tmp_path: Path) -> None:
     def square(a: np.ndarray) -> np.ndarray:
         return np.asarray(a**2)
 
-    out = tmp_path / "square.h5"
-    with farm.sweep(square, {"a": (0, 2)}, design="random:5", out=out, show=False) as sweep:
+    with farm.sweep(
+        square, {"a": (0, 2)}, design="random:5", out=tmp_path / "square.h5", show=False
+    ) as sweep:
         pass
     assert sweep.progress.done == 5
     assert sweep.to_xarray().b.values == pytest.approx(sweep.to_xarray().a.values ** 2)
@@ -108,38 +111,38 @@ def test_a_model_of_a_function_and_one_in_a_file(tmp_path: Path) -> None:
     assert sweep.wait().done == 4
 
 
-def test_a_farm_that_somebody_else_has(out: Path) -> None:
+def test_a_farm_that_somebody_else_has(path: Path) -> None:
     threads = Threads({"beam": Beam()}, workers=2)
-    farm.sweep("beam", PARAMETERS, n=8, out=out, on=threads, show=False).wait()
+    farm.sweep("beam", PARAMETERS, n=8, out=path, on=threads, show=False).wait()
     threads.describe("beam")  # its threads are still open
     threads.close()
     with pytest.raises(SweepError, match="with on="):
-        farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), on=threads)
+        farm.sweep(Beam, PARAMETERS, n=8, out=path.with_name("t.h5"), on=threads)
 
 
-def test_the_same_call_again_continues(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=out, show=False)
+def test_the_same_call_again_continues(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=path, show=False)
     first.wait()
     model = Beam()
-    again = farm.sweep(model, PARAMETERS, n=16, out=out)
+    again = farm.sweep(model, PARAMETERS, n=16, out=path)
     assert again.wait().done == first.progress.done
     assert model.calls == 0
     said = capsys.readouterr().err
-    assert f"{out} has this sweep: 16 of 16 points are finished" in said
+    assert f"{path} has this sweep: 16 of 16 points are finished" in said
 
 
 def test_every_point_comes_in_a_sweep_that_continues(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Beam()
     model.gate = opened_when_stopped(monkeypatch)
-    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "show": False}
+    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": path, "show": False}
     sweep = farm.sweep(model, PARAMETERS, workers=2, **settings)
     wait_until(lambda: sweep.progress.finished >= 5)
     sweep.stop()
     there = sweep.progress.finished
     assert (sweep.progress.state, sweep.progress.pending) == ("interrupted", 64 - there)
-    assert journal_of(out).exists()
+    assert journal_of(path).exists()
     model = Beam()
     points = list(farm.sweep(model, PARAMETERS, **settings).as_completed())
     assert model.calls == 64 - there
@@ -178,43 +181,43 @@ class Other(Beam):
     ],
 )
 def test_another_sweep_is_refused(
-    out: Path, model: type[farm.Model], more: dict[str, Any], difference: str
+    path: Path, model: type[farm.Model], more: dict[str, Any], difference: str
 ) -> None:
     named: Any = type("Beam", (model,), {"name": "beam"})
     first: Any = type("Beam", (Beam,), {"name": "beam"})
-    farm.sweep(first, PARAMETERS, n=16, seed=1, out=out, show=False).wait()
-    before = out.read_bytes()
+    farm.sweep(first, PARAMETERS, n=16, seed=1, out=path, show=False).wait()
+    before = path.read_bytes()
     with pytest.raises(SweepError) as caught:
-        farm.sweep(named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False)
+        farm.sweep(named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=path, show=False)
     assert difference in str(caught.value)
-    assert out.read_bytes() == before
+    assert path.read_bytes() == before
     sweep = farm.sweep(
-        named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=out, show=False, overwrite=True
+        named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=path, show=False, overwrite=True
     )
     assert sweep.wait().pending == 0
-    assert not journal_of(out).exists()
+    assert not journal_of(path).exists()
 
 
-def test_a_file_may_be_refused_in_any_case(out: Path) -> None:
-    farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False).wait()
+def test_a_file_may_be_refused_in_any_case(path: Path) -> None:
+    farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=path, show=False, resume=False).wait()
     with pytest.raises(SweepError, match="exists"):
-        farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, resume=False)
-    out.write_text("precious")
+        farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=path, show=False, resume=False)
+    path.write_text("precious")
     for overwrite in (False, True):
         with pytest.raises(SweepError, match="no sweep can be read from it"):
-            farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=out, show=False, overwrite=overwrite)
-    assert out.read_text() == "precious"
+            farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=path, show=False, overwrite=overwrite)
+    assert path.read_text() == "precious"
 
 
 def test_a_second_sweep_into_one_file_is_refused_before_it_evaluates(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Beam()
     model.gate = opened_when_stopped(monkeypatch)
-    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=out, workers=1, show=False)
+    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=path, workers=1, show=False)
     second = Beam()
     with pytest.raises(SweepError, match="is writing this sweep"):
-        farm.sweep(second, PARAMETERS, n=64, seed=3, out=out, show=False)
+        farm.sweep(second, PARAMETERS, n=64, seed=3, out=path, show=False)
     assert second.calls == 0
     sweep.stop()
 
@@ -232,11 +235,11 @@ def opened_when_stopped(monkeypatch: pytest.MonkeyPatch, method: str = "_leave")
 
 
 def test_it_stops_once_running_points_have_ended(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Beam()
     model.gate = opened_when_stopped(monkeypatch, "_end")
-    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": out, "workers": 2, "in_flight": 2}
+    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": path, "workers": 2, "in_flight": 2}
     sweep = farm.sweep(model, PARAMETERS, show=False, **settings)
     wait_until(lambda: model.calls >= 7)
     sweep.stop(running=True)
@@ -245,31 +248,28 @@ def test_it_stops_once_running_points_have_ended(
 
 
 def test_what_ends_a_sweep_is_raised_where_it_is_awaited(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*args: object, **kwargs: object) -> None:
-        raise OSError("disk on fire")
-
-    monkeypatch.setattr(Store, "close", fails)
-    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, show=False)
+    monkeypatch.setattr(Store, "close", raising(OSError("disk on fire")))
+    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=path, show=False)
     with pytest.raises(OSError, match="on fire"):
         list(sweep.as_completed())
     with pytest.raises(OSError, match="on fire"):
         sweep.wait()
 
 
-def test_an_error_in_the_block_stops_it(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_block_stops_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Beam()
     model.gate = opened_when_stopped(monkeypatch)
     with (
         pytest.raises(ZeroDivisionError),
-        farm.sweep(model, PARAMETERS, n=64, out=out, workers=1, show=False) as sweep,
+        farm.sweep(model, PARAMETERS, n=64, out=path, workers=1, show=False) as sweep,
     ):
         raise ZeroDivisionError
     assert sweep.progress.state == "interrupted"
 
 
-def test_mistakes_leave_nothing_behind(out: Path) -> None:
+def test_mistakes_leave_nothing_behind(path: Path) -> None:
     mistakes: tuple[dict[str, Any], ...] = (
         {"parameters": {"k": (1, 0)}},
         {"parameters": {"k": (0, 1)}},
@@ -279,23 +279,23 @@ def test_mistakes_leave_nothing_behind(out: Path) -> None:
     )
     for wrong in mistakes:
         with pytest.raises(SweepError):
-            farm.sweep(Beam, **{"n": 4, **wrong}, out=out, show=False)
-        assert list(out.parent.iterdir()) == []
+            farm.sweep(Beam, **{"n": 4, **wrong}, out=path, show=False)
+        assert list(path.parent.iterdir()) == []
 
 
-def test_without_a_stream_outputs_are_in_the_file_only(out: Path) -> None:
-    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=out, stream=False, show=False)
+def test_without_a_stream_outputs_are_in_the_file_only(path: Path) -> None:
+    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=path, stream=False, show=False)
     assert list(sweep.as_completed()) == []
-    with h5py.File(out) as file:
+    with h5py.File(path) as file:
         assert np.count_nonzero(file["status"][:]) == 4
 
 
-def test_limits_are_passed_on(out: Path) -> None:
+def test_limits_are_passed_on(path: Path) -> None:
     sweep = farm.sweep(
         Beam,
         {**PARAMETERS, "k": (0.8, 0.9)},
         n=64,
-        out=out,
+        out=path,
         probe=False,
         show=False,
         in_flight=1,
@@ -305,23 +305,23 @@ def test_limits_are_passed_on(out: Path) -> None:
 
 
 def test_it_shows_a_bar_unless_told_otherwise(
-    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    farm.sweep(Beam, PARAMETERS, n=8, out=out).wait()
+    farm.sweep(Beam, PARAMETERS, n=8, out=path).wait()
     assert "8/8" in capsys.readouterr().err
-    farm.sweep(Beam, PARAMETERS, n=8, out=out.with_name("t.h5"), show=False).wait()
+    farm.sweep(Beam, PARAMETERS, n=8, out=path.with_name("t.h5"), show=False).wait()
     assert capsys.readouterr().err == ""
 
 
-def cost_in(out: Path) -> list[float]:
-    with h5py.File(out) as file:
+def cost_in(path: Path) -> list[float]:
+    with h5py.File(path) as file:
         return [float(number) for number in file["cost"][:]]
 
 
-def test_cost_as_text_and_as_numbers(out: Path, tmp_path: Path) -> None:
-    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=out, show=False, cost="1 + k").wait()
-    with h5py.File(out) as file:
+def test_cost_as_text_and_as_numbers(path: Path, tmp_path: Path) -> None:
+    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=path, show=False, cost="1 + k").wait()
+    with h5py.File(path) as file:
         assert np.array_equal(file["cost"][:], 1 + file["theta"][:, 0])
     numbers = tmp_path / "n.h5"
     cost = np.arange(8.0)
@@ -329,13 +329,13 @@ def test_cost_as_text_and_as_numbers(out: Path, tmp_path: Path) -> None:
     assert cost_in(numbers) == list(range(8))
 
 
-def test_cost_of_the_model(out: Path, tmp_path: Path) -> None:
+def test_cost_of_the_model(path: Path, tmp_path: Path) -> None:
     class Costly(Beam):
         def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
             return float(10 * inputs["k"][0])
 
-    farm.sweep(Costly, PARAMETERS, n=8, seed=7, out=out, show=False).wait()
-    with h5py.File(out) as file:
+    farm.sweep(Costly, PARAMETERS, n=8, seed=7, out=path, show=False).wait()
+    with h5py.File(path) as file:
         assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
     asked, threads = tmp_path / "asked.h5", Threads({"beam": Costly()})
     farm.sweep("beam", PARAMETERS, n=8, out=asked, on=threads, show=False).wait()
@@ -348,16 +348,16 @@ def test_cost_of_the_model(out: Path, tmp_path: Path) -> None:
         assert "cost" not in file
 
 
-def test_a_column_of_a_table_is_the_cost(out: Path, tmp_path: Path) -> None:
+def test_a_column_of_a_table_is_the_cost(path: Path, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("k,x[0],x[1],h\n0.5,1,2,9\n0.25,3,4,8\n")
     design = f"file:{tmp_path}/p.csv"
-    farm.sweep(Beam, {}, design=design, out=out, show=False, cost="column:h").wait()
-    assert cost_in(out) == [9.0, 8.0]
+    farm.sweep(Beam, {}, design=design, out=path, show=False, cost="column:h").wait()
+    assert cost_in(path) == [9.0, 8.0]
 
 
-def test_an_order_that_does_not_exist(out: Path) -> None:
+def test_an_order_that_does_not_exist(path: Path) -> None:
     with pytest.raises(SweepError, match="order 'best': expected auto, shuffled, given"):
-        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, order="best")
+        farm.sweep(Beam, PARAMETERS, n=8, out=path, show=False, order="best")
     with pytest.raises(SweepError, match="no parameter 'n'"):
-        farm.sweep(Beam, PARAMETERS, n=8, out=out, show=False, cost="n")
-    assert not out.exists()
+        farm.sweep(Beam, PARAMETERS, n=8, out=path, show=False, cost="n")
+    assert not path.exists()

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.sweep.design.extension import appended_plan, further_seed, longer_plan
 from farm.sweep.design.plan import DesignPart, Plan
-from farm.sweep.design.points import parse_design
+from farm.sweep.design.points import parse_design, sample
 from farm.sweep.errors import SweepError
 from farm.sweep.space.parameters import Category
 from tests.sweep.samples import plan_of
@@ -30,7 +30,6 @@ def appended(plan: Plan, design: str, **more: Any) -> Plan:
     return appended_plan(plan, parse_design(design), **more).plan
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.sampled_from(["sobol", "halton", "random"]), st.integers(1, 40), st.integers(1, 40))
 def test_a_longer_plan_is_the_plan_of_that_length(kind: str, count: int, more: int) -> None:
     plan = longer_plan(plan_of(f"{kind}:{count}", SPACE, **RULES), count + more)
@@ -41,10 +40,45 @@ def test_a_longer_plan_is_the_plan_of_that_length(kind: str, count: int, more: i
     assert np.array_equal(plan.unit, whole.unit)
 
 
-@pytest.mark.parametrize(("design", "reason"), [("lhs:8", "slices"), ("grid:2", "a finer one")])
-def test_what_cannot_continue_says_what_can_follow(design: str, reason: str) -> None:
-    with pytest.raises(SweepError, match=reason):
-        longer_plan(plan_of(design), 100)
+@pytest.mark.parametrize(
+    ("text", "size", "longer"),
+    [
+        ("saltelli:8", 64, "saltelli:32"),
+        ("saltelli:8,first", 40, "saltelli:32,first"),
+        ("morris:5", 20, "morris:20"),
+        ("morris:5,8", 20, "morris:20,8"),
+    ],
+)
+def test_blocks_continue(text: str, size: int, longer: str) -> None:
+    plan = plan_of(
+        text, {"E[0]": "1:2", "E[1]": "normal:0:1", "load": "int:1:9"}, fixes={"E[2]": 1}
+    )
+    more = longer_plan(plan, 4 * size)
+    assert str(more.design) == longer
+    assert more.unit is not None
+    assert plan.unit is not None
+    assert np.array_equal(more.unit[:size], plan.unit)
+    fresh = replace(plan, design=parse_design(longer))
+    assert np.array_equal(
+        more.unit, sample(fresh.design, [p.spread for p in plan.parameters if p.spread], 7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "why"),
+    [
+        ("lhs:8", 100, "slices"),
+        ("grid:2", 100, "a finer one"),
+        ("saltelli:8", 83, "10 points for each base point, so 83 points do not fit; 80 or 90 do"),
+        ("morris:5", 28, "5 points for each trajectory, so 28 points do not fit; 25 or 30 do"),
+        ("morris:5", 25, "the sweep has 25 points; expected more, got 25"),
+        ("sobol:8", 8, "expected more, got 8"),
+        ("ff", 16, "ff cannot be continued: a two-level design has a fixed number of points"),
+    ],
+)
+def test_what_cannot_be_extended_says_why(text: str, count: int, why: str) -> None:
+    with pytest.raises(SweepError, match=why):
+        longer_plan(plan_of(text), count)
 
 
 def test_a_sequence_of_other_versions_is_not_continued() -> None:
@@ -54,11 +88,8 @@ def test_a_sequence_of_other_versions_is_not_continued() -> None:
     unit[3, 1] += 1e-3
     with pytest.raises(SweepError, match="other versions"):
         longer_plan(replace(plan, unit=unit), 16)
-    with pytest.raises(SweepError, match="expected more, got 8"):
-        longer_plan(plan_of("sobol:8"), 8)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from(["sobol:4", "random:3", "lhs:5", "grid:2", "halton:2"]), min_size=2,
                 max_size=4))  # fmt: skip
 def test_designs_follow_each_other(designs: list[str]) -> None:
@@ -114,8 +145,6 @@ def test_a_further_design_keeps_to_the_rules_of_the_space() -> None:
 
 
 def test_a_table_after_a_table(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("load,solver,E\n1,rk,2\n")
-    (tmp_path / "b.csv").write_text("solver,E,load\nbdf,3,4\nrk,2,1\n")
     one = {"E[1]": 1, "E[2]": 1}
     (tmp_path / "a.csv").write_text("load,solver,E[0]\n1,rk,2\n")
     (tmp_path / "b.csv").write_text("solver,E[0],load\nbdf,3,4\nrk,2,1\n")

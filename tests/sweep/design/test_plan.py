@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import Call, ModelInfo, Operation, TensorInfo
@@ -109,7 +109,6 @@ def test_gradient_calls_ask_for_unit_vectors() -> None:
         assert call.derivative.sens.tolist() == [0, 0, 1, 0]
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(["random:6", "sobol:8", "grid:2"]),
     st.dictionaries(st.sampled_from(["E", "E[1]", "load", "mesh", "tol"]), st.just("1:2")),

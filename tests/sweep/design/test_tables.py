@@ -14,9 +14,8 @@ from farm.sweep.design.arguments import request_of
 from farm.sweep.design.prepare import make_plan
 from farm.sweep.design.tables import is_data_frame, read_data_frame, read_table
 from farm.sweep.errors import SweepError
-from farm.sweep.file.store import Store
 from farm.sweep.space.parameters import Category
-from tests.sweep.samples import BEAM, plan_of
+from tests.sweep.samples import BEAM, plan_of, stored
 
 ROWS = np.array([[1.0, 2.0], [3.0, 4.5]])
 
@@ -27,7 +26,6 @@ def test_csv_with_and_without_names(tmp_path: Path) -> None:
     table = read_table(str(path))
     assert table.names == ("E[0]", "load")
     assert np.array_equal(table.rows, ROWS)
-    path = tmp_path / "points.csv"
     path.write_text("1,2\n3,4.5\n")
     table = read_table(str(path))
     assert table.names is None
@@ -51,7 +49,7 @@ def test_hdf5_dataset_and_sweep_file(tmp_path: Path) -> None:
         file["/some/points"] = ROWS
     assert np.array_equal(read_table(f"{tmp_path}/a.h5:/some/points").rows, ROWS)
     plan = plan_of("sobol:4")
-    Store.create(tmp_path / "s.h5", plan).close("interrupted", {})
+    stored(tmp_path / "s.h5", plan)
     table = read_table(f"{tmp_path}/s.h5")
     assert table.names == ("E[0]", "E[1]", "E[2]", "load")
     assert np.array_equal(table.rows, plan.theta)
@@ -67,7 +65,6 @@ def test_words_in_a_csv_and_in_fields(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", fields)
     table = read_table(str(tmp_path / "a.npy"))
     assert (table.names, table.words) == (("load", "solver"), {1: Category(("b c", "a"))})
-    path = tmp_path / "points.csv"
     path.write_text("grade\n1_0\n2_0\n")
     table = read_table(str(path))
     assert table.words[0].words == ("1_0", "2_0")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from farm.sweep.file.reading import known_of
 from farm.sweep.file.recovery import journal_of, lock_of
 from farm.sweep.file.store import COMPLETE, Store
 from tests.support.coroutines import wait_until
-from tests.sweep.samples import done, failed, plan_of
+from tests.sweep.samples import done, failed, plan_of, raising, stored
 
 PLAN = plan_of()
 OTHER = plan_of("random:5", seed=8)
@@ -31,20 +33,9 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         Claim(tmp_path / "none" / "s.h5")
 
 
-def stopped(path: Path, plan: Plan = PLAN, *points: int, state: str = "interrupted") -> None:
-    """Leave a sweep with some finished points."""
-    made = Store.create(path, plan)
-    for point in points:
-        made.add(done(plan, point))
-    made.close(state, {})
-
-
-def left_by_a_kill(path: Path, plan: Plan = PLAN, *points: int) -> None:
-    """Leave a sweep with some finished points as a killed process does."""
-    made = Store.create(path, plan)
-    for point in points:
-        made.add(done(plan, point))
-    made.abandon()
+def left(path: Path, state: str, *points: int, plan: Plan = PLAN) -> None:
+    """Leave a sweep with some finished points, in a state or as a killed process does."""
+    stored(path, plan, *[done(plan, point) for point in points], state=state)
 
 
 def test_nothing_is_there_yet(path: Path) -> None:
@@ -70,7 +61,7 @@ def test_a_claim_is_of_one_process_and_leaves_nothing(path: Path) -> None:
 
 
 def test_a_sweep_that_is_there_continues(path: Path) -> None:
-    left_by_a_kill(path, PLAN, 3, 4)
+    left(path, "killed", 3, 4)
     with Claim(path) as claim:
         there = claim.continued(overwrite=False)
         assert there is not None
@@ -106,9 +97,12 @@ def test_the_lock_is_kept_while_a_model_loads(path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("use", ["create", "resume"])
-def test_a_claim_that_another_process_took_over_changes_nothing(path: Path, use: str) -> None:
+def test_a_claim_that_another_process_took_over_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    monkeypatch.setattr(lock_module, "BEAT_S", math.inf)  # no beat is halfway
     if use == "resume":
-        stopped(path)
+        left(path, "interrupted")
     with Claim(path) as claim:
         there = path.read_bytes() if path.exists() else b""
         taken = json.loads(lock_of(path).read_text()) | {"token": "other", "pid": 4711}
@@ -120,13 +114,13 @@ def test_a_claim_that_another_process_took_over_changes_nothing(path: Path, use:
 
 
 def test_tidy_finishes_a_sweep_that_was_killed_at_its_end(path: Path) -> None:
-    stopped(path, PLAN, *range(20), state=COMPLETE)
+    left(path, COMPLETE, *range(20))
     before = path.stat().st_mtime_ns
     with Claim(path) as claim:
         claim.tidy()
     assert path.stat().st_mtime_ns == before, "a complete file is not written again"
     path.unlink()
-    left_by_a_kill(path, PLAN, *range(20))
+    left(path, "killed", *range(20))
     with Claim(path) as claim:
         claim.tidy()
     assert not journal_of(path).exists()
@@ -134,12 +128,9 @@ def test_tidy_finishes_a_sweep_that_was_killed_at_its_end(path: Path) -> None:
         assert file.attrs["state"] == COMPLETE
 
 
-@pytest.mark.parametrize("end", ["stopped", "killed", "complete", "journal alone"])
+@pytest.mark.parametrize("end", ["interrupted", "killed", "complete", "journal alone"])
 def test_overwriting_replaces_a_sweep_in_any_state(path: Path, end: str) -> None:
-    if end == "killed":
-        left_by_a_kill(path, PLAN, 1)
-    else:
-        stopped(path, PLAN, *range(20), state=COMPLETE if end == "complete" else "interrupted")
+    left(path, "interrupted" if end == "journal alone" else end, *range(20))
     if end == "journal alone":
         path.unlink()
     status_of(path).write_text("{}")
@@ -162,32 +153,26 @@ def test_overwriting_replaces_a_sweep_in_any_state(path: Path, end: str) -> None
 def test_a_new_file_that_cannot_be_made_leaves_the_old_sweep(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped(path, PLAN, 1, 2)
+    left(path, "interrupted", 1, 2)
     there = {p.name: p.read_bytes() for p in path.parent.iterdir()}
 
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(layout, "create", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(layout, "create", raising(full))
     with Claim(path) as claim, pytest.raises(SweepError, match="No space left"):
         claim.create(OTHER)
     assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == there
 
 
-@pytest.mark.parametrize("old", ["stopped", "killed", "complete"])
+@pytest.mark.parametrize("old", ["interrupted", "killed", "complete"])
 @pytest.mark.parametrize("moment", ["before the journal", "after the journal", "after the file"])
 def test_a_kill_while_a_sweep_is_replaced_leaves_the_old_or_the_new(
     path: Path, monkeypatch: pytest.MonkeyPatch, old: str, moment: str
 ) -> None:
     """Copies of the folder at every step are what a kill there leaves."""
-    if old == "killed":
-        left_by_a_kill(path, PLAN, 1)
-    else:
-        stopped(path, PLAN, *range(20), state=COMPLETE if old == "complete" else "interrupted")
+    left(path, old, *range(20))
 
-    def killed(*args: object, **kwargs: object) -> None:
-        raise KeyboardInterrupt  # nothing handles it but clean-up, which `unlink` below prevents
-
+    # Nothing handles it but clean-up, which `unlink` below prevents.
+    killed = raising(KeyboardInterrupt())
     monkeypatch.setattr(Path, "unlink", lambda *args, **kwargs: None)
     if moment == "before the journal":
         monkeypatch.setattr(recovery, "start_journal", killed)
@@ -219,7 +204,7 @@ def only_journals(old: Path, new: Path) -> None:
 
 
 def test_a_link_stays_a_link(path: Path) -> None:
-    stopped(path.with_name("real.h5"), PLAN, *range(20), state=COMPLETE)
+    left(path.with_name("real.h5"), COMPLETE, *range(20))
     path.symlink_to("real.h5")
     with Claim(path) as claim:
         claim.create(OTHER).close("interrupted", {})
@@ -230,7 +215,7 @@ def test_a_link_stays_a_link(path: Path) -> None:
 def test_a_restarted_job_does_not_overwrite_what_it_began(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped(path, plan_of(provenance={"job": "7 on c"}), 1)
+    left(path, "interrupted", 1, plan=plan_of(provenance={"job": "7 on c"}))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
     with Claim(path) as claim:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.storage.journal import Journal
@@ -107,7 +107,6 @@ def test_another_form_of_a_record_has_another_version() -> None:
 
 
 @given(st.lists(st.one_of(rows, workers), max_size=8))
-@settings(max_examples=60, deadline=None)
 def test_everything_reads_back(
     tmp_path_factory: pytest.TempPathFactory, more: list[Content]
 ) -> None:

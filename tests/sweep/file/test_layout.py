@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import ModelInfo, TensorInfo
@@ -42,9 +42,8 @@ def test_other_numbers_of_a_point_have_another_version() -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(path: Path) -> Path:
     """Write a file with one done and one failed point."""
-    path = tmp_path / "s.h5"
     with h5py.File(path, "w") as file:
         layout.create(file, PLAN)
         known = PointColumns.nothing(16)
@@ -215,7 +214,6 @@ def write_done(file: h5py.File, plan: Plan, points: list[int]) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 15), unique=True, min_size=1), max_size=4))
-@settings(max_examples=30, deadline=None)
 def test_rows_in_any_order_land_in_their_places(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
 ) -> None:

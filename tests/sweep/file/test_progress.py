@@ -20,7 +20,7 @@ from farm.sweep.file.progress import (
     status_of,
     write_status,
 )
-from tests.sweep.samples import done, failed, plan_of
+from tests.sweep.samples import done, failed, plan_of, raising
 
 PLAN = plan_of("random:100")
 START = 100.0
@@ -109,10 +109,7 @@ def test_a_status_file_that_cannot_be_written_stays_as_it_was(
     first = Progress("running", "t", 10, done=1)
     write_status(path, first)
 
-    def full(*args: object) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", raising(OSError("No space left on device")))
     write_status(path, dataclasses.replace(first, done=2))
     assert read_status(path) == first
 

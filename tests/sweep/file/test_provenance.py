@@ -156,42 +156,37 @@ PRINT = """
 from farm.sweep.file.provenance import code_of
 print(code_of(Beam() if isinstance(Beam, type) else Beam))
 """
+DERIVED = CLASS.replace("Beam", "Base") + "\nclass Beam(Base):\n    pass\n"
+EDITS = [
+    (CLASS, "q + 1", "q + 2"),
+    (CLASS, "return 2.0", "return 3.0"),
+    (CLASS, "x * x", "x + x"),
+    (CLASS, '"four"', '"five"'),
+    (CLASS, 'inputs["k"]', 'inputs["l"]'),
+    (FUNCTION, "2 * k", "3 * k"),
+    (DERIVED, "q + 1", "q - 1"),
+]
 
 
-def fingerprint(folder: Path, source: str) -> str:
-    """Return the fingerprint that a new process gives; its sets have another order."""
-    (folder / "model.py").write_text(source + PRINT)
+def fingerprints(folder: Path, *sources: str) -> list[str]:
+    """Return the fingerprints that a new process gives; its sets have another order."""
+    for number, source in enumerate(sources):
+        (folder / f"model{number}.py").write_text(source + PRINT)
+    program = "; ".join(f"import model{number}" for number in range(len(sources)))
     run = subprocess.run(
-        [sys.executable, folder / "model.py"], capture_output=True, text=True, check=True
+        [sys.executable, "-B", "-c", program], cwd=folder, capture_output=True, check=True
     )
-    return run.stdout
+    return run.stdout.decode().split()
 
 
-@pytest.mark.parametrize("source", [CLASS, FUNCTION], ids=["class", "function"])
-def test_it_is_the_same_in_every_process_and_after_a_comment(tmp_path: Path, source: str) -> None:
-    first = fingerprint(tmp_path, source)
-    assert first.startswith("code:")
-    assert first == fingerprint(tmp_path, source) == fingerprint(tmp_path, f"# note\n\n{source}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "old", "new"),
-    [
-        (CLASS, "q + 1", "q + 2"),
-        (CLASS, "return 2.0", "return 3.0"),
-        (CLASS, "x * x", "x + x"),
-        (CLASS, '"four"', '"five"'),
-        (CLASS, 'inputs["k"]', 'inputs["l"]'),
-        (FUNCTION, "2 * k", "3 * k"),
-    ],
-)
-def test_an_edit_changes_it(tmp_path: Path, source: str, old: str, new: str) -> None:
-    assert old in source
-    assert fingerprint(tmp_path, source) != fingerprint(tmp_path, source.replace(old, new))
-
-
-def test_a_base_class_of_the_user_counts(tmp_path: Path) -> None:
-    derived = CLASS.replace("Beam", "Base") + "\nclass Beam(Base):\n    pass\n"
-    changed = derived.replace("q + 1", "q - 1")
-    assert fingerprint(tmp_path, derived) != fingerprint(tmp_path, changed)
+def test_it_is_the_same_in_every_process_and_after_a_comment_not_after_an_edit(
+    tmp_path: Path,
+) -> None:
+    sources = (CLASS, FUNCTION, DERIVED)
+    edited = [source.replace(old, new) for source, old, new in EDITS]
+    first = dict(zip((*sources, *edited), fingerprints(tmp_path, *sources, *edited), strict=True))
+    assert all(found.startswith("code:") for found in first.values())
+    commented = [f"# note\n\n{source}" for source in sources]
+    assert fingerprints(tmp_path, *commented) == [first[source] for source in sources]
+    assert [old for source, old, new in EDITS
+            if first[source] == first[source.replace(old, new)]] == []  # fmt: skip

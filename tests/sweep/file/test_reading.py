@@ -38,7 +38,7 @@ from farm.sweep.file.reading import (
 from farm.sweep.file.recovery import journal_of, lock_of
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.space.parameters import Category
-from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, values_of
+from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, stored, values_of
 
 PLAN = plan_of("random:6")
 STATES = ["running", "killed", "interrupted", "complete"]
@@ -76,18 +76,29 @@ def sweep(request: pytest.FixtureRequest, tmp_path: Path) -> object:
         store.abandon()
 
 
-def test_known_is_the_same_in_every_state(sweep: Path) -> None:
+def test_what_is_read_is_the_same_in_every_state(sweep: Path) -> None:
+    """What is known, the file, the failures with worker and parameters, and a closed copy."""
     plan, known = known_of(sweep)
     assert plan.to_json() == PLAN.to_json()
     assert known.status.tolist() == [1, 1, 1, 2, 0, 0]
     assert [w.name for w in known.workers] == ["node/1"]
-
-
-def test_a_file_can_be_read_in_every_state(sweep: Path) -> None:
     with open_sweep(sweep) as file:
         assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
         assert file["out_0"][2].tolist() == values_of(PLAN, 2)[:4].tolist()
         assert file["failures/error"][:].tolist() == [b"ModelFailed: boom"]
+    (row,) = failures_of(sweep)
+    assert row["point"] == 3
+    assert (row["attempt"], row["status"], row["worker"]) == (1, "failed", "node/1")
+    assert (row["error"], row["traceback"]) == ("ModelFailed: boom", "line 1")
+    assert row["load"] == PLAN.theta[3, 3]
+    target = sweep.with_name("copy.h5")
+    snapshot(sweep, target)
+    with h5py.File(target) as file:
+        assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
+    with pytest.raises(SweepError, match="exists"):
+        snapshot(sweep, target)
+    with xr.open_dataset(target, engine="netcdf4") as data:
+        assert data.sizes["point"] == 6
 
 
 def test_looking_keeps_no_writer_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,30 +116,8 @@ def test_looking_keeps_no_writer_out(path: Path, monkeypatch: pytest.MonkeyPatch
     assert opened == [False]
 
 
-def test_a_snapshot_is_a_closed_copy_in_every_state(sweep: Path) -> None:
-    target = sweep.with_name("copy.h5")
-    snapshot(sweep, target)
-    with h5py.File(target) as file:
-        assert file["status"][:].tolist() == [1, 1, 1, 2, 0, 0]
-    with pytest.raises(SweepError, match="exists"):
-        snapshot(sweep, target)
-    with xr.open_dataset(target, engine="netcdf4") as data:
-        assert data.sizes["point"] == 6
-
-
-def test_failures_name_worker_and_parameters(sweep: Path) -> None:
-    (row,) = failures_of(sweep)
-    assert row["point"] == 3
-    assert (row["attempt"], row["status"], row["worker"]) == (1, "failed", "node/1")
-    assert (row["error"], row["traceback"]) == ("ModelFailed: boom", "line 1")
-    assert row["load"] == PLAN.theta[3, 3]
-
-
 def test_retried_points_are_no_failures_any_more(path: Path) -> None:
-    store = Store.create(path, PLAN)
-    for row in (failed(1), failed(2), failed(2, attempt=2), done(PLAN, 1, attempt=2)):
-        store.add(row)
-    store.close("interrupted", {})
+    stored(path, PLAN, failed(1), failed(2), failed(2, attempt=2), done(PLAN, 1, attempt=2))
     assert [(r["point"], r["attempt"]) for r in failures_of(path)] == [(2, 2)]
     every = [(r["point"], r["attempt"]) for r in failures_of(path, all_attempts=True)]
     assert every == [(1, 1), (2, 1), (2, 2)]
@@ -164,10 +153,7 @@ def test_xarray_has_names_and_shapes(path: Path, tmp_path: Path) -> None:
         frozenset({Operation.EVALUATE, Operation.GRADIENT}),
     )
     plan = plan_of("random:4", {"k": "0:1", "x": "0:1"}, info=info, gradients=["field"])
-    store = Store.create(path, plan)
-    for point in range(3):
-        store.add(done(plan, point))
-    store.close("interrupted", {})
+    stored(path, plan, *[done(plan, point) for point in range(3)])
     data = load_xarray(path)
     assert data.field.dims == ("point", "field_0", "field_1")
     assert data.field.values[1].ravel().tolist() == values_of(plan, 1)[:6].tolist()
@@ -183,18 +169,18 @@ def test_xarray_has_names_and_shapes(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [None, "netcdf4"])
-def test_units_and_descriptions_are_those_of_cf(tmp_path: Path, engine: str | None) -> None:
+def test_units_and_descriptions_are_those_of_cf(path: Path, engine: str | None) -> None:
     plan = plan_of(
         "random:2",
         {"E": "1:2", "load": "0:1", "mesh": "int:1:4"},
         info=BEAM_WITH_UNITS,
         gradients=["u[1]"],
     )
-    Store.create(tmp_path / "s.h5", plan).close("interrupted", {})
-    data = load_xarray(tmp_path / "s.h5")
+    stored(path, plan)
+    data = load_xarray(path)
     if engine is not None:
-        write_netcdf(tmp_path / "s.h5", tmp_path / "out.nc")
-        data = xr.load_dataset(tmp_path / "out.nc", engine=engine)
+        write_netcdf(path, path.with_name("out.nc"))
+        data = xr.load_dataset(path.with_name("out.nc"), engine=engine)
     modulus = {"units": "Pa", "long_name": "Young's modulus of each layer"}
     expected: dict[str, dict[str, str]] = {
         **{"E[0]": modulus, "E[2]": modulus, "load": {"long_name": "load"}, "mesh": {}},
@@ -327,10 +313,7 @@ def test_words_and_inactive_parameters_in_every_way_of_reading(path: Path, tmp_p
     params = {"load": "0:1", "solver": "euler,rk", "order": "1,2", "kind": "a,b"}
     when = {"order": 'solver == "rk"', "kind": "order == 2"}
     plan = plan_of("grid:1", params, fixes={"E": 1}, when=when)
-    store = Store.create(path, plan)
-    for point in range(plan.size):
-        store.add(failed(point))
-    store.close("interrupted", {})
+    stored(path, plan, *map(failed, range(plan.size)))
     out = io.StringIO()
     write_csv(path, out)
     rows = list(csv.DictReader(io.StringIO(out.getvalue())))

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import h5py
@@ -45,7 +44,7 @@ from farm.sweep.file.recovery import (
     verify,
 )
 from farm.sweep.file.store import COMPLETE, Store
-from tests.sweep.samples import done, failed, plan_of, values_of
+from tests.sweep.samples import done, failed, plan_of, raising, stored, values_of
 
 PLAN = plan_of("random:30")
 POINTS = [3, 1, 4, 15, 9, 26, 5]
@@ -75,6 +74,15 @@ def check(path: Path, *, without: tuple[int, ...] = ()) -> None:
     verify(path)
 
 
+def append(path: Path, *contents: Content) -> None:
+    """Write more into the journal, as a writer does whose file has not got it yet."""
+    last = read(journal_of(path))
+    journal = Journal(journal_of(path), FORMAT, sequence=last.sequence, size=last.end)
+    for content in contents:
+        add_to(journal, content)
+    journal.close()
+
+
 def cut_in_half(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -98,8 +106,7 @@ def lose_pages(path: Path) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "s.h5"
+def path(path: Path) -> Path:
     killed(path)
     return path
 
@@ -133,7 +140,7 @@ def test_wrong_numbers_in_the_file_do_not_stay(path: Path) -> None:
 
 @pytest.mark.slow
 @given(cut=st.floats(0, 1))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_a_torn_journal_keeps_its_whole_records(
     tmp_path_factory: pytest.TempPathFactory, cut: float
 ) -> None:
@@ -155,12 +162,17 @@ def of_another_boot(path: Path) -> None:
         file.attrs["machine"] = "another boot"
 
 
+def flip_bits(journal: Path, *places: int) -> None:
+    data = bytearray(journal.read_bytes())
+    for place in places:
+        data[place] ^= 1
+    journal.write_bytes(data)
+
+
 def flip_a_bit(journal: Path, record: int) -> None:
     """Damage the body of one record."""
     ends = [found.end for found in read_journal(journal)]
-    data = bytearray(journal.read_bytes())
-    data[(ends[record - 1] + ends[record]) // 2] ^= 4
-    journal.write_bytes(data)
+    flip_bits(journal, (ends[record - 1] + ends[record]) // 2)
 
 
 @pytest.mark.parametrize("record", [1, 3, 7])
@@ -188,10 +200,7 @@ def test_a_flipped_bit_costs_one_record_where_the_file_may_be_torn(path: Path, r
 def test_several_damages_and_one_in_a_length_cost_their_records_only(path: Path) -> None:
     journal = journal_of(path)
     ends = [found.end for found in read_journal(journal)]
-    data = bytearray(journal.read_bytes())
-    data[ends[2] + 1] ^= 1  # the length of the next record
-    data[ends[5] + 5] ^= 1  # a checksum
-    journal.write_bytes(data)
+    flip_bits(journal, ends[2] + 1, ends[5] + 5)  # the length of a record, a checksum
     of_another_boot(path)
     check(path, without=(POINTS[1], POINTS[4]))
 
@@ -199,10 +208,7 @@ def test_several_damages_and_one_in_a_length_cost_their_records_only(path: Path)
 def test_a_damaged_plan_is_taken_from_the_file(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = journal_of(path)
-    data = bytearray(journal.read_bytes())
-    data[60] ^= 1
-    journal.write_bytes(data)
+    flip_bits(journal_of(path), 60)
     of_another_boot(path)
     check(path)
     assert "is damaged at its beginning" in caplog.text
@@ -241,28 +247,19 @@ def test_a_file_of_another_sweep_is_not_believed_for_a_damaged_journal(
     )
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
+def test_a_full_disk_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/storage/test_files.py has the errors of a full disk."""
+    before = path.read_bytes()
+    for error, said in (
         (OSError(errno.ENOSPC, "Can't write data"), "make room and resume"),
-        (OSError(errno.EDQUOT, "Can't write data"), "make room and resume"),
         (RuntimeError("Can't flush (error message = 'No space left on device')"), "make room"),
         (OSError(errno.EIO, "Input/output error"), "cannot be opened"),
         (PermissionError(errno.EACCES, "Permission denied"), "cannot be opened"),
-    ],
-)
-def test_a_full_disk_is_no_damage(
-    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
-    before = path.read_bytes()
-
-    def failing(*_: object) -> None:
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(recover_module, "_replay", failing)
-        with pytest.raises(SweepError, match=said):
-            Store.resume(path)
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(recover_module, "_replay", raising(error))
+            with pytest.raises(SweepError, match=said):
+                Store.resume(path)
     assert path.read_bytes() == before
     assert not path.with_name("s.h5.broken").exists()
     check(path)
@@ -296,7 +293,7 @@ def test_neither_sound_file_nor_journal_is_told(path: Path) -> None:
 
 def test_a_journal_of_another_sweep_is_told(path: Path) -> None:
     other = path.with_name("other.h5")
-    Store.create(other, plan_of("random:30")).close("interrupted", {})
+    stored(other, plan_of("random:30"))
     shutil.copy(journal_of(other), journal_of(path))
     with pytest.raises(SweepError, match="holds sweep"):
         Store.resume(path)
@@ -311,11 +308,7 @@ def test_a_file_that_somebody_reads_is_not_called_broken(path: Path) -> None:
 def test_a_file_that_grew_in_the_journal_only_grows(path: Path) -> None:
     plan = plan_of("random:40")
     object.__setattr__(plan, "run_id", PLAN.run_id)
-    last = read(journal_of(path))
-    journal = Journal(journal_of(path), FORMAT, sequence=last.sequence, size=last.end)
-    add_to(journal, plan)
-    add_to(journal, done(plan, 35))
-    journal.close()
+    append(path, plan, done(plan, 35))
     store = Store.resume(path)
     assert store.plan.size == 40
     store.close("interrupted", {})
@@ -339,9 +332,7 @@ def test_rebuilding_while_the_journal_grows_takes_one_moment(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = read(journal_of(path))
-    journal = Journal(journal_of(path), FORMAT, sequence=moment.sequence, size=moment.end)
-    add_to(journal, done(PLAN, 29))
-    journal.close()
+    append(path, done(PLAN, 29))
     monkeypatch.setattr(recover_module, "read", lambda journal: moment)
     rebuild(journal_of(path), path.with_name("copy.h5"))
     with h5py.File(path.with_name("copy.h5")) as copy:
@@ -350,22 +341,13 @@ def test_rebuilding_while_the_journal_grows_takes_one_moment(
 
 
 def test_a_new_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(path: Path) -> None:
-        raise OSError("power cut")
-
-    monkeypatch.setattr("farm.storage.files.sync", fails)
+    write(tmp_path / "j", [PLAN])
+    monkeypatch.setattr("farm.storage.files.sync", raising(OSError("power cut")))
     with pytest.raises(OSError, match="power cut"):
         make_file(tmp_path / "s.h5", PLAN)
     with pytest.raises(OSError, match="power cut"):
-        rebuild(_journal(tmp_path), tmp_path / "s.h5")
+        rebuild(tmp_path / "j", tmp_path / "s.h5")
     assert [p.name for p in tmp_path.iterdir()] == ["j"]
-
-
-def _journal(folder: Path) -> Path:
-    journal = Journal(folder / "j", FORMAT)
-    add_to(journal, PLAN)
-    journal.close()
-    return folder / "j"
 
 
 def test_verification_finds_each_difference(path: Path) -> None:
@@ -399,10 +381,8 @@ def test_many_points_are_replayed_to_their_places(
     monkeypatch.setattr(recover_module, "WORTH_READING", 4)
     plan, path = plan_of("random:1000"), tmp_path / "many.h5"
     points = np.arange(1000) if order != "mixed" else np.random.default_rng(0).permutation(1000)
-    store = Store.create(path, plan)
-    for point in points.tolist():
-        store.add(failed(point) if point % 9 == 4 else done(plan, point))
-    store.abandon()
+    rows = [failed(p) if p % 9 == 4 else done(plan, p) for p in points.tolist()]
+    stored(path, plan, *rows, state="killed")
     path.unlink()
     Store.resume(path).close(COMPLETE, {})
     with h5py.File(path) as file:
@@ -458,8 +438,7 @@ def test_only_what_the_file_lacks_is_replayed(
         store.add(done(PLAN, point))
     store.abandon()  # the journal has them, the file has not
     if machine == "another":
-        with h5py.File(path, "r+") as file:
-            file.attrs["machine"] = "another"
+        of_another_boot(path)
     written: list[int] = []
     write_points = layout.write_points
 
@@ -493,20 +472,15 @@ def test_what_differs_at_the_end_is_written_again(path: Path) -> None:
 
 def test_an_outcome_of_another_plan_is_refused(path: Path) -> None:
     """Otherwise the values would be those of the next record."""
-    *_, last = read_journal(journal_of(path))
-    with closing(Journal(journal_of(path), FORMAT, sequence=last.sequence, size=last.end)) as log:
-        add_to(log, done(PLAN, 2, values=values_of(PLAN, 2)[:-1]))
+    append(path, done(PLAN, 2, values=values_of(PLAN, 2)[:-1]))
     with pytest.raises(SweepError, match=r"s\.h5\.journal: record \d+ is not of"):
         read(journal_of(path))
 
 
 def test_failures_before_a_success_are_kept_without_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "s.h5"
-    store = Store.create(path, PLAN)
-    store.add(failed(2))
-    store.add(failed(3, status=PointStatus.TIMEOUT))
-    store.add(done(PLAN, 2, attempt=2))
-    store.close(COMPLETE, {})
+    late = failed(3, status=PointStatus.TIMEOUT)
+    stored(path, PLAN, failed(2), late, done(PLAN, 2, attempt=2), state=COMPLETE)
     store = Store.resume(path)
     assert [row.point for row in store.known.failures] == [2, 3]
     assert store.known.status[[2, 3]].tolist() == [PointStatus.DONE, PointStatus.TIMEOUT]
@@ -540,9 +514,7 @@ def test_nothing_is_left_of_no_journal(tmp_path: Path) -> None:
 def test_records_behind_a_damage_are_left(tmp_path: Path) -> None:
     path = tmp_path / "j"
     ends = write(path, [SHORT, W0, done(SHORT, 1), done(SHORT, 2), LONGER, done(LONGER, 15)])
-    data = bytearray(path.read_bytes())
-    data[ends[2] - 1] ^= 1
-    path.write_bytes(data)
+    flip_bits(path, ends[2] - 1)
     records = list(intact(path))
     assert records[-1].sequence == 6
     assert [point for point, _ in points([record.content for record in records])] == [2, 15]

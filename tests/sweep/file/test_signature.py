@@ -15,7 +15,8 @@ from farm.sweep.design.extension import longer_plan
 from farm.sweep.file.reading import known_of
 from farm.sweep.file.signature import is_ours, key_path, signed, user_secret
 from farm.sweep.file.store import COMPLETE, Store
-from tests.sweep.samples import done, plan_of
+from tests.support.coroutines import LIMIT_S
+from tests.sweep.samples import done, plan_of, stored
 
 TARGET = '{"models": ["/home/me/beam.py"]}'
 PLAN = plan_of("random:4", provenance={"target": TARGET, "notes": "first"}, title="é")
@@ -23,6 +24,7 @@ PLAN = plan_of("random:4", provenance={"target": TARGET, "notes": "first"}, titl
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder; the user's secret is below it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path
 
@@ -41,10 +43,8 @@ def test_what_was_signed_is_ours_from_file_and_journal(
 ) -> None:
     plan = signed(plan_of(**{"design": "random:4", "provenance": {"target": TARGET}, **options}))
     assert is_ours(plan)
-    store = Store.create(state / "s.h5", plan)
-    for point in range(plan.size if end == COMPLETE else 1):
-        store.add(done(plan, point))
-    store.abandon() if end == "killed" else store.close(end, {})
+    count = plan.size if end == COMPLETE else 1
+    stored(state / "s.h5", plan, *[done(plan, point) for point in range(count)], state=end)
     assert is_ours(known_of(state / "s.h5")[0])
 
 
@@ -158,7 +158,7 @@ def test_of_many_that_make_it_at_once_all_get_the_same(home: dict[str, str]) -> 
     askers = [context.Process(target=_ask, args=(home, begin, found)) for _ in range(4)]
     for asker in askers:
         asker.start()
-    assert len({found.get(timeout=20) for _ in askers}) == 1
+    assert len({found.get(timeout=LIMIT_S) for _ in askers}) == 1
     for asker in askers:
         asker.join()
     assert os.listdir(key_path(home).parent) == ["key"]

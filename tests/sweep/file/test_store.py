@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,9 @@ from farm.sweep.file import layout
 from farm.sweep.file import store as store_module
 from farm.sweep.file.journal import COLUMNS, DoneRows, PointStatus, head_of
 from farm.sweep.file.recovery import journal_of, lock_of
-from farm.sweep.file.store import COMPLETE, Store, SweepLock
+from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order.costs import extended, parse_cost, with_costs
-from tests.sweep.samples import done, failed, plan_of, values_of
+from tests.sweep.samples import done, failed, plan_of, raising, values_of
 
 PLAN = plan_of("random:20")
 
@@ -225,16 +224,17 @@ def test_what_a_killed_process_began_is_in_nobody_s_way(path: Path) -> None:
     assert all(each.exists() for each in others), "they are not of this sweep"
 
 
-def test_rows_are_in_the_journal_at_once_and_in_the_file_within_a_second(path: Path) -> None:
+def test_rows_are_in_the_journal_at_once_and_in_the_file_after_a_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BATCH_S", 1e9)
     store = Store.create(path, PLAN)
     store.add(done(PLAN, 4))
     assert b"R" in journal_of(path).read_bytes()[-200:]
     assert store._file["status"][4] == 0
-    until = time.monotonic() + 5
-    while store._file["status"][4] == 0:
-        assert time.monotonic() < until
-        store.commit_if_due()
-        time.sleep(0.01)
+    monkeypatch.setattr(store_module, "BATCH_S", 0.0)
+    store.commit_if_due()
+    assert store._file["status"][4] == PointStatus.DONE
     store.abandon()
 
 
@@ -280,18 +280,13 @@ def test_a_journal_that_cannot_be_written_loses_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(path, range(3))
-    real = os.pwrite
-
-    def full(fd: int, data: memoryview, offset: int) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    fill(store, range(3, 6))
-    assert "No space left" in store.trouble
-    store.commit()
-    assert "No space left" in store.trouble
-    assert store.known.count(PointStatus.DONE) == 5
-    monkeypatch.setattr(os, "pwrite", real)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", raising(OSError(errno.ENOSPC, "No space left on device")))
+        fill(store, range(3, 6))
+        assert "No space left" in store.trouble
+        store.commit()
+        assert "No space left" in store.trouble
+        assert store.known.count(PointStatus.DONE) == 5
     store.commit()
     assert store.trouble == ""
     assert np.count_nonzero(store._file["status"][:]) == 6
@@ -303,12 +298,9 @@ def test_a_file_that_cannot_be_written_loses_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store.create(path, PLAN)
-
-    def broken(*args: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr(layout, "write_outcomes", broken)
+        error = OSError(errno.EIO, "Input/output error")
+        patch.setattr(layout, "write_outcomes", raising(error))
         fill(store, range(8))
         store.commit()
         assert "Input/output error" in store.trouble
@@ -324,12 +316,9 @@ def test_closing_in_trouble_says_so_and_keeps_the_journal(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(path, range(3))
-
-    def broken(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(layout, "write_outcomes", broken)
+        error = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(layout, "write_outcomes", raising(error))
         with pytest.raises(SweepError, match=r"No space left.*the same farm.sweep call"):
             store.close(COMPLETE, {})
     assert journal_of(path).exists()
@@ -343,7 +332,7 @@ def test_a_writer_that_lost_its_lock_writes_no_more(path: Path) -> None:
     lock_of(path).write_text('{"token": "another", "pid": 1, "host": "elsewhere"}')
     store._lock._last = 0.0
     size = journal_of(path).stat().st_size
-    with pytest.raises(SweepError, match="process 1 on elsewhere"):
+    with pytest.raises(SweepError, match=r"process 1 on elsewhere.*the sweep continues there"):
         store.add(done(PLAN, 3))
     assert journal_of(path).stat().st_size == size
     store.abandon()
@@ -373,20 +362,20 @@ def test_a_sweep_grows(path: Path, state: str) -> None:
 
 
 def test_a_compressed_sweep_is_compressed_when_it_is_complete(path: Path) -> None:
-    plan = plan_of("random:2000", gzip=True)
+    plan = plan_of("random:400", gzip=True)
     store = Store.create(path, plan)
-    fill(store, range(1000))
+    fill(store, range(200))
     store.close("interrupted", {})
     with h5py.File(path) as file:
         assert file["out_0"].compression is None
     store = Store.resume(path)
-    fill(store, range(1000, 2000))
+    fill(store, range(200, 400))
     large = path.stat().st_size  # theta is random and hardly shrinks
     store.close(COMPLETE, {"done": 1})
     assert path.stat().st_size < large
     with h5py.File(path) as file:
         assert file["out_0"].compression == "gzip"
-        assert file["out_0"][1234].tolist() == values_of(plan, 1234)[:4].tolist()
+        assert file["out_0"][234].tolist() == values_of(plan, 234)[:4].tolist()
         assert file["failures/point"][:3].tolist() == [5, 12, 19]
         assert file["summary"].attrs["done"] == 1
         assert file.attrs["state"] == COMPLETE
@@ -397,7 +386,7 @@ def test_a_compressed_sweep_is_compressed_when_it_is_complete(path: Path) -> Non
     with h5py.File(path) as file:
         assert file["out_0"].compression == "gzip"
         assert file["out_0"][5].tolist() == values_of(plan, 5)[:4].tolist()
-        assert int(np.count_nonzero(file["status"][:] == PointStatus.DONE)) == 1716
+        assert int(np.count_nonzero(file["status"][:] == PointStatus.DONE)) == 344
 
 
 def test_the_file_never_holds_what_the_journal_may_lose(
@@ -476,19 +465,3 @@ def test_a_large_sweep_takes_memory_for_few_copies_of_its_plan(path: Path) -> No
     # numbers of records and what a megabyte of records takes.
     assert created / size < 2.3
     assert verified / size < 2.3
-
-
-def test_who_writes_the_sweep_is_named(tmp_path: Path) -> None:
-    lock = SweepLock(tmp_path / "s.h5.lock")
-    with pytest.raises(SweepError, match=f"process {os.getpid()} on .*, which is writing this"):
-        SweepLock(lock.path)
-    lock.release()
-    SweepLock(lock.path).release()
-
-
-def test_a_lock_that_was_taken_over_ends_the_writer(tmp_path: Path) -> None:
-    lock = SweepLock(tmp_path / "s.h5.lock")
-    lock.path.write_text('{"token": "another", "pid": 1, "host": "elsewhere"}')
-    lock._last = 0.0
-    with pytest.raises(SweepError, match=r"process 1 on elsewhere.*the sweep continues there"):
-        lock.beat()

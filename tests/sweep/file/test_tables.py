@@ -12,7 +12,7 @@ from farm.call import ModelInfo, TensorInfo
 from farm.sweep.errors import SweepError
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.file.tables import load_pandas, write_parquet
-from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, values_of
+from tests.sweep.samples import BEAM_WITH_UNITS, done, failed, plan_of, stored, values_of
 
 PLAN = plan_of("random:6")
 NAMES = ["E[0]", "E[1]", "E[2]", "load", "u[0]", "u[1]", "u[2]", "u[3]", "mass"]
@@ -29,12 +29,12 @@ def write(path: Path) -> Store:
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_a_data_frame_has_a_row_for_each_point(tmp_path: Path, complete: bool) -> None:
-    store = write(tmp_path / "s.h5")
+def test_a_data_frame_has_a_row_for_each_point(path: Path, complete: bool) -> None:
+    store = write(path)
     if complete:
         store.close(COMPLETE, {})
     try:
-        frame = load_pandas(str(tmp_path / "s.h5"))
+        frame = load_pandas(str(path))
     finally:
         store.abandon()
     assert frame.index.name == "point"
@@ -52,10 +52,10 @@ def test_a_data_frame_has_a_row_for_each_point(tmp_path: Path, complete: bool) -
     assert frame.attrs["farm_model"] == "beam"
 
 
-def test_a_data_frame_has_units_by_column(tmp_path: Path) -> None:
+def test_a_data_frame_has_units_by_column(path: Path) -> None:
     plan = plan_of("random:2", info=BEAM_WITH_UNITS)
-    Store.create(tmp_path / "s.h5", plan).close("interrupted", {})
-    attrs = load_pandas(tmp_path / "s.h5").attrs
+    stored(path, plan)
+    attrs = load_pandas(path).attrs
     inputs, outputs = [f"E[{k}]" for k in range(3)], [f"u[{k}]" for k in range(4)]
     assert attrs["units"] == {
         **dict.fromkeys(inputs, "Pa"),
@@ -66,15 +66,13 @@ def test_a_data_frame_has_units_by_column(tmp_path: Path) -> None:
     assert attrs["long_name"]["u[0]"] == "deflection"
 
 
-def test_names_that_meet_stay_apart(tmp_path: Path) -> None:
+def test_names_that_meet_stay_apart(path: Path) -> None:
     info = ModelInfo("f", (TensorInfo("y", (1,)),), (TensorInfo("y", ()), TensorInfo("error", ())))
     plan = plan_of("random:2", {"y": "1:2", "status": "int:3:3"}, info=info)
     with pytest.raises(SweepError):
-        load_pandas(tmp_path / "s.h5")
-    store = Store.create(tmp_path / "s.h5", plan)
-    store.add(done(plan, 0))
-    store.close("interrupted", {})
-    frame = load_pandas(tmp_path / "s.h5")
+        load_pandas(path)
+    stored(path, plan, done(plan, 0))
+    frame = load_pandas(path)
     assert frame["theta_y"].tolist() == plan.theta[:, 0].tolist()
     assert frame["theta_status"].tolist() == [3, 3]
     assert frame["theta_status"].dtype == np.int64
@@ -83,11 +81,11 @@ def test_names_that_meet_stay_apart(tmp_path: Path) -> None:
     assert frame["error_"].isna().all()
 
 
-def test_a_parquet_file_has_nulls_for_missing_outputs(tmp_path: Path) -> None:
+def test_a_parquet_file_has_nulls_for_missing_outputs(path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    write(tmp_path / "s.h5").close("interrupted", {})
-    assert write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet") == 6
-    table = parquet.read_table(tmp_path / "s.parquet")
+    write(path).close("interrupted", {})
+    assert write_parquet(path, path.with_suffix(".parquet")) == 6
+    table = parquet.read_table(path.with_suffix(".parquet"))
     assert table.column_names == ["point", *NAMES, *REST]
     columns = table.to_pydict()
     assert columns["mass"] == [None, values_of(PLAN, 1)[-1], None, None, None, None]
@@ -97,15 +95,15 @@ def test_a_parquet_file_has_nulls_for_missing_outputs(tmp_path: Path) -> None:
 
 
 def test_a_missing_library_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "s.h5").close("interrupted", {})
+    write(path).close("interrupted", {})
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SweepError, match=r'pip install "modelfarm\[pandas\]"'):
-        load_pandas(tmp_path / "s.h5")
+        load_pandas(path)
     with pytest.raises(SweepError, match=r'pip install "modelfarm\[parquet\]"'):
-        write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet")
+        write_parquet(path, path.with_suffix(".parquet"))
 
 
 SPACE = plan_of(
@@ -116,14 +114,14 @@ SPACE = plan_of(
 )
 
 
-def test_words_are_categories_and_inactive_parameters_are_missing(tmp_path: Path) -> None:
-    Store.create(tmp_path / "s.h5", SPACE).close("interrupted", {})
-    frame = load_pandas(tmp_path / "s.h5")
+def test_words_are_categories_and_inactive_parameters_are_missing(path: Path) -> None:
+    stored(path, SPACE)
+    frame = load_pandas(path)
     assert frame.solver.tolist() == ["euler", "rk", "rk"] * 2
     assert frame.solver.cat.categories.tolist() == ["euler", "rk"]
     np.testing.assert_array_equal(frame.order, [np.nan, 1, 2] * 2)
     parquet = pytest.importorskip("pyarrow.parquet")
-    write_parquet(tmp_path / "s.h5", tmp_path / "s.parquet")
-    columns = parquet.read_table(tmp_path / "s.parquet").to_pydict()
+    write_parquet(path, path.with_suffix(".parquet"))
+    columns = parquet.read_table(path.with_suffix(".parquet")).to_pydict()
     assert columns["solver"] == ["euler", "rk", "rk"] * 2
     assert columns["order"] == [None, 1, 2] * 2

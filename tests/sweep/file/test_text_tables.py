@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.sweep.file import layout
@@ -34,9 +34,8 @@ PLAN = plan_of("random:5", info=BEAM_WITH_UNITS, gradients=["u[1]"])
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(path: Path) -> Path:
     """Write a complete sweep with a failure and texts of several lengths and languages."""
-    path = tmp_path / "s.h5"
     store = Store.create(path, PLAN)
     worker = store.worker_id("node1/7")
     store.add(failed(2, worker=worker, error="böse", traceback="line 1\n" * 50))
@@ -48,7 +47,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @given(st.lists(st.text(max_size=20), max_size=5))
-@settings(max_examples=50, deadline=None)
 def test_texts_read_back(texts: list[str]) -> None:
     with _in_memory() as file:
         assert read_texts(create_texts(file, "t", texts)) == [storable(text) for text in texts]

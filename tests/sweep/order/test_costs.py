@@ -18,7 +18,8 @@ from farm.errors import FarmError, InvalidOutput, ModelFailed, Unavailable, Work
 from farm.sweep.design.extension import longer_plan
 from farm.sweep.design.plan import Plan
 from farm.sweep.errors import SweepError
-from farm.sweep.file.store import COMPLETE, Store
+from farm.sweep.file.point_columns import PointColumns
+from farm.sweep.file.store import COMPLETE
 from farm.sweep.order.costs import (
     MODEL,
     NUMBERS,
@@ -37,7 +38,7 @@ from farm.sweep.order.costs import (
 )
 from farm.sweep.run.evaluator import Threads
 from farm.sweep.space import space
-from tests.sweep.samples import BEAM, done, failed, plan_of
+from tests.sweep.samples import BEAM, done, failed, plan_of, stored
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,10 @@ def test_one_number_for_each_point(costs: object, complaint: str) -> None:
 NEW = plan_of("random:30", seed=2)
 
 
-def earlier(path: Path, plan: Plan, points: int | None = None) -> CostRule:
-    store = Store.create(path, plan)
-    for point in range(plan.size if points is None else points):
-        store.add(done(plan, point, t_run=float(1.0 + 10.0 * plan.theta[point, 0])))
-    store.add(failed(0))
-    store.close(COMPLETE, {})
+def earlier(path: Path, plan: Plan, run_s: Array) -> CostRule:
+    """Make a sweep whose first points have these run times, but the first, which failed."""
+    rows = [done(plan, point, t_run=time_s) for point, time_s in enumerate(run_s.tolist())]
+    stored(path, plan, *rows, failed(0), state=COMPLETE)
     return parse_cost(f"sweep:{path}")
 
 
@@ -148,11 +147,7 @@ def test_an_expression_is_evaluated_and_numbers_are_checked() -> None:
 def test_run_times_of_an_earlier_sweep(tmp_path: Path) -> None:
     """Its parameters may be in another order, and their ranges different."""
     old = plan_of("random:400", {"load": "log:1e-4:1", "E": "0.9:2.1"}, seed=1)
-    store = Store.create(tmp_path / "old.h5", old)
-    for point in range(old.size):
-        store.add(done(old, point, t_run=float(np.exp(2 * old.theta[point, 1]))))
-    store.close(COMPLETE, {})
-    plan = with_costs(NEW, parse_cost(f"sweep:{tmp_path}/old.h5"))
+    plan = with_costs(NEW, earlier(tmp_path / "old.h5", old, np.exp(2 * old.theta[:, 1])))
     assert plan.cost is not None
     assert np.corrcoef(plan.cost, np.exp(2 * NEW.theta[:, 0]))[0, 1] > 0.8
 
@@ -172,7 +167,7 @@ def test_run_times_of_an_earlier_sweep(tmp_path: Path) -> None:
 def test_an_earlier_sweep_of_something_else_is_refused(
     tmp_path: Path, options: dict[str, Any], complaint: str
 ) -> None:
-    rule = earlier(tmp_path / "old.h5", plan_of("random:20", **options))
+    rule = earlier(tmp_path / "old.h5", plan_of("random:20", **options), np.ones(20))
     with pytest.raises(SweepError, match="cost='sweep:") as error:
         with_costs(NEW, rule)
     assert complaint in str(error.value)
@@ -180,14 +175,14 @@ def test_an_earlier_sweep_of_something_else_is_refused(
 
 def test_other_fixed_values_are_another_sweep(tmp_path: Path) -> None:
     plans = [plan_of("random:20", {"E": "1:2"}, fixes={"load": load}) for load in (1, 2)]
-    rule = earlier(tmp_path / "old.h5", plans[0])
+    rule = earlier(tmp_path / "old.h5", plans[0], np.arange(1.0, 21.0))
     assert with_costs(plans[0], rule).cost is not None
     with pytest.raises(SweepError, match=r"the fixed values .*\[1\.0\]\], this sweep has"):
         with_costs(plans[1], rule)
 
 
 def test_an_earlier_sweep_needs_some_run_times(tmp_path: Path) -> None:
-    rule = earlier(tmp_path / "old.h5", NEW, points=5)
+    rule = earlier(tmp_path / "old.h5", NEW, np.ones(5))
     with pytest.raises(SweepError, match="4 finished points with a run time; expected 5 or more"):
         with_costs(NEW, rule)
     with pytest.raises(SweepError, match="does not exist"):
@@ -226,14 +221,13 @@ def test_an_extended_sweep_evaluates_its_expression_again() -> None:
     assert extended(longer_plan(NEW, 40)).cost is None
 
 
-def test_points_without_a_run_time_are_not_counted(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "s.h5", NEW)
-    store.add(done(NEW, 3))
-    store.add(done(NEW, 4, t_run=float("nan")))
-    store.add(done(NEW, 5, t_run=0.0))
-    store.add(failed(6, t_run=1.0))
-    assert timed(store.known).tolist() == [3]
-    store.abandon()
+def test_points_without_a_run_time_are_not_counted() -> None:
+    known = PointColumns.nothing(NEW.size)
+    known.add(done(NEW, 3))
+    known.add(done(NEW, 4, t_run=float("nan")))
+    known.add(done(NEW, 5, t_run=0.0))
+    known.add(failed(6, t_run=1.0))
+    assert timed(known).tolist() == [3]
 
 
 ASKED = replace(BEAM, operations=BEAM.operations | {Operation.COST})
@@ -317,10 +311,10 @@ def test_one_caller_asks_in_calls_of_many_rows() -> None:
 
 def test_a_call_of_large_points_fits_into_a_message() -> None:
     info = replace(ASKED, inputs=(replace(BEAM.inputs[0], shape=(2**18,)), BEAM.inputs[1]))
-    made = plan_of("random:5", {"load": "1:2"}, info=info, fixes={"E": [1.0] * 2**18})
+    made = plan_of("random:2", {"load": "1:2"}, info=info, fixes={"E": 1.0})
     asked = Asked()
     with_asked_costs(made, asked, HINTS)
-    assert [call.rows for call, _ in asked.calls] == [1] * 5
+    assert [call.rows for call, _ in asked.calls] == [1] * 2
 
 
 def test_a_model_without_costs_and_other_orders_are_not_asked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +14,7 @@ from farm.sweep.order.neighbours import (
     explained,
     guesses,
     left_out,
+    load_scipy,
     ranks,
 )
 from tests.sweep.samples import plan_of
@@ -73,10 +73,7 @@ def test_places_are_ranks_or_those_of_the_unit_cube() -> None:
     assert places[:, 4].tolist() == ((plan.theta[:, 4] - 1) / 2).tolist(), "not within a number"
 
 
-def test_scipy_is_loaded_before_guesses_need_it() -> None:
-    program = (
-        "import sys; from farm.sweep.order import neighbours\n"
-        "before = 'scipy.spatial' in sys.modules\n"
-        "neighbours.load_scipy(); assert not before and 'scipy.spatial' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+def test_scipy_is_loaded_before_guesses_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.spatial", None)
+    with pytest.raises(ImportError, match=r"scipy\.spatial"):
+        load_scipy()

@@ -147,10 +147,8 @@ def test_what_nothing_explains_stays_mixed() -> None:
 
 
 def test_a_wrong_cost_is_dropped_once_the_mixed_points_are_known() -> None:
-    known = PointColumns.nothing(100)
     run_s = np.exp(np.random.default_rng(3).normal(size=100))
-    order = order_of(replace(PLAN, cost=1 / run_s, cost_rule="c"), known)
-    order.fill(np.arange(100))
+    order, known = begun(replace(PLAN, cost=1 / run_s, cost_rule="c"))
     first = taken(order, 40)
     finish(order, known, first[20:], run_s)
     learn(order)
@@ -164,10 +162,8 @@ def test_a_wrong_cost_is_dropped_once_the_mixed_points_are_known() -> None:
 
 
 def test_a_given_cost_and_run_times_are_used_together() -> None:
-    known = PointColumns.nothing(100)
     cost = RUN_S * np.exp(0.3 * np.random.default_rng(3).normal(size=100))
-    order = order_of(replace(PLAN, cost=1000 * cost, cost_rule="c"), known)
-    order.fill(np.arange(100))
+    order, known = begun(replace(PLAN, cost=1000 * cost, cost_rule="c"))
     finish(order, known, taken(order, 40), RUN_S)
     assert learn(order)
     assert order.basis == "c and the run times of 40 points"
@@ -234,9 +230,15 @@ def test_points_in_the_farm_s_queue_are_not_taken_for_long() -> None:
     assert not learn(order, at=8.0), "no later point has begun, so these may wait"
 
 
+QUICK = {
+    "cv 1, 256 points, 32 workers, 4 parameters",
+    "1 to 60 s on an axis, 256 points, 64 workers",
+}
+"""Of the others, the tests above see the parts."""
+
+
 @pytest.mark.parametrize(
-    "title",
-    [pytest.param(t, marks=pytest.mark.slow if "2000 points" in t else []) for t in CASES],
+    "title", [pytest.param(t, marks=[] if t in QUICK else pytest.mark.slow) for t in CASES]
 )
 def test_sweeps_end_early(title: str) -> None:
     """Medians of six seeds; the guesses are off by a factor of 1.6."""

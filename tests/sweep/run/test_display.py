@@ -6,12 +6,15 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+import farm
 from farm.sweep.file.progress import Progress
+from farm.sweep.run import display
 from farm.sweep.run.display import (
     Display,
     NotebookBar,
@@ -23,6 +26,7 @@ from farm.sweep.run.display import (
     notebook_shell,
     rate,
 )
+from tests.support.coroutines import LIMIT_S
 
 
 def at(done: int, **more: object) -> Progress:
@@ -37,10 +41,10 @@ def shown(terminal: bool) -> tuple[Display, io.StringIO]:
 
 
 def test_elsewhere_a_line_a_minute() -> None:
-    display, text = shown(terminal=False)
-    with display:
+    bar, text = shown(terminal=False)
+    with bar:
         for second in range(181):
-            display.show(at(second // 2, elapsed_s=float(second)))
+            bar.show(at(second // 2, elapsed_s=float(second)))
     assert text.getvalue().splitlines() == [
         "beam: 30/100 points (30%), 2/s, 30 s left",
         "beam: 60/100 points (60%), 2/s, 30 s left",
@@ -49,39 +53,39 @@ def test_elsewhere_a_line_a_minute() -> None:
 
 
 def test_a_terminal_shows_a_bar() -> None:
-    display, text = shown(terminal=True)
-    with display:
-        display.show(at(40, failed=3))
+    bar, text = shown(terminal=True)
+    with bar:
+        bar.show(at(40, failed=3))
     assert "43/100" in text.getvalue()
     assert "3 failed, 2/s, 30 s left" in text.getvalue()
 
 
 def test_messages_are_plain_text_told_once_and_when_they_are_over() -> None:
-    display, text = shown(terminal=False)
+    bar, text = shown(terminal=False)
     for message in ("", "full disk", "full disk", ""):
-        display.show(at(1, message=message))
+        bar.show(at(1, message=message))
     assert text.getvalue().splitlines() == ["full disk", "the sweep continues"]
-    display, text = shown(terminal=False)
-    display.show(at(1, message="stopping: interrupted"))
-    display.show(replace(at(1), state="interrupted"))
+    bar, text = shown(terminal=False)
+    bar.show(at(1, message="stopping: interrupted"))
+    bar.show(replace(at(1), state="interrupted"))
     assert text.getvalue() == "stopping: interrupted\n"
-    display, text = shown(terminal=False)
-    display.say("x[0] = [red]1[/red]")
+    bar, text = shown(terminal=False)
+    bar.say("x[0] = [red]1[/red]")
     assert text.getvalue() == "x[0] = [red]1[/red]\n"
 
 
 def test_the_cost_is_told_once_and_not_when_all_is_done() -> None:
-    display, text = shown(terminal=False)
-    display.show(at(4))
+    bar, text = shown(terminal=False)
+    bar.show(at(4))
     for done in (5, 6):
-        display.show(at(done, run_mean_s=36.0, expected_work_s=3600.0))
+        bar.show(at(done, run_mean_s=36.0, expected_work_s=3600.0))
     assert text.getvalue().splitlines() == [
         "a point takes 36 s on average, so 100 points take about 1 core hours "
         "(times the cores of a worker); expected end in 30 s"
     ]
-    display, text = shown(terminal=False)
-    display.show(at(100, expected_work_s=3600.0, eta_s=0.0))
-    display.show(at(50, expected_work_s=3600.0, eta_s=None))
+    bar, text = shown(terminal=False)
+    bar.show(at(100, expected_work_s=3600.0, eta_s=0.0))
+    bar.show(at(50, expected_work_s=3600.0, eta_s=None))
     assert text.getvalue() == ""
 
 
@@ -131,8 +135,6 @@ sweep
     "gate.set(); sweep.wait().state",
     "quiet = farm.sweep(Square, {'x': (0, 1)}, n=8, seed=7, out='s.h5', show=False); quiet.wait()",
     "quiet",
-    "with farm.serve(Square) as client:\n    value = client.model()(3.0)\n    display(client)",
-    "Square()",
 ]
 
 
@@ -145,7 +147,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, st
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     made = nbformat.v4.new_notebook(cells=cells)
     folder = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
-    client = nbclient.NotebookClient(made, timeout=50, resources=folder)
+    client = nbclient.NotebookClient(made, timeout=LIMIT_S, resources=folder)
     client.execute()
     return [[dict(output.get("data", {})) for output in cell.outputs] for cell in made.cells]
 
@@ -158,22 +160,17 @@ def test_the_bar_is_live_below_the_cell_that_began_the_sweep(notebook: Any) -> N
     assert "8/8 points (100%)" in bar["text/plain"]
 
 
+@pytest.mark.slow
 def test_it_is_live_wherever_the_sweep_is_shown(notebook: Any) -> None:
     assert notebook[1] == notebook[0], "shown before the first point could finish"
     assert notebook[2] == [{"text/plain": "'complete'"}]
 
 
+@pytest.mark.slow
 def test_a_sweep_without_a_bar_is_a_table_of_its_counts(notebook: Any) -> None:
     (output,) = notebook[4]
     assert "8/8 points" in output["text/html"]
     assert output["text/plain"].startswith("<Sweep s.h5: 8/8 points")
-
-
-def test_clients_and_models_are_shown(notebook: Any) -> None:
-    (client,) = notebook[5]
-    assert "<td>Square</td>" in client["text/html"]
-    assert client["text/plain"].startswith("<Client of ")
-    assert notebook[6] == [{"text/plain": "<Square Square: x [1] -> y [1]>"}]
 
 
 class Shell:
@@ -202,6 +199,30 @@ def test_a_cell_shows_the_bar_once() -> None:
     assert [update for _, update, _ in shell.published] == [False, True, False]
     assert len({place for _, _, place in shell.published}) == 1
     assert "1/4 points" in shell.published[-1][0]
+
+
+def test_a_sweep_is_shown_in_a_cell(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow tests above have a notebook around it."""
+    shell = Shell()
+    monkeypatch.setattr(display, "notebook_shell", lambda: shell)
+
+    def swept(**more: Any) -> farm.Sweep:
+        found = farm.sweep(lambda x: x, {"x": (0, 1)}, n=8, seed=7, out=path, **more)
+        found.wait()
+        return found
+
+    sweep = swept()
+    shown, update, _ = shell.published[-1]
+    assert ("8/8 points" in shown, "complete" in shown, update) == (True, True, True)
+    shell.execution_count = 2
+    sweep._ipython_display_()
+    assert shell.published[-1][1] is False
+    count = len(shell.published)
+    quiet = swept(show=False)
+    with pytest.raises(NotImplementedError):
+        quiet._ipython_display_()
+    assert "8/8 points" in quiet._repr_html_()
+    assert len(shell.published) == count
 
 
 def test_texts_are_escaped_and_failures_counted() -> None:

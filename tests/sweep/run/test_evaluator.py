@@ -16,6 +16,7 @@ from farm.call import NO_HINTS, Call, Operation, Result
 from farm.errors import FarmError, InvalidInput, ModelFailed, ModelNotFound, Overloaded
 from farm.sweep.file.progress import Progress
 from farm.sweep.run.evaluator import FarmUse, Outcome, Threads, line_of, report, use_of
+from tests.support.coroutines import LIMIT_S
 from tests.sweep.samples import Open
 
 
@@ -125,7 +126,7 @@ class Square(farm.Model):
 
     def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> np.ndarray:
         if self.meeting is not None:
-            self.meeting.wait(10)
+            self.meeting.wait(LIMIT_S)
         if inputs["x"][0] < 0:
             raise ValueError("negative")
         return np.asarray(inputs["x"] ** 2)
@@ -143,7 +144,7 @@ def threads() -> Iterator[Threads]:
 
 
 def test_threads_answer_and_report_as_a_farm_does(threads: Threads) -> None:
-    result = threads.submit(call([2, 3])).result(10)
+    result = threads.submit(call([2, 3])).result(LIMIT_S)
     assert result.outputs[0].tolist() == [4, 9]
     assert "/" in result.worker
     assert result.run_time_s > 0
@@ -152,9 +153,9 @@ def test_threads_answer_and_report_as_a_farm_does(threads: Threads) -> None:
     assert threads.describe("Square").inputs[0].size == 2
     assert threads.describe("Square", {"n": 5}).inputs[0].size == 5
     with pytest.raises(ModelFailed, match="negative"):
-        threads.submit(call([-1, 0])).result(10)
+        threads.submit(call([-1, 0])).result(LIMIT_S)
     with pytest.raises(InvalidInput):
-        threads.submit(call([1, 2, 3])).result(10)
+        threads.submit(call([1, 2, 3])).result(LIMIT_S)
     with pytest.raises(ModelNotFound):
         threads.describe("Cube")
     assert use_of(threads, "Square") == FarmUse(3)
@@ -166,7 +167,7 @@ def test_several_run_at_once() -> None:
     model.meeting = threading.Barrier(3)
     threads = Threads({"Square": model}, workers=3)
     futures = [threads.submit(call([1, 1])) for _ in range(3)]
-    assert len({future.result(10).worker for future in futures}) == 3
+    assert len({future.result(LIMIT_S).worker for future in futures}) == 3
     threads.close()
 
 

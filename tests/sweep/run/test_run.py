@@ -38,7 +38,7 @@ from farm.storage import lock as lock_module
 from farm.sweep.design.plan import SHUFFLED, Plan
 from farm.sweep.errors import SweepError
 from farm.sweep.file.journal import PointStatus, Row
-from farm.sweep.file.progress import Progress, read_status, status_of
+from farm.sweep.file.progress import Meter, Progress, read_status, status_of
 from farm.sweep.file.recovery import RUNNING, journal_of, lock_of
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.order import submission as submission_module
@@ -58,7 +58,7 @@ from farm.sweep.run.run import (
     rules_of,
 )
 from tests.support.coroutines import LIMIT_S, wait_until
-from tests.sweep.samples import BEAM, done, plan_of
+from tests.sweep.samples import BEAM, done, plan_of, stored
 
 
 class Beam(farm.Model):
@@ -229,16 +229,13 @@ class Large(Farm):
 def check(path: Path, plan: Plan, expected: Mapping[int, PointStatus] | None = None) -> None:
     """Check that every row of the file belongs to its point, and the others' status."""
     with h5py.File(path) as file:
-        status = file["status"][:]
-        for point in range(plan.size):
-            wanted = (expected or {}).get(point, PointStatus.DONE)
-            assert status[point] == wanted, point
-            if wanted == PointStatus.DONE:
-                theta = plan.theta[point]
-                assert file["out_0"][point].tolist() == theta.tolist()
-                assert file["out_1"][point].tolist() == [2 * theta[3]]
-            else:
-                assert np.all(np.isnan(file["out_0"][point]))
+        status, u, mass = (file[name][:] for name in ("status", "out_0", "out_1"))
+    wanted = [(expected or {}).get(point, PointStatus.DONE) for point in range(plan.size)]
+    assert status.tolist() == wanted
+    ended = status == PointStatus.DONE
+    assert np.array_equal(u[ended], plan.theta[ended])
+    assert np.array_equal(mass[ended], 2 * plan.theta[ended, 3:])
+    assert np.all(np.isnan(u[~ended]))
 
 
 def test_every_point_is_evaluated_once_with_times_and_worker(path: Path, farms: Farms) -> None:
@@ -492,71 +489,70 @@ def test_too_many_failures_stop_it(path: Path, farms: Farms) -> None:
     assert run(Store.resume(path), farms(), retry_failed=True).done == 100
 
 
-@pytest.mark.slow
-def test_the_time_limit_stops_it(path: Path, farms: Farms) -> None:
-    progress = run(Store.create(path, beam_plan("random:20000")), farms(), max_s=0.3)
-    assert progress.state == "out of time"
-    assert 0 < progress.done < 20000
-    assert progress.in_flight == 0
+class Gated(Beam):
+    """Evaluates some points, the first ones on one thread each; the others once a gate is open."""
+
+    def __init__(self, free: int, threads: int = 1) -> None:
+        self.gate = threading.Event()
+        self._free = free
+        self._meeting = threading.Barrier(threads)
+        self._numbers = itertools.count()
+
+    def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
+        number = next(self._numbers)
+        if number < self._meeting.parties:
+            self._meeting.wait(LIMIT_S)
+        if number >= self._free:
+            self.gate.wait(LIMIT_S)
+        return super().evaluate(inputs, config)
+
+    def open_if_stopping(self, progress: Progress) -> None:
+        if progress.message.startswith("stopping: "):  # it says so before it waits
+            self.gate.set()
 
 
-def test_asked_to_stop_it_waits_for_what_runs(path: Path, farms: Farms) -> None:
-    stop, gate = Stop(), threading.Event()
+def test_the_time_limit_stops_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gated, rows = Gated(50), list[Row]()
+    monkeypatch.setattr(Meter, "elapsed_s", lambda *_: 1.0 if len(rows) >= 50 else 0.0)
+    slow, watch = Farm(model=gated), gated.open_if_stopping
+    store = Store.create(path, beam_plan("random:100"))
+    progress = run(store, slow, max_s=0.5, on_row=rows.append, watch=watch)
+    slow.close()
+    assert (progress.state, progress.in_flight) == ("out of time", 0)
+    assert 50 <= progress.done <= 54
 
-    class Slow(Farm):
-        def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
-            future: Future[Result] = Future()
-            inner = self._threads.submit(call)
 
-            def later() -> None:
-                gate.wait(LIMIT_S)
-                future.set_result(inner.result(LIMIT_S))
-
-            threading.Thread(target=later).start()
-            self.calls.append(call)
-            return future
+def test_asked_to_stop_it_waits_for_what_runs(path: Path) -> None:
+    stop, gated = Stop(), Gated(0)
 
     def watch(progress: Progress) -> None:
         stop.asked = True
-        if progress.message == "stopping: interrupted":
-            gate.set()
+        gated.open_if_stopping(progress)
 
-    slow = Slow()
+    slow = Farm(model=gated)
     plan = beam_plan("random:100")
-    progress = run(Store.create(path, plan), slow, stop=stop, watch=watch, in_flight=5)
+    progress = run(Store.create(path, plan), slow, stop=stop, watch=watch, in_flight=4)
     slow.close()
-    assert (progress.state, progress.done, len(slow.calls)) == ("interrupted", 5, 5)
-    check(path, plan, dict.fromkeys(range(5, 100), PointStatus.PENDING))
+    assert (progress.state, progress.done, len(slow.calls)) == ("interrupted", 4, 4)
+    check(path, plan, dict.fromkeys(range(4, 100), PointStatus.PENDING))
 
 
 def test_asked_to_stop_it_takes_back_what_waits(path: Path, farms: Farms) -> None:
     """With four known workers, all points in flight except the four oldest are cancelled."""
-    stop, gate = Stop(), threading.Event()
-
-    class Halting(Beam):
-        """Evaluates 24 points, and the others once the farm has been told to stop."""
-
-        numbers = itertools.count()
-
-        def evaluate(self, inputs: farm.Inputs, config: farm.Config) -> dict[str, np.ndarray]:
-            if next(self.numbers) >= 24:
-                gate.wait(LIMIT_S)
-            return super().evaluate(inputs, config)
+    stop, gated = Stop(), Gated(24, threads=4)
+    rows: list[Row] = []
 
     def on_row(row: Row) -> None:
-        if row.point == 20:
+        rows.append(row)
+        if len(rows) == 24:
             stop.ask()
 
-    def watch(progress: Progress) -> None:
-        if progress.message == "stopping: interrupted":  # it says so before it waits
-            gate.set()
-
-    halting = Farm(model=Halting())
+    slow, watch = Farm(model=gated), gated.open_if_stopping
     plan = beam_plan("random:300")
-    first = run(Store.create(path, plan), halting, stop=stop, on_row=on_row, watch=watch)
-    halting.close()
-    assert (first.state, gate.is_set()) == ("interrupted", True)
-    assert 24 <= first.done <= 28
+    first = run(Store.create(path, plan), slow, stop=stop, on_row=on_row, watch=watch)
+    slow.close()
+    assert (first.state, gated.gate.is_set()) == ("interrupted", True)
+    assert first.done == 28
     evaluator = farms()
     assert run(Store.resume(path), evaluator).done == 300
     assert len(evaluator.calls) == 300 - first.done
@@ -922,10 +918,7 @@ def test_points_in_the_farm_s_queue_are_sorted_too(
 def test_a_resumed_sweep_begins_with_the_longest(path: Path) -> None:
     plan = queued_plan()
     run_s = np.exp(3 * plan.theta[:, 0])
-    store = Store.create(path, plan)
-    for point in range(50):
-        store.add(done(plan, point, t_run=float(run_s[point])))
-    store.close("interrupted", {})
+    stored(path, plan, *[done(plan, k, t_run=float(run_s[k])) for k in range(50)])
     queue = Queue(plan, run_s)
     queue.submitted = 50
     assert run(Store.resume(path), queue, on_row=queue.end_oldest).state == COMPLETE

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -33,7 +33,6 @@ def test_of_other_distributions_it_is_that_of_the_normals_below() -> None:
     assert np.corrcoef(norm.ppf(unit))[0, 1] == pytest.approx(-0.6, abs=0.01)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.sampled_from(["sobol:256", "random:300", "lhs:200"]), st.floats(-0.99, 0.99))
 def test_each_parameter_keeps_its_distribution_and_the_first_its_values(
     design: str, value: float
@@ -48,7 +47,6 @@ def test_each_parameter_keeps_its_distribution_and_the_first_its_values(
     assert np.max(np.abs(ordered - (np.arange(len(ordered)) + 0.5) / len(ordered))) < 0.15
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 40), st.integers(0, 39))
 def test_a_point_does_not_depend_on_how_many_are_drawn(count: int, cut: int) -> None:
     move = correlator([Correlation("a", "b", 0.5), Correlation("b", "c", 0.3)], ["a", "b", "c"])

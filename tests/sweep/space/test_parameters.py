@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -48,7 +48,6 @@ def distributions(draw: st.DrawFn) -> Distribution:
 units = st.lists(st.floats(0, 1), min_size=1, max_size=20).map(np.array)
 
 
-@settings(deadline=None)
 @given(distributions(), units)
 def test_values_are_finite_and_within_bounds(spread: Distribution, unit: np.ndarray) -> None:
     values = spread.at(unit)
@@ -58,7 +57,6 @@ def test_values_are_finite_and_within_bounds(spread: Distribution, unit: np.ndar
     assert np.all((low <= values) & (values <= high))
 
 
-@settings(deadline=None)
 @given(distributions(), units)
 def test_larger_units_give_larger_values(spread: Distribution, unit: np.ndarray) -> None:
     if isinstance(spread, Choice):
@@ -67,13 +65,11 @@ def test_larger_units_give_larger_values(spread: Distribution, unit: np.ndarray)
     assert np.all(np.diff(values) >= -1e-12 * np.abs(values[1:]))
 
 
-@settings(deadline=None)
 @given(distributions())
 def test_text_reads_back(spread: Distribution) -> None:
     assert parse_distribution(str(spread)) == spread
 
 
-@settings(deadline=None)
 @given(distributions(), st.integers(1, 20))
 def test_levels_are_places_in_the_unit_interval(spread: Distribution, count: int) -> None:
     levels = spread.levels(count)
@@ -148,7 +144,6 @@ def test_bad_numbers_from_python_are_refused() -> None:
 words = st.text(min_size=1, max_size=8).filter(lambda w: w.isprintable() and bool(w.strip()))
 
 
-@settings(deadline=None)
 @given(st.lists(words, min_size=1, max_size=6, unique=True))
 def test_the_text_reads_back_and_each_word_has_an_index(several: list[str]) -> None:
     category = Category(tuple(several))
