@@ -27,7 +27,8 @@ DOCUMENTS = sorted(
         ),
     ]
 )
-NAMES = [page.relative_to(ROOT).as_posix() for page in DOCUMENTS]
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in DOCUMENTS}
+BLOCKS = {name: blocks(text) for name, text in TEXTS.items()}
 
 PYTHON_RUNS_IN = {
     "README.md": "tests/test_readme.py",
@@ -136,23 +137,19 @@ def doubt(name: str, block: Block) -> str:
     return "neither a language nor a comment above it says what it is"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_block_is_of_a_known_kind(name: str) -> None:
-    page = (ROOT / name).read_text()
-    doubts = {f"line {b.line}: {b.text[:40]!r}": doubt(name, b) for b in blocks(page)}
+def test_every_block_is_of_a_known_kind() -> None:
+    doubts = {
+        f"{name}, line {block.line}: {block.text[:40]!r}": doubt(name, block)
+        for name, shown in BLOCKS.items()
+        for block in shown
+    }
     assert {where: why for where, why in doubts.items() if why} == {}
 
 
-def shell_pages() -> set[str]:
-    """Return the topics with blocks of a shell that no comment explains."""
-    pages = zip(NAMES, DOCUMENTS, strict=True)
-    found = {name: blocks(page.read_text()) for name, page in pages}
-    shown = (n for n, page in found.items() if any(is_shell(b) and not b.note for b in page))
-    return {topic_of(name) for name in shown}
-
-
 def test_every_page_with_blocks_of_a_shell_has_a_test() -> None:
-    assert shell_pages() == set(SHELL_RUNS_IN)
+    """Those that no comment explains."""
+    shown = (n for n, page in BLOCKS.items() if any(is_shell(b) and not b.note for b in page))
+    assert {topic_of(name) for name in shown} == set(SHELL_RUNS_IN)
 
 
 def test_a_block_without_a_test_is_seen() -> None:
@@ -171,15 +168,16 @@ def test_every_test_of_a_page_exists_and_reads_it(runs_in: dict[str, str]) -> No
         assert Path(page).stem in text or Path(page).name == "index.md", (page, test)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_commands_have_the_options_that_are_shown(name: str) -> None:
-    page = (ROOT / name).read_text()
-    shown = [block.text for block in blocks(page) if is_shell(block)] + CODE.findall(page)
-    assert [wrong for text in shown for wrong in unknown_options(text)] == []
+def test_commands_have_the_options_that_are_shown() -> None:
+    wrong = []
+    for name, page in TEXTS.items():
+        shown = [block.text for block in BLOCKS[name] if is_shell(block)] + CODE.findall(page)
+        wrong += [f"{name}: {option}" for text in shown for option in unknown_options(text)]
+    assert wrong == []
 
 
 def test_shell_blocks_are_of_a_shell() -> None:
-    texts = [b.text for page in DOCUMENTS for b in blocks(page.read_text()) if b.language == "sh"]
+    texts = [block.text for shown in BLOCKS.values() for block in shown if block.language == "sh"]
     assert len(texts) > 40
     script = "\n".join(f"f{number}() {{\n{text}\n}}" for number, text in enumerate(texts))
     subprocess.run(
@@ -187,9 +185,9 @@ def test_shell_blocks_are_of_a_shell() -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name, shown in BLOCKS.items() if shown])
 def test_settings_can_be_read(name: str) -> None:
-    for block in blocks((ROOT / name).read_text()):
+    for block in BLOCKS[name]:
         if block.language in READERS and not block.note:
             READERS[block.language](block.text)
         elif block.language == "ini":

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 
@@ -168,7 +168,6 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(st.dictionaries(st.text(), JSON))
 def test_equal_configs_have_one_text(config: dict[str, Any]) -> None:
     text = canonical_config(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,31 +17,19 @@ from pyarrow import parquet
 import farm
 from farm.call import ModelInfo, Operation, TensorInfo
 from farm.errors import InvalidInput
-from farm.record.entry import MODEL, Entry, Status, encoded
-from farm.record.file import RecordFile
-from farm.storage.frames import Record
 from farm.sweep.file.reading import write_csv, write_netcdf
-from farm.sweep.file.store import Store
 from farm.sweep.file.tables import write_parquet
-from tests.record.entries import SQUARE, point
-from tests.sweep.samples import done, failed, plan_of
+from tests.record.entries import failed as failed_entry
+from tests.record.entries import point, written
+from tests.sweep.samples import done, failed, plan_of, stored
 
 PLAN = plan_of("random:3")
 
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> str:
-    store = Store.create(tmp_path / "s.h5", PLAN)
-    store.add(done(PLAN, 1))
-    store.add(failed(2))
-    store.close("interrupted", {})
+    stored(tmp_path / "s.h5", PLAN, done(PLAN, 1), failed(2))
     return str(tmp_path / "s.h5")
-
-
-def write_record(path: Path, *entries: Entry) -> None:
-    file = RecordFile(path, indexed=False)
-    file.add([Record(MODEL, json.dumps(SQUARE.to_json()).encode()), *map(encoded, entries)])
-    file.close()
 
 
 def test_every_reader_takes_a_text_and_a_path(sweep: str) -> None:
@@ -70,10 +57,7 @@ COLUMNS = {
 def test_every_way_of_reading_has_the_same_types(tmp_path: Path) -> None:
     path = tmp_path / "s.h5"
     plan = plan_of("random:3", {"n": "int:1:9", "mesh": "1,2", "x": "0:1"}, info=MIXED)
-    store = Store.create(path, plan)
-    store.add(done(plan, 1))
-    store.add(failed(2))
-    store.close("interrupted", {})
+    stored(path, plan, done(plan, 1), failed(2))
 
     frame = farm.load_pandas(path)
     assert {name: frame[name].dtype for name in COLUMNS} == COLUMNS
@@ -85,8 +69,8 @@ def test_every_way_of_reading_has_the_same_types(tmp_path: Path) -> None:
     write_netcdf(path, tmp_path / "s.nc")
     # By default xarray makes times of t_start, which CF calls seconds since 1970.
     options: dict[str, Any] = {"engine": "h5netcdf", "decode_times": False}
-    with xarray.open_dataset(tmp_path / "s.nc", **options) as stored:
-        for data in (farm.load_xarray(path), stored):
+    with xarray.open_dataset(tmp_path / "s.nc", **options) as opened:
+        for data in (farm.load_xarray(path), opened):
             types = {name: data[name].dtype for name in COLUMNS if name in data}
             assert types == {name: COLUMNS[name] for name in COLUMNS if name != "count[0]"}
             assert data["count"].dtype == FLOAT
@@ -126,10 +110,7 @@ def test_points_of_a_running_sweep_have_the_types_of_the_file(tmp_path: Path) ->
 
 
 def test_a_record_is_read_as_a_sweep_is(tmp_path: Path) -> None:
-    bad = replace(
-        point(2.0), status=Status.FAILED, outputs=(), error=("ModelFailed", "diverged", "")
-    )
-    write_record(tmp_path / "a.record", point(1.0), bad)
+    written(tmp_path / "a.record", point(1.0), failed_entry(2.0))
     frame = farm.load_pandas(str(tmp_path / "a.record"))
     assert frame["x[0]"].tolist() == [1.0, 2.0]
     assert frame["y"][0] == 1.0
@@ -143,7 +124,7 @@ def test_a_record_is_read_as_a_sweep_is(tmp_path: Path) -> None:
 
 def test_one_of_the_models_of_a_record_is_selected(tmp_path: Path) -> None:
     other = replace(point(3.0), model="cube", key=b"\0" * len(point(3.0).key))
-    write_record(tmp_path / "a.record", point(1.0), other)
+    written(tmp_path / "a.record", point(1.0), other)
     with pytest.raises(InvalidInput, match="several models"):
         farm.load_pandas(tmp_path / "a.record")
     assert farm.load_pandas(tmp_path / "a.record", model="cube")["status"].tolist() == ["finite"]

@@ -21,12 +21,13 @@ from farm.settings import (
     read_settings,
     settings_of,
 )
-from tests.support.setting_ways import WAYS, command_line, text_of
+from tests.support.setting_ways import command_line, text_of
 
 
 @pytest.mark.parametrize("name", ["dir", "record", "unix"])
 def test_a_path_may_be_a_text(name: str) -> None:
     assert getattr(settings_of({name: "some/place"}), name) == Path("some/place")
+    assert settings_of({"record": None}).record is None
 
 
 @pytest.mark.parametrize(
@@ -96,13 +97,6 @@ def test_options_of_protocols_are_settings_too(tmp_path: Path) -> None:
         settings_of({"pages": 1}, OPTIONS)
     with pytest.raises(SettingsError, match="a protocol has the option 'port', a setting of farm"):
         settings_of({}, [Option("port", kind=int)])
-
-
-def test_paths_may_be_text() -> None:
-    assert settings_of({"record": "a.record", "port": 0}) == Settings(
-        record=Path("a.record"), port=0
-    )
-    assert settings_of({"record": None}).record is None
 
 
 def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
@@ -233,15 +227,6 @@ def _other(name: str, value: Any) -> Any:
     return [other] if isinstance(value, list) else other
 
 
-def _set(
-    values: dict[str, Any], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Settings:
-    """Return what `farm serve` or a program hands to the farm if the values are set so."""
-    if way == "python":
-        return settings_of(values, THEIRS)
-    return _handed(*command_line(way, values, tmp_path), tmp_path, monkeypatch)
-
-
 def _handed(
     words: list[str], variables: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Settings:
@@ -253,39 +238,30 @@ def _handed(
     return seen[0]
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", [*SETTINGS, *(option.name for option in THEIRS)])
-def test_every_setting_reaches_the_farm_in_every_way(
-    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = {name: _value(name), **BESIDE.get(name, {})}
-    settings = _set(values, way, tmp_path, monkeypatch)
-    found = getattr(settings, name) if name in SETTINGS else settings.options[name]
-    expected = values[name]
-    assert text_of(list(found) if isinstance(found, tuple) else found) in (
-        text_of(expected),
-        f"{expected}.0",
-    )
-    assert found != (SETTINGS[name]["default"] if name in SETTINGS else None)
-
-
-@pytest.mark.parametrize("name", [*SETTINGS, *(option.name for option in THEIRS)])
-def test_an_option_overrides_a_variable_and_that_a_key_of_the_file(
+def test_every_setting_reaches_the_farm_in_every_way_and_the_nearest_one_counts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An option overrides a variable, and that a key of the file."""
     ours, beside = _value(name), BESIDE.get(name, {})
-    for strong, weak in (("option", "variable"), ("variable", "file"), ("option", "file")):
+
+    def check(settings: Settings, way: str) -> None:
+        found = getattr(settings, name) if name in SETTINGS else settings.options[name]
+        text = text_of(list(found) if isinstance(found, tuple) else found)
+        assert text in (text_of(ours), f"{ours}.0"), way
+        assert found != (SETTINGS[name]["default"] if name in SETTINGS else None), way
+
+    check(settings_of({name: ours, **beside}, THEIRS), "python")
+    weaker: list[str] = []
+    for way in ("file", "variable", "option"):
         words, variables = list[str](), dict[str, str]()
-        for way, value in ((weak, _other(name, ours)), (strong, ours)):
-            more, set_here = command_line(way, {name: value, **beside}, tmp_path)
+        for other in (*weaker, way):
+            value = ours if other == way else _other(name, ours)
+            more, set_here = command_line(other, {name: value, **beside}, tmp_path)
             words += more
             variables |= set_here
-        settings = _handed(words, variables, tmp_path, monkeypatch)
-        found = getattr(settings, name) if name in SETTINGS else settings.options[name]
-        assert text_of(list(found) if isinstance(found, tuple) else found) in (
-            text_of(ours),
-            f"{ours}.0",
-        ), f"{strong} and {weak}"
+        check(_handed(words, variables, tmp_path, monkeypatch), way)
+        weaker.append(way)
 
 
 @pytest.mark.parametrize(

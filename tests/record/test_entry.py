@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.call import Array, Operation
@@ -42,7 +42,6 @@ entries = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(entries)
 def test_an_evaluation_comes_back(entry: Entry) -> None:
     payload = memoryview(encoded(entry).payload)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.storage import frames as frames_module
@@ -40,7 +40,6 @@ def five(format: Format) -> list[Record]:
 
 
 @given(formats.flatmap(lambda f: st.tuples(st.just(f), st.lists(records_of(f), max_size=8))))
-@settings(max_examples=40, deadline=None)
 def test_everything_reads_back(
     tmp_path_factory: pytest.TempPathFactory, made: tuple[Format, list[Record]]
 ) -> None:
@@ -50,7 +49,6 @@ def test_everything_reads_back(
 
 
 @given(formats.flatmap(lambda f: st.tuples(st.just(f), st.lists(records_of(f), max_size=3))))
-@settings(max_examples=15, deadline=None)
 def test_a_cut_at_any_byte_costs_the_torn_record_only(
     tmp_path_factory: pytest.TempPathFactory, made: tuple[Format, list[Record]]
 ) -> None:
@@ -71,7 +69,6 @@ def test_a_cut_at_any_byte_costs_the_torn_record_only(
     ),
     st.data(),
 )
-@settings(max_examples=80, deadline=None)
 def test_a_flipped_bit_is_never_believed(
     tmp_path_factory: pytest.TempPathFactory,
     made: tuple[Format, list[Record]],
