@@ -79,11 +79,15 @@ SLOW = {
 }
 """Those that take JAX seconds to compile and follow from others."""
 
+OF_A_NUMBER = {"hessian", "derivative of a jit", "hvp", "linearize"}
+"""Those that need not be compiled for several outputs each time."""
+
 
 def cases() -> Iterator[Any]:
     for transform in TRANSFORMS:
+        usual = "sum" if transform in OF_A_NUMBER else ["y", "sum"]
         for out in ("sum", "y", ["y", "sum"]):
-            slow = out == "y" or transform in SLOW
+            slow = out != usual or transform in SLOW
             marks = [pytest.mark.slow] if slow else []
             yield pytest.param(out, transform, marks=marks, id=f"{transform}-{out}")
 
@@ -104,7 +108,9 @@ def test_transformations_without_jit(client: Client, transform: str) -> None:
     assert_same(change(op)(x, k), jax.jit(change(waves("y")))(x, k))
 
 
-@JIT
+@pytest.mark.parametrize(
+    "jit", [jax.jit, pytest.param(lambda f: f, marks=pytest.mark.slow)], ids=["jit", "eager"]
+)
 def test_leading_axes_are_points_as_nested_vmaps_are(
     client: Client, jit: Callable[[Any], Any]
 ) -> None:
@@ -174,13 +180,13 @@ def test_leapfrogs_in_a_compiled_loop_are_one_request_each(
 
 def test_results_have_the_type_of_the_argument(client: Client) -> None:
     op = farm.ops.jax_op(client.model("waves"), out="sum")
-    for dtype in (jnp.float32, jnp.bfloat16):
+    step = jax.value_and_grad(op)
+    for dtype, run in ((jnp.float32, jax.jit(step)), (jnp.bfloat16, step)):
         x, k = jnp.array(X[0, 0], dtype), jnp.array(K, dtype)
-        for step in (jax.value_and_grad(op), jax.jit(jax.value_and_grad(op))):
-            value, gradient = step(x, k)
-            assert (value.dtype, gradient.dtype) == (dtype, dtype)
-            exact = np.asarray(x, np.float64), np.asarray(k, np.float64)
-            assert value == waves("sum")(*exact).astype(dtype), "computed in float64, rounded once"
+        value, gradient = run(x, k)
+        assert (value.dtype, gradient.dtype) == (dtype, dtype)
+        exact = np.asarray(x, np.float64), np.asarray(k, np.float64)
+        assert value == waves("sum")(*exact).astype(dtype), "computed in float64, rounded once"
     assert op(X[0, 0], jnp.float32(1.7)).dtype == jnp.float64
     assert op([1, 2], 1).dtype == jnp.float64
 
@@ -279,7 +285,7 @@ def test_derivatives_that_the_model_lacks(client: Client) -> None:
         jax.jit(jax.jacfwd(plain))(x, n)
     waves = farm.ops.jax_op(client.model("waves"), out="sum")
     with pytest.raises(UnsupportedFeature, match="third derivatives"):
-        jax.jacfwd(jax.hessian(waves))(x, jnp.array(K))
+        jax.eval_shape(jax.jacfwd(jax.hessian(waves)), x, jnp.array(K))
 
 
 def test_forward_mode_of_a_number_needs_only_its_gradient(client: Client) -> None:

@@ -50,10 +50,9 @@ def marks(element: ElementTree.Element) -> int:
     return sum(1 for _ in element.iter(f"{SVG}use"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimensions", [1, 2, MOST_IN_PAIRS + 3])
-@pytest.mark.parametrize(
-    "count", [30, *(pytest.param(few, marks=pytest.mark.slow) for few in (0, 1))]
-)
+@pytest.mark.parametrize("count", [0, 1, 30])
 def test_every_number_of_parameters_and_points_is_a_picture(dimensions: int, count: int) -> None:
     parameters = axes_of(dimensions)
     text = picture(parameters, cloud(count, dimensions), NONE[:, :dimensions])
@@ -66,10 +65,13 @@ def test_every_number_of_parameters_and_points_is_a_picture(dimensions: int, cou
     assert (">height</text>" in text) == (count > 0 or dimensions == 1)
 
 
-def test_a_pair_has_its_parameters_across_and_up() -> None:
-    points = np.array([[0.0, 10.0, 200.0], [1.0, 20.0, 100.0]])
+def test_a_pair_has_its_parameters_across_and_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.report.scatter.MOST_IN_PAIRS", 3)
+    points = np.array([[0.0, 10.0, 200.0, 7.0], [1.0, 20.0, 100.0, 7.0]])
     seen: list[Any] = []
-    picture(axes_of(3), points, NONE[:, :3], behind=seen.append)
+    text = picture(axes_of(4), points, NONE[:, :4], behind=seen.append)
+    assert ">p2</text>" in text
+    assert ">p3</text>" not in text
     drawn = [axes.collections[0].get_offsets().data.T.tolist() for axes in seen]
     columns = points.T.tolist()
     assert drawn == [[columns[i], columns[j]] for i, j in ((0, 1), (0, 2), (1, 2))]
@@ -81,25 +83,28 @@ def test_a_pair_has_its_parameters_across_and_up() -> None:
     assert [axes.get_ylabel() for axes in seen] == ["p1", "p2", ""]
 
 
-def test_what_is_behind_is_drawn_first() -> None:
-    text = picture(
-        axes_of(2), cloud(3, 2), NONE[:, :2], behind=lambda axes: axes.text(1, 1, "behind")
-    )
-    assert ">behind</text>" in text
-    seen: list[int] = []
-    picture(axes_of(1), cloud(3, 1), NONE[:, :1], behind=lambda axes: seen.append(len(axes.lines)))
-    assert seen == [0]
-
-
-def test_failed_points_are_red_and_values_that_are_none_are_left_out() -> None:
+@pytest.mark.parametrize(("dimensions", "dots"), [(1, "line2d"), (2, "PathCollection")])
+def test_values_that_are_none_are_left_out_and_failed_points_are_red(
+    dimensions: int, dots: str
+) -> None:
     values = np.array([1.0, np.nan, np.inf, 2.0])
-    for dimensions, dots in ((1, "line2d"), (2, "PathCollection")):
-        text = picture(
-            axes_of(dimensions), cloud(4, dimensions), cloud(3, dimensions), values=values
-        )
-        assert 2 in [marks(group) for group in groups(text, dots)]
-        assert "#c8372d" in text
-        assert "nan" not in text
+    lines: list[int] = []
+    text = picture(
+        axes_of(dimensions),
+        cloud(4, dimensions),
+        cloud(3, dimensions),
+        values=values,
+        behind=lambda axes: lines.append(len(axes.lines)),
+    )
+    assert lines == [0], "what is behind is drawn first"
+    assert 2 in [marks(group) for group in groups(text, dots)]
+    assert "nan" not in text
+    assert "#c8372d" in text
+    assert ">height</text>" in text
+    assert all(f">p{j}</text>" in text for j in range(dimensions))
+    if dimensions == 2:
+        assert text.index('id="PathCollection') < text.index("#c8372d"), "failed ones are on top"
+        assert set(re.findall(r"font-size: (\d+)px", text)) == {"9"}, "of the colour bar, too"
 
 
 @pytest.mark.slow
@@ -139,12 +144,9 @@ def test_bounds_are_in_view_even_without_points(is_log: bool, dimensions: int, c
         assert low > 0 or not is_log
 
 
-def test_the_colour_bar_has_the_style_of_the_axes() -> None:
-    text = picture(axes_of(2), cloud(5, 2), NONE[:, :2])
-    assert set(re.findall(r"font-size: (\d+)px", text)) == {"9"}
-
-
-@pytest.mark.parametrize("mixed", [(False, True), (True, False)])
+@pytest.mark.parametrize(
+    "mixed", [(False, True), pytest.param((True, False), marks=pytest.mark.slow)]
+)
 def test_bounds_of_one_parameter_do_not_depend_on_the_scale_of_the_other(
     mixed: tuple[bool, bool],
 ) -> None:
@@ -158,12 +160,6 @@ def test_bounds_of_one_parameter_do_not_depend_on_the_scale_of_the_other(
     low, high = ranges[free]
     assert 0.5 < low < points[:, free].min()
     assert points[:, free].max() < high < 3.0
-
-
-def test_failed_points_are_on_top() -> None:
-    points = cloud(30, 2)
-    text = picture(axes_of(2), points, points)
-    assert text.index('id="PathCollection') < text.index("#c8372d")
 
 
 def test_choices_have_their_names() -> None:
