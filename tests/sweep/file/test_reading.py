@@ -78,6 +78,7 @@ def sweep(request: pytest.FixtureRequest, tmp_path: Path) -> object:
 
 def test_what_is_read_is_the_same_in_every_state(sweep: Path) -> None:
     """What is known, the file, the failures with worker and parameters, and a closed copy."""
+    there = sweep.read_bytes()
     plan, known = known_of(sweep)
     assert plan.to_json() == PLAN.to_json()
     assert known.status.tolist() == [1, 1, 1, 2, 0, 0]
@@ -99,6 +100,7 @@ def test_what_is_read_is_the_same_in_every_state(sweep: Path) -> None:
         snapshot(sweep, target)
     with xr.open_dataset(target, engine="netcdf4") as data:
         assert data.sizes["point"] == 6
+    assert sweep.read_bytes() == there
 
 
 def test_looking_keeps_no_writer_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

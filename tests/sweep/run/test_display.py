@@ -147,7 +147,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, st
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     made = nbformat.v4.new_notebook(cells=cells)
     folder = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
-    client = nbclient.NotebookClient(made, timeout=LIMIT_S, resources=folder)
+    client = nbclient.NotebookClient(made, timeout=int(3 * LIMIT_S), resources=folder)
     client.execute()
     return [[dict(output.get("data", {})) for output in cell.outputs] for cell in made.cells]
 
