@@ -7,11 +7,12 @@ second the truth is compared with what the farm knows.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,15 +179,12 @@ def errors_logged() -> Iterator[list[str]]:
         elastic_module.log.removeHandler(handler)
 
 
-@contextmanager
-def a_world(seed: int = 0) -> Iterator[World]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield World(Path(folder), seed)
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
-def play(history: Callable[[World], Coroutine[Any, Any, None]], seed: int = 0) -> None:
-    with a_world(seed) as world:
-        run_virtually(history(world))
+in_virtual_time = functools.partial(on_loop, runner=run_virtually)
 
 
 async def serving(world: World, count: int = 1) -> list[str]:
@@ -204,221 +202,200 @@ def events(world: World, *kinds: str) -> list[str]:
     return [subject for event, subject, _ in world.demand.events if event in kinds]
 
 
-def test_while_squeue_hangs_jobs_come_and_go() -> None:
-    async def history(world: World) -> None:
-        world.slurm.squeue = "hangs"
-        world.start()
-        (first,) = await serving(world)
-        world.demand.calls = 0
-        await world.run(120.0)
-        assert world.known() == [], "let go, and its end confirmed"
-        world.slurm.kept_s = 0.0
-        (second,) = await serving(world)
-        assert first != second
-        assert await world.stop(mended_after_s=20.0) == []
-
-    play(history)
+@in_virtual_time
+async def test_while_squeue_hangs_jobs_come_and_go(world: World) -> None:
+    world.slurm.squeue = "hangs"
+    world.start()
+    (first,) = await serving(world)
+    world.demand.calls = 0
+    await world.run(120.0)
+    assert world.known() == [], "let go, and its end confirmed"
+    world.slurm.kept_s = 0.0
+    (second,) = await serving(world)
+    assert first != second
+    assert await world.stop(mended_after_s=20.0) == []
 
 
-def test_a_job_that_has_ended_and_is_forgotten_is_not_late() -> None:
+@in_virtual_time
+async def test_a_job_that_has_ended_and_is_forgotten_is_not_late(world: World) -> None:
     """Confirming its end takes a minute, as long as a job may take to end."""
-
-    async def history(world: World) -> None:
-        world.slurm.kept_s = 0.0
-        world.start()
-        (job_id,) = await serving(world)
-        world.demand.calls = 0
-        await world.run(150.0)
-        assert world.known() == []
-        assert events(world, "ended") == [f"job {job_id}"]
-        assert events(world, "cancelled") == []
-        assert await world.stop() == []
-
-    play(history)
+    world.slurm.kept_s = 0.0
+    world.start()
+    (job_id,) = await serving(world)
+    world.demand.calls = 0
+    await world.run(150.0)
+    assert world.known() == []
+    assert events(world, "ended") == [f"job {job_id}"]
+    assert events(world, "cancelled") == []
+    assert await world.stop() == []
 
 
-def test_a_job_that_only_lists_lack_is_cancelled_if_it_does_not_end() -> None:
-    async def history(world: World) -> None:
-        world.start()
-        (job_id,) = await serving(world)
-        job = world.slurm.jobs[job_id]
-        job.is_stuck = True
-        world.slurm.squeue = "no rows"
-        world.demand.calls = 0
-        await world.run(30.0)
-        assert events(world, "let go") == [f"job {job_id}"]
-        job.is_cut_off = True
-        await world.run(DRAIN_S)
-        assert events(world, "cancelled") == [f"job {job_id}"]
-        assert job.state == "CANCELLED"
-        world.slurm.squeue = "fine"
-        assert await world.stop() == []
-
-    play(history)
+@in_virtual_time
+async def test_a_job_that_only_lists_lack_is_cancelled_if_it_does_not_end(world: World) -> None:
+    world.start()
+    (job_id,) = await serving(world)
+    job = world.slurm.jobs[job_id]
+    job.is_stuck = True
+    world.slurm.squeue = "no rows"
+    world.demand.calls = 0
+    await world.run(30.0)
+    assert events(world, "let go") == [f"job {job_id}"]
+    job.is_cut_off = True
+    await world.run(DRAIN_S)
+    assert events(world, "cancelled") == [f"job {job_id}"]
+    assert job.state == "CANCELLED"
+    world.slurm.squeue = "fine"
+    assert await world.stop() == []
 
 
-def test_a_job_that_no_signal_reaches_is_drained_over_the_farms_own_connection() -> None:
-    async def history(world: World) -> None:
-        world.start()
-        (job_id,) = await serving(world)
-        world.slurm.scancel = "fails"
-        world.demand.calls = 0
-        await world.run(DRAIN_S - 10.0)
-        assert world.slurm.jobs[job_id].state == "COMPLETED"
-        world.slurm.scancel = "fine"
-        assert await world.stop() == []
-
-    play(history)
-
-
-def test_while_sbatch_hangs_jobs_that_are_idle_are_let_go() -> None:
-    async def history(world: World) -> None:
-        world.start()
-        (first,) = await serving(world)
-        world.slurm.sbatch = "hangs before"
-        world.demand.calls = 3
-        await world.run(5.0)
-        assert len(world.known()) == 2, "a submission that hangs counts"
-        world.demand.calls = 0
-        await world.run(40.0)
-        assert events(world, "ended") == [f"job {first}"]
-        assert len(world.known()) == 1
-        assert await world.stop() == []
-
-    play(history)
+@in_virtual_time
+async def test_a_job_that_no_signal_reaches_is_drained_over_the_farms_own_connection(
+    world: World,
+) -> None:
+    world.start()
+    (job_id,) = await serving(world)
+    world.slurm.scancel = "fails"
+    world.demand.calls = 0
+    await world.run(DRAIN_S - 10.0)
+    assert world.slurm.jobs[job_id].state == "COMPLETED"
+    world.slurm.scancel = "fine"
+    assert await world.stop() == []
 
 
-def test_lists_without_a_job_do_not_end_it_while_nobody_answers_about_it() -> None:
-    async def history(world: World) -> None:
-        world.start()
-        (job_id,) = await serving(world)
-        world.slurm.jobs[job_id].is_cut_off = True
-        world.slurm.squeue, world.slurm.scontrol = "no rows", "hangs"
-        await world.run(300.0)
-        assert job_id in world.known()
-        world.slurm.squeue = world.slurm.scontrol = "fine"
-        assert await world.stop() == []
-        assert world.left() == []
+@in_virtual_time
+async def test_while_sbatch_hangs_jobs_that_are_idle_are_let_go(world: World) -> None:
+    world.start()
+    (first,) = await serving(world)
+    world.slurm.sbatch = "hangs before"
+    world.demand.calls = 3
+    await world.run(5.0)
+    assert len(world.known()) == 2, "a submission that hangs counts"
+    world.demand.calls = 0
+    await world.run(40.0)
+    assert events(world, "ended") == [f"job {first}"]
+    assert len(world.known()) == 1
+    assert await world.stop() == []
 
-    play(history)
+
+@in_virtual_time
+async def test_lists_without_a_job_do_not_end_it_while_nobody_answers_about_it(
+    world: World,
+) -> None:
+    world.start()
+    (job_id,) = await serving(world)
+    world.slurm.jobs[job_id].is_cut_off = True
+    world.slurm.squeue, world.slurm.scontrol = "no rows", "hangs"
+    await world.run(300.0)
+    assert job_id in world.known()
+    world.slurm.squeue = world.slurm.scontrol = "fine"
+    assert await world.stop() == []
+    assert world.left() == []
 
 
-def test_a_job_that_is_requeued_just_before_the_end_is_not_left_over() -> None:
+@in_virtual_time
+async def test_a_job_that_is_requeued_just_before_the_end_is_not_left_over(world: World) -> None:
     """SLURM calls it COMPLETING, as it does jobs that end, and starts it again."""
-
-    async def history(world: World) -> None:
-        world.start()
-        (job_id,) = await serving(world)
-        job = world.slurm.jobs[job_id]
-        world.slurm.requeue(job)
-        await asyncio.sleep(STEP_S)
-        assert await world.stop() == []
-        assert job.is_doomed
-
-    play(history)
+    world.start()
+    (job_id,) = await serving(world)
+    job = world.slurm.jobs[job_id]
+    world.slurm.requeue(job)
+    await asyncio.sleep(STEP_S)
+    assert await world.stop() == []
+    assert job.is_doomed
 
 
-def test_a_submission_that_lists_lack_for_long_is_cancelled_by_name() -> None:
-    async def history(world: World) -> None:
-        world.start()
-        world.slurm.sbatch, world.slurm.squeue = "answer lost", "no rows"
-        await world.run(3.0)
-        (job,) = world.slurm.alive()
-        assert world.known() == [job.name]
-        world.slurm.set(job, "RUNNING")
-        job.is_cut_off = True
-        world.slurm.scancel = "fails"
-        await world.run(150.0)
-        assert world.known() == [job.name], "as long as it cannot be cancelled"
-        world.slurm.sbatch = world.slurm.scancel = "fine"
-        await world.run(20.0)
-        assert job.state == "CANCELLED"
-        assert events(world, "refused") == [], "it may take its time to end"
-        world.demand.calls = 0
-        await world.run(KILLED_S)
-        assert len(events(world, "refused")) == 1
-        world.slurm.squeue = "fine"
-        assert await world.stop() == []
-
-    play(history)
+@in_virtual_time
+async def test_a_submission_that_lists_lack_for_long_is_cancelled_by_name(world: World) -> None:
+    world.start()
+    world.slurm.sbatch, world.slurm.squeue = "answer lost", "no rows"
+    await world.run(3.0)
+    (job,) = world.slurm.alive()
+    assert world.known() == [job.name]
+    world.slurm.set(job, "RUNNING")
+    job.is_cut_off = True
+    world.slurm.scancel = "fails"
+    await world.run(150.0)
+    assert world.known() == [job.name], "as long as it cannot be cancelled"
+    world.slurm.sbatch = world.slurm.scancel = "fine"
+    await world.run(20.0)
+    assert job.state == "CANCELLED"
+    assert events(world, "refused") == [], "it may take its time to end"
+    world.demand.calls = 0
+    await world.run(KILLED_S)
+    assert len(events(world, "refused")) == 1
+    world.slurm.squeue = "fine"
+    assert await world.stop() == []
 
 
-def test_a_job_whose_id_sbatch_did_not_tell_is_found_by_its_name() -> None:
-    async def history(world: World) -> None:
-        world.start()
-        world.slurm.sbatch, world.demand.calls = "no id", 1
-        await world.run(3.0)
-        assert len(events(world, "unsure")) == 1
-        await world.run(60.0)
-        (job,) = world.slurm.alive()
-        assert events(world, "adopted") == [f"job {job.id}"]
-        (kind,) = world.elastic.snapshot()["kinds"]
-        assert (kind["problem"], kind["next_try_in_s"]) == ("", None)
-        assert await world.stop() == []
-
-    play(history)
+@in_virtual_time
+async def test_a_job_whose_id_sbatch_did_not_tell_is_found_by_its_name(world: World) -> None:
+    world.start()
+    world.slurm.sbatch, world.demand.calls = "no id", 1
+    await world.run(3.0)
+    assert len(events(world, "unsure")) == 1
+    await world.run(60.0)
+    (job,) = world.slurm.alive()
+    assert events(world, "adopted") == [f"job {job.id}"]
+    (kind,) = world.elastic.snapshot()["kinds"]
+    assert (kind["problem"], kind["next_try_in_s"]) == ("", None)
+    assert await world.stop() == []
 
 
-def test_a_farm_that_is_killed_during_a_submission_finds_the_job() -> None:
-    async def history(world: World) -> None:
-        world.start()
-        world.slurm.sbatch = "hangs after"
-        await world.run(3.0)
-        await world.kill()
-        world.slurm.squeue, world.slurm.sbatch = "no rows", "fine"
-        world.start()
-        world.demand.calls = 5
-        await world.run(30.0)
-        world.slurm.squeue = "fine"
-        await world.run(30.0)
-        assert len(world.known()) == MOST
-        assert await world.stop() == []
-        assert world.left() == []
-
-    play(history)
+@in_virtual_time
+async def test_a_farm_that_is_killed_during_a_submission_finds_the_job(world: World) -> None:
+    world.start()
+    world.slurm.sbatch = "hangs after"
+    await world.run(3.0)
+    await world.kill()
+    world.slurm.squeue, world.slurm.sbatch = "no rows", "fine"
+    world.start()
+    world.demand.calls = 5
+    await world.run(30.0)
+    world.slurm.squeue = "fine"
+    await world.run(30.0)
+    assert len(world.known()) == MOST
+    assert await world.stop() == []
+    assert world.left() == []
 
 
-def test_jobs_that_are_found_during_submissions_count() -> None:
+@in_virtual_time
+async def test_jobs_that_are_found_during_submissions_count(world: World) -> None:
     """Three jobs of a farm whose list was lost, and a first answer of squeue without them."""
-
-    async def history(world: World) -> None:
-        world.start()
-        for job_id in await serving(world, MOST):
-            world.slurm.jobs[job_id].is_cut_off = True  # their workers would tell of them
-        await world.kill()
-        (world.folder / "jobs.json").unlink()
-        world.slurm.squeue, world.slurm.sbatch = "no rows", "slow"
-        world.demand.calls = MOST
-        world.start()
-        while not events(world, "adopted"):
-            await asyncio.sleep(STEP_S)
-            if world.known():
-                world.slurm.squeue = "fine"
-        for _ in range(60):
-            await asyncio.sleep(STEP_S)
-            world.slurm.step()
-        assert world.slurm.submitted == MOST + 1, "the submission that was under way"
-        assert await world.stop() == []
-        assert world.left() == []
-
-    play(history)
+    world.start()
+    for job_id in await serving(world, MOST):
+        world.slurm.jobs[job_id].is_cut_off = True  # their workers would tell of them
+    await world.kill()
+    (world.folder / "jobs.json").unlink()
+    world.slurm.squeue, world.slurm.sbatch = "no rows", "slow"
+    world.demand.calls = MOST
+    world.start()
+    while not events(world, "adopted"):
+        await asyncio.sleep(STEP_S)
+        if world.known():
+            world.slurm.squeue = "fine"
+    for _ in range(60):
+        await asyncio.sleep(STEP_S)
+        world.slurm.step()
+    assert world.slurm.submitted == MOST + 1, "the submission that was under way"
+    assert await world.stop() == []
+    assert world.left() == []
 
 
 @pytest.mark.parametrize("has_accounts", [False, True])
-def test_where_no_records_are_kept_the_end_takes_a_minute_and_no_more(has_accounts: bool) -> None:
-    async def history(world: World) -> None:
-        world.slurm.kept_s, world.slurm.has_accounts = 0.0, has_accounts
-        world.start()
-        for job_id in await serving(world, 2):
-            world.slurm.set(world.slurm.jobs[job_id], "COMPLETED")  # as its workers have ended
-        began = asyncio.get_running_loop().time()
-        assert await world.stop() == []
-        took_s = asyncio.get_running_loop().time() - began
-        assert took_s < 100.0
-        assert (took_s >= CONFIRM_S) == (not has_accounts)
-        assert world.left() == []
-
-    play(history)
+@in_virtual_time
+async def test_where_no_records_are_kept_the_end_takes_a_minute_and_no_more(
+    world: World, has_accounts: bool
+) -> None:
+    world.slurm.kept_s, world.slurm.has_accounts = 0.0, has_accounts
+    world.start()
+    for job_id in await serving(world, 2):
+        world.slurm.set(world.slurm.jobs[job_id], "COMPLETED")  # as its workers have ended
+    began = asyncio.get_running_loop().time()
+    assert await world.stop() == []
+    took_s = asyncio.get_running_loop().time() - began
+    assert took_s < 100.0
+    assert (took_s >= CONFIRM_S) == (not has_accounts)
+    assert world.left() == []
 
 
 EVENTS = ("", "", "", "ends", "is cancelled", "is requeued", "is cut off", "node fails", "kill")
@@ -494,13 +471,14 @@ def test_no_job_is_one_too_many_forgotten_or_left_over(
         if mended_after_s < 60.0:
             assert errors == []
 
-    play(history, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        run_virtually(history(World(Path(folder), seed)))
 
 
 @pytest.mark.parametrize("stops", [False, True])
 @on_loop
 async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, stops: bool
 ) -> None:
     """In real time: the list is written by a thread, and here its file system hangs."""
     may_write, write_jobs = threading.Event(), RestartState.write_jobs
@@ -511,7 +489,6 @@ async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
         write_jobs(self, jobs)
 
     monkeypatch.setattr(RestartState, "write_jobs", write_later)
-    world = World(tmp_path)
     world.demand.calls = 1
     world.start()
     await until(world.known)
@@ -523,7 +500,7 @@ async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
     may_write.set()
     if not stops:
         await until(lambda: world.slurm.submitted)
-        assert [key[1] for key in RestartState(tmp_path).jobs() or ()] == [name]
+        assert [key[1] for key in RestartState(world.folder).jobs() or ()] == [name]
     await world.elastic.stop()
     assert world.slurm.submitted == (0 if stops else 1)
     assert world.left() == []
@@ -531,7 +508,7 @@ async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
 
 @on_loop
 async def test_models_that_are_known_are_not_described(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described: list[str] = []
 
@@ -540,7 +517,6 @@ async def test_models_that_are_known_are_not_described(
         return asyncio.get_running_loop().create_task(asyncio.sleep(0))
 
     monkeypatch.setattr(KindState, "describe", describe)
-    world = World(tmp_path)
     world.start()
     world.elastic.describe_models()
     assert described == ["small"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import functools
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from farm.provision.batch.job_phases import CANCELLED
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.slurm import Slurm
+from tests.support.coroutines import on_loop
 from tests.support.virtual_time import run_virtually
 
 
@@ -99,201 +101,178 @@ class Scene:
             await asyncio.sleep(0.5)
 
 
-def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run_virtually(scene())
+in_virtual_time = functools.partial(on_loop, runner=run_virtually)
 
 
-def test_lists_are_asked_for_less_and_less_often_until_something_changes() -> None:
-    async def scene() -> None:
-        s = Scene()
-        await s.run(5.0)
-        assert s.system.looks == [], "there is no job"
-        s.system.row = JobRow("1", Stand.RUNNING, "RUNNING", "x")
-        s.system.listing = Listing((s.system.row,))
-        s.remember("1")
-        await s.run(300.0)
-        gaps = [b - a for a, b in zip(s.system.looks, s.system.looks[1:], strict=False)]
-        assert gaps[-1] >= LONGEST_LOOK_S
-        looks = len(s.system.looks)
-        s.watch.soon()
-        await s.run(FIRST_LOOK_S + 1.0)
-        assert len(s.system.looks) == looks + 1
-
-    play(scene)
+@in_virtual_time
+async def test_lists_are_asked_for_less_and_less_often_until_something_changes() -> None:
+    s = Scene()
+    await s.run(5.0)
+    assert s.system.looks == [], "there is no job"
+    s.system.row = JobRow("1", Stand.RUNNING, "RUNNING", "x")
+    s.system.listing = Listing((s.system.row,))
+    s.remember("1")
+    await s.run(300.0)
+    gaps = [b - a for a, b in zip(s.system.looks, s.system.looks[1:], strict=False)]
+    assert gaps[-1] >= LONGEST_LOOK_S
+    looks = len(s.system.looks)
+    s.watch.soon()
+    await s.run(FIRST_LOOK_S + 1.0)
+    assert len(s.system.looks) == looks + 1
 
 
-def test_a_list_that_hangs_holds_up_neither_the_loop_nor_questions() -> None:
-    async def scene() -> None:
-        s = Scene()
-        s.system.list_takes_s = 1e6
-        s.remember("1")
-        await s.run(100.0)
-        assert len(s.system.looks) == 1
-        assert len(s.system.asked) >= 8, "it is not known to exist"
-        assert s.changes == []
-        s.system.row = JobRow("1", Stand.ENDED, "COMPLETED", "x")
-        await s.run(2 * ASK_AGAIN_S)
-        assert [change.event for change in s.changes] == ["ended"]
-
-    play(scene)
+@in_virtual_time
+async def test_a_list_that_hangs_holds_up_neither_the_loop_nor_questions() -> None:
+    s = Scene()
+    s.system.list_takes_s = 1e6
+    s.remember("1")
+    await s.run(100.0)
+    assert len(s.system.looks) == 1
+    assert len(s.system.asked) >= 8, "it is not known to exist"
+    assert s.changes == []
+    s.system.row = JobRow("1", Stand.ENDED, "COMPLETED", "x")
+    await s.run(2 * ASK_AGAIN_S)
+    assert [change.event for change in s.changes] == ["ended"]
 
 
-def test_all_jobs_are_known_after_one_whole_list() -> None:
-    async def scene() -> None:
-        s = Scene(is_known=False)
-        s.system.listing = BatchError("no controller")
-        await s.run(3.0)
-        known = [s.watch.is_known]
-        assert s.events == [("no word from SLURM", "no controller")], "reported once"
-        s.system.listing = Listing((), "squeue printed nothing")
-        await s.run(10.0)
-        known.append(s.watch.is_known)
-        assert s.watch.problem == "squeue printed nothing"
-        s.system.listing = Listing(())
-        await s.run(30.0)
-        assert [*known, s.watch.is_known] == [False, False, True]
-        assert s.watch.problem == ""
-
-    play(scene)
+@in_virtual_time
+async def test_all_jobs_are_known_after_one_whole_list() -> None:
+    s = Scene(is_known=False)
+    s.system.listing = BatchError("no controller")
+    await s.run(3.0)
+    known = [s.watch.is_known]
+    assert s.events == [("no word from SLURM", "no controller")], "reported once"
+    s.system.listing = Listing((), "squeue printed nothing")
+    await s.run(10.0)
+    known.append(s.watch.is_known)
+    assert s.watch.problem == "squeue printed nothing"
+    s.system.listing = Listing(())
+    await s.run(30.0)
+    assert [*known, s.watch.is_known] == [False, False, True]
+    assert s.watch.problem == ""
 
 
-def test_questions_without_an_answer_come_less_and_less_often() -> None:
-    async def scene() -> None:
-        s = Scene()
-        s.system.row = BatchError("no controller")
-        for n in range(50):
-            s.remember(f"{n}")
-        await s.run(100.0)
-        assert 5 < len(s.system.asked) < 12, "one by one, although all fifty are due"
-
-    play(scene)
+@in_virtual_time
+async def test_questions_without_an_answer_come_less_and_less_often() -> None:
+    s = Scene()
+    s.system.row = BatchError("no controller")
+    for n in range(50):
+        s.remember(f"{n}")
+    await s.run(100.0)
+    assert 5 < len(s.system.asked) < 12, "one by one, although all fifty are due"
 
 
 # Releases
 
 
-def test_started_jobs_are_drained_and_pending_ones_cancelled_once() -> None:
-    async def scene() -> None:
-        s = Scene()
-        jobs = [s.add("1", Stand.RUNNING), s.add("2", Stand.PENDING)]
-        s.system.listing = Listing(tuple(job.row for job in jobs))
-        await s.run(100.0)
-        looks = len(s.system.looks)
-        for _ in range(2):
-            s.releases.let_go(jobs, "not needed now")
-            await asyncio.sleep(1.0)
-        assert s.system.done == [("drain", ["1"]), ("cancel", ["2"])]
-        assert sorted(s.events) == [("cancelled", "not needed now"), ("let go", "not needed now")]
-        await s.run(FIRST_LOOK_S)
-        assert len(s.system.looks) == looks + 1, "the commands make a list due"
-
-    play(scene)
-
-
-def test_a_job_that_does_not_end_in_time_is_cancelled() -> None:
-    async def scene() -> None:
-        s = Scene()
-        job = s.add("1", Stand.RUNNING)
-        s.releases.let_go([job], "not needed now")
-        await asyncio.sleep(DRAIN_S - 1.0)
-        s.releases.end_those_that_linger()
-        assert s.system.done == [("drain", ["1"])]
-        await asyncio.sleep(2.0)
-        s.releases.end_those_that_linger()
+@in_virtual_time
+async def test_started_jobs_are_drained_and_pending_ones_cancelled_once() -> None:
+    s = Scene()
+    jobs = [s.add("1", Stand.RUNNING), s.add("2", Stand.PENDING)]
+    s.system.listing = Listing(tuple(job.row for job in jobs))
+    await s.run(100.0)
+    looks = len(s.system.looks)
+    for _ in range(2):
+        s.releases.let_go(jobs, "not needed now")
         await asyncio.sleep(1.0)
-        assert s.system.done == [("drain", ["1"]), ("cancel", ["1"])]
-        assert job.phase is CANCELLED
-        assert job.cancelled_at is not None
+    assert s.system.done == [("drain", ["1"]), ("cancel", ["2"])]
+    assert sorted(s.events) == [("cancelled", "not needed now"), ("let go", "not needed now")]
+    await s.run(FIRST_LOOK_S)
+    assert len(s.system.looks) == looks + 1, "the commands make a list due"
 
-    play(scene)
+
+@in_virtual_time
+async def test_a_job_that_does_not_end_in_time_is_cancelled() -> None:
+    s = Scene()
+    job = s.add("1", Stand.RUNNING)
+    s.releases.let_go([job], "not needed now")
+    await asyncio.sleep(DRAIN_S - 1.0)
+    s.releases.end_those_that_linger()
+    assert s.system.done == [("drain", ["1"])]
+    await asyncio.sleep(2.0)
+    s.releases.end_those_that_linger()
+    await asyncio.sleep(1.0)
+    assert s.system.done == [("drain", ["1"]), ("cancel", ["1"])]
+    assert job.phase is CANCELLED
+    assert job.cancelled_at is not None
 
 
-def test_a_command_that_fails_is_an_event_and_leaves_the_job_to_the_next() -> None:
-    async def scene() -> None:
-        s = Scene()
-        s.system.error = BatchError("the controller is away")
-        job = s.add("1", Stand.PENDING)
-        s.releases.let_go([job], "the farm stops")
-        await asyncio.sleep(1.0)
-        assert ("cancel fails", "the controller is away") in s.events
-        assert job.cancelled_at is None
-
-    play(scene)
+@in_virtual_time
+async def test_a_command_that_fails_is_an_event_and_leaves_the_job_to_the_next() -> None:
+    s = Scene()
+    s.system.error = BatchError("the controller is away")
+    job = s.add("1", Stand.PENDING)
+    s.releases.let_go([job], "the farm stops")
+    await asyncio.sleep(1.0)
+    assert ("cancel fails", "the controller is away") in s.events
+    assert job.cancelled_at is None
 
 
 # Background tasks
 
 
-def test_a_second_task_with_the_same_key_waits_for_another_time() -> None:
-    async def scene() -> None:
-        errands, done, go = Errands(), [], asyncio.Event()
+@on_loop
+async def test_a_second_task_with_the_same_key_waits_for_another_time() -> None:
+    errands, done, go = Errands(), [], asyncio.Event()
 
-        async def work() -> None:
-            await go.wait()
-            done.append(1)
+    async def work() -> None:
+        await go.wait()
+        done.append(1)
 
-        assert errands.begin("look", work)
-        assert not errands.begin("look", work)
-        assert errands.begin("submit a", work)
-        assert errands.is_running("submit ")
-        assert not errands.is_running("ask")
-        go.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(done) == 2
-        assert not errands.is_running("")
-        assert errands.begin("look", work)
-        await errands.cancel()
-        assert not errands.is_running("")
-
-    asyncio.run(scene())
+    assert errands.begin("look", work)
+    assert not errands.begin("look", work)
+    assert errands.begin("submit a", work)
+    assert errands.is_running("submit ")
+    assert not errands.is_running("ask")
+    go.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(done) == 2
+    assert not errands.is_running("")
+    assert errands.begin("look", work)
+    await errands.cancel()
+    assert not errands.is_running("")
 
 
-def test_a_failure_is_logged_and_frees_the_key(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        errands = Errands()
+@on_loop
+async def test_a_failure_is_logged_and_frees_the_key(caplog: pytest.LogCaptureFixture) -> None:
+    errands = Errands()
 
-        async def work() -> None:
-            raise ValueError("no good")
+    async def work() -> None:
+        raise ValueError("no good")
 
-        errands.begin("look", work)
-        await asyncio.sleep(0)
-        assert errands.begin("look", work)
-        await asyncio.sleep(0)
-
-    asyncio.run(scene())
+    errands.begin("look", work)
+    await asyncio.sleep(0)
+    assert errands.begin("look", work)
+    await asyncio.sleep(0)
     assert "look failed" in caplog.text
     assert "no good" in caplog.text
 
 
-def test_a_task_that_is_cancelled_before_it_begins_is_gone() -> None:
-    async def scene() -> None:
-        errands = Errands()
+@on_loop
+async def test_a_task_that_is_cancelled_before_it_begins_is_gone() -> None:
+    errands = Errands()
 
-        async def work() -> None: ...
+    async def work() -> None: ...
 
-        errands.begin("look", work)
-        await errands.cancel()
-        assert not errands.is_running("look")
-
-    asyncio.run(scene())
+    errands.begin("look", work)
+    await errands.cancel()
+    assert not errands.is_running("look")
 
 
-def test_a_task_that_is_dropped_frees_its_key() -> None:
-    async def scene() -> None:
-        errands = Errands()
+@on_loop
+async def test_a_task_that_is_dropped_frees_its_key() -> None:
+    errands = Errands()
 
-        async def work() -> None:
-            await asyncio.get_running_loop().create_future()
+    async def work() -> None:
+        await asyncio.get_running_loop().create_future()
 
-        errands.drop("look")
-        errands.begin("look", work)
-        errands.begin("ask", work)
-        await asyncio.sleep(0)
-        errands.drop("look")
-        await asyncio.sleep(0)
-        assert not errands.is_running("look")
-        assert errands.is_running("ask")
-        await errands.cancel()
-
-    asyncio.run(scene())
+    errands.drop("look")
+    errands.begin("look", work)
+    errands.begin("ask", work)
+    await asyncio.sleep(0)
+    errands.drop("look")
+    await asyncio.sleep(0)
+    assert not errands.is_running("look")
+    assert errands.is_running("ask")
+    await errands.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,36 +15,12 @@ from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.script import job_script
 from farm.provision.batch.system import BatchError, Stand, SubmissionRefused
 from farm.provision.batch.systems import GRID_ENGINE
-from farm.provision.batch.systems.grid_engine import (
-    ACCOUNTS_LAG_S,
-    EACH_HOST,
-    GridEngine,
-)
+from farm.provision.batch.systems.grid_engine import ACCOUNTS_LAG_S, EACH_HOST, GridEngine
 from farm.settings import SettingsError
+from tests.provision.batch.systems.conftest import Commands, told
 from tests.provision.batch.systems.test_grid_engine_output import NO_JOBS, RECORDED, one_job
 
 UNKNOWN = "echo \"<?xml version='1.0'?><unknown_jobs ><ST_name>7</ST_name></unknown_jobs>\""
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of commands that record their arguments in the file `said`."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in (*GRID_ENGINE.commands, "qacct"):
-        say(folder, name, "true")
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder
-
-
-def say(folder: Path, name: str, script: str) -> None:
-    text = f'#!/bin/sh\necho "{name} $*" >> {folder}/said\n{script}\n'
-    (folder / name).write_text(text)
-    (folder / name).chmod(0o755)
-
-
-def said(commands: Path) -> list[str]:
-    return (commands / "said").read_text().splitlines()
 
 
 def script_of(kind: WorkerKind, folder: Path = Path("/home/me")) -> str:
@@ -54,15 +31,14 @@ def script_of(kind: WorkerKind, folder: Path = Path("/home/me")) -> str:
 # Submission
 
 
-def test_the_id_is_what_qsub_says_even_if_it_fails_after_a_warning(commands: Path) -> None:
-    say(commands, "qsub", "cat > /dev/null; echo hello; echo 42")
+def test_the_id_is_what_qsub_says_even_if_it_fails_after_a_warning(commands: Commands) -> None:
+    commands.prints("qsub", "hello\n42\n")
     assert asyncio.run(GridEngine().submit("#!/bin/sh\n")) == "42"
     warning = (
         "Unable to run job: warning: root's job is not allowed to run in any queue\n"
         'Your job 2 ("farm-a-x+1") has been submitted\nExiting.\n'
     )
-    (commands / "warning").write_text(warning)
-    say(commands, "qsub", f"cat > /dev/null; cat {commands}/warning >&2; exit 1")
+    commands.prints("qsub", warning, ">&2; exit 1")
     assert asyncio.run(GridEngine().submit("#!/bin/sh\n")) == "2"
 
 
@@ -82,10 +58,9 @@ def test_the_id_is_what_qsub_says_even_if_it_fails_after_a_warning(commands: Pat
     ],
 )
 def test_only_a_clear_refusal_means_that_there_is_no_job(
-    text: str, surely_refused: bool, commands: Path
+    text: str, surely_refused: bool, commands: Commands
 ) -> None:
-    (commands / "text").write_text(text)
-    say(commands, "qsub", f"cat > /dev/null; cat {commands}/text >&2; exit 1")
+    commands.prints("qsub", text, ">&2; exit 1")
     with pytest.raises(BatchError) as caught:
         asyncio.run(GridEngine().submit("#!/bin/sh\n"))
     assert isinstance(caught.value, SubmissionRefused) == surely_refused
@@ -94,90 +69,74 @@ def test_only_a_clear_refusal_means_that_there_is_no_job(
 # Questions
 
 
-def test_a_list_of_this_users_jobs_has_the_reasons_of_those_of_farm(commands: Path) -> None:
-    described = (RECORDED / "error.xml").read_text().replace(">5<", ">7<")
-    (commands / "list").write_text(one_job("Eqw"))
-    (commands / "described").write_text(described)
-    say(commands, "qstat", f'[ "$2" = -j ] && cat {commands}/described || cat {commands}/list')
-    (row,) = asyncio.run(GridEngine().jobs()).rows
-    assert (row.id, row.state, row.needs_action) == ("7", "Eqw", True)
-    assert "can't open output file" in row.reason
-    assert said(commands) == [f"qstat -xml -u {user_name()} -s prsz", "qstat -xml -j 7"]
-
-
-def test_a_list_is_of_use_without_reasons(commands: Path) -> None:
-    (commands / "list").write_text(one_job("qw"))
-    say(commands, "qstat", f'[ "$2" != -j ] && cat {commands}/list')
+@pytest.mark.parametrize("described", [True, False])
+def test_a_list_of_this_users_jobs_has_the_reasons_of_those_of_farm(
+    commands: Commands, described: bool
+) -> None:
+    """It is of use without them, too."""
+    commands.prints("error", (RECORDED / "error.xml").read_text().replace(">5<", ">7<"))
+    commands.prints("list", one_job("Eqw"))
+    commands.does("qstat", f'[ "$2" != -j ] && exec list; {"error" if described else "exit 1"}')
     listing = asyncio.run(GridEngine().jobs())
-    assert ([row.reason for row in listing.rows], listing.problem) == ([""], "")
+    (row,) = listing.rows
+    assert (row.id, row.state, row.needs_action, listing.problem) == ("7", "Eqw", True, "")
+    assert ("can't open output file" in row.reason) == described
+    asked = [words for words in commands.said() if words.startswith("qstat")]
+    assert asked == [f"qstat -xml -u {user_name()} -s prsz", "qstat -xml -j 7"]
 
 
-ZOMBIE = one_job("z", "zombie")
+NOT_7 = "echo 'Following jobs do not exist: 7' >&2; exit 1"
+NOT_77 = NOT_7.replace("7'", "77'")
+
+
+@pytest.fixture
+def answers(commands: Commands) -> Commands:
+    """Commands that print lists, `none` and `zombie`, and the account of job 7."""
+    record = ("jobnumber    7", f"owner  {user_name()}  ", "jobname  x", "failed  0   ")
+    commands.prints("account", "\n".join([*record, "exit_status  7   \n"]))
+    commands.prints("none", NO_JOBS)
+    commands.prints("zombie", one_job("z", "zombie"))
+    return commands
 
 
 @pytest.mark.parametrize(
     ("first", "then", "account", "state"),
     [
-        (UNKNOWN, "echo", "cat {}/account", "ended (exit status 7)"),
-        (
-            "echo 'Following jobs do not exist: 7' >&2; exit 1",
-            "echo",
-            "cat {}/account",
-            "ended (exit status 7)",
-        ),
-        (UNKNOWN, "cat {}/none", "exit 1", None),
-        (UNKNOWN, "cat {}/zombie", "exit 1", None),
-        ("exit 1", "cat {}/zombie", "cat {}/account", BatchError),
-        (
-            "echo 'Following jobs do not exist: 77' >&2; exit 1",
-            "echo",
-            "cat {}/account",
-            BatchError,
-        ),
-        ("cat {}/none", "cat {}/zombie", "cat {}/account", BatchError),
-        ("true", "cat {}/zombie", "cat {}/account", BatchError),
+        (UNKNOWN, "echo", "account", "ended (exit status 7)"),
+        (NOT_7, "echo", "account", "ended (exit status 7)"),
+        (UNKNOWN, "none", "exit 1", None),
+        (UNKNOWN, "zombie", "exit 1", None),
+        ("exit 1", "zombie", "account", BatchError),
+        (NOT_77, "echo", "account", BatchError),
+        ("none", "zombie", "account", BatchError),
+        ("true", "zombie", "account", BatchError),
     ],
 )
 def test_accounts_are_asked_only_if_the_master_says_that_it_knows_no_such_job(
-    first: str, then: str, account: str, state: str | type[BatchError] | None, commands: Path
+    first: str, then: str, account: str, state: str | type[BatchError] | None, answers: Commands
 ) -> None:
-    (commands / "none").write_text(NO_JOBS)
-    (commands / "zombie").write_text(ZOMBIE)
-    record = (
-        f"jobnumber    7\nowner  {user_name()}  \njobname  x\nfailed  0   \nexit_status  7   \n"
-    )
-    (commands / "account").write_text(record)
-    first, then, account = (text.format(commands) for text in (first, then, account))
-    say(commands, "qstat", f'if [ "$2" = -j ]; then {first}; else {then}; fi')
-    say(commands, "qacct", account)
-    if isinstance(state, type):
-        with pytest.raises(state):
-            asyncio.run(GridEngine().job("7"))
-    else:
-        row = asyncio.run(GridEngine().job("7"))
-        assert (row.in_words if row else None) == state
+    answers.does("qstat", f'if [ "$2" = -j ]; then {first}; else {then}; fi')
+    answers.does("qacct", account)
+    assert told(GridEngine().job("7")) == state
 
 
 def test_an_ended_job_without_an_account_is_ended_after_a_while_or_if_it_was_deleted(
-    commands: Path,
+    answers: Commands,
 ) -> None:
-    (commands / "zombie").write_text(ZOMBIE)
-    say(commands, "qstat", f'if [ "$2" = -j ]; then {UNKNOWN}; else cat {commands}/zombie; fi')
-    say(commands, "qacct", "echo error: job id 7 not found; exit 1")
+    answers.does("qstat", f'if [ "$2" = -j ]; then {UNKNOWN}; else zombie; fi')
+    answers.does("qacct", "echo error: job id 7 not found; exit 1")
     now = 100.0
     system = GridEngine(clock=lambda: now)
     assert asyncio.run(system.job("7")) is None
     now += ACCOUNTS_LAG_S - 0.1
     assert asyncio.run(system.job("7")) is None
     now += 0.2
-    row = asyncio.run(system.job("7"))
-    assert row is not None
-    assert row.stand is Stand.ENDED
     other = GridEngine()
     asyncio.run(other.cancel(["7"]))
-    row = asyncio.run(other.job("7"))
-    assert row is not None
-    assert row.stand is Stand.ENDED
+    for each in (system, other):
+        row = asyncio.run(each.job("7"))
+        assert row is not None
+        assert row.stand is Stand.ENDED
 
 
 # Deletion
@@ -194,22 +153,18 @@ def test_an_ended_job_without_an_account_is_ended_after_a_while_or_if_it_was_del
         ("", True),
     ],
 )
-def test_a_job_that_is_gone_is_no_error(text: str, fails: bool, commands: Path) -> None:
-    (commands / "text").write_text(text)
-    say(commands, "qdel", f"cat {commands}/text; exit 1")
-    if fails:
-        with pytest.raises(BatchError):
-            asyncio.run(GridEngine().cancel(["1", "2"]))
-    else:
+def test_a_job_that_is_gone_is_no_error(text: str, fails: bool, commands: Commands) -> None:
+    commands.prints("qdel", text, "; exit 1")
+    with pytest.raises(BatchError) if fails else nullcontext():
         asyncio.run(GridEngine().cancel(["1", "2"]))
 
 
-def test_jobs_are_deleted_by_id_and_by_name(commands: Path) -> None:
+def test_jobs_are_deleted_by_id_and_by_name(commands: Commands) -> None:
     system = GridEngine()
     asyncio.run(system.cancel(["1", "2"]))
     asyncio.run(system.drain(["3"]))
     asyncio.run(system.cancel_named("farm-ab-x+1"))
-    assert said(commands) == ["qdel 1 2", f"qdel -u {user_name()} farm-ab-x+1"]
+    assert commands.said() == ["qdel 1 2", f"qdel -u {user_name()} farm-ab-x+1"]
 
 
 # Scripts
@@ -290,18 +245,18 @@ def test_shellcheck_finds_nothing() -> None:
     assert done.returncode == 0
 
 
-def test_a_command_runs_on_each_node_of_a_job(commands: Path, tmp_path: Path) -> None:
+def test_a_command_runs_on_each_node_of_a_job(commands: Commands, tmp_path: Path) -> None:
     """With a qrsh that runs it here, in a shell and an environment of its own."""
     (tmp_path / "hosts").write_text("n1 2 main.q@n1 UNDEFINED\nn2 1 main.q@n2 UNDEFINED\n")
     folder = tmp_path / "a folder"
     folder.mkdir()
     run = 'shift 2; host=$1; shift; exec env -i HOST=$host PATH=/usr/bin:/bin sh -c "cd /; $*"'
-    say(commands, "qrsh", run)
+    commands.does("qrsh", run)
     script = 'echo "$HOST $PWD $FARM_KIND $FARM_JOB $1"; [ $HOST = n1 ] || exit 3'
     done = subprocess.run(
         ["bash", EACH_HOST, "sh", "-c", script, "sh", "a  b'c$d"],
         env={
-            "PATH": f"{commands}:/usr/bin:/bin",
+            "PATH": f"{commands.folder}:/usr/bin:/bin",
             "PE_HOSTFILE": str(tmp_path / "hosts"),
             "FARM_KIND": "x y",
             "FARM_JOB": "7",
@@ -317,6 +272,6 @@ def test_a_command_runs_on_each_node_of_a_job(commands: Path, tmp_path: Path) ->
         f"{n} {folder} x y 7 a  b'c$d" for n in ("n1", "n2")
     ]
     assert done.returncode == 3
-    assert all(line.startswith("qrsh -inherit -nostdin n") for line in said(commands))
+    assert all(line.startswith("qrsh -inherit -nostdin n") for line in commands.said())
     kind = WorkerKind(name="x", models=["a.py"], nodes=2, options=["-pe mpi 2"])
     assert GridEngine.launch(kind) == f"bash {EACH_HOST}"

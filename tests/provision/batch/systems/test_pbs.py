@@ -14,6 +14,7 @@ import pytest
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.pbs import Pbs, parse_jobs, row_of
+from tests.provision.batch.systems.conftest import Commands
 
 RECORDED = (Path(__file__).parent / "recorded" / "openpbs_qstat.dsv").read_text()
 BANNER = "*** maintenance tonight ***\n"
@@ -95,74 +96,56 @@ def test_a_line_counts_only_as_a_whole(text: str, jobs: int, damaged: str) -> No
     assert (len(found), wrong) == (jobs, damaged)
 
 
-class Answers:
-    """PBS with commands that print what the test says."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        for name in ("qsub", "qstat", "qselect", "qdel"):
-            self.says(name, "exit 1")
-        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-    def says(self, name: str, script: str) -> None:
-        (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (self.folder / name).chmod(0o755)
-
-    def jobs(self) -> Listing:
-        return asyncio.run(Pbs().jobs())
-
-
-@pytest.fixture
-def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
-    return Answers(tmp_path, monkeypatch)
+def listed() -> Listing:
+    return asyncio.run(Pbs().jobs())
 
 
 RUNNING = f"{NAMED}{USER}@h|job_state=R"
 
 
-def test_a_list_is_whole_if_all_selected_jobs_are_in_it_or_have_ended(answers: Answers) -> None:
-    answers.says("qselect", "echo 7.s; echo 8.s")
-    answers.says("qstat", f"echo '{RUNNING}'; echo 'qstat: Unknown Job Id 8.s' >&2; exit 153")
-    assert [row.id for row in answers.jobs().rows] == ["7.s"]
-    assert answers.jobs().problem == ""
-    answers.says("qstat", f"echo '{RUNNING}'")
-    assert answers.jobs().problem == "qstat did not describe job 8.s, which qselect lists"
-    answers.says("qstat", f"echo '{RUNNING}'; echo 'qstat: cannot connect' >&2; exit 1")
+def test_a_list_is_whole_if_all_selected_jobs_are_in_it_or_have_ended(commands: Commands) -> None:
+    commands.does("qselect", "echo 7.s; echo 8.s")
+    commands.does("qstat", f"echo '{RUNNING}'; echo 'qstat: Unknown Job Id 8.s' >&2; exit 153")
+    assert [row.id for row in listed().rows] == ["7.s"]
+    assert listed().problem == ""
+    commands.does("qstat", f"echo '{RUNNING}'")
+    assert listed().problem == "qstat did not describe job 8.s, which qselect lists"
+    commands.does("qstat", f"echo '{RUNNING}'; echo 'qstat: cannot connect' >&2; exit 1")
     with pytest.raises(BatchError, match="cannot connect"):
-        answers.jobs()
+        listed()
 
 
-def test_no_jobs_are_believed_only_if_the_server_is_there(answers: Answers) -> None:
-    answers.says("qselect", "true")
-    answers.says("qstat", "echo 'Server: s|server_state=Active'")
-    assert answers.jobs() == Listing(())
-    answers.says("qstat", "true")
-    assert answers.jobs().problem == "qselect printed nothing, and qstat -B only ''"
+def test_no_jobs_are_believed_only_if_the_server_is_there(commands: Commands) -> None:
+    commands.does("qselect", "true")
+    commands.does("qstat", "echo 'Server: s|server_state=Active'")
+    assert listed() == Listing(())
+    commands.does("qstat", "true")
+    assert listed().problem == "qselect printed nothing, and qstat -B only ''"
 
 
 @pytest.mark.parametrize("text", ["7.s\\n8.", "7.s\\n8\\n", "7"])
-def test_a_damaged_id_makes_no_list(text: str, answers: Answers) -> None:
-    answers.says("qselect", f"printf '{text}'")
+def test_a_damaged_id_makes_no_list(text: str, commands: Commands) -> None:
+    commands.does("qselect", f"printf '{text}'")
     with pytest.raises(BatchError, match=r"qselect printed a damaged line: '[78]"):
-        answers.jobs()
+        listed()
 
 
-def test_jobs_of_other_users_are_not_ours(answers: Answers) -> None:
-    answers.says("qselect", "echo 7.s")
-    answers.says("qstat", f"echo '{NAMED}other@h|job_state=R'")
-    assert answers.jobs() == Listing(())
+def test_jobs_of_other_users_are_not_ours(commands: Commands) -> None:
+    commands.does("qselect", "echo 7.s")
+    commands.does("qstat", f"echo '{NAMED}other@h|job_state=R'")
+    assert listed() == Listing(())
     assert asyncio.run(Pbs().job("7.s")) is None
 
 
-def test_where_no_history_is_kept_jobs_are_asked_about_without_it(answers: Answers) -> None:
+def test_where_no_history_is_kept_jobs_are_asked_about_without_it(commands: Commands) -> None:
     """With -x such a server shows no job, which qstat counts as success."""
     said = "echo qstat: PBS is not configured to maintain job history >&2; exit 0"
-    answers.says("qstat", f'case "$*" in *-x*) {said} ;; esac; echo "{RUNNING}"')
+    commands.does("qstat", f'case "$*" in *-x*) {said} ;; esac; echo "{RUNNING}"')
     row = asyncio.run(Pbs().job("7.s"))
     assert row is not None
     assert row.stand is Stand.RUNNING
     unknown = "echo qstat: Unknown Job Id 7.s >&2; exit 153"
-    answers.says("qstat", f'case "$*" in *-x*) {said} ;; esac; {unknown}')
+    commands.does("qstat", f'case "$*" in *-x*) {said} ;; esac; {unknown}')
     assert asyncio.run(Pbs().job("7.s")) is None
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from pathlib import Path
 
 import pytest
 
 from farm.provision.batch.commands import only_id
 from farm.provision.batch.system import BatchError, JobRow, Stand, SubmissionRefused
-from farm.provision.batch.systems import SLURM
 from farm.provision.batch.systems.slurm import (
     HEADER,
     ID,
@@ -20,25 +18,10 @@ from farm.provision.batch.systems.slurm import (
     parse_jobs,
     parse_shown,
 )
+from tests.provision.batch.systems.conftest import Commands, told
 
 BANNER = "*** maintenance tonight ***\n"
 ROW = "farm|7|RUNNING|n1|farm-ab-x+1|None|N/A|end\n"
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of commands that record their arguments."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in SLURM.commands:
-        say(folder, name, 'echo "$0 $*" | sed "s,.*/,,"')
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder
-
-
-def say(folder: Path, name: str, script: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
 
 
 EIGHT = time.mktime((2026, 11, 25, 8, 0, 0, 0, 0, -1))
@@ -111,27 +94,18 @@ def test_a_list_counts_as_whole_only_if_all_of_it_can_be_read(
     assert bool(problem) == bool(listing.problem)
 
 
-def stand(state: str) -> Stand:
+@pytest.mark.parametrize(
+    ("state", "stand"),
+    [
+        *[("PENDING", Stand.PENDING), ("REQUEUED", Stand.PENDING)],
+        *[("RUNNING", Stand.RUNNING), ("A_STATE_OF_TOMORROW", Stand.RUNNING)],
+        ("COMPLETING", Stand.COMPLETING),
+        *[("TIMEOUT", Stand.ENDED), ("NODE_FAIL", Stand.ENDED)],
+    ],
+)
+def test_states_say_whether_a_job_waits_runs_or_has_ended(state: str, stand: Stand) -> None:
     (row,) = parse_jobs(f"{HEADER}\nfarm|1|{state}||x|None|N/A|end\n").rows
-    return row.stand
-
-
-def test_states_say_whether_a_job_waits_runs_or_has_ended() -> None:
-    assert {
-        state: stand(state)
-        for state in (
-            *("PENDING", "REQUEUED", "RUNNING", "COMPLETING", "TIMEOUT", "NODE_FAIL"),
-            "A_STATE_OF_TOMORROW",
-        )
-    } == {
-        "PENDING": Stand.PENDING,
-        "REQUEUED": Stand.PENDING,
-        "RUNNING": Stand.RUNNING,
-        "COMPLETING": Stand.COMPLETING,
-        "TIMEOUT": Stand.ENDED,
-        "NODE_FAIL": Stand.ENDED,
-        "A_STATE_OF_TOMORROW": Stand.RUNNING,
-    }
+    assert row.stand is stand
 
 
 @pytest.mark.parametrize(
@@ -152,57 +126,44 @@ def test_a_job_id_is_found_among_banners(text: str, job_id: str) -> None:
     assert only_id(text, ID) == job_id
 
 
-async def submit_and_more(slurm: Slurm) -> str:
-    await slurm.drain(["1", "2"])
-    await slurm.cancel(["3"])
-    return await slurm.submit("#!/bin/sh\n")
+def test_the_id_is_what_sbatch_says(commands: Commands) -> None:
+    commands.does("sbatch", 'cat >/dev/null; echo hello; echo "42;main"')
+    assert asyncio.run(Slurm().submit("#!/bin/sh\n")) == "42"
 
 
-def test_the_id_is_what_sbatch_says(commands: Path) -> None:
-    say(commands, "sbatch", 'cat >/dev/null; echo hello; echo "42;main"')
-    assert asyncio.run(submit_and_more(Slurm())) == "42"
+ERROR = "sbatch: error: Batch job submission failed: "
 
 
 @pytest.mark.parametrize(
-    ("script", "surely_refused"),
+    ("text", "then", "surely_refused"),
     [
-        ("echo sbatch: error: Batch job submission failed: Invalid account >&2; exit 1", True),
-        ("echo sbatch: error: Invalid --time specification >&2; exit 1", True),
-        ("echo sbatch: unrecognized option --x >&2; exit 1", True),
-        (
-            "echo sbatch: error: Batch job submission failed: "
-            "Unable to contact slurm controller (connect failure) >&2; exit 1".replace(
-                "(connect failure)", "'(connect failure)'"
-            ),
-            True,
-        ),
-        (
-            "echo sbatch: error: Batch job submission failed: "
-            "Socket timed out on send/recv operation >&2; exit 1",
-            False,
-        ),
-        ("exit 1", False),
-        ("echo site policy >&2; exit 1", False),
-        ("kill -KILL $$", False),
-        ("echo hello", False),
-        ("true", False),
-        ("printf '4\\0002'", False),
+        (f"{ERROR}Invalid account", ">&2; exit 1", True),
+        ("sbatch: error: Invalid --time specification", ">&2; exit 1", True),
+        ("sbatch: unrecognized option --x", ">&2; exit 1", True),
+        (f"{ERROR}Unable to contact slurm controller (connect failure)", ">&2; exit 1", True),
+        (f"{ERROR}Socket timed out on send/recv operation", ">&2; exit 1", False),
+        ("", ">&2; exit 1", False),
+        ("site policy", ">&2; exit 1", False),
+        ("", "; kill -KILL $$", False),
+        ("hello", "", False),
+        ("", "", False),
+        ("4\0002", "", False),
     ],
 )
 def test_only_a_clear_refusal_means_that_there_is_no_job(
-    script: str, surely_refused: bool, commands: Path
+    text: str, then: str, surely_refused: bool, commands: Commands
 ) -> None:
-    say(commands, "sbatch", f"cat >/dev/null; {script}")
+    commands.prints("sbatch", text, then)
     with pytest.raises(BatchError) as caught:
         asyncio.run(Slurm().submit("#!/bin/sh\n"))
     assert isinstance(caught.value, SubmissionRefused) == surely_refused
 
 
 def test_an_sbatch_that_cannot_be_run_has_made_no_job(
-    commands: Path, monkeypatch: pytest.MonkeyPatch
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = Slurm()
-    monkeypatch.setenv("PATH", str(commands.parent))
+    monkeypatch.setenv("PATH", str(commands.folder.parent))
     with pytest.raises(SubmissionRefused, match="sbatch cannot be started"):
         asyncio.run(slurm.submit("#!/bin/sh\n"))
 
@@ -265,26 +226,20 @@ def test_accounts_count_only_for_jobs_that_have_ended() -> None:
     ],
 )
 def test_accounts_are_asked_only_if_the_controller_says_that_it_knows_no_such_job(
-    scontrol: str, sacct: str, state: str | type[BatchError] | None, commands: Path
+    scontrol: str, sacct: str, state: str | type[BatchError] | None, commands: Commands
 ) -> None:
-    say(commands, "scontrol", scontrol)
-    say(commands, "sacct", sacct)
-    if isinstance(state, type):
-        with pytest.raises(state):
-            asyncio.run(Slurm().job("1"))
-    else:
-        row = asyncio.run(Slurm().job("1"))
-        assert (row.in_words if row else None) == state
+    commands.does("scontrol", scontrol)
+    commands.does("sacct", sacct)
+    assert told(Slurm().job("1")) == state
 
 
-def test_jobs_are_cancelled_by_id_and_by_name(commands: Path) -> None:
-    say(commands, "scancel", f'echo "$*" >> {commands}/said')
+def test_jobs_are_cancelled_by_id_and_by_name(commands: Commands) -> None:
     slurm = Slurm()
     asyncio.run(slurm.cancel(["1", "2"]))
     asyncio.run(slurm.drain(["3"]))
     asyncio.run(slurm.cancel_named("farm-ab-x+1"))
-    assert (commands / "said").read_text().splitlines() == [
-        "--quiet 1 2",
-        "--signal=TERM 3",
-        f"--quiet --user={os.getuid()} --name=farm-ab-x+1",
+    assert commands.said() == [
+        "scancel --quiet 1 2",
+        "scancel --signal=TERM 3",
+        f"scancel --quiet --user={os.getuid()} --name=farm-ab-x+1",
     ]
