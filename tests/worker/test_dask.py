@@ -56,6 +56,7 @@ async def test_a_file_that_changed_is_not_run_as_it_was(cluster: Cluster) -> Non
             pass
 
 
+@pytest.mark.slow
 @on_loop
 async def test_models_are_loaded_once_a_process(cluster: Cluster) -> None:
     (cluster.folder / "square.py").write_text(MODELS + "\nprint('loaded', flush=True)\n")
@@ -110,6 +111,7 @@ def client() -> Iterator[distributed.Client]:
 CALL = Call("Twice", Operation.EVALUATE, (np.ones(1),))
 
 run = functools.partial(dask_worker.run, permit=False, once=False)
+run_once = functools.partial(dask_worker.run, permit=True, once=True)
 
 
 def test_what_was_asked_back_does_not_begin(models: Models, client: distributed.Client) -> None:
@@ -123,28 +125,22 @@ def test_what_was_asked_back_does_not_begin(models: Models, client: distributed.
     assert isinstance(said, Ran)
 
 
-def test_what_runs_once_runs_once(models: Models, client: distributed.Client) -> None:
-    run_once = functools.partial(dask_worker.run, permit=True, once=True)
+def test_what_runs_once_runs_once_and_not_without_a_permit(
+    models: Models, client: distributed.Client
+) -> None:
     permit = distributed.Queue(models.permit(7), client)
     permit.put(1)
     for expected in (Ran, NotPermitted):
         future = client.submit(run_once, models, 7, [CALL], pure=False)
         assert isinstance(future.result(), expected)
     permit.close()
-
-
-def test_what_runs_once_does_not_run_without_a_permit(
-    models: Models, client: distributed.Client
-) -> None:
-    run_once = functools.partial(dask_worker.run, permit=True, once=True)
     future = client.submit(run_once, models, 8, [CALL], pure=False)
     assert isinstance(future.result(), NotPermitted), "its queue is gone, or never was"
 
 
 def test_a_permit_goes_to_one_of_many_that_ask_at_once(models: Models) -> None:
-    run_once = functools.partial(dask_worker.run, permit=True, once=True)
     with in_this_process(workers=2, threads=8) as client:
-        for number in range(20):
+        for number in range(5):
             permit = distributed.Queue(models.permit(number), client)
             permit.put(1)
             futures = [

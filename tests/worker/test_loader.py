@@ -120,6 +120,7 @@ def test_several_models_share_one_module() -> None:
     models = load_models(["two.py:Beam", "two.py:forward", "x=two.py:forward"])
     assert list(models) == ["Beam", "forward", "x"]
     assert models["forward"] is models["x"]
+    assert isinstance(models["forward"], FunctionModel), "the decorated function is the model"
 
 
 def test_an_absolute_path_and_a_file_that_imports_its_neighbour(tmp_path: Path) -> None:
@@ -141,11 +142,6 @@ def test_classes_in_the_file_are_found_by_pickle_and_dataclasses() -> None:
     write("with_dataclass.py", text)
     load_models(["with_dataclass.py"])
     assert sys.modules["with_dataclass"].Beam.__module__ == "with_dataclass"
-
-
-def test_the_decorated_function_is_the_model() -> None:
-    write("two.py", TWO)
-    assert isinstance(load_models(["two.py:forward"])["forward"], FunctionModel)
 
 
 @pytest.fixture(scope="module")

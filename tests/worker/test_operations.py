@@ -73,25 +73,26 @@ def derivative(
     return Runner({"m": model or Matrix()}).execute([call])[0]
 
 
-def test_gradient_is_like_its_input_and_flat() -> None:
-    outcome = derivative(Operation.GRADIENT, sens=[1, 10])
-    np.testing.assert_array_equal(result(outcome).outputs[0], [0, 1, 2, 30, 40, 50])
-    outcome = derivative(Operation.GRADIENT, sens=[1, 10], in_wrt=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [1, 10])
-
-
-def test_jacobian_action_is_like_its_output_and_flat() -> None:
-    outcome = derivative(Operation.APPLY_JACOBIAN, vec=np.ones(6))
-    np.testing.assert_array_equal(result(outcome).outputs[0], [3, 12])
-    outcome = derivative(Operation.APPLY_JACOBIAN, vec=[5, 6], in_wrt=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [5, 6])
-
-
-def test_hessian_action_is_like_the_first_of_its_inputs() -> None:
-    outcome = derivative(Operation.APPLY_HESSIAN, sens=[1, 1], vec=[1, 1], in_wrt2=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [0, 1, 0, 0, 0, 0])
-    outcome = derivative(Operation.APPLY_HESSIAN, sens=[1, 1], vec=np.ones(6), in_wrt=1)
-    np.testing.assert_array_equal(result(outcome).outputs[0], [1, 0])
+@pytest.mark.parametrize(
+    ("operation", "arguments", "found"),
+    [
+        (Operation.GRADIENT, {"sens": [1, 10]}, [0, 1, 2, 30, 40, 50]),
+        (Operation.GRADIENT, {"sens": [1, 10], "in_wrt": 1}, [1, 10]),
+        (Operation.APPLY_JACOBIAN, {"vec": [1] * 6}, [3, 12]),
+        (Operation.APPLY_JACOBIAN, {"vec": [5, 6], "in_wrt": 1}, [5, 6]),
+        (
+            Operation.APPLY_HESSIAN,
+            {"sens": [1, 1], "vec": [1, 1], "in_wrt2": 1},
+            [0, 1, 0, 0, 0, 0],
+        ),
+        (Operation.APPLY_HESSIAN, {"sens": [1, 1], "vec": [1] * 6, "in_wrt": 1}, [1, 0]),
+    ],
+)
+def test_a_derivative_is_flat_and_like_its_input_or_output(
+    operation: Operation, arguments: dict[str, Any], found: list[float]
+) -> None:
+    """A Hessian action is like the first of its inputs."""
+    np.testing.assert_array_equal(result(derivative(operation, **arguments)).outputs[0], found)
 
 
 def test_a_derivative_of_the_wrong_length_is_the_models_fault() -> None:

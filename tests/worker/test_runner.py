@@ -246,29 +246,34 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.worker.runner.RUN_S", 1e9)
 
 
+class Noting(Host):
+    """Notes which calls begin, and at which row."""
+
+    def __init__(self, noted: list[Any]) -> None:
+        self.noted = noted
+
+    def claim(self, positions: Items[int]) -> Items[int]:
+        self.noted.append((list(positions), 0))
+        return positions
+
+    def begins(self, position: int, row: int = 0) -> bool:
+        self.noted.append(([position], row))
+        return True
+
+
 def run_of(*values: float) -> Call:
     return evaluate("m", np.array(values).reshape(-1, 1), rows=len(values))
 
 
 def test_a_run_of_rows_is_evaluated_row_by_row() -> None:
     model = Fails()
-    begun: list[tuple[tuple[int, ...], int]] = []
-
-    class Noting(Host):
-        def claim(self, positions: Items[int]) -> Items[int]:
-            begun.append((tuple(positions), 0))
-            return positions
-
-        def begins(self, position: int, row: int = 0) -> bool:
-            begun.append(((position,), row))
-            return True
-
+    begun: list[tuple[list[int], int]] = []
     calls = [run_of(1, 2, 3), run_of(4)]
-    three, one = Runner({"m": model}).execute(calls, Noting())
+    three, one = Runner({"m": model}).execute(calls, Noting(begun))
     assert result(three).outputs[0].tolist() == [[2.0], [4.0], [6.0]]
     assert result(one).outputs[0].tolist() == [[8.0]]
     assert model.seen == [1, 2, 3, 4]
-    assert begun == [((0,), 0), ((0,), 1), ((0,), 2), ((1,), 0)]
+    assert begun == [([0], 0), ([0], 1), ([0], 2), ([1], 0)]
     assert 0 < result(three).run_time_s < 1.0
     assert result(three).batch_rows == 1
 
@@ -427,32 +432,16 @@ def test_merged_calls_have_the_outcomes_of_lone_ones(
 
 
 def test_a_host_hears_what_runs_before_each_model_call() -> None:
-    events: list[tuple[str, Any]] = []
+    events: list[Any] = []
 
     class Telling(Batched):
         def evaluate(self, inputs: Inputs, config: Config) -> Any:
-            events.append(("runs", len(inputs["x"])))
+            events.append(f"{len(inputs['x'])} rows")
             return super().evaluate(inputs, config)
 
-    class Noting(Host):
-        def claim(self, positions: Items[int]) -> Items[int]:
-            events.append(("start", list(positions)))
-            return positions
-
-        def begins(self, position: int, row: int = 0) -> bool:
-            events.append(("start", [position]))
-            return True
-
-    runner = Runner({"b": Telling()})
-    runner.execute([evaluate("b", [1, 1]), evaluate("b", [-1, 0])], Noting())
-    assert events == [
-        ("start", [0, 1]),
-        ("runs", 2),
-        ("start", [0]),
-        ("runs", 1),
-        ("start", [1]),
-        ("runs", 1),
-    ]
+    calls = [evaluate("b", [1, 1]), evaluate("b", [-1, 0])]
+    Runner({"b": Telling()}).execute(calls, Noting(events))
+    assert events == [([0, 1], 0), "2 rows", ([0], 0), "1 rows", ([1], 0), "1 rows"]
 
 
 def test_outcomes_come_as_each_model_call_ends() -> None:
@@ -564,25 +553,24 @@ def test_a_long_message_is_cut_and_kept_whole_in_the_detail() -> None:
     assert len(outcome.detail) > 100_000
 
 
-def test_endless_recursion_is_model_failed() -> None:
-    class Endless(Square):
-        def evaluate(self, inputs: Inputs, config: Config) -> Any:
-            return self.evaluate(inputs, config)
+class Endless(Square):
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return self.evaluate(inputs, config)
 
-    (outcome,) = Runner({"m": Endless()}).execute([evaluate("m", [1, 2, 3])])
+
+class Huge(Square):
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return np.empty(1 << 50)
+
+
+@pytest.mark.parametrize(
+    ("model", "error"), [(Endless(), "RecursionError"), (Huge(), "MemoryError")]
+)
+def test_what_a_model_uses_up_is_model_failed(model: Model, error: str) -> None:
+    (outcome,) = Runner({"m": model}).execute([evaluate("m", [1, 2, 3])])
     assert isinstance(outcome, ModelFailed)
-    assert outcome.message.startswith("RecursionError")
+    assert outcome.message.startswith(error)
     assert len(outcome.detail) < 10_000
-
-
-def test_more_memory_than_there_is_is_model_failed() -> None:
-    class Huge(Square):
-        def evaluate(self, inputs: Inputs, config: Config) -> Any:
-            return np.empty(1 << 50)
-
-    (outcome,) = Runner({"m": Huge()}).execute([evaluate("m", [1, 2, 3])])
-    assert isinstance(outcome, ModelFailed)
-    assert "MemoryError" in outcome.message
 
 
 def test_an_error_of_the_farm_stands_for_itself_without_its_frames() -> None:
@@ -905,7 +893,7 @@ def test_calls_of_a_sequence_share_a_state() -> None:
     model = Mean()
     runner = Runner({"mean": model})
     calls = kept(1.0, 7, "s"), kept(4.0, "7", "s"), kept(3.0, 7), kept(6.0, "7"), kept(5.0, 7, "e")
-    assert means(runner, *calls) == [1.0, 4.0, 2.0, 5.0, 3.0]
+    assert means(runner, kept(9.0, 7, "s"), *calls) == [9.0, 1.0, 4.0, 2.0, 5.0, 3.0]
     assert model.seen[0] == (7, True, False)
     assert model.seen[-1] == (7, False, True)
     assert runner.keeps_sequences()  # "7" goes on
@@ -921,11 +909,6 @@ def test_ended_sequences_leave_no_state() -> None:
     assert means(runner, kept(1.0, 8), kept(3.0, 9)) == [InvalidInput, 2.0]
     runner.end_sequences()
     assert not runner.keeps_sequences()
-
-
-def test_a_start_begins_with_an_empty_state() -> None:
-    runner = Runner({"mean": Mean()})
-    assert means(runner, kept(1.0, 7, "s"), kept(5.0, 7, "s")) == [1.0, 5.0]
 
 
 def test_an_error_of_the_model_keeps_the_state_unless_it_was_the_last_call() -> None:
@@ -1028,19 +1011,12 @@ def test_the_first_answer_does_not_change_when_the_row_ends() -> None:
     assert first.outputs[0].tolist() == [[2.0]]
 
 
-def test_the_row_may_fail() -> None:
-    running = SplitRun([1.0, -1.0, 3.0], at=-1.0)
+@pytest.mark.parametrize(("x", "failed"), [(-1.0, ModelFailed), (-2.0, type(None))])
+def test_a_row_that_fails_or_has_another_shape_is_not_in_the_answer(x: float, failed: type) -> None:
+    running = SplitRun([1.0, x, 3.0], at=x)
     assert running.run.split() is not None
     last = running.end()
-    assert isinstance(last.failed, ModelFailed)
-    assert last.rows_done(3) == 1
-
-
-def test_a_row_of_another_shape_is_not_in_the_answer() -> None:
-    running = SplitRun([1.0, -2.0, 3.0], at=-2.0)
-    assert running.run.split() is not None
-    last = running.end()
-    assert last.failed is None
+    assert isinstance(last.failed, failed)
     assert last.rows_done(3) == 1
 
 

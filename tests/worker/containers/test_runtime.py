@@ -30,10 +30,14 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
 
 
+def command(program: str, image: str, *options: str, port: int = 0) -> list[str]:
+    labels = {"farm.user": "7"} if program != "apptainer" else {}
+    return run_command(program, Image(program, image, options), port, name="n", labels=labels)
+
+
 def test_docker_publishes_on_loopback_only() -> None:
-    image = Image("docker", "a", ("-v", "/d:/d"))
-    assert run_command("/bin/docker", image, 0, name="n", labels={"farm.user": "7"}) == [
-        *("/bin/docker", "run", "--rm", "--name", "n", "--publish", "127.0.0.1::4242"),
+    assert command("docker", "a", "-v", "/d:/d") == [
+        *("docker", "run", "--rm", "--name", "n", "--publish", "127.0.0.1::4242"),
         *("--label", "farm.user=7", "--env", "OMP_NUM_THREADS=3", "--env", "PORT=4242"),
         *("-v", "/d:/d", "a"),
     ]
@@ -41,24 +45,35 @@ def test_docker_publishes_on_loopback_only() -> None:
 
 def test_apptainer_has_the_port_of_the_host(tmp_path: Path) -> None:
     (tmp_path / "a.sif").touch()
-    image = Image("apptainer", str(tmp_path / "a.sif"), ("--nv",))
-    assert run_command("/bin/apptainer", image, 5001, name="n", labels={}) == [
-        *("/bin/apptainer", "run", "--env", "OMP_NUM_THREADS=3", "--env", "PORT=5001"),
+    assert command("apptainer", str(tmp_path / "a.sif"), "--nv", port=5001) == [
+        *("apptainer", "run", "--env", "OMP_NUM_THREADS=3", "--env", "PORT=5001"),
         *("--nv", str(tmp_path / "a.sif")),
     ]
+    assert command("apptainer", "user/image:latest")[-1] == "docker://user/image:latest"
 
 
-@pytest.mark.parametrize("hidden", ["", "-1", "NoDevFiles", "-1,0"])
-def test_hidden_gpus_are_not_given(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    words = run_command("docker", Image("docker", "a"), 0, name="n", labels={})
-    assert "--gpus" not in words
+@pytest.mark.parametrize(
+    ("program", "visible", "given"),
+    [
+        ("docker", "2", ["--gpus", "device=2"]),
+        ("docker", "GPU-1,GPU-2", ["--gpus", '"device=GPU-1,GPU-2"']),
+        ("podman", "1,2", ["--device=nvidia.com/gpu=1", "--device=nvidia.com/gpu=2"]),
+        ("apptainer", "1,2", ["--nv", "CUDA_VISIBLE_DEVICES=1,2"]),
+        *[("docker", hidden, []) for hidden in ("", "-1", "NoDevFiles", "-1,0")],
+    ],
+)
+def test_gpus(
+    monkeypatch: pytest.MonkeyPatch, program: str, visible: str, given: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    words = command(program, "a")
+    about = [w for w in words if "gpu" in w or "device" in w or "CUDA" in w or w == "--nv"]
+    assert about == given
 
 
 def test_own_gpu_options_stay_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    image = Image("docker", "a", ("--gpus=all",))
-    words = run_command("docker", image, 0, name="n", labels={})
+    words = command("docker", "a", "--gpus=all")
     assert [word for word in words if "gpus" in word] == ["--gpus=all"]
 
 

@@ -77,6 +77,7 @@ X = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]])
 
 @pytest.fixture
 def sklearn() -> ModuleType:
+    """All tests of it are slow: skops and scikit-learn take ten seconds to import."""
     from tests.worker.frameworks import estimators
 
     return estimators
@@ -112,6 +113,7 @@ def test_columns_with_names_are_inputs(sklearn: ModuleType, tmp_path: Path) -> N
     assert model.inputs == {name: TensorInfo(name, (1,)) for name in ("width", "load")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "y"), [(["wet", "dry", "wet", "wet"], [1, 0]), ([7, 5, 7, 7], [7, 5])]
 )
@@ -127,6 +129,7 @@ def test_a_classifier(
     assert list(model.outputs) == ["y", "probability"]
 
 
+@pytest.mark.slow
 def test_unknown_types_are_named_and_refused(sklearn: ModuleType, tmp_path: Path) -> None:
     spec = saved(sklearn.Mine(), tmp_path)
     name = f"{sklearn.__name__}.Mine"
@@ -136,6 +139,7 @@ def test_unknown_types_are_named_and_refused(sklearn: ModuleType, tmp_path: Path
     assert model.predict(X)["y"].tolist() == [[1.0], [1.0], [4.0], [4.0]]
 
 
+@pytest.mark.slow
 def test_other_objects_and_files_are_refused(sklearn: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="holds a StandardScaler, which has no predict"):
         load_models([saved(sklearn.StandardScaler().fit(X), tmp_path, "scaler.skops")])

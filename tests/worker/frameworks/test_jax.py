@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -31,15 +30,6 @@ def scaled(x: Any, k: Any) -> dict[str, Any]:
     return {"y": y, "norm": (y**2).sum()}
 
 
-@lru_cache
-def made(max_batch: int) -> JaxModel:
-    """The model of `scaled`; compiled once, which takes a second."""
-    decorate = farm.jax_model(
-        inputs={"x": 3, "k": 1}, outputs={"y": 2, "norm": 1}, max_batch=max_batch
-    )
-    return decorate(scaled)
-
-
 def of_one(function: Callable[..., Any], **options: Any) -> JaxModel:
     """A model of 3 numbers x to an output y."""
     arguments: dict[str, Any] = {"inputs": {"x": 3}, "outputs": {"y": 1}}
@@ -52,9 +42,10 @@ def test_a_function_may_forbid_copies_of_slow_calls() -> None:
 
 
 def test_what_the_model_says_of_itself() -> None:
-    model = made(6)
+    outputs = {"y": 2, "norm": 1}
+    model = farm.jax_model(inputs={"x": 3, "k": 1}, outputs=outputs, max_batch=2)(scaled)
     (info,) = Runner({"m": model}).models()
-    assert (model.name, model.max_batch) == ("scaled", 6)
+    assert (model.name, model.max_batch) == ("scaled", 2)
     assert info.operations == {Operation.EVALUATE, *DERIVATIVES}
     assert info.description == "y = tanh(W x) k, and the sum of its squares."
     assert model(jnp.zeros(3), 1.0)["norm"] == 0, "it is still the function"

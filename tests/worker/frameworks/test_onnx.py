@@ -149,27 +149,6 @@ def test_which_first_axis_is_the_batch(
     np.testing.assert_allclose(answer(model, x), np.tanh(x @ WEIGHTS))
 
 
-def test_max_batch_1_evaluates_row_by_row() -> None:
-    model = OnnxModel(network("float64"), max_batch=1)
-    assert model.max_batch == 1
-    assert model.inputs == {"x": TensorInfo("x", (3,))}
-    np.testing.assert_allclose(answer(model, [1.0, 2.0, 3.0]), np.tanh([1, 2, 3] @ WEIGHTS))
-
-
-def test_rows_that_touch_one_another_are_no_batch() -> None:
-    """A softmax over points: each result depends on the other rows."""
-    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
-    path = saved(nodes, {"x": ("float64", ["N", 2])}, {"y": ("float64", ["N", 2])})
-    model = OnnxModel(path)
-    assert model.max_batch == 1
-    assert model.inputs == {"x": TensorInfo("x", (-1, 2))}
-    points = np.random.default_rng(1).random((5, 2))
-    whole = np.exp(points)
-    np.testing.assert_allclose(answer(model, points), whole / whole.sum(axis=0))
-    with pytest.raises(ValueError, match="output 'y' of a row depends on the rows beside it"):
-        OnnxModel(path, max_batch=2)
-
-
 def test_a_file_that_says_any_number_of_rows_but_takes_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -341,6 +320,7 @@ def test_texts_go_in_and_out_as_bytes() -> None:
 # --- over the whole farm ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_served_file_answers_um_bridge_clients(tmp_path: Path) -> None:
     network("float32")
     with serving(tmp_path, "net.onnx") as served:

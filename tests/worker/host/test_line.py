@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,15 +33,13 @@ NAME = "node1/1-a"
 class Dispatcher:
     """Counts the connections to it, and how long it has said nothing."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, limit_s: float, *, is_up: bool = True
-    ) -> None:
-        self.is_up = is_up
-        self.dialed = 0
-        self.silence = DispatcherSilence(Connection("tcp://made-up:1"), limit_s)
-        monkeypatch.setattr(module, "accepts", self._is_there)
+    is_up = True
+    dialed = 0
 
-    def _is_there(self, connection: Connection) -> bool:
+    def lose_after(self, limit_s: float) -> None:
+        self.silence = DispatcherSilence(Connection("tcp://made-up:1"), limit_s)
+
+    def accepts(self, connection: Connection) -> bool:
         self.dialed += 1
         return self.is_up
 
@@ -54,63 +52,57 @@ class Dispatcher:
         return found
 
 
-def test_one_that_refuses_connections_is_lost_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Dispatcher(monkeypatch, 60.0, is_up=False)
-    assert not any(gone.lost_after(*range(60)))
-    assert gone.lost_after(60.0) == [True]
-    assert gone.dialed == 3
+@pytest.fixture
+def dispatcher(monkeypatch: pytest.MonkeyPatch) -> Dispatcher:
+    """One that is lost after a minute."""
+    made = Dispatcher()
+    made.lose_after(60.0)
+    monkeypatch.setattr(module, "accepts", made.accepts)
+    return made
 
 
-def test_one_that_is_heard_is_not_dialed(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = Dispatcher(monkeypatch, 60.0)
-    assert not any(busy.lost_after(0.0, 5.0, 19.9, 0.0, 19.9, 1.0))
-    assert busy.dialed == 0
-
-
-def test_one_that_accepts_connections_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = Dispatcher(monkeypatch, 60.0)
-    assert not any(stopped.lost_after(*range(3000)))
-    assert stopped.dialed < 3000 / 60 * 3
-
-
-def test_one_that_ends_after_a_long_silence_is_not_lost_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another server has time to take over."""
-    dispatcher = Dispatcher(monkeypatch, 60.0)
-    assert not any(dispatcher.lost_after(*range(1000)))
+def test_one_that_refuses_connections_is_lost_at_the_limit(dispatcher: Dispatcher) -> None:
     dispatcher.is_up = False
-    assert not any(dispatcher.lost_after(*range(1000, 1040)))
-    assert any(dispatcher.lost_after(*range(1040, 1061)))
+    assert not any(dispatcher.lost_after(*range(60)))
+    assert dispatcher.lost_after(60.0) == [True]
+    assert dispatcher.dialed == 3
 
 
-def test_a_connection_that_gets_through_in_between_starts_the_count_anew(
-    monkeypatch: pytest.MonkeyPatch,
+def test_one_that_is_heard_is_not_dialed(dispatcher: Dispatcher) -> None:
+    assert not any(dispatcher.lost_after(0.0, 5.0, 19.9, 0.0, 19.9, 1.0))
+    assert dispatcher.dialed == 0
+
+
+def test_one_that_accepts_connections_is_waited_for_and_has_an_heir(dispatcher: Dispatcher) -> None:
+    """When it ends after a long silence, another server has time to take over."""
+    assert not any(dispatcher.lost_after(*range(3000)))
+    assert dispatcher.dialed < 3000 / 60 * 3
+    dispatcher.is_up = False
+    assert not any(dispatcher.lost_after(*range(3000, 3040)))
+    assert any(dispatcher.lost_after(*range(3040, 3061)))
+
+
+def test_a_connection_that_gets_through_or_a_word_starts_the_count_anew(
+    dispatcher: Dispatcher,
 ) -> None:
-    dispatcher = Dispatcher(monkeypatch, 60.0, is_up=False)
+    dispatcher.is_up = False
     assert dispatcher.lost_after(20.0, 40.0) == [False, False]
     dispatcher.is_up = True
     assert dispatcher.lost_after(60.0) == [False]
     dispatcher.is_up = False
-    assert dispatcher.lost_after(80.0, 100.0, 120.0) == [False, False, True]
+    assert dispatcher.lost_after(80.0, 100.0, 0.0, 20.0, 40.0, 60.0) == [False] * 5 + [True]
 
 
-def test_words_in_between_start_the_count_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Dispatcher(monkeypatch, 60.0, is_up=False)
-    assert gone.lost_after(20.0, 40.0, 0.0, 20.0, 40.0, 60.0) == [False] * 5 + [True]
+def test_nobody_waits_for_ever_for_whoever_has_the_port_now(dispatcher: Dispatcher) -> None:
+    dispatcher.lose_after(1.0)
+    assert dispatcher.lost_after(LONGEST_SILENCE - 0.01, LONGEST_SILENCE + 0.01) == [False, True]
 
 
-def test_nobody_waits_for_ever_for_whoever_has_the_port_now(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    there = Dispatcher(monkeypatch, 1.0)
-    assert there.lost_after(LONGEST_SILENCE - 0.01, LONGEST_SILENCE + 0.01) == [False, True]
-
-
-def test_without_a_limit_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Dispatcher(monkeypatch, math.inf, is_up=False)
-    assert not any(gone.lost_after(0.0, 1e9))
-    assert gone.dialed == 0
+def test_without_a_limit_none_is_lost(dispatcher: Dispatcher) -> None:
+    dispatcher.lose_after(math.inf)
+    dispatcher.is_up = False
+    assert not any(dispatcher.lost_after(0.0, 1e9))
+    assert dispatcher.dialed == 0
 
 
 # Reports of use
@@ -146,15 +138,22 @@ def test_calls_bring_the_usual_interval_back() -> None:
 # A supervisor's line
 
 
+@pytest.fixture
+def reporter(desk: Desk) -> Iterator[Reporter]:
+    """One that has introduced itself."""
+    made = Reporter(desk.connection, "node1/1")
+    assert wire.decode_loss(desk.hear(Kind.LOST)) is None
+    yield made
+    made.close()
+
+
 def lose(reporter: Reporter, running: Sequence[int] | None) -> None:
     reporter.lost(wire.Loss(NAME, "signal SIGKILL", running, LossCause.CRASH, 7, "the end"))
 
 
 def test_reporter_introduces_itself_and_reports(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reporter = Reporter(desk.connection, "node1/1")
-    assert wire.decode_loss(desk.hear(Kind.LOST)) is None
     assert desk.peer == b"supervisor:node1/1"
     lose(reporter, (1, 2))
     assert wire.decode_loss(desk.hear(Kind.LOST)) == (
@@ -172,19 +171,15 @@ def test_reporter_introduces_itself_and_reports(
     monkeypatch.setattr(module, "INTRODUCE_EVERY_S", 0.0)
     assert not reporter.stop_asked()
     assert wire.decode_loss(desk.hear(Kind.LOST)) is None  # to introduce itself to a new dispatcher
-    reporter.close()
 
 
-def test_reporter_hears_when_to_stop(desk: Desk) -> None:
-    reporter = Reporter(desk.connection, "node1/1")
-    desk.hear(Kind.LOST)
+def test_reporter_hears_when_to_stop(desk: Desk, reporter: Reporter) -> None:
     desk.send([b"nonsense"])
     desk.say(Kind.PROBE)
     assert not reporter.stop_asked()
     desk.say(Kind.STOP)
     wait_until(reporter.stop_asked)
     assert reporter.stop_asked()
-    reporter.close()
 
 
 def test_last_word_of_a_reporter_still_leaves(desk: Desk) -> None:
@@ -213,9 +208,7 @@ def test_a_reporter_finds_the_next_dispatcher_in_the_same_place(tmp_path: Path) 
     second.close()
 
 
-def test_reporter_hears_which_workers_to_restart(desk: Desk) -> None:
-    reporter = Reporter(desk.connection, "node1/1")
-    desk.hear(Kind.LOST)
+def test_reporter_hears_which_workers_to_restart(desk: Desk, reporter: Reporter) -> None:
     desk.say(Kind.RESTART, "nonsense")
     desk.say(Kind.RESTART, [NAME])
     desk.say(Kind.RESTART, ["another"])
@@ -229,4 +222,3 @@ def test_reporter_hears_which_workers_to_restart(desk: Desk) -> None:
     wait_until(heard)
     assert found == [NAME, "another"]
     assert reporter.to_restart() == []
-    reporter.close()
