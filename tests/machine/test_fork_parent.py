@@ -35,6 +35,13 @@ def parent_with(environment: dict[str, str]) -> Iterator[ForkParent]:
 
 @pytest.fixture
 def parent() -> Iterator[ForkParent]:
+    """One that a test may kill."""
+    with parent_with({}) as parent:
+        yield parent
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ForkParent]:
     with parent_with({}) as parent:
         yield parent
 
@@ -69,14 +76,11 @@ def ours() -> set[int]:
     ],
 )
 def test_a_process_ends_as_if_this_one_had_started_it(
-    parent: ForkParent, code: str, status: int
+    shared: ForkParent, code: str, status: int
 ) -> None:
-    for source in (parent, None):
+    for source in (shared, None):
         with forked(source, code) as process:
             assert process.wait() == status
-    with forked(parent) as process:
-        assert psutil.Process(process.pid).ppid() == os.getpid()
-        assert os.getpgid(process.pid) == process.pid
 
 
 def test_those_that_run_outlive_it(parent: ForkParent) -> None:
@@ -93,11 +97,13 @@ def test_those_that_run_outlive_it(parent: ForkParent) -> None:
         assert process.wait() == -signal.SIGKILL
 
 
-def test_a_signal_to_all_processes_of_a_job_does_not_end_it(parent: ForkParent) -> None:
+def test_a_signal_to_all_processes_of_a_job_does_not_end_it(shared: ForkParent) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        os.kill(parent.pid, number)
-    with forked(parent) as process:
+        os.kill(shared.pid, number)
+    with forked(shared) as process:
         assert process.lives()
+        assert psutil.Process(process.pid).ppid() == os.getpid()
+        assert os.getpgid(process.pid) == process.pid
 
 
 def test_one_that_does_not_answer_is_killed(parent: ForkParent) -> None:

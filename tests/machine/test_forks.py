@@ -31,11 +31,15 @@ print(os.waitstatus_to_exitcode(os.wait()[1]), kept.renewed)
 """
 
 
+def output(program: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    return done.stdout, done.stderr
+
+
 def test_each_child_renews_what_it_inherits() -> None:
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout == "12 0\n"
-    assert done.stderr == ""
+    assert output(PROGRAM) == ("12 0\n", "")
 
 
 FAILING = """
@@ -62,10 +66,9 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 def test_one_that_cannot_be_renewed_keeps_no_other_from_it() -> None:
-    command = [sys.executable, "-c", FAILING]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout == "4\n"
-    assert done.stderr.count("cannot be renewed in a forked process") == 4
+    said, errors = output(FAILING)
+    assert said == "4\n"
+    assert errors.count("cannot be renewed in a forked process") == 4
 
 
 class Loud:

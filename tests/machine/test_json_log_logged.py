@@ -102,6 +102,7 @@ def test_all_ranks_of_a_group_name_the_call(tmp_path: Path) -> None:
     assert len({line["worker"] for line in said}) == 1
 
 
+@pytest.mark.slow
 def test_the_text_log_names_calls_that_came_with_an_id(tmp_path: Path) -> None:
     (tmp_path / "root.py").write_text(MODEL)
     with serving(tmp_path, "root.py") as served:

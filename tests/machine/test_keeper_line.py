@@ -49,9 +49,7 @@ def test_it_learns_of_restarts(ends: Ends) -> None:
     assert (line.restarts, line.reason) == (3, "ended with exit status 1: OSError: no")
 
 
-def test_a_keeper_that_is_gone_before_its_first_words_is_an_error(
-    ends: Ends,
-) -> None:
+def test_a_keeper_that_is_gone_before_its_first_words_is_an_error(ends: Ends) -> None:
     ends.ours.sendall(b"restarts 0 \n")
     ends.ours.shutdown(socket.SHUT_WR)
     with pytest.raises(ConnectionResetError, match="it has ended"):
@@ -66,9 +64,7 @@ def test_errors_are_one_line(ends: Ends) -> None:
     assert len(told) < 2100
 
 
-def test_a_handed_socket_is_not_for_programs_that_are_started(
-    ends: Ends,
-) -> None:
+def test_a_handed_socket_is_not_for_programs_that_are_started(ends: Ends) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         socket.send_fds(ends.ours, [b"socket a\n"], [listening.fileno()])
         taken = ends.line().take("a")
@@ -103,29 +99,30 @@ async def test_a_stop_is_heard(ends: Ends, how: str) -> None:
     asyncio.get_running_loop().remove_reader(line._line)
 
 
-def test_only_a_process_that_a_keeper_started_has_a_line(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def started(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process has a line, as if a keeper had started it."""
     keeper.cache_clear()
     assert keeper() is None
     keeper.cache_clear()
     monkeypatch.setenv(parent.LINE, str(os.dup(ends.theirs)))
+    yield
+    keeper.cache_clear()
+
+
+@pytest.mark.usefixtures("started")
+def test_only_a_process_that_a_keeper_started_has_a_line(ends: Ends) -> None:
     ends.ours.sendall(b"restarts 2 was killed\ngo\n")
     line = keeper()
     assert line is not None
     assert line.restarts == 2
     assert parent.LINE not in os.environ
     assert keeper() is line
-    keeper.cache_clear()
     line._line.close()
 
 
-def test_a_process_whose_keeper_has_ended_is_told(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keeper.cache_clear()
-    monkeypatch.setenv(parent.LINE, str(os.dup(ends.theirs)))
+@pytest.mark.usefixtures("started")
+def test_a_process_whose_keeper_has_ended_is_told(ends: Ends) -> None:
     ends.ours.close()
     with pytest.raises(Unavailable, match="keeper of this front door"):
         keeper()
-    keeper.cache_clear()

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,67 +56,66 @@ def listener(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
         yield made
 
 
-def reached_at(listener: socket.socket) -> list[str]:
-    """The addresses that reach it, as a client writes them."""
-    host = listener.getsockname()[0]
-    return {
-        "127.0.0.1": ["127.0.0.1", "::ffff:127.0.0.1"],
-        "::1": ["::1"],
-        "::": ["127.0.0.1", "::ffff:127.0.0.1", "::1"],
-    }[host]
+REACHED_AT = {
+    "127.0.0.1": ["127.0.0.1", "::ffff:127.0.0.1"],
+    "::1": ["::1"],
+    "::": ["127.0.0.1", "::ffff:127.0.0.1", "::1"],
+}
+"""The addresses that reach a listener, as a client writes them."""
+
+
+def connections(
+    listener: socket.socket,
+) -> Generator[tuple[socket.socket, socket.socket]]:
+    """By each of its addresses one after the other: the ends of the client and of the server."""
+    host, port = listener.getsockname()[:2]
+    for address in REACHED_AT[host]:
+        with socket.create_connection((address, port)) as client:
+            accepted, _ = listener.accept()
+            with accepted:
+                yield client, accepted
 
 
 def peer_of_own_connection(owners: Owners) -> Peer:
     """Return the peer found for a connection of this process to itself."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()),
-    ):
-        accepted, _ = listener.accept()
-        with accepted:
-            return owners.peer(Accepted(accepted))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        _, accepted = next(ends := connections(listener))
+        peer = owners.peer(Accepted(accepted))
+        ends.close()
+        return peer
 
 
 def test_this_process_is_found_by_every_address(owners: Owners, listener: socket.socket) -> None:
-    for host in reached_at(listener):
-        with socket.create_connection((host, listener.getsockname()[1])):
-            accepted, theirs = listener.accept()
-            with accepted:
-                peer = owners.peer(Accepted(accepted))
-                assert peer == Peer(theirs[0], OWN)
-                assert owners.is_own(peer)
-                assert str(peer) == f"{theirs[0]} (uid {OWN})"
+    for _, accepted in connections(listener):
+        theirs = accepted.getpeername()[0]
+        peer = owners.peer(Accepted(accepted))
+        assert peer == Peer(theirs, OWN)
+        assert owners.is_own(peer)
+        assert str(peer) == f"{theirs} (uid {OWN})"
 
 
-def test_a_closed_socket_is_nobodys(owners: Owners, listener: socket.socket) -> None:
+@pytest.mark.parametrize("waits", [True, False], ids=["for the server's end", "in TIME_WAIT"])
+def test_a_closed_socket_is_nobodys(owners: Owners, listener: socket.socket, waits: bool) -> None:
     """The kernel reports it as uid 0, which root's farm must not take for its own."""
-    for host in reached_at(listener):
-        for waits in (True, False):  # for the server's end, and in TIME_WAIT
-            client = socket.create_connection((host, listener.getsockname()[1]))
-            client.sendall(b"do this")
-            accepted, _ = listener.accept()
-            transport = Accepted(accepted)
-            client.close()
-            with accepted:
-                if not waits:
-                    accepted.recv(100)
-                    accepted.shutdown(socket.SHUT_WR)
-                peer = owners.peer(transport)
-                assert peer.uid is None
-                assert peer.closed is waits
-                assert not owners.is_own(peer)
+    for client, accepted in connections(listener):
+        transport = Accepted(accepted)
+        client.sendall(b"do this")
+        client.close()
+        if not waits:
+            accepted.recv(100)
+            accepted.shutdown(socket.SHUT_WR)
+        peer = owners.peer(transport)
+        assert peer.uid is None
+        assert peer.closed is waits
+        assert not owners.is_own(peer)
 
 
 def test_half_closed_is_still_somebodys(owners: Owners, listener: socket.socket) -> None:
     """MIP's clients half-close to say that no request follows, and wait for the answers."""
-    for host in reached_at(listener):
-        with socket.create_connection((host, listener.getsockname()[1])) as client:
-            accepted, _ = listener.accept()
-            client.shutdown(socket.SHUT_WR)
-            with accepted:
-                peer = owners.peer(Accepted(accepted))
-                assert peer.uid == OWN
-                assert not peer.closed
+    for client, accepted in connections(listener):
+        client.shutdown(socket.SHUT_WR)
+        peer = owners.peer(Accepted(accepted))
+        assert (peer.uid, peer.closed) == (OWN, False)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -241,7 +240,7 @@ def test_a_user_namespace_is_known_as_such() -> None:
 
 @pytest.mark.root
 def test_another_user_is_another_user(owners: Owners, listener: socket.socket) -> None:
-    for host in reached_at(listener):
+    for host in REACHED_AT[listener.getsockname()[0]]:
         with connect_as_stranger(host, listener.getsockname()[1]):
             accepted, theirs = listener.accept()
             with accepted:
@@ -252,7 +251,7 @@ def test_another_user_is_another_user(owners: Owners, listener: socket.socket) -
 
 @pytest.mark.root
 def test_another_user_who_sends_and_closes(owners: Owners, listener: socket.socket) -> None:
-    for host in reached_at(listener):
+    for host in REACHED_AT[listener.getsockname()[0]]:
         with connect_as_stranger(host, listener.getsockname()[1]) as stranger:
             accepted, _ = listener.accept()
             with accepted:

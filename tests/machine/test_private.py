@@ -96,23 +96,18 @@ def test_a_folder_with_other_things_in_it_is_refused_and_left_as_it_is(tmp_path:
     make_private_folder(tmp_path, known=KNOWN)
 
 
-def test_where_rights_cannot_be_taken_away_it_is_refused(
+def test_a_folder_of_another_user_or_open_to_others_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system without permissions."""
+    """Rights cannot be taken away on a file system without permissions."""
     tmp_path.chmod(0o755)
-    monkeypatch.setattr(Path, "chmod", lambda self, mode: None)
-    with pytest.raises(Unavailable, match="others can enter the folder"):
-        make_private_folder(tmp_path, known=KNOWN)
-
-
-def test_another_users_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "chmod", lambda self, mode: None)
+        with pytest.raises(Unavailable, match="others can enter the folder"):
+            make_private_folder(tmp_path, known=KNOWN)
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(Unavailable, match=r"belongs to user \w+"):
         make_private_folder(tmp_path, known=KNOWN)
-
-
-def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="not a folder"):
         make_private_folder(tmp_path / "file", known=KNOWN)
