@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any, ParamSpec
 
 import pytest
 
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from farm.transports import peers
-from tests.support.running_farm import Farm
+from tests.support.coroutines import on_loop
+from tests.support.running_farm import LIMIT_S, Farm, wait_until
+from tests.support.virtual_time import run_virtually
 
 
 @pytest.fixture
@@ -38,6 +45,14 @@ def sleep(x):
     """Sleeps x seconds; leaves its number behind when it begins."""
     (HERE / "sleeping").write_text(str(os.getpid()))
     time.sleep(x[0])
+    return x
+
+@farm.model(**ONE)
+def gate(x):
+    """Leaves its number behind when it begins, and waits until there is a file `open`."""
+    (HERE / "sleeping").write_text(str(os.getpid()))
+    while not (HERE / "open").exists():
+        time.sleep(0.01)
     return x
 
 @farm.model(**ONE)
@@ -84,6 +99,55 @@ def environment(x):
     names = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NPROC"
     return sum(1000**i * float(os.environ.get(name, -1)) for i, name in enumerate(names))
 '''
+
+
+P = ParamSpec("P")
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorator: run the coroutine on a loop whose time passes at once."""
+    return on_loop(test, run_virtually)
+
+
+Start = Callable[..., Workers]
+
+
+@pytest.fixture
+def begin(farm: Farm, tmp_path: Path) -> Iterator[Start]:
+    """Starts workers of some specifications, and waits until they serve."""
+    started: list[Workers] = []
+
+    def begin(
+        specs: Sequence[str], count: int, *more: Any, ready: bool = True, **settings: Any
+    ) -> Workers:
+        logs = tmp_path / "logs"
+        settings = {"first_s": 0.05, **settings}
+        workers = Workers(WorkerSettings(specs, count, farm.connect, logs, *more, **settings))
+        workers.start()
+        started.append(workers)
+        if ready:
+            workers.ready.result(LIMIT_S)
+            farm.wait_for_workers(count)
+        return workers
+
+    yield begin
+    for workers in started:
+        workers.stop(0.0)
+
+
+def kill_one(farm: Farm, workers: Workers) -> None:
+    """Kill the first worker, and wait for the one that takes its place."""
+    before, losses = farm.wait_for_workers(len(workers.pids())), len(farm.losses())
+    killed = workers.pids()[0]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: len(farm.losses()) > losses, "the loss is told")
+
+    def replaced() -> bool:
+        # The loss is told before the worker has left.
+        names = [row["name"] for row in farm.snapshot()["workers"]]
+        return len(names) == len(before) and not any(f"/{killed}-" in name for name in names)
+
+    wait_until(replaced, "another one joins")
 
 
 @pytest.fixture

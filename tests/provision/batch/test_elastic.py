@@ -202,6 +202,7 @@ def test_before_the_jobs_of_an_earlier_farm_are_known_nothing_is_submitted(site:
         wait_until(lambda: len(site.states()) == 1, "the job")
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_says_why_and_the_next_one_waits(site: Site) -> None:
     (site.folder / "double.py").write_text("import no_such_module_here\n")
     with site.farm() as client:

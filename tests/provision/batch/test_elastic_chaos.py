@@ -7,7 +7,6 @@ second the truth is compared with what the farm knows.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import random
 import tempfile
@@ -35,6 +34,7 @@ from farm.provision.batch.plan import ClusterPlan
 from farm.provision.batch.restart_state import JobKey, RestartState
 from farm.provision.batch.standing import KindState
 from farm.provision.batch.systems.slurm import Slurm
+from tests.provision.conftest import in_virtual_time
 from tests.provision.simulated_slurm import (
     SBATCH,
     SCANCEL,
@@ -182,9 +182,6 @@ def errors_logged() -> Iterator[list[str]]:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-in_virtual_time = functools.partial(on_loop, runner=run_virtually)
 
 
 async def serving(world: World, count: int = 1) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,8 +23,8 @@ from farm.provision.batch.job_phases import CANCELLED
 from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.slurm import Slurm
+from tests.provision.conftest import in_virtual_time
 from tests.support.coroutines import on_loop
-from tests.support.virtual_time import run_virtually
 
 
 class System(Slurm):
@@ -99,9 +98,6 @@ class Scene:
         for _ in range(round(duration_s / 0.5)):
             self.watch.step()
             await asyncio.sleep(0.5)
-
-
-in_virtual_time = functools.partial(on_loop, runner=run_virtually)
 
 
 @in_virtual_time

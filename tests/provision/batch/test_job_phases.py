@@ -60,105 +60,19 @@ class Scene:
         ]
         self.jobs.hear(self.rows, self.now)
 
+    def absent(self) -> None:
+        """Two lists lack it, a minute apart, and it is unknown by its id."""
+        if self.rows:
+            self.hear()
+        self.listed("")
+        self.now += CONFIRM_S
+        self.listed("")
+        self.asked("")
 
-def submitting(scene: Scene) -> None:
-    assert scene.job.id == ""
-
-
-def unsure(scene: Scene) -> None:
-    scene.jobs.in_doubt(scene.job, scene.now)
-
-
-def pending(scene: Scene) -> None:
-    scene.has_id()
-    scene.listed("PENDING")
-
-
-def starting(scene: Scene) -> None:
-    scene.has_id()
-    scene.listed("RUNNING")
-
-
-def serving(scene: Scene) -> None:
-    starting(scene)
-    scene.hear(1, 1)
-
-
-def shut(scene: Scene) -> None:
-    serving(scene)
-    scene.hear(0, 0)
-
-
-def draining(scene: Scene) -> None:
-    shut(scene)
-    scene.hear(0, 0, after=DRAINING_S)
-
-
-def deserted(scene: Scene) -> None:
-    serving(scene)
-    scene.hear()
-
-
-def given_up(scene: Scene) -> None:
-    deserted(scene)
-    scene.hear(after=DESERTED_S)
-
-
-def stopped(scene: Scene) -> None:
-    starting(scene)
-    let_go(scene)
-
-
-def leaving(scene: Scene) -> None:
-    serving(scene)
-    let_go(scene)
-
-
-def cancelled(scene: Scene) -> None:
-    pending(scene)
-    cancel(scene)
-
-
-def let_go(scene: Scene) -> None:
-    scene.job.goes_on(ON_LET_GO, scene.now)
-
-
-def cancel(scene: Scene) -> None:
-    scene.job.goes_on(ON_CANCELLED, scene.now)
-
-
-def requeue(scene: Scene) -> None:
-    scene.asked("PENDING")
-
-
-def absent(scene: Scene) -> None:
-    """Two lists lack it, a minute apart, and it is unknown by its id."""
-    if scene.rows:
-        scene.hear()
-    scene.listed("")
-    scene.now += CONFIRM_S
-    scene.listed("")
-    scene.asked("")
-
-
-SCENES: dict[JobPhase, Callable[[Scene], None]] = {
-    phases.SUBMITTING: submitting,
-    phases.UNSURE: unsure,
-    phases.PENDING: pending,
-    phases.STARTING: starting,
-    phases.SERVING: serving,
-    phases.SHUT: shut,
-    phases.DRAINING: draining,
-    phases.DESERTED: deserted,
-    phases.GIVEN_UP: given_up,
-    phases.STOPPED: stopped,
-    phases.LEAVING: leaving,
-    phases.CANCELLED: cancelled,
-}
 
 STEPS: dict[str, Callable[[Scene], None]] = {
     "gets id": Scene.has_id,
-    "gets no id": unsure,
+    "gets no id": lambda scene: scene.jobs.in_doubt(scene.job, scene.now),
     "refused": lambda scene: scene.jobs.refused(scene.job, scene.now),
     "never existed": lambda scene: scene.jobs.never_existed(scene.job, scene.now),
     "gets nodes": lambda scene: scene.listed("CONFIGURING"),
@@ -168,19 +82,43 @@ STEPS: dict[str, Callable[[Scene], None]] = {
     "for long": lambda scene: scene.hear(
         *(row["slots"] for row in scene.rows), after=DRAINING_S if scene.rows else DESERTED_S
     ),
-    "requeued": requeue,
-    "let go": let_go,
-    "cancelled": cancel,
-    "absent": absent,
+    "requeued": lambda scene: scene.asked("PENDING"),
+    "let go": lambda scene: scene.job.goes_on(ON_LET_GO, scene.now),
+    "cancelled": lambda scene: scene.job.goes_on(ON_CANCELLED, scene.now),
+    "absent": Scene.absent,
     "ended": lambda scene: scene.asked("COMPLETED"),
 }
+
+STARTING = ("gets id", "gets nodes")
+SERVING = (*STARTING, "workers take calls")
+WAYS: dict[JobPhase, tuple[str, ...]] = {
+    phases.SUBMITTING: (),
+    phases.UNSURE: ("gets no id",),
+    phases.PENDING: ("gets id",),
+    phases.STARTING: STARTING,
+    phases.SERVING: SERVING,
+    phases.SHUT: (*SERVING, "workers take none"),
+    phases.DRAINING: (*SERVING, "workers take none", "for long"),
+    phases.DESERTED: (*SERVING, "workers gone"),
+    phases.GIVEN_UP: (*SERVING, "workers gone", "for long"),
+    phases.STOPPED: (*STARTING, "let go"),
+    phases.LEAVING: (*SERVING, "let go"),
+    phases.CANCELLED: ("gets id", "cancelled"),
+}
+"""The events that lead to each phase."""
+
+
+def at(phase: JobPhase) -> Scene:
+    scene = Scene()
+    for event in WAYS[phase]:
+        STEPS[event](scene)
+    assert scene.job.phase is phase
+    return scene
 
 
 @pytest.mark.parametrize("row", list(JOBS), ids=lambda row: f"{words(row.phase)}, {row.event}")
 def test_every_row_happens(row: Transition[JobPhase]) -> None:
-    scene = Scene()
-    SCENES[row.phase](scene)
-    assert scene.job.phase is row.phase
+    scene = at(row.phase)
     STEPS[row.event](scene)
     assert scene.job.phase is row.then
     assert scene.job.phase_since == scene.now
@@ -194,7 +132,7 @@ BY_ROWS = ("gets nodes", "requeued", "ended")
 
 ELSE = [
     (phase, event)
-    for phase in SCENES
+    for phase in WAYS
     for event in STEPS
     if phase not in JOBS.event(event)
     and event not in (*CALLED, "for long")
@@ -207,18 +145,16 @@ ELSE = [
 )
 def test_what_is_in_no_row_changes_no_phase(phase: JobPhase, event: str) -> None:
     """Squeue and the dispatcher say much that leads nowhere, and it must not end in an error."""
-    scene = Scene()
-    SCENES[phase](scene)
+    scene = at(phase)
     since = scene.job.phase_since
     before = words(scene.job.phase)
     STEPS[event](scene)
     assert (words(scene.job.phase), scene.job.phase_since) == (before, since)
 
 
-@pytest.mark.parametrize("phase", [p for p in SCENES if p.has_id], ids=words)
+@pytest.mark.parametrize("phase", [p for p in WAYS if p.has_id], ids=words)
 def test_lists_alone_end_no_job(phase: JobPhase) -> None:
-    scene = Scene()
-    SCENES[phase](scene)
+    scene = at(phase)
     for state in ("", "COMPLETED", "") * 3:
         scene.now += CONFIRM_S
         scene.listed(state)

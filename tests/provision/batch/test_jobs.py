@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from farm.provision.batch.absence import ASK_AGAIN_S, CONFIRM_S, ENDING_SILENCE_S, SILENCE_S
+import pytest
+
+from farm.provision.batch.absence import CONFIRM_S, ENDING_SILENCE_S, SILENCE_S
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import ENDED, PENDING, UNSURE
-from farm.provision.batch.jobs import ON_CANCELLED, ON_LET_GO, PAST_KEPT, Jobs
+from farm.provision.batch.jobs import ON_LET_GO, PAST_KEPT, Jobs
 from farm.provision.batch.system import JobRow, Listing, Stand
 
 STANDS = {
@@ -17,6 +19,11 @@ STANDS = {
     "COMPLETED": Stand.ENDED,
     "FAILED": Stand.ENDED,
 }
+
+
+@pytest.fixture
+def jobs() -> Jobs:
+    return Jobs("ab")
 
 
 def row(job: str, state: str, *, reason: str = "", name: str = "farm-ab-small") -> JobRow:
@@ -49,8 +56,7 @@ def told(changes: list[Change]) -> list[tuple[str, str]]:
     return [(change.event, change.job.id) for change in changes]
 
 
-def test_a_job_goes_its_way() -> None:
-    jobs = Jobs("ab")
+def test_a_job_goes_its_way(jobs: Jobs) -> None:
     job = submitted(jobs, "1", 0.0)
     phases: list[str] = [job.shown]
     assert seen(jobs, row("1", "PENDING", reason="Priority")) == []
@@ -70,30 +76,26 @@ def test_a_job_goes_its_way() -> None:
     assert jobs.questions(1000.0) == []
 
 
-def test_only_jobs_of_this_farm_count() -> None:
-    jobs = Jobs("ab")
+def test_only_jobs_of_this_farm_count(jobs: Jobs) -> None:
     assert (
         seen(jobs, row("1", "RUNNING", name="farm-cd-small"), row("2", "RUNNING", name="x")) == []
     )
     assert jobs.live == {}
 
 
-def test_a_job_that_a_site_gives_another_name_is_known_by_its_id() -> None:
-    jobs = Jobs("ab")
+def test_a_job_that_a_site_gives_another_name_is_known_by_its_id(jobs: Jobs) -> None:
     submitted(jobs, "1", 0.0)
     assert seen(jobs, row("1", "RUNNING", name="batch")) == []
     assert asked(jobs, "1", row("1", "COMPLETED", name="batch"), 100.0) == [("ended", "1")]
 
 
-def test_jobs_of_the_farm_before_are_taken_over_unless_they_have_ended() -> None:
-    jobs = Jobs("ab")
+def test_jobs_of_the_farm_before_are_taken_over_unless_they_have_ended(jobs: Jobs) -> None:
     rows = row("1", "RUNNING"), row("2", "FAILED"), row("3", "PENDING", reason="Resources")
     assert seen(jobs, *rows) == [("adopted", "1"), ("adopted", "3")]
     assert [job.shown for job in jobs.of("small")] == ["starting", "pending"]
 
 
-def test_a_list_that_lacks_a_job_is_a_reason_to_ask_about_it() -> None:
-    jobs = Jobs("ab")
+def test_a_list_that_lacks_a_job_is_a_reason_to_ask_about_it(jobs: Jobs) -> None:
     submitted(jobs, "1", 9.5)  # while the question was under way
     assert jobs.looked(Listing(()), 9.0, 10.0) == []
     assert jobs.questions(10.0) == []
@@ -103,15 +105,6 @@ def test_a_list_that_lacks_a_job_is_a_reason_to_ask_about_it() -> None:
     assert asked(jobs, "1", row("1", "PENDING"), 13.0) == []
     assert jobs.questions(14.0) == []
     assert list(jobs.live) == ["1"]
-
-
-def test_no_answer_is_no_answer() -> None:
-    jobs = Jobs("ab")
-    submitted(jobs, "1")
-    seen(jobs, now=2.0)
-    jobs.unanswered("1", 3.0)
-    assert jobs.questions(3.0 + ASK_AGAIN_S - 0.1) == []
-    assert jobs.questions(3.0 + ASK_AGAIN_S) == ["1"]
 
 
 def absent_at(*steps: str) -> list[tuple[str, str]]:
@@ -156,8 +149,7 @@ def test_a_job_whose_worker_is_connected_is_never_absent() -> None:
     assert absent_at(*steps) == []
 
 
-def test_if_no_list_arrives_jobs_are_asked_about_one_by_one() -> None:
-    jobs = Jobs("ab")
+def test_if_no_list_arrives_jobs_are_asked_about_one_by_one(jobs: Jobs) -> None:
     submitted(jobs, "1")
     submitted(jobs, "2")
     jobs.hear([worker("1"), worker("2")], 1.0)
@@ -169,18 +161,7 @@ def test_if_no_list_arrives_jobs_are_asked_about_one_by_one() -> None:
     assert asked(jobs, "1", row("1", "RUNNING"), SILENCE_S + 0.1) == []
 
 
-def test_an_ending_job_that_an_old_list_shows_as_running_is_asked_about() -> None:
-    jobs = Jobs("ab")
-    job = submitted(jobs, "1")
-    seen(jobs, row("1", "PENDING"), now=1.0)
-    job.goes_on(ON_CANCELLED, 1.0)
-    for now in range(2, 18):
-        seen(jobs, row("1", "PENDING"), now=now)
-    assert asked(jobs, "1", row("1", "COMPLETED"), 18.0) == [("ended", "1")]
-
-
-def test_a_list_that_was_asked_for_before_the_latest_answer_changes_nothing() -> None:
-    jobs = Jobs("ab")
+def test_a_list_that_was_asked_for_before_the_latest_answer_changes_nothing(jobs: Jobs) -> None:
     submitted(jobs, "1")
     assert asked(jobs, "1", row("1", "RUNNING"), 100.0) == []
     assert jobs.looked(Listing((row("1", "PENDING"),)), 50.0, 101.0) == []
@@ -194,8 +175,7 @@ def test_a_list_that_was_asked_for_before_the_latest_answer_changes_nothing() ->
 # Submissions
 
 
-def test_a_submission_counts_from_its_beginning() -> None:
-    jobs = Jobs("ab")
+def test_a_submission_counts_from_its_beginning(jobs: Jobs) -> None:
     job = jobs.submits("farm-ab-small+1", "small", 0.0)
     seen(jobs, now=5.0)
     assert [(j.id, j.phase) for j in jobs.for_policy("small", 5.0)] == [
@@ -211,8 +191,7 @@ def test_a_submission_counts_from_its_beginning() -> None:
     assert refused.phase is ENDED
 
 
-def test_a_submission_without_an_id_is_found_by_its_name() -> None:
-    jobs = Jobs("ab")
+def test_a_submission_without_an_id_is_found_by_its_name(jobs: Jobs) -> None:
     job = jobs.submits("farm-ab-small+1", "small", 0.0)
     jobs.in_doubt(job, 1.0)
     assert job.phase is UNSURE
@@ -223,8 +202,7 @@ def test_a_submission_without_an_id_is_found_by_its_name() -> None:
     assert list(jobs.live) == ["7"], "the list has the right one"
 
 
-def test_a_list_may_be_quicker_than_the_submission() -> None:
-    jobs = Jobs("ab")
+def test_a_list_may_be_quicker_than_the_submission(jobs: Jobs) -> None:
     job = jobs.submits("farm-ab-small+1", "small", 0.0)
     seen(jobs, row("7", "RUNNING", name="farm-ab-small+1"))
     jobs.submitted(job, "7", 11.0)
@@ -233,8 +211,7 @@ def test_a_list_may_be_quicker_than_the_submission() -> None:
     assert list(jobs.live.values()) == [job]
 
 
-def test_a_submission_never_existed_only_if_lists_lack_it_for_a_minute() -> None:
-    jobs = Jobs("ab")
+def test_a_submission_never_existed_only_if_lists_lack_it_for_a_minute(jobs: Jobs) -> None:
     job = jobs.submits("farm-ab-small+1", "small", 0.0)
     seen(jobs, now=5.0)
     seen(jobs, now=5.0 + CONFIRM_S)
@@ -250,8 +227,7 @@ def test_a_submission_never_existed_only_if_lists_lack_it_for_a_minute() -> None
     assert list(jobs) == []
 
 
-def test_a_number_that_was_no_job_id_is_replaced_by_the_id_of_the_list() -> None:
-    jobs = Jobs("ab")
+def test_a_number_that_was_no_job_id_is_replaced_by_the_id_of_the_list(jobs: Jobs) -> None:
     job = jobs.submits("farm-ab-small+1", "small", 0.0)
     jobs.submitted(job, "2026", 1.0)
     assert seen(jobs, row("7", "PENDING", name="farm-ab-small+1")) == []
@@ -261,8 +237,7 @@ def test_a_number_that_was_no_job_id_is_replaced_by_the_id_of_the_list() -> None
     assert other.phase is UNSURE, "another job has this id"
 
 
-def test_two_jobs_with_one_name_are_two_jobs() -> None:
-    jobs = Jobs("ab")
+def test_two_jobs_with_one_name_are_two_jobs(jobs: Jobs) -> None:
     submitted(jobs, "1")
     rows = [row(n, "RUNNING", name="farm-ab-small+mark1") for n in "12"]
     assert seen(jobs, rows[0]) == []
@@ -273,8 +248,7 @@ def test_two_jobs_with_one_name_are_two_jobs() -> None:
 # Jobs that are not on record
 
 
-def test_jobs_of_the_file_are_adopted_once_they_are_found_to_live() -> None:
-    jobs = Jobs("ab")
+def test_jobs_of_the_file_are_adopted_once_they_are_found_to_live(jobs: Jobs) -> None:
     jobs.remember("1", "farm-ab-small+1", "small", 0.0)
     jobs.remember("2", "farm-ab-small+2", "small", 0.0)
     jobs.remember("", "farm-ab-small+3", "small", 0.0)
@@ -286,8 +260,7 @@ def test_jobs_of_the_file_are_adopted_once_they_are_found_to_live() -> None:
     assert seen(jobs, row("3", "RUNNING", name="farm-ab-small+3")) == [("adopted", "3")]
 
 
-def test_an_ended_job_that_a_list_has_as_alive_is_asked_about() -> None:
-    jobs = Jobs("ab")
+def test_an_ended_job_that_a_list_has_as_alive_is_asked_about(jobs: Jobs) -> None:
     submitted(jobs, "1")
     jobs.answered("1", row("1", "FAILED"), 1.0, 2.0)
     assert seen(jobs, row("1", "RUNNING"), now=3.0) == []
@@ -300,8 +273,7 @@ def test_an_ended_job_that_a_list_has_as_alive_is_asked_about() -> None:
     assert list(jobs.live) == ["1"], "somebody has requeued it"
 
 
-def test_a_worker_of_a_job_that_is_not_on_record_is_a_reason_to_ask() -> None:
-    jobs = Jobs("ab")
+def test_a_worker_of_a_job_that_is_not_on_record_is_a_reason_to_ask(jobs: Jobs) -> None:
     submission = jobs.submits("farm-ab-small+1", "small", 0.0)
     jobs.in_doubt(submission, 1.0)
     jobs.hear([worker("7", kind="small"), worker("8"), worker("9", kind="small")], 2.0)
@@ -317,24 +289,21 @@ def test_a_worker_of_a_job_that_is_not_on_record_is_a_reason_to_ask() -> None:
     assert list(jobs.live) == ["7"]
 
 
-def test_only_so_many_ended_jobs_are_remembered() -> None:
-    jobs = Jobs("ab")
+def test_only_so_many_ended_jobs_are_remembered(jobs: Jobs) -> None:
     rows = [row(str(n), "COMPLETED") for n in range(1, PAST_KEPT + 2)]
     seen(jobs, *rows)
     assert seen(jobs, row("1", "RUNNING")) == [("adopted", "1")], "the first one is forgotten"
     assert seen(jobs, row("2", "RUNNING")) == []
 
 
-def test_reasons_that_somebody_can_mend_are_told_once() -> None:
-    jobs = Jobs("ab")
+def test_reasons_that_somebody_can_mend_are_told_once(jobs: Jobs) -> None:
     submitted(jobs, "1", 0.0)
     assert seen(jobs, row("1", "PENDING", reason="Resources")) == []
     assert seen(jobs, row("1", "PENDING", reason="PartitionDown")) == [("waits", "1")]
     assert seen(jobs, row("1", "PENDING", reason="PartitionDown")) == []
 
 
-def test_a_requeued_job_starts_anew() -> None:
-    jobs = Jobs("ab")
+def test_a_requeued_job_starts_anew(jobs: Jobs) -> None:
     job = submitted(jobs, "1", 0.0)
     seen(jobs, row("1", "RUNNING"))
     jobs.hear([worker("1")], 5.0)
@@ -347,9 +316,8 @@ def test_a_requeued_job_starts_anew() -> None:
     assert [change.event for change in jobs.hear([worker("1")], 7.0)] == ["started"]
 
 
-def test_a_job_that_goes_back_into_the_queue_in_error_is_for_people() -> None:
+def test_a_job_that_goes_back_into_the_queue_in_error_is_for_people(jobs: Jobs) -> None:
     """Grid Engine does this with a job that cannot start on its node."""
-    jobs = Jobs("ab")
     submitted(jobs, "1", 0.0)
     seen(jobs, row("1", "RUNNING"))
     back = row("1", "PENDING", reason="PartitionDown")
@@ -358,8 +326,7 @@ def test_a_job_that_goes_back_into_the_queue_in_error_is_for_people() -> None:
     assert seen(jobs, back, now=12.0) == []
 
 
-def test_workers_of_released_jobs_have_to_drain_whenever_they_join() -> None:
-    jobs = Jobs("ab")
+def test_workers_of_released_jobs_have_to_drain_whenever_they_join(jobs: Jobs) -> None:
     kept, released = submitted(jobs, "1", 0.0), submitted(jobs, "2", 0.0)
     for job in (kept, released):
         seen(jobs, row(job.id, "RUNNING"))
@@ -371,8 +338,7 @@ def test_workers_of_released_jobs_have_to_drain_whenever_they_join() -> None:
     assert jobs.to_drain(rows) == ["b"]
 
 
-def test_a_job_is_idle_while_none_of_its_workers_has_done_anything() -> None:
-    jobs = Jobs("ab")
+def test_a_job_is_idle_while_none_of_its_workers_has_done_anything(jobs: Jobs) -> None:
     submitted(jobs, "1", 0.0)
 
     def idle_s(now: float, *workers: dict[str, Any]) -> float:
@@ -392,8 +358,7 @@ def test_a_job_is_idle_while_none_of_its_workers_has_done_anything() -> None:
     assert idle_s(11.0, worker("1", done=2)) == 0.0
 
 
-def test_a_job_whose_workers_have_sequences_is_not_idle() -> None:
-    jobs = Jobs("ab")
+def test_a_job_whose_workers_have_sequences_is_not_idle(jobs: Jobs) -> None:
     submitted(jobs, "1", 0.0)
     for now, sequences in ((1.0, 2), (50.0, 1), (60.0, 0), (70.0, 0)):
         jobs.hear([{**worker("1"), **({"sequences": sequences} if sequences else {})}], now)
@@ -401,16 +366,14 @@ def test_a_job_whose_workers_have_sequences_is_not_idle() -> None:
     assert job.idle_s == 10.0
 
 
-def test_the_first_end_of_its_workers_is_the_end_of_a_job() -> None:
-    jobs = Jobs("ab")
+def test_the_first_end_of_its_workers_is_the_end_of_a_job(jobs: Jobs) -> None:
     submitted(jobs, "1", 0.0)
     jobs.hear([worker("1", ends_in_s=50.0), worker("1", ends_in_s=40.0)], 1.0)
     assert jobs.for_policy("small", 1.0)[0].ends_in_s == 40.0
 
 
-def test_a_job_whose_workers_have_been_gone_for_long_cannot_be_counted_on() -> None:
+def test_a_job_whose_workers_have_been_gone_for_long_cannot_be_counted_on(jobs: Jobs) -> None:
     """Its node has failed, which SLURM has not noticed yet; if it was only cut off, it is back."""
-    jobs = Jobs("ab")
     submitted(jobs, "1", 0.0)
     counted = []
     for now, rows in [(1, [worker("1")]), (2, []), (20, []), (40, []), (50, [worker("1")])]:
@@ -420,8 +383,7 @@ def test_a_job_whose_workers_have_been_gone_for_long_cannot_be_counted_on() -> N
     assert counted == [["serving"], ["starting"], ["starting"], [], ["serving"]]
 
 
-def test_jobs_on_their_way_out_cannot_be_counted_on() -> None:
-    jobs = Jobs("ab")
+def test_jobs_on_their_way_out_cannot_be_counted_on(jobs: Jobs) -> None:
     for n in "1234":
         submitted(jobs, n, 0.0)
     jobs.live["1"].goes_on(ON_LET_GO, 5.0)
@@ -434,9 +396,8 @@ def test_jobs_on_their_way_out_cannot_be_counted_on() -> None:
     assert len(jobs.of("small")) == 4
 
 
-def test_a_job_that_drains_is_not_counted_on_again_when_its_workers_are_gone() -> None:
+def test_a_job_that_drains_is_not_counted_on_again_when_its_workers_are_gone(jobs: Jobs) -> None:
     """Else the job that takes its place would be one too many until SLURM tells of the end."""
-    jobs = Jobs("ab")
     submitted(jobs, "1", 0.0)
     counted, events = [], []
     shut = worker("1", slots=0)
@@ -447,8 +408,7 @@ def test_a_job_that_drains_is_not_counted_on_again_when_its_workers_are_gone() -
     assert events == ["started", "deserted"]
 
 
-def test_a_job_that_cannot_be_reached_for_a_moment_is_counted_on() -> None:
-    jobs = Jobs("ab")
+def test_a_job_that_cannot_be_reached_for_a_moment_is_counted_on(jobs: Jobs) -> None:
     submitted(jobs, "1", 0.0)
     for now, slots in [(1.0, 1), (2.0, 0), (3.9, 0), (4.0, 1), (5.0, 0), (6.9, 0)]:
         jobs.hear([worker("1", slots=slots)], now)

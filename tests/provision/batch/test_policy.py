@@ -32,6 +32,11 @@ def bounded(**values: Any) -> WorkerKind:
 BOUNDS = bounded(idle_timeout_s=30.0)
 
 
+@pytest.fixture
+def policy() -> KindPolicy:
+    return KindPolicy(BOUNDS)
+
+
 def work(waiting: float, run_time_s: float, *, running: float = 0, needs_s: float = 0.0) -> Demand:
     return Demand(waiting, running, (waiting + running) * run_time_s, needs_s)
 
@@ -130,8 +135,7 @@ def test_jobs_are_counted_in_blocks_of_workers() -> None:
     assert settled(policy, work(100, 6.0), jobs(1), 10.0).submit == 2
 
 
-def test_a_need_must_last_before_it_is_acted_on() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_a_need_must_last_before_it_is_acted_on(policy: KindPolicy) -> None:
     assert policy.decide(work(50, 60.0), jobs(1), 0.0).submit == 0
     assert policy.decide(work(50, 60.0), jobs(1), 1.9).submit == 0
     assert policy.decide(work(0, 60.0), jobs(1), 1.95).submit == 0
@@ -144,8 +148,7 @@ def test_the_first_worker_is_asked_for_at_once() -> None:
     assert KindPolicy(BOUNDS).decide(work(1, 0.0), [], 0.0).submit == 1
 
 
-def test_what_waits_in_slurms_queue_is_not_asked_for_twice() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_what_waits_in_slurms_queue_is_not_asked_for_twice(policy: KindPolicy) -> None:
     pending = [Job(str(n), "pending") for n in range(5)]
     assert settled(policy, work(5, 60.0), pending, 10.0).submit == 0
     assert settled(policy, work(8, 60.0), pending, 20.0).submit == 3
@@ -168,14 +171,14 @@ def test_nor_more_than_the_maximum_with_what_is_about_to_end() -> None:
     assert settled(policy, work(1000, 60.0, needs_s=72.0), ending, 30.0).submit == 1
 
 
-def test_while_it_is_not_known_what_they_serve_one_job_finds_out() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_while_it_is_not_known_what_they_serve_one_job_finds_out(policy: KindPolicy) -> None:
     assert policy.decide(None, [], 0.0).submit == 1
     assert settled(policy, None, [Job("1", "pending")], 10.0) == Decision(1)
 
 
-def test_callers_that_wait_for_each_answer_get_more_when_the_backlog_stays() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_callers_that_wait_for_each_answer_get_more_when_the_backlog_stays(
+    policy: KindPolicy,
+) -> None:
     chains = work(7, 1.0, running=1)
     assert settled(policy, chains, jobs(1), 10.0).submit == 0
     assert settled(policy, chains, jobs(1), 60.0).submit == 0
@@ -190,31 +193,27 @@ def test_callers_that_wait_for_each_answer_get_more_when_the_backlog_stays() -> 
 # Releasing jobs
 
 
-def test_idle_jobs_are_let_go_after_the_time_out_and_no_sooner() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_idle_jobs_are_let_go_after_the_time_out_and_no_sooner(policy: KindPolicy) -> None:
     policy.decide(work(0, 60.0, running=2), jobs(2), 0.0)
     idle = [Job("a", "serving", idle_s=29.0), Job("b", "serving", idle_s=40.0)]
     assert policy.decide(work(0, 0.0), idle, 10.0).release == ()
     assert policy.decide(work(0, 0.0), idle, 41.0).release == ("b",)
 
 
-def test_busy_and_starting_jobs_are_never_let_go() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_busy_and_starting_jobs_are_never_let_go(policy: KindPolicy) -> None:
     live = [Job("a", "serving", idle_s=0.0), Job("b", "starting", idle_s=99.0)]
     policy.decide(work(0, 0.0), live, 0.0)
     assert policy.decide(work(0, 0.0), live, 1000.0).release == ()
 
 
-def test_jobs_that_have_not_begun_go_first_the_latest_before_all() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_jobs_that_have_not_begun_go_first_the_latest_before_all(policy: KindPolicy) -> None:
     live = [Job("old", "pending"), Job("new", "pending"), Job("a", "serving", idle_s=99.0)]
     policy.decide(work(1, 1.0), live, 0.0)
     policy.decide(work(0, 1.0, running=2), live, 1.0)
     assert policy.decide(work(0, 1.0, running=2), live, 50.0).release == ("new", "old")
 
 
-def test_nothing_is_let_go_while_calls_wait_that_it_could_run() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_nothing_is_let_go_while_calls_wait_that_it_could_run(policy: KindPolicy) -> None:
     live = [*jobs(2), Job("p", "pending")]
     for now in range(0, 1000, 10):
         decision = policy.decide(work(5, 0.1), live, float(now))
@@ -222,8 +221,7 @@ def test_nothing_is_let_go_while_calls_wait_that_it_could_run() -> None:
         assert decision.submit == 0
 
 
-def test_a_job_too_near_its_end_for_what_waits_is_replaced() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_a_job_too_near_its_end_for_what_waits_is_replaced(policy: KindPolicy) -> None:
     live = [Job("busy", "serving", 0.0, 50.0), Job("idle", "serving", 1.0, 50.0)]
     decision = settled(policy, work(3, 60.0, needs_s=72.0), live, 10.0)
     assert decision.release == ("idle",)
@@ -234,8 +232,7 @@ def test_a_job_too_near_its_end_for_what_waits_is_replaced() -> None:
 # Refusals
 
 
-def test_after_refusals_it_pauses_ever_longer_and_says_so() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_after_refusals_it_pauses_ever_longer_and_says_so(policy: KindPolicy) -> None:
     now, pauses = 0.0, []
     for _ in range(10):
         assert policy.decide(work(1, 1.0), [], now).submit == 1
@@ -251,8 +248,7 @@ def test_after_refusals_it_pauses_ever_longer_and_says_so() -> None:
     assert policy.paused_until == now + FIRST_PAUSE_S
 
 
-def test_in_a_pause_jobs_are_still_let_go() -> None:
-    policy = KindPolicy(BOUNDS)
+def test_in_a_pause_jobs_are_still_let_go(policy: KindPolicy) -> None:
     policy.decide(work(0, 0.0), jobs(1, idle_s=50.0), 0.0)
     policy.failed(49.0)
     assert policy.decide(work(0, 0.0), jobs(1, idle_s=50.0), 50.0).release == ("0",)

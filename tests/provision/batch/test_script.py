@@ -138,12 +138,27 @@ def test_a_missing_template_is_said(tmp_path: Path) -> None:
         script(template=str(tmp_path / "none.in"))
 
 
-def test_farms_own_error_counts_more_than_what_comes_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            b"loading\nfarm: error: no file beam.py\nsrun: error: cpu1: task 0\n",
+            " ends: farm: error: no file beam.py",
+        ),
+        (
+            b"loading\n\nmodule: command not found\nkilled\n",
+            " ends: module: command not found / killed",
+        ),
+        (b"", " is empty"),
+        (None, " cannot be read"),
+    ],
+    ids=["farm's own error", "last lines", "empty", "none"],
+)
+def test_the_last_words_of_a_job(text: bytes | None, words: str, tmp_path: Path) -> None:
     path = tmp_path / "7.out"
-    path.write_text("loading\nfarm: error: no file beam.py\nsrun: error: cpu1: task 0\n")
-    assert last_words(path) == f"; {path} ends: farm: error: no file beam.py"
-    path.write_text("loading\n\nmodule: command not found\nkilled\n")
-    assert last_words(path) == f"; {path} ends: module: command not found / killed"
+    if text is not None:
+        path.write_bytes(text)
+    assert last_words(path) == f"; {path}{words}"
 
 
 def test_only_the_end_of_a_long_output_is_read(tmp_path: Path) -> None:
@@ -151,13 +166,6 @@ def test_only_the_end_of_a_long_output_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"farm: error: an old one\n" + b"\xff" * 9000 + b"\nlast\n")
     assert last_words(path).endswith(" / last")
     assert "an old one" not in last_words(path)
-
-
-def test_no_output_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "7.out"
-    assert last_words(path) == f"; {path} cannot be read"
-    path.touch()
-    assert last_words(path) == f"; {path} is empty"
 
 
 def test_a_job_that_starts_again_has_its_id_and_another_restart(tmp_path: Path) -> None:

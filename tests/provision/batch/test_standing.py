@@ -146,7 +146,9 @@ def names(kind: KindState) -> list[str]:
 
 
 @on_loop
-async def test_kinds_learn_the_names_of_their_models(tmp_path: Path) -> None:
+async def test_kinds_learn_the_names_of_their_models_unless_a_worker_has_said_them(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "double.py").write_text(MODEL)
     spec = str(tmp_path / "double.py")
     known, small, large = Known(), kind("small", spec), kind("large", f"plate={spec}", spec)
@@ -164,17 +166,6 @@ async def test_kinds_learn_the_names_of_their_models(tmp_path: Path) -> None:
     ((event, subject, text),) = known.notes
     assert (event, subject) == ("not described", "bad")
     assert "there is no file" in text
-
-
-@on_loop
-async def test_what_a_worker_said_meanwhile_counts(tmp_path: Path) -> None:
-    (tmp_path / "double.py").write_text(MODEL)
-    known, small = Known(), kind("small", str(tmp_path / "double.py"))
-    task = small.describe(cast(Any, known))
-    small.models = frozenset({"other"})
-    await asyncio.wait_for(task, LIMIT_S)
-    assert names(small) == ["other"]
-    assert known.models == []
 
 
 @on_loop

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.provision.local.child import Child, OutOfMemory, counters_here
-from tests.support.running_farm import Farm, wait_until
+from tests.support.running_farm import LIMIT_S, Farm, wait_until
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def children() -> Iterator[list[Child]]:
 
 @pytest.fixture
 def child(children: list[Child], farm: Farm, models: Path, tmp_path: Path) -> Child:
-    arguments = [f"{models}:sleep", "--connect", str(farm.connect)]
+    arguments = [f"{models}:gate", "--connect", str(farm.connect)]
     children.append(Child(arguments, log=tmp_path / "log", environment=os.environ))
     return children[0]
 
@@ -36,7 +36,9 @@ def wait_for_code(child: Child) -> int:
     return code
 
 
-def test_a_child_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, child: Child) -> None:
+def test_a_child_tells_its_name_what_it_runs_and_its_goodbye(
+    farm: Farm, child: Child, tmp_path: Path
+) -> None:
     farm.wait_for_workers(1)
     child.listen()
     assert [child.status.worker] == farm.wait_for_workers(1)
@@ -51,13 +53,14 @@ def test_a_child_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, child: 
     assert child.log.stat().st_mode & 0o777 == 0o600
     assert (child.talks, child.status.done, child.status.error) == (True, False, "")
     assert child.busy_since() is None
-    call = farm.submit("sleep", 0.5)
+    call = farm.submit("gate", 0.5)
     wait_until(child.busy_since, "the call runs")
     running = child.running()
     assert running is not None
     assert len(running.tasks or ()) == 1
     child.drain()
-    call.result(10)
+    (tmp_path / "open").touch()
+    call.result(LIMIT_S)
     assert wait_for_code(child) == 0
     child.listen()
     assert (child.talks, child.status.done) == (False, True)

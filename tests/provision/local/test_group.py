@@ -14,7 +14,7 @@ import pytest
 
 from farm.provision.local.group import Group, Launch
 from farm.worker.mpi.world import WorldError
-from tests.support.running_farm import Farm, wait_until
+from tests.support.running_farm import LIMIT_S, Farm, wait_until
 
 Start = Callable[..., Group]
 
@@ -47,6 +47,11 @@ def wait_for_code(group: Group) -> int:
     return code
 
 
+def pid_of(worker: str) -> int:
+    """That of rank 0."""
+    return int(worker.split("/")[1].split("-")[0])
+
+
 def test_the_words_of_a_launch_line() -> None:
     assert Launch(3).words()[1:] == ["-n", "3"]
     assert Launch(8, f"'{sys.executable}' -x 'a b' --ntasks={{ranks}}").words() == [
@@ -57,13 +62,15 @@ def test_the_words_of_a_launch_line() -> None:
         Launch(3, "sruhn -n {ranks}").words()
 
 
-def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, start: Start) -> None:
-    group = start(Launch(2))
+def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(
+    farm: Farm, start: Start, tmp_path: Path
+) -> None:
+    group = start(Launch(2), model="gate")
     names = farm.wait_for_workers(1)
     group.listen()
     assert [group.status.worker] == names
     assert (group.talks, group.status.done, group.busy_since()) == (True, False, None)
-    call = farm.submit("sleep", 0.5)
+    call = farm.submit("gate", 0.5)
 
     def busy() -> bool:
         group.listen()
@@ -74,7 +81,8 @@ def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, start: 
     assert running is not None
     assert len(running.tasks or ()) == 1
     group.drain()
-    assert call.result(10).outputs[0][0] == 0.5
+    (tmp_path / "open").touch()
+    assert call.result(LIMIT_S).outputs[0][0] == 0.5
     assert wait_for_code(group) == 0
     group.listen()
     assert (group.talks, group.status.done, group.busy_since()) == (False, True, None)
@@ -84,7 +92,7 @@ def test_a_group_tells_its_name_what_it_runs_and_its_goodbye(farm: Farm, start: 
 def test_a_killed_group_says_no_goodbye_and_its_ranks_are_gone(farm: Farm, start: Start) -> None:
     group = start(Launch(2))
     (name,) = farm.wait_for_workers(1)
-    rank_0 = int(name.split("/")[1].split("-")[0])
+    rank_0 = pid_of(name)
     group.kill()
     assert wait_for_code(group) != 0
     group.listen()
@@ -129,21 +137,26 @@ def test_a_launcher_that_does_not_notice_is_killed(
     assert wait_for_code(group) == -signal.SIGKILL
 
 
-def test_models_that_cannot_be_had_are_told_with_their_rank(farm: Farm, start: Start) -> None:
-    group = start(Launch(2), model="none_such")
+@pytest.mark.parametrize(
+    ("launch", "model", "said"),
+    [
+        (Launch(2), "none_such", ["of 2: ", "there is no 'none_such' in"]),
+        (
+            Launch(2, f"{Path(sys.executable).parent / 'mpiexec'} -n 1"),
+            "sleep",
+            ["this MPI world has 1 rank, expected 2", "--mpi=pmi2"],
+        ),
+    ],
+    ids=["no such model", "lone worlds"],
+)
+def test_what_keeps_a_group_from_starting_is_told(
+    start: Start, launch: Launch, model: str, said: list[str]
+) -> None:
+    group = start(launch, model=model)
     assert wait_for_code(group) == 78
     group.listen()
-    assert "of 2: " in group.status.error
-    assert "there is no 'none_such' in" in group.status.error
+    assert all(text in group.status.error for text in said), group.status.error
     assert group.status.ready_at is None
-
-
-def test_a_launcher_that_starts_lone_worlds_is_told(start: Start) -> None:
-    group = start(Launch(2, f"{Path(sys.executable).parent / 'mpiexec'} -n 1"))
-    assert wait_for_code(group) == 78
-    group.listen()
-    assert "this MPI world has 1 rank, expected 2" in group.status.error
-    assert "--mpi=pmi2" in group.status.error
 
 
 def test_the_status_that_a_rank_reports_counts_from_the_first_look_at_the_end(
@@ -167,7 +180,7 @@ def test_a_launcher_that_passes_no_environment_on_is_told(start: Start, tmp_path
 def test_deaths_in_words(farm: Farm, start: Start) -> None:
     group = start(Launch(2))
     (name,) = farm.wait_for_workers(1)
-    os.kill(int(name.split("/")[1].split("-")[0]), signal.SIGKILL)
+    os.kill(pid_of(name), signal.SIGKILL)
     code = wait_for_code(group)
     assert group.why(code, out_of_memory=False) == "rank 0 of 2 died: signal SIGKILL"
     assert group.why(code, out_of_memory=True) == "rank 0 of 2 died: killed (out of memory?)"

@@ -138,28 +138,32 @@ def test_the_drain_is_heard_while_the_model_is_in_c_code(
     assert process.wait(LIMIT_S) == 0
 
 
+NEEDY = """
+import farm
+class Needy(farm.Model):
+    def describe(self, config): return {"x": config["n"]}, {"y": 1}
+    def evaluate(self, inputs, config): return [1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        (NEEDY, "'Needy' cannot describe itself for the empty config: KeyError: 'n'"),
+    ],
+    ids=["load", "describe"],
+)
 def test_an_error_in_the_models_is_one_status_line_and_a_traceback(
-    start: Start, models: Path
+    start: Start, models: Path, text: str, error: str
 ) -> None:
-    models.write_text("1 / 0")
+    models.write_text(text)
     process, said = status_of(start, str(models))
     assert process.returncode == EXIT_NOT_LOADED
     (line,) = said
-    assert "ZeroDivisionError" in line["error"]
+    assert error in line["error"]
     assert process.stderr is not None
     assert "Traceback" in process.stderr.read()
-
-
-def test_a_model_that_cannot_describe_itself_is_such_an_error(start: Start, models: Path) -> None:
-    models.write_text(
-        "import farm\n"
-        "class Needy(farm.Model):\n"
-        "    def describe(self, config): return {'x': config['n']}, {'y': 1}\n"
-        "    def evaluate(self, inputs, config): return [1]\n"
-    )
-    process, said = status_of(start, str(models))
-    assert process.returncode == EXIT_NOT_LOADED
-    assert "'Needy' cannot describe itself for the empty config: KeyError: 'n'" in said[0]["error"]
 
 
 def test_no_connection_file(farm: Farm, start: Start, models: Path) -> None:

@@ -7,21 +7,17 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from farm.provision.local.starter import WorkerSettings
-from farm.provision.local.supervisor import Workers
+from tests.provision.conftest import Start, kill_one
 from tests.support.running_farm import LIMIT_S, Farm, wait_until
 from tests.support.warm_parents import begins_with, parents_among
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere none is forked")
-
-Start = Callable[..., Workers]
 
 MODELS = """
 import os, time
@@ -45,38 +41,14 @@ def slow(x):
 
 
 @pytest.fixture
-def start(farm: Farm, tmp_path: Path) -> Iterator[Start]:
-    started: list[Workers] = []
+def start(begin: Start, tmp_path: Path) -> Start:
     model = tmp_path / "m.py"
     model.write_text(MODELS)
-
-    def start(count: int, *, ready: bool = True, **settings: Any) -> Workers:
-        specs = [f"{model}:{name}" for name in ("double", "colour", "slow")]
-        workers = Workers(
-            WorkerSettings(specs, count, farm.connect, tmp_path / "logs", first_s=0.05, **settings)
-        )
-        workers.start()
-        started.append(workers)
-        if ready:
-            workers.ready.result(LIMIT_S)
-            farm.wait_for_workers(count)
-        return workers
-
-    yield start
-    for workers in started:
-        workers.stop(0.0)
+    return partial(begin, [f"{model}:{name}" for name in ("double", "colour", "slow")])
 
 
 def parents() -> list[psutil.Process]:
     return parents_among(psutil.Process().children())
-
-
-def kill_one(farm: Farm, workers: Workers) -> None:
-    """Kill a worker, and wait for the one that takes its place."""
-    losses, count = len(farm.losses()), len(workers.pids())
-    os.kill(workers.pids()[0], signal.SIGKILL)
-    wait_until(lambda: len(farm.losses()) > losses, "the loss is told")
-    farm.wait_for_workers(count)
 
 
 def test_several_are_forked_from_one_parent_and_so_are_those_that_replace_them(
@@ -93,14 +65,7 @@ def test_several_are_forked_from_one_parent_and_so_are_those_that_replace_them(
     assert parents() == []
 
 
-def test_a_lone_one_has_a_parent_only_once_it_is_replaced(farm: Farm, start: Start) -> None:
-    workers = start(1)
-    assert parents() == []
-    kill_one(farm, workers)
-    assert len(parents()) == 1
-
-
-@pytest.mark.parametrize("how", ["setting", "variable"])
+@pytest.mark.parametrize("how", ["setting", pytest.param("variable", marks=pytest.mark.slow)])
 def test_none_is_forked_if_that_is_turned_off(
     farm: Farm, start: Start, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,10 +95,11 @@ def test_a_parent_that_is_killed_is_replaced_when_it_is_needed(
     )
 
 
-def test_a_change_of_the_environment_reaches_the_next_process(
+def test_a_lone_one_has_a_parent_once_it_is_replaced_and_another_for_another_environment(
     farm: Farm, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = start(1)
+    assert parents() == []
     kill_one(farm, workers)
     (parent,) = parents()
     monkeypatch.setenv("COLOUR", "7")

@@ -53,4 +53,4 @@ def told(answer: Awaitable[JobRow | None]) -> str | type[BatchError] | None:
         row = asyncio.run(awaited())
     except BatchError:
         return BatchError
-    return row and row.in_words
+    return row.in_words if row else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -227,11 +227,26 @@ def test_a_system_of_another_package_is_used_like_the_built_in_ones(
     assert "odd.toml: 1 kind of workers for Odd" in printed
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.fixture
+def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Callable[[str], None]:
+    """Makes the text of a module a package on the path, one with a batch system."""
+
+    def unpacked(text: str) -> None:
+        info = tmp_path / "odd-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[farm.batch_systems]\nodd = farm_odd:SYSTEM\n")
+        (tmp_path / "farm_odd.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "farm_odd", raising=False)
+
+    return unpacked
+
+
 def test_its_name_its_words_and_its_jobs_are_known(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unpacked: Callable[[str], None], tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(package)
+    unpacked(ODD)
     assert [system.name for system in every()][-1] == "odd"
     for text, complaint in (
         (
@@ -249,7 +264,6 @@ def test_its_name_its_words_and_its_jobs_are_known(
     assert (restarted_job(job), restarted_job({**job, "ODD_AGAIN": "1"})) == ("", "7 on Odd")
 
 
-@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize(
     ("object_", "complaint"),
     [
@@ -258,16 +272,9 @@ def test_its_name_its_words_and_its_jobs_are_known(
     ],
 )
 def test_one_that_cannot_be_used_is_named_with_its_package(
-    object_: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    object_: str, complaint: str, unpacked: Callable[[str], None]
 ) -> None:
-    info = tmp_path / "odd-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[farm.batch_systems]\nodd = odd_clash:SYSTEM\n")
-    source = f"from farm.provision.batch.systems import PBS\nSYSTEM = {object_}\n"
-    (tmp_path / "odd_clash.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "odd_clash", raising=False)
+    unpacked(f"from farm.provision.batch.systems import PBS\nSYSTEM = {object_}\n")
     with pytest.raises(
         Unavailable, match=rf"the batch system 'odd' of odd .*{re.escape(complaint)}"
     ):
