@@ -6,9 +6,10 @@ import math
 import re
 import subprocess
 import zipfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-import fmpy
 import numpy as np
 import pytest
 
@@ -21,10 +22,15 @@ from farm.worker.runner import Runner
 SOURCE = Path(__file__).parents[2] / "support" / "fmu"
 
 
+def fmpy() -> Any:
+    """FMPy, imported when it is needed, as that takes long."""
+    return import_module("fmpy")
+
+
 def compiled(name: str, folder: Path) -> Path:
     """The library of an FMU, for this platform."""
     library = folder / f"{name}.so"
-    headers = Path(fmpy.__file__).parent / "c-code"
+    headers = Path(fmpy().__file__).parent / "c-code"
     command = ["cc", "-O2", "-shared", "-fPIC", "-I", str(headers), str(SOURCE / f"{name}.c")]
     subprocess.run([*command, "-o", str(library), "-lm"], check=True)
     return library
@@ -34,7 +40,7 @@ def compiled(name: str, folder: Path) -> Path:
 def fmu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mass on a spring, of FMI 2."""
     folder = tmp_path_factory.mktemp("fmu")
-    return zipped(folder / "oscillator.fmu", compiled("oscillator", folder), fmpy.platform)
+    return zipped(folder / "oscillator.fmu", compiled("oscillator", folder), fmpy().platform)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,7 @@ def decay(folder: Path, library: Path, *kinds: str) -> Runner:
         line for line in lines if "modelIdentifier" not in line or any(k in line for k in kinds)
     ]
     path = folder / "decay.fmu"
-    zipped(path, library, fmpy.platform_tuple, about="\n".join(ways))
+    zipped(path, library, fmpy().platform_tuple, about="\n".join(ways))
     return Runner(load_models([str(path)]))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from farm.provision.batch.system import BatchError, JobRow
+from farm.provision.batch.kinds import WorkerKind
+from farm.provision.batch.system import Adapter, BatchError, JobRow, Listing
 from farm.provision.batch.systems import BUILT_IN
 
 
@@ -54,3 +56,16 @@ def told(answer: Awaitable[JobRow | None]) -> str | type[BatchError] | None:
     except BatchError:
         return BatchError
     return row.in_words if row else None
+
+
+def assert_whole(listing: Listing, problem: str, rows: int) -> None:
+    """It has so many rows, and is whole unless there is a problem, told with these words."""
+    assert len(listing.rows) == rows
+    assert problem in listing.problem
+    assert bool(problem) == bool(listing.problem)
+
+
+def directives(adapter: type[Adapter], **values: Any) -> list[str]:
+    """The lines with which a script asks for a job of a kind with these values."""
+    kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
+    return adapter.directives(kind, "farm-1-small+ab", Path("/run dir/jobs"), Path("/home me"))

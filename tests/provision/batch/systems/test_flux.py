@@ -13,6 +13,7 @@ from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import Stand
 from farm.provision.batch.systems.flux import Flux, parse_jobs, row_of, words_of
 from farm.settings import SettingsError
+from tests.provision.batch.systems.conftest import assert_whole, directives
 
 RECORDED = (Path(__file__).parent / "recorded" / "flux_jobs.json").read_text()
 BANNER = "*** maintenance tonight ***\n"
@@ -69,10 +70,7 @@ JOB: dict[str, Any] = {"jobid": "ƒA", "name": "x", "state": "RUN", "status": "R
 def test_a_list_counts_as_whole_only_if_all_of_it_can_be_read(
     text: str, problem: str, rows: int
 ) -> None:
-    listing = parse_jobs(text)
-    assert len(listing.rows) == rows
-    assert problem in listing.problem
-    assert bool(problem) == bool(listing.problem)
+    assert_whole(parse_jobs(text), problem, rows)
 
 
 def test_lost_nodes_and_reasons_of_the_scheduler() -> None:
@@ -86,13 +84,9 @@ def test_lost_nodes_and_reasons_of_the_scheduler() -> None:
     assert row_of({**JOB, "state": "CLEANUP", "status": "CLEANUP"}).stand is Stand.COMPLETING
 
 
-def directives(**values: Any) -> list[str]:
-    kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
-    return Flux.directives(kind, "farm-1-small+ab", Path("/run dir/jobs"), Path("/home/me"))
-
-
 def test_a_job_asks_for_what_its_kind_needs() -> None:
     lines = directives(
+        Flux,
         queue="q",
         account="b1",
         time="90",
@@ -104,17 +98,17 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
     )
     assert words_of("\n".join(["#!/bin/bash", *lines, "echo"])) == [
         *("--job-name=farm-1-small+ab", "--output=/run dir/jobs/{{id.f58plain}}.out"),
-        *("--cwd=/home/me", "--queue=q", "--bank=b1", "--time-limit=5400s", "--nodes=3"),
+        *("--cwd=/home me", "--queue=q", "--bank=b1", "--time-limit=5400s", "--nodes=3"),
         *("--ntasks=3", "--cores-per-task=16", "--gpus-per-task=2", "-o", "x=y z"),
     ]
 
 
 def test_flux_starts_the_ranks() -> None:
-    lines = directives(ranks=8, workers=2, cpus=3, nodes=4, gpus=4)
+    lines = directives(Flux, ranks=8, workers=2, cpus=3, nodes=4, gpus=4)
     wanted = {"nodes=4", "ntasks=16", "cores-per-task=3", "gpus-per-task=1"}
     assert {f"#flux: --{option}" for option in wanted} <= set(lines)
     with pytest.raises(SettingsError, match="gpus is 3: expected a number that 16 ranks on 4"):
-        directives(ranks=8, workers=2, nodes=4, gpus=3)
+        directives(Flux, ranks=8, workers=2, nodes=4, gpus=3)
 
 
 @pytest.mark.parametrize("locale", ["C.UTF-8", "C"])

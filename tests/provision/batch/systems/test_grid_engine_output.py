@@ -16,6 +16,7 @@ from farm.provision.batch.systems.grid_engine_output import (
     parse_jobs,
     parse_reasons,
 )
+from tests.provision.batch.systems.conftest import assert_whole
 
 RECORDED = Path(__file__).with_name("recorded") / "grid_engine"
 BANNER = "*** maintenance <b>tonight</b> ***\n"
@@ -87,10 +88,7 @@ def test_rows_of_a_list_are_read() -> None:
 def test_a_list_counts_as_whole_only_if_all_of_it_can_be_read(
     text: str, problem: str, rows: int
 ) -> None:
-    listing = parse_jobs(text)
-    assert len(listing.rows) == rows
-    assert problem in listing.problem
-    assert bool(problem) == bool(listing.problem)
+    assert_whole(parse_jobs(text), problem, rows)
 
 
 def test_states_say_whether_a_job_waits_runs_or_has_ended() -> None:

@@ -8,14 +8,13 @@ entry with ERROR is as psij-python reads it.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Stand
 from farm.provision.batch.systems.lsf import Lsf, parse_job, parse_jobs, row_of
+from tests.provision.batch.systems.conftest import assert_whole, directives
 
 WAIT = "Cannot connect to LSF. Please wait ...\n"
 
@@ -69,10 +68,7 @@ def test_rows_of_bjobs_are_read() -> None:
 def test_a_list_counts_as_whole_only_if_all_of_it_can_be_read(
     text: str, problem: str, count: int
 ) -> None:
-    listing = parse_jobs(text, "me")
-    assert len(listing.rows) == count
-    assert problem in listing.problem
-    assert bool(problem) == bool(listing.problem)
+    assert_whole(parse_jobs(text, "me"), problem, count)
 
 
 def test_jobs_of_other_users_are_not_ours() -> None:
@@ -122,14 +118,9 @@ def test_what_does_not_describe_the_job_says_nothing(text: str) -> None:
         parse_job("7", text, "me")
 
 
-def directives(**values: Any) -> list[str]:
-    kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
-    return Lsf.directives(kind, "farm-1-small+ab", Path("/run dir/jobs"), Path("/home me"))
-
-
 def test_a_job_asks_for_what_its_kind_needs() -> None:
     lines = directives(
-        queue="q", account="p1", time="90", cpus=2, workers=4, gpus=2, options=["-app x"]
+        Lsf, queue="q", account="p1", time="90", cpus=2, workers=4, gpus=2, options=["-app x"]
     )
     assert lines == [
         *("#BSUB -J farm-1-small+ab", "#BSUB -o /dev/null", "#BSUB -cwd '/home me'", "#BSUB -q q"),
@@ -140,5 +131,5 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
 
 
 def test_mpi_ranks_are_spread_over_the_nodes() -> None:
-    lines = directives(ranks=8, workers=2, cpus=3, nodes=4, time="0:00:30")
+    lines = directives(Lsf, ranks=8, workers=2, cpus=3, nodes=4, time="0:00:30")
     assert {"#BSUB -n 48", "#BSUB -R 'span[ptile=12]'", "#BSUB -W 0:01"} <= set(lines)

@@ -7,14 +7,13 @@ import os
 import pwd
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.pbs import Pbs, parse_jobs, row_of
-from tests.provision.batch.systems.conftest import Commands
+from tests.provision.batch.systems.conftest import Commands, directives
 
 RECORDED = (Path(__file__).parent / "recorded" / "openpbs_qstat.dsv").read_text()
 BANNER = "*** maintenance tonight ***\n"
@@ -149,13 +148,9 @@ def test_where_no_history_is_kept_jobs_are_asked_about_without_it(commands: Comm
     assert asyncio.run(Pbs().job("7.s")) is None
 
 
-def directives(**values: Any) -> list[str]:
-    kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
-    return Pbs.directives(kind, "farm-1-small+ab", Path("/run dir/jobs"), Path("/home/me"))
-
-
 def test_a_job_asks_for_what_its_kind_needs() -> None:
     lines = directives(
+        Pbs,
         queue="q",
         account="a1",
         mem="8G",
@@ -172,18 +167,18 @@ def test_a_job_asks_for_what_its_kind_needs() -> None:
         "#PBS -m n",
         "FARM_OUTPUT='/run dir/jobs'/\"$PBS_JOBID.out\"",
         'exec >> "$FARM_OUTPUT" 2>&1',
-        "cd /home/me",
+        "cd '/home me'",
     ]
 
 
 def test_mpi_ranks_are_spread_over_the_nodes() -> None:
-    lines = directives(ranks=8, workers=2, cpus=3, nodes=4, mem="500", time="90")
+    lines = directives(Pbs, ranks=8, workers=2, cpus=3, nodes=4, mem="500", time="90")
     assert "#PBS -l select=4:ncpus=12:mpiprocs=4:mem=500mb" in lines
     assert {"#PBS -l place=scatter", "#PBS -l walltime=1:30:00"} <= set(lines)
 
 
 def test_resources_that_the_options_name_are_left_to_them() -> None:
-    lines = directives(time="10", options=["-l select=1:ncpus=4:model=x", "-l place=excl"])
+    lines = directives(Pbs, time="10", options=["-l select=1:ncpus=4:model=x", "-l place=excl"])
     assert [line for line in lines if "select" in line or "place" in line] == [
         "#PBS -l select=1:ncpus=4:model=x",
         "#PBS -l place=excl",

@@ -18,7 +18,7 @@ from farm.provision.batch.systems.slurm import (
     parse_jobs,
     parse_shown,
 )
-from tests.provision.batch.systems.conftest import Commands, told
+from tests.provision.batch.systems.conftest import Commands, assert_whole, told
 
 BANNER = "*** maintenance tonight ***\n"
 ROW = "farm|7|RUNNING|n1|farm-ab-x+1|None|N/A|end\n"
@@ -88,10 +88,7 @@ def test_rows_of_squeue_are_read() -> None:
 def test_a_list_counts_as_whole_only_if_all_of_it_can_be_read(
     text: str, problem: str, rows: int
 ) -> None:
-    listing = parse_jobs(text)
-    assert len(listing.rows) == rows
-    assert problem in listing.problem
-    assert bool(problem) == bool(listing.problem)
+    assert_whole(parse_jobs(text), problem, rows)
 
 
 @pytest.mark.parametrize(
