@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from farm.provision.batch.absence import CONFIRM_S, ENDING_SILENCE_S, SILENCE_S
+from farm.provision.batch.absence import ASK_AGAIN_S, CONFIRM_S, ENDING_SILENCE_S, SILENCE_S
 from farm.provision.batch.farm_job import Change, FarmJob
 from farm.provision.batch.job_phases import ENDED, PENDING, UNSURE
 from farm.provision.batch.jobs import ON_LET_GO, PAST_KEPT, Jobs
@@ -107,6 +107,14 @@ def test_a_list_that_lacks_a_job_is_a_reason_to_ask_about_it(jobs: Jobs) -> None
     assert list(jobs.live) == ["1"]
 
 
+def test_no_answer_is_no_answer(jobs: Jobs) -> None:
+    submitted(jobs, "1")
+    seen(jobs, now=2.0)
+    jobs.unanswered("1", 3.0)
+    assert jobs.questions(3.0 + ASK_AGAIN_S - 0.1) == []
+    assert jobs.questions(3.0 + ASK_AGAIN_S) == ["1"]
+
+
 def absent_at(*steps: str) -> list[tuple[str, str]]:
     """Changes of job "1" by lists without it, `list`, and questions that get no, `ask`, in turn.
 
@@ -170,6 +178,8 @@ def test_a_list_that_was_asked_for_before_the_latest_answer_changes_nothing(jobs
     seen(jobs, row("1", "RUNNING"), now=110.0)
     assert jobs.answered("1", row("1", "PENDING"), 105.0, 111.0) == []
     assert jobs.live["1"].stand is Stand.RUNNING
+    seen(jobs, now=112.0)
+    assert jobs.questions(113.0) == [], "asked a moment ago"
 
 
 # Submissions
