@@ -339,6 +339,24 @@ async def test_a_job_whose_id_sbatch_did_not_tell_is_found_by_its_name(world: Wo
 
 
 @in_virtual_time
+async def test_a_job_that_fails_is_told_with_its_output_and_the_next_one_waits(
+    world: World,
+) -> None:
+    world.start()
+    await world.run(3.0)
+    (job,) = world.slurm.alive()
+    world.slurm.set(job, "FAILED")
+    while not events(world, "failed"):
+        await world.run(STEP_S)
+    (text,) = [text for event, _, text in world.demand.events if event == "failed"]
+    assert "FAILED" in text
+    assert f"{job.id}.out cannot be read" in text
+    (kind,) = world.elastic.snapshot()["kinds"]
+    assert kind["next_try_in_s"] > 0
+    assert await world.stop() == []
+
+
+@in_virtual_time
 async def test_a_farm_that_is_killed_during_a_submission_finds_the_job(world: World) -> None:
     world.start()
     world.slurm.sbatch = "hangs after"
