@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from farm.call import Call, Derivative, ModelInfo, Operation, Result, TensorInfo
-from farm.errors import FarmError, LossCause
-from farm.scheduler.accounts import BULK, Account, Chain
+from farm.errors import FarmError
+from farm.scheduler.accounts import Account
 from farm.scheduler.actions import Action, EndSequence, EndStream, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.placement import Pool
@@ -123,11 +123,8 @@ def _plain(action: Action) -> Expected:
 class Recorder:
     """Passes facts to a scheduler and checks, after each, its state and all of its actions."""
 
-    def __init__(
-        self,
-        **settings: Any,
-    ) -> None:
-        """settings: those of Scheduler, by name."""
+    def __init__(self, **settings: Any) -> None:
+        """settings: those of Scheduler, by name; so are the other ones below."""
         self.scheduler = Scheduler(**settings)
         self.now = 0.0
         self.replies: list[Reply] = []
@@ -135,70 +132,23 @@ class Recorder:
 
     # Facts
 
-    def submit(
-        self,
-        asked: Call | str = "m",
-        *,
-        client: str = "",
-        chain: Chain = BULK,
-        priority: int = 0,
-        deadline: float | None = None,
-        start_by: float | None = None,
-    ) -> TaskId:
-        return self.scheduler.submit(
-            call(asked) if isinstance(asked, str) else asked,
-            client=client,
-            chain=chain,
-            priority=priority,
-            deadline=deadline,
-            start_by=start_by,
-            now=self.now,
-        )
+    def submit(self, asked: Call | str = "m", **how: Any) -> TaskId:
+        asked = call(asked) if isinstance(asked, str) else asked
+        return self.scheduler.submit(asked, now=self.now, **how)
 
-    def submit_many(self, count: int, asked: Call | str = "m", *, client: str = "") -> list[TaskId]:
-        return [self.submit(asked, client=client) for _ in range(count)]
+    def submit_many(self, count: int, asked: Call | str = "m", **how: Any) -> list[TaskId]:
+        return [self.submit(asked, **how) for _ in range(count)]
 
     def join(
-        self,
-        name: str,
-        *models: ModelInfo | str,
-        slots: int = 1,
-        ends_at: float | None = None,
-        host: str = "",
-        ends_runs: bool = True,
+        self, name: str, *models: ModelInfo | str, ends_runs: bool = True, **how: Any
     ) -> WorkerId:
         infos = [model(each) if isinstance(each, str) else each for each in models or ("m",)]
         worker = WorkerId(name)
-        self.scheduler.worker_joined(
-            worker,
-            infos,
-            slots=slots,
-            ends_at=ends_at,
-            host=host,
-            ends_runs=ends_runs,
-            now=self.now,
-        )
+        self.scheduler.worker_joined(worker, infos, ends_runs=ends_runs, now=self.now, **how)
         return worker
 
-    def leave(
-        self,
-        name: str,
-        reason: str = "killed",
-        *,
-        running: Iterable[TaskId] | None = None,
-        drained: bool = False,
-        cause: LossCause = LossCause.UNKNOWN,
-        detail: str = "",
-    ) -> None:
-        self.scheduler.worker_left(
-            WorkerId(name),
-            reason,
-            running=running,
-            drained=drained,
-            cause=cause,
-            detail=detail,
-            now=self.now,
-        )
+    def leave(self, name: str, reason: str = "killed", **how: Any) -> None:
+        self.scheduler.worker_left(WorkerId(name), reason, now=self.now, **how)
 
     def resize(self, name: str, slots: int, last_slots: int = 0) -> None:
         self.scheduler.worker_resized(WorkerId(name), slots, last_slots)
@@ -218,14 +168,19 @@ class Recorder:
 
     # Resulting actions
 
-    def expect(self, *expected: Expected) -> None:
-        """Assert that the scheduler requests exactly these actions now, in this order."""
+    def act(self) -> list[Action]:
+        """Carry out all actions that the scheduler requests now; return them."""
         check(self.scheduler)
         actions = self.scheduler.actions(self.now)
-        assert not self.scheduler.actions(self.now), "one look yields all actions"
-        check(self.scheduler)
         self.replies += [a for a in actions if isinstance(a, Reply)]
         self.sends += [a for a in actions if isinstance(a, Send)]
+        check(self.scheduler)
+        return actions
+
+    def expect(self, *expected: Expected) -> None:
+        """Assert that the scheduler requests exactly these actions now, in this order."""
+        actions = self.act()
+        assert not self.scheduler.actions(self.now), "one look yields all actions"
         assert [_plain(action) for action in actions] == list(expected)
 
     def begin(self, worker: str, asked: Call | str = "m", **how: Any) -> TaskId:
@@ -233,6 +188,14 @@ class Recorder:
         task = self.submit(asked, **how)
         self.expect(sent(worker, task))
         return task
+
+    def begin_many(
+        self, worker: str, count: int, asked: Call | str = "m", **how: Any
+    ) -> list[TaskId]:
+        """Submit calls; they must be sent to `worker` at once, together."""
+        tasks = self.submit_many(count, asked, **how)
+        self.expect(sent(worker, *tasks))
+        return tasks
 
     def answer(
         self,
@@ -246,6 +209,22 @@ class Recorder:
         answer = result(outcome) if isinstance(outcome, float) else outcome
         self.expect(replied(task, _mark(answer), worker), *then)
 
+    def answer_all(
+        self, worker: str, tasks: Iterable[TaskId], run_time_s: float, *then: Expected
+    ) -> None:
+        """Let a worker answer all calls of a batch, after which `then` must be requested."""
+        tasks = list(tasks)
+        for task in tasks:
+            self.finish(worker, task, run_time_s)
+        self.expect(*(replied(task, run_time_s, worker) for task in tasks), *then)
+
+    def take_back(self, worker: str, tasks: Iterable[TaskId], *then: Expected) -> None:
+        """Let `worker` be asked for calls and return them, after which `then` must be requested."""
+        tasks = list(tasks)
+        self.expect(asked_back(worker, *tasks))
+        self.hand_back(worker, *tasks)
+        self.expect(*then)
+
     def run(self, worker: str, asked: Call | str = "m", seconds: float = 1.0, **how: Any) -> None:
         """Let a worker that is free run a call for `seconds`."""
         task = self.begin(worker, asked, **how)
@@ -257,9 +236,9 @@ class Recorder:
         return self
 
     def forget_actions(self) -> None:
-        """Carry out all actions without a check, to set up a scene."""
-        while self.scheduler.actions(self.now):
-            check(self.scheduler)
+        """Carry out all actions, whatever they are, to set up a scene."""
+        while self.act():
+            pass
 
     def last_error(self) -> str:
         outcome = self.replies[-1].outcome
@@ -270,11 +249,8 @@ class Recorder:
         """Run `count` calls of model "m" on a separate worker, so that run times are known."""
         self.join(worker)
         for _ in range(count):
-            task = self.submit()
-            self.expect(sent(worker, task))
-            self.now += run_time_s + ROUND_TRIP_S
-            self.finish(worker, task, run_time_s)
-            self.expect(replied(task, run_time_s, worker))
+            task = self.begin(worker)
+            self.after(run_time_s + ROUND_TRIP_S).answer(worker, task, run_time_s)
         self.leave(worker, drained=True)
         self.expect()
 
@@ -299,12 +275,18 @@ class Recorder:
         return self.scheduler._models[name].accounts._by_name[client]
 
 
+def prefetched(farm: Recorder, count: int = 2, **how: Any) -> list[TaskId]:
+    """Return calls on a new worker "w", where one call waits behind each that runs."""
+    farm.learn(SHORT_S)
+    farm.join("w", **how)
+    return farm.begin_many("w", count)
+
+
 def straggler(farm: Recorder, *, count: int = 20, client: str = "") -> TaskId:
     """Return a call that has run for 2 s on "w1"; "w2" idles, and `count` runs of 1 s are known."""
     farm.learn(1.0, count=count)
     farm.join("w1", host="one")
-    task = farm.submit(client=client)
-    farm.expect(sent("w1", task))
+    task = farm.begin("w1", client=client)
     farm.join("w2", host="two")
     farm.after(2.0).expect()
     return task

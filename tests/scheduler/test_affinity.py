@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.call import Call, ModelInfo, Operation
+from farm.call import Call, Operation
 from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
-from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import SHORT_S, Recorder, call, model, sent
-from tests.scheduler.scenarios import (
-    chains_with_configs,
-    gradients_at_home,
-    sweep_over_configs,
-)
+from tests.scheduler.scenarios import chains_with_configs, gradients_at_home, sweep_over_configs
 from tests.scheduler.simulator import seeds
 
 COLD_S, WARM_S = 3.0, 1.0
@@ -33,16 +28,22 @@ def config(name: str) -> Call:
     return call(config=f'{{"mesh":"{name}"}}')
 
 
+def teach(farm: Recorder, names: str, cold_s: float, warm_s: float) -> Recorder:
+    """Let a worker run calls of configs, each twice, and leave."""
+    farm.join("teacher")
+    for name in names:
+        farm.run("teacher", config(name), cold_s)
+        farm.run("teacher", config(name), warm_s)
+    farm.leave("teacher", drained=True)
+    farm.expect()
+    return farm
+
+
 @pytest.fixture
 def taught(farm: Recorder) -> Recorder:
     """A farm that knows that a change of config costs 2 s beside runs of 1 s."""
-    farm.join("teacher")
-    for name in "xyz":
-        farm.run("teacher", config(name), COLD_S)
-        farm.run("teacher", config(name), WARM_S)
+    teach(farm, "xyz", COLD_S, WARM_S)
     assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
-    farm.leave("teacher", drained=True)
-    farm.expect()
     return farm
 
 
@@ -57,16 +58,15 @@ def test_a_warm_up_that_costs_little_is_not_heeded(farm: Recorder) -> None:
 def test_a_warm_up_is_learned_where_configs_alternate(farm: Recorder) -> None:
     """No run would be warm, so calls of one config are tried one after another for a while."""
     farm.join("w")
-    tasks = {farm.submit(config("abcd"[i % 4])): "abcd"[i % 4] for i in range(40)}
+    tasks = {farm.submit(config(name)): name for name in "abcd" * 10}
     ran: list[str] = []
-    while farm.scheduler.actions(farm.now):
-        (task,) = farm.worker("w").held
+    while farm.act():
+        if not (held := farm.worker("w").held):
+            break
+        (task,) = held
         seconds = WARM_S if ran and ran[-1] == tasks[task] else COLD_S
         ran.append(tasks[task])
         farm.after(seconds).finish("w", task, seconds)
-        if not farm.queue().size and not farm.worker("w").held:
-            break
-    farm.forget_actions()
     assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
     assert sum(a != b for a, b in pairwise(ran)) < 20
 
@@ -85,10 +85,7 @@ def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
     """Clients that ask for one before each new config would make every first run look warm."""
     farm.join("w")
     for name in "xyz":
-        asked = call(operation=Operation.DESCRIBE, config=config(name).config)
-        task = farm.begin("w", asked)
-        farm.finish("w", task)
-        farm.forget_actions()
+        farm.run("w", replace(config(name), operation=Operation.DESCRIBE), 0.0)
         farm.run("w", config(name), COLD_S)
         farm.run("w", config(name), WARM_S)
     assert farm.queue().kinds.warm_up_s == pytest.approx(COLD_S - WARM_S)
@@ -97,13 +94,8 @@ def test_a_description_for_a_config_changes_nothing(farm: Recorder) -> None:
 @pytest.fixture
 def prefetching(farm: Recorder) -> Recorder:
     """A farm that prefetches a call, with a change of config that doubles a run of 1.5 ms."""
-    farm.join("teacher")
-    for name in "abz":
-        farm.run("teacher", config(name), 2 * SHORT_S)
-        farm.run("teacher", config(name), SHORT_S)
+    teach(farm, "abz", 2 * SHORT_S, SHORT_S)
     assert farm.run_times().prefetch == 1
-    farm.leave("teacher", drained=True)
-    farm.expect()
     return farm
 
 
@@ -118,7 +110,7 @@ def test_a_call_is_prefetched_where_its_config_runs(prefetching: Recorder) -> No
     prefetching.join("v")
     prefetching.join("w")
     for name, worker in (("a", "v"), ("b", "w"), ("a", "v"), ("b", "w")):
-        prefetching.expect(sent(worker, prefetching.submit(config(name))))
+        prefetching.begin(worker, config(name))
     prefetching.submit(config("a"))
     prefetching.expect()
 
@@ -159,31 +151,22 @@ def test_a_config_that_no_worker_has_goes_before_one_of_a_busy_worker(taught: Re
     taught.scheduler.cancel(held)
 
 
-def test_a_call_goes_to_the_idle_worker_that_is_warm_for_it(taught: Recorder) -> None:
-    for worker, name in (("v", "a"), ("w", "b")):
-        taught.join(worker)
-        taught.run(worker, config(name), COLD_S)
-    taught.begin("v", config("a"))
-    taught.begin("w", config("b"))
-
-
-def test_a_new_config_goes_to_the_worker_that_is_missed_least(taught: Recorder) -> None:
+def test_a_call_goes_to_the_idle_worker_that_is_warm_for_it_or_missed_least(
+    taught: Recorder,
+) -> None:
     """One that has run nothing, else one whose config another has, else the one idle longest."""
     for worker, name in (("u", "a"), ("v", "b")):
         taught.join(worker)
         taught.run(worker, config(name), COLD_S)
+    taught.run("u", config("a"), WARM_S)
+    taught.run("v", config("b"), WARM_S)
     taught.join("fresh")
     taught.run("fresh", config("c"), COLD_S)
     taught.run("u", config("d"), COLD_S)  # u has been idle longest
     assert set(taught.queue().model.by_config) == {config(name).config for name in "bcd"}
-
-
-def test_what_a_worker_had_is_forgotten_with_it(taught: Recorder) -> None:
-    taught.join("w")
-    taught.run("w", config("a"), COLD_S)
-    taught.leave("w")
+    taught.leave("u")
     taught.expect()
-    assert taught.queue().model.by_config == {}
+    assert set(taught.queue().model.by_config) == {config(name).config for name in "bc"}
 
 
 @SEED
@@ -205,80 +188,54 @@ def test_without_preference_both_are_slow(monkeypatch: pytest.MonkeyPatch) -> No
 # The same point
 
 
-def keeping() -> ModelInfo:
-    return model(keeps_point=True)
+KEEPING = model(keeps_point=True)
 
 
 def point(value: float, operation: Operation = Operation.EVALUATE) -> Call:
-    made = call(operation=operation)
-    return Call(made.model, operation, (np.full(3, value),), made.config, made.derivative)
+    return replace(call(operation=operation), inputs=(np.full(3, value),))
 
 
-def evaluated(farm: Recorder, worker: str, value: float) -> None:
-    farm.run(worker, point(value))
-
-
-def test_a_gradient_goes_to_the_worker_that_evaluated_its_point(farm: Recorder) -> None:
-    farm.join("v", keeping())
-    evaluated(farm, "v", 1.0)
-    farm.join("w", keeping())
-    evaluated(farm, "w", 2.0)
-    for value, worker in ((1.0, "v"), (2.0, "w")):
-        farm.begin(worker, point(value, Operation.GRADIENT))
-
-
-def test_a_value_with_its_gradient_marks_its_point(farm: Recorder) -> None:
-    farm.join("v", keeping())
-    task = farm.begin("v", point(1.0, Operation.VALUE_AND_GRADIENT))
-    farm.after(1.0).answer("v", task, 1.0)
-    farm.join("w", keeping())
-    evaluated(farm, "w", 2.0)
-    task = farm.begin("v", point(1.0, Operation.APPLY_HESSIAN))
-
-
-def gradients_known(
-    farm: Recorder, seconds: float, operation: Operation = Operation.GRADIENT
+@pytest.mark.parametrize("first", [Operation.EVALUATE, Operation.VALUE_AND_GRADIENT])
+def test_a_derivative_goes_to_the_worker_that_evaluated_its_point(
+    farm: Recorder, first: Operation
 ) -> None:
-    farm.join("teacher", keeping())
-    farm.run("teacher", point(0.0, operation), seconds)
+    for worker, value in (("v", 1.0), ("w", 2.0)):
+        farm.join(worker, KEEPING)
+        farm.run(worker, point(value, first))
+    farm.begin("v", point(1.0, Operation.GRADIENT))
+    farm.begin("w", point(2.0, Operation.APPLY_HESSIAN))
+
+
+def evaluated(farm: Recorder, operation: Operation = Operation.GRADIENT) -> None:
+    """Worker v has evaluated point 1; a run of `operation` takes 10 s."""
+    farm.join("teacher", KEEPING)
+    farm.run("teacher", point(0.0, operation), 10.0)
     farm.leave("teacher", drained=True)
     farm.expect()
+    farm.join("v", KEEPING)
+    farm.run("v", point(1.0))
 
 
-@pytest.fixture
-def busy(farm: Recorder) -> tuple[Recorder, TaskId, TaskId]:
-    """Worker v has evaluated point 1 and runs something else; w idles, a gradient waits."""
-    gradients_known(farm, 10.0)
-    farm.join("v", keeping())
-    evaluated(farm, "v", 1.0)
+@pytest.mark.parametrize("ends", [True, False])
+def test_it_waits_a_tenth_of_a_run_for_that_worker(farm: Recorder, ends: bool) -> None:
+    evaluated(farm)
     other = farm.begin("v", point(3.0, Operation.GRADIENT))
-    farm.join("w", keeping())
+    farm.join("w", KEEPING)
     task = farm.submit(point(1.0, Operation.GRADIENT))
     farm.expect()
-    return farm, other, task
-
-
-def test_it_waits_a_tenth_of_a_run_for_that_worker(
-    busy: tuple[Recorder, TaskId, TaskId],
-) -> None:
-    farm, other, task = busy
     assert farm.scheduler.wakeup() == pytest.approx(farm.now + 1.0)
-    farm.after(0.9).answer("v", other, 10.0, sent("v", task))
+    farm.after(0.9).expect()
+    if ends:
+        farm.answer("v", other, 10.0, sent("v", task))
+    else:
+        farm.after(0.11).expect(sent("w", task))
 
 
 def test_a_value_with_its_gradient_does_not_wait_for_a_worker(farm: Recorder) -> None:
-    gradients_known(farm, 10.0, Operation.VALUE_AND_GRADIENT)
-    farm.join("v", keeping())
-    evaluated(farm, "v", 1.0)
-    farm.expect(sent("v", farm.submit(point(3.0, Operation.APPLY_JACOBIAN))))
-    farm.join("w", keeping())
+    evaluated(farm, Operation.VALUE_AND_GRADIENT)
+    farm.begin("v", point(3.0, Operation.APPLY_JACOBIAN))
+    farm.join("w", KEEPING)
     farm.begin("w", point(1.0, Operation.VALUE_AND_GRADIENT))
-
-
-def test_and_no_longer(busy: tuple[Recorder, TaskId, TaskId]) -> None:
-    farm, _, task = busy
-    farm.after(0.9).expect()
-    farm.after(0.11).expect(sent("w", task))
 
 
 @pytest.mark.parametrize("chains", [6, *[pytest.param(n, marks=pytest.mark.slow) for n in (4, 8)]])
@@ -288,19 +245,17 @@ def test_gradients_run_where_their_point_was_evaluated(chains: int) -> None:
 
 def test_many_derivatives_at_one_point_do_not_wait_one_by_one(farm: Recorder) -> None:
     """The columns of a Jacobian, for example, must not start a tenth of a run apart."""
-    gradients_known(farm, 10.0)
-    farm.join("v", keeping())
-    evaluated(farm, "v", 1.0)
+    evaluated(farm)
     for name in "abc":
-        farm.join(name, keeping())
-    tasks = [farm.submit(point(1.0, Operation.GRADIENT)) for _ in range(4)]
+        farm.join(name, KEEPING)
+    tasks = farm.submit_many(4, point(1.0, Operation.GRADIENT))
     farm.expect(sent("v", tasks[0]))
     farm.after(1.01).expect(*(sent(w, t) for w, t in zip("cba", tasks[1:], strict=True)))
 
 
 def test_models_that_keep_nothing_have_no_such_preference(farm: Recorder) -> None:
     farm.join("v")
-    evaluated(farm, "v", 1.0)
+    farm.run("v", point(1.0))
     farm.join("w")
     farm.begin("w", point(1.0, Operation.GRADIENT))
     assert farm.queue().model.by_point == {}

@@ -22,17 +22,15 @@ def no_linger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def busy(farm: Recorder) -> tuple[Recorder, TaskId]:
-    """Return a farm whose only worker runs a call."""
+def running(farm: Recorder) -> TaskId:
+    """A call on the only worker."""
     farm.join("w", BATCHABLE)
-    running = farm.begin("w")
-    return farm, running
+    return farm.begin("w")
 
 
 def test_worker_that_becomes_free_gets_all_that_waits_up_to_its_batch(
-    busy: tuple[Recorder, TaskId],
+    farm: Recorder, running: TaskId
 ) -> None:
-    farm, running = busy
     tasks = farm.submit_many(7)
     farm.expect()
     farm.answer("w", running, 1.0, sent("w", *tasks[:4]))
@@ -41,18 +39,14 @@ def test_worker_that_becomes_free_gets_all_that_waits_up_to_its_batch(
     farm.answer("w", tasks[3], 1.0, sent("w", *tasks[4:]))
 
 
-def test_batches_are_counted_in_rows(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
+def test_batches_are_counted_in_rows(farm: Recorder, running: TaskId) -> None:
     first = [farm.submit(call(rows=rows)) for rows in (2, None, 1)]
     three = farm.submit(call(rows=3))
     farm.answer("w", running, 1.0, sent("w", *first))
-    for task in first:
-        farm.finish("w", task)
-    farm.expect(*(replied(task, 1.0, "w") for task in first), sent("w", three))
+    farm.answer_all("w", first, 1.0, sent("w", three))
 
 
-def test_call_of_more_rows_than_a_batch_goes_alone(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
+def test_call_of_more_rows_than_a_batch_goes_alone(farm: Recorder, running: TaskId) -> None:
     large, small = farm.submit(call(rows=9)), farm.submit()
     farm.answer("w", running, 1.0, sent("w", large))
     farm.answer("w", large, 1.0, sent("w", small))
@@ -69,9 +63,8 @@ def test_call_of_more_rows_than_a_batch_goes_alone(busy: tuple[Recorder, TaskId]
     ids=["config", "dtype", "shape of a row", "operation"],
 )
 def test_calls_that_differ_in_more_than_numbers_do_not_share_a_batch(
-    busy: tuple[Recorder, TaskId], other: Call
+    farm: Recorder, running: TaskId, other: Call
 ) -> None:
-    farm, running = busy
     first, odd, last = farm.submit(), farm.submit(other), farm.submit()
     farm.finish("w", running)
     batches = []
@@ -88,59 +81,31 @@ def test_derivatives_are_never_merged() -> None:
     assert batch_key(call(), max_batch=1) is None
 
 
-def test_batch_is_filled_in_the_order_of_turns(busy: tuple[Recorder, TaskId]) -> None:
+def test_batch_is_filled_in_the_order_of_turns(farm: Recorder, running: TaskId) -> None:
     """Calls of other clients are not left behind by those of a sweep that waited longer."""
-    farm, running = busy
     sweep = farm.submit_many(6, client="sweep")
-    urgent = [farm.submit(client="sweep", priority=1) for _ in range(2)]
+    urgent = farm.submit_many(2, client="sweep", priority=1)
     single = farm.submit(client="single")
-    farm.answer("w", running, 1.0, sent("w", *urgent, sweep[0], sweep[1]))
-    for task in (*urgent, *sweep[:2]):
-        farm.finish("w", task)
-    farm.expect(
-        *(replied(task, 1.0, "w") for task in (*urgent, *sweep[:2])), sent("w", single, *sweep[2:5])
-    )
+    farm.answer("w", running, 1.0, sent("w", *urgent, *sweep[:2]))
+    farm.answer_all("w", [*urgent, *sweep[:2]], 1.0, sent("w", single, *sweep[2:5]))
 
 
-def test_batch_has_room_for_calls_whose_turn_is_later(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
+def test_batch_has_room_for_calls_whose_turn_is_later(farm: Recorder, running: TaskId) -> None:
     first = farm.submit(priority=2)
     odd = farm.submit(call(config='{"level":1}'), priority=1)
     riders = farm.submit_many(5)
     farm.answer("w", running, 1.0, sent("w", first, *riders[:3]))
-    for task in (first, *riders[:3]):
-        farm.finish("w", task)
-    farm.expect(*(replied(t, 1.0, "w") for t in (first, *riders[:3])), sent("w", odd))
+    farm.answer_all("w", [first, *riders[:3]], 1.0, sent("w", odd))
 
 
-def test_clients_of_a_batch_share_what_it_takes(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
+def test_clients_of_a_batch_share_what_it_takes(farm: Recorder, running: TaskId) -> None:
     one, three = farm.submit(client="one"), farm.submit(call(rows=3), client="three")
     farm.answer("w", running, 1.0, sent("w", one, three))
     before = {name: farm.account(name).used_s for name in ("one", "three")}
-    farm.finish("w", one, 8.0)
-    farm.finish("w", three, 8.0)
-    farm.expect(replied(one, 8.0, "w"), replied(three, 8.0, "w"))
+    farm.answer_all("w", [one, three], 8.0)
     assert farm.account("one").used_s - before["one"] == pytest.approx(8 / 4 - 1 / 4)
     assert farm.account("three").used_s - before["three"] == pytest.approx(8 * 3 / 4 - 3 / 4)
-
-
-def test_run_time_of_a_batch_is_learnt_once(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
-    tasks = farm.submit_many(4)
-    farm.answer("w", running, 1.0, sent("w", *tasks))
-    for task in tasks:
-        farm.finish("w", task, 7.0)
-    farm.expect(*(replied(task, 7.0, "w") for task in tasks))
-    assert farm.run_times().count == 2
-    assert farm.run_times().mean == pytest.approx(4.0)
-
-
-def test_cancelled_call_leaves_no_gap_in_a_batch(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
-    tasks = farm.submit_many(5)
-    farm.scheduler.cancel(tasks[1])
-    farm.answer("w", running, 1.0, sent("w", tasks[0], *tasks[2:]))
+    assert (farm.run_times().count, farm.run_times().mean) == (2, 4.5), "it is learnt once"
 
 
 def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None:
@@ -156,12 +121,7 @@ def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None
 
 def batch_of(farm: Recorder, count: int, run_time_s: float = 1.0) -> None:
     """Run a batch to its end, with no calls waiting."""
-    running = farm.begin("w")
-    tasks = farm.submit_many(count)
-    farm.answer("w", running, run_time_s, sent("w", *tasks))
-    for task in tasks:
-        farm.finish("w", task, run_time_s)
-    farm.expect(*[replied(task, run_time_s, "w") for task in tasks])
+    farm.answer_all("w", farm.begin_many("w", count), run_time_s)
 
 
 def test_lingers_until_as_many_ask_as_were_answered(farm: Recorder) -> None:
@@ -193,25 +153,18 @@ def test_lingers_for_a_part_of_the_run_and_no_longer_than_a_little(
 
 def test_lingers_not_when_another_worker_idles(farm: Recorder) -> None:
     farm.join("w", BATCHABLE)
-    running = farm.begin("w")
-    tasks = farm.submit_many(2)
-    farm.answer("w", running, 1.0, sent("w", *tasks))
+    batch = farm.begin_many("w", 2)
     farm.join("idle", BATCHABLE)
-    for task in tasks:
-        farm.finish("w", task)
-    farm.expect(*[replied(task, 1.0, "w") for task in tasks])
-    task = farm.submit()
-    assert len(farm.scheduler.actions(farm.now)) == 1, "it is sent at once"
+    farm.answer_all("w", batch, 1.0)
+    farm.submit()
+    assert len(farm.act()) == 1, "it is sent at once"
 
 
 def test_lingers_not_with_a_full_batch(farm: Recorder) -> None:
     farm.join("w", BATCHABLE)
-    running = farm.begin("w")
-    tasks = farm.submit_many(8)
-    farm.answer("w", running, 1.0, sent("w", *tasks[:4]))
-    for task in tasks[:4]:
-        farm.finish("w", task)
-    farm.expect(*[replied(task, 1.0, "w") for task in tasks[:4]], sent("w", *tasks[4:]))
+    batch = farm.begin_many("w", 4)
+    tasks = farm.submit_many(4)
+    farm.answer_all("w", batch, 1.0, sent("w", *tasks))
 
 
 def test_lingers_for_its_own_model_only(farm: Recorder) -> None:

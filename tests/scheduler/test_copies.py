@@ -11,8 +11,8 @@ from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import (
     SHORT_S,
     Recorder,
-    asked_back,
     call,
+    ended,
     model,
     replied,
     sent,
@@ -60,16 +60,15 @@ def test_twenty_runs_must_be_known(farm: Recorder) -> None:
 
 
 def test_at_most_one_call_in_twenty_is_copied(farm: Recorder) -> None:
+    """The call that ends in between leaves its turn to the last one."""
     farm.learn(1.0, count=39)
-    farm.join("slow", slots=3)
-    slow = farm.submit_many(3)
-    farm.forget_actions()
+    farm.join("slow", slots=4)
+    slow = farm.begin_many("slow", 4)
     for i in range(3):
         farm.join(f"w{i}")
     farm.after(1.0).expect()
     farm.after(3.0).expect(sent("w2", slow[0]))
-    task = farm.begin("w1")
-    farm.after(1.0).answer("w1", task, 1.0, sent("w1", slow[1]))
+    farm.answer("slow", slow[1], 1.0, sent("w1", slow[2]))
     farm.after(100.0).expect()
     assert (farm.queue().counts.copies, farm.queue().counts.done) == (2, 40)
 
@@ -96,31 +95,20 @@ def test_no_copy_to_a_worker_while_a_call_of_another_model_waits_for_it(farm: Re
     farm.after(LOOK_AGAIN_S).expect(sent("both", TaskId(21)))
 
 
-def test_no_copy_while_rows_are_still_to_come(farm: Recorder) -> None:
-    straggler(farm)
-    farm.queue().counts.to_come = 1
-    farm.after(5.0).expect()
-    farm.queue().counts.to_come = 0
-
-
-def test_calls_that_wait_at_a_busy_worker_come_before_a_copy(farm: Recorder) -> None:
+def test_a_call_that_waits_at_a_worker_comes_before_a_copy_and_is_not_slow(
+    farm: Recorder,
+) -> None:
     farm.learn(SHORT_S, count=200)
     farm.join("w1")
-    first, behind = farm.submit_many(2)
-    farm.expect(sent("w1", first, behind))
+    first, behind = farm.begin_many("w1", 2)
     farm.after(5.0).join("w2")
-    farm.expect(asked_back("w1", behind))
-    farm.hand_back("w1", behind)
-    farm.expect(sent("w2", behind))
+    farm.take_back("w1", [behind], sent("w2", behind))
     farm.answer("w2", behind, SHORT_S)
     farm.after(LOOK_AGAIN_S).expect(sent("w2", first))
-
-
-def test_a_call_that_waits_at_its_worker_is_not_slow(farm: Recorder) -> None:
-    farm.learn(SHORT_S, count=200)
-    farm.join("w1")
-    first, behind = farm.submit_many(2)
-    farm.expect(sent("w1", first, behind))
+    farm.answer("w2", first, SHORT_S, ended("w1", first))
+    farm.finish("w1", first)
+    farm.leave("w2")
+    first, behind = farm.begin_many("w1", 2)
     farm.after(5.0).answer("w1", first, SHORT_S)
     farm.join("w2")
     farm.after(0.9).expect()
@@ -137,6 +125,13 @@ def test_the_search_begins_at_once_when_a_worker_becomes_idle(farm: Recorder) ->
     farm.join("w2")
     farm.expect(sent("w2", slow))
     assert farm.scheduler.wakeup() is None
+    farm.answer("w2", slow, 1.0, ended("w1", slow))
+    farm.finish("w1", slow)
+    farm.expect()
+    idle_since = farm.now
+    while (wakeup := farm.scheduler.wakeup()) is not None:
+        farm.after(wakeup - farm.now).expect()
+    assert farm.now < idle_since + 10.0, "an idle farm sets no timer"
 
 
 def test_searches_because_of_idle_workers_are_some_time_apart(farm: Recorder) -> None:
@@ -151,50 +146,24 @@ def test_searches_because_of_idle_workers_are_some_time_apart(farm: Recorder) ->
     assert farm.scheduler.wakeup() == pytest.approx(searched_at + 0.1 + 3.0)
 
 
-def test_an_idle_farm_sets_no_timer(farm: Recorder) -> None:
-    farm.learn(1.0)
-    farm.join("w1")
-    farm.expect()
-    while (wakeup := farm.scheduler.wakeup()) is not None:
-        farm.after(wakeup - farm.now).expect()
-    assert farm.now < 30.0
-
-
-def test_a_late_call_that_ended_meanwhile_is_not_copied(farm: Recorder) -> None:
-    """The last of three slow calls gets the second copy, because the middle one has ended."""
-    farm.learn(1.0, count=39)
-    farm.join("slow", slots=3)
-    slow = farm.submit_many(3)
-    farm.forget_actions()
-    farm.join("w1")
-    farm.join("w2")
-    farm.after(5.0).expect(sent("w2", slow[0]))
-    farm.answer("slow", slow[1], 1.0, sent("w1", slow[2]))
-
-
 # Which
 
 
 @pytest.mark.parametrize("forbidden", [model(repeatable=False), model(copies=False)])
 def test_a_model_may_forbid_copies(forbidden: ModelInfo, farm: Recorder) -> None:
     straggler(farm, count=60)
-    farm.join("strict", forbidden)
-    farm.after(100.0).expect()
-    farm.join("lenient")
-    farm.after(1.0).expect()
-    assert not any(queue.may_copy for queue in farm.queue().model.by_operation.values())
-
-
-def test_derivatives_are_copied_but_no_stream_or_description(farm: Recorder) -> None:
-    straggler(farm)
-    by_operation = farm.queue().model.by_operation
-    assert {operation for operation, queue in by_operation.items() if queue.may_copy} == {
+    assert {kind for kind, queue in farm.queue().model.by_operation.items() if queue.may_copy} == {
         Operation.EVALUATE,
         Operation.GRADIENT,
         Operation.APPLY_JACOBIAN,
         Operation.APPLY_HESSIAN,
         Operation.VALUE_AND_GRADIENT,
     }
+    farm.join("strict", forbidden)
+    farm.after(100.0).expect()
+    farm.join("lenient")
+    farm.after(1.0).expect()
+    assert not any(queue.may_copy for queue in farm.queue().model.by_operation.values())
 
 
 def test_a_call_that_was_lost_before_runs_once_at_a_time(farm: Recorder) -> None:
@@ -205,8 +174,11 @@ def test_a_call_that_was_lost_before_runs_once_at_a_time(farm: Recorder) -> None
     farm.after(100.0).expect()
 
 
-def test_a_cancelled_call_is_not_copied(farm: Recorder) -> None:
+def test_a_cancelled_call_is_not_copied_nor_one_of_which_rows_are_to_come(farm: Recorder) -> None:
     task = straggler(farm)
+    farm.queue().counts.to_come = 1
+    farm.after(5.0).expect()
+    farm.queue().counts.to_come = 0
     farm.scheduler.cancel(task)
     farm.after(100.0).expect()
 
@@ -215,31 +187,20 @@ def test_a_cancelled_call_is_not_copied(farm: Recorder) -> None:
 def test_a_batch_of_several_calls_is_not_copied(farm: Recorder, rows: int, copies: bool) -> None:
     """With two rows the call fills the batch, and the other one has its own."""
     farm.learn(1.0, count=60)
-    batched = model(max_batch=2)
-    farm.join("w1", batched)
-    farm.resize("w1", 0)
-    tasks = [farm.submit(call(rows=rows)) for _ in range(2)]
-    farm.resize("w1", 2)
-    if copies:
-        farm.expect(sent("w1", *tasks))
-        farm.join("w2", batched, slots=2)
-        farm.after(5.0).expect(sent("w2", tasks[0]), sent("w2", tasks[1]))
-    else:
-        farm.expect(sent("w1", *tasks))
-        farm.join("w2", batched)
-        farm.after(5.0).expect()
+    farm.join("w1", model(max_batch=2), slots=2 if copies else 1)
+    tasks = farm.begin_many("w1", 2, call(rows=rows))
+    farm.join("w2", model(max_batch=2), slots=2)
+    farm.after(5.0).expect(*(sent("w2", task) for task in tasks if copies))
 
 
 def test_a_call_is_slow_beside_others_of_its_config(farm: Recorder) -> None:
     """Its config may choose a level of the model."""
-    farm.learn(1e-3, count=200)
+    farm.learn(1e-3, count=60)
     for name in ("w1", "w2"):
         farm.join(name)
     fine = call(config='{"level":1}')
     for _ in range(KNOWN_RUNS):
-        task = farm.begin("w2", fine)
-        farm.after(5.0).expect()
-        farm.answer("w2", task, 5.0)
+        farm.run("w2", fine, 5.0)
     task = farm.begin("w2", fine)
     farm.after(14.9).expect()
     farm.after(0.2).expect(sent("w1", task))
@@ -255,12 +216,6 @@ def test_calls_wait_for_copies_for_a_fiftieth_of_what_these_save(workers: int) -
 
 
 # Where
-
-
-def test_a_copy_goes_to_another_host(farm: Recorder) -> None:
-    task = straggler(farm)
-    farm.join("beside", host="one")
-    farm.after(1.0).expect(sent("w2", task))
 
 
 def test_a_copy_waits_for_another_host(farm: Recorder) -> None:
@@ -297,12 +252,8 @@ def test_a_copy_must_fit_before_its_worker_ends(farm: Recorder) -> None:
 
 def test_a_copy_goes_to_a_worker_that_can_end_it(farm: Recorder) -> None:
     """A group of MPI ranks, a Dask worker or a thread would be held by a copy that has lost."""
-    farm.learn(1.0, count=60)
-    farm.join("w1")
-    task = farm.begin("w1")
-    farm.join("w2")
-    farm.join("group", ends_runs=False)
-    farm.after(2.0).expect()
+    task = straggler(farm, count=60)
+    farm.join("group", host="three", ends_runs=False)
     farm.after(1.0).expect(sent("w2", task))
 
 
@@ -336,7 +287,10 @@ def test_a_worker_that_has_a_sequence_gets_no_copy(farm: Recorder) -> None:
 # Gain
 
 
-@pytest.mark.parametrize(("spread", "without", "most"), [(0.0, 1.95, 1.4), (0.3, 2.2, 1.65)])
+@pytest.mark.parametrize(
+    ("spread", "without", "most"),
+    [(0.0, 1.95, 1.4), pytest.param(0.3, 2.2, 1.65, marks=pytest.mark.slow)],
+)
 def test_copies_shorten_the_end_of_a_sweep(spread: float, without: float, most: float) -> None:
     slow = [stragglers(seed, spread, copies=False) for seed in seeds(10)]
     assert {copies for _, copies in slow} == {0}

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from farm.call import Result
 from farm.errors import LossCause, TimeLimitExceeded
-from farm.scheduler.actions import Reply
 from farm.scheduler.outcomes import story
 from farm.scheduler.phases import ABANDONED, OUTRUN, SENT
 from farm.scheduler.state import TaskId
@@ -18,68 +16,42 @@ from tests.scheduler.recorder import Recorder, copied, ended, replied, result, s
 
 
 @pytest.mark.parametrize(("first", "second"), [("w1", "w2"), ("w2", "w1")])
-def test_the_first_answer_counts_and_the_loser_teaches_nothing(
+def test_the_first_answer_counts_and_the_loser_teaches_and_costs_nothing(
     farm: Recorder, first: str, second: str
 ) -> None:
-    task = copied(farm)
-    times = farm.run_times()
+    task = copied(farm, client="a")
+    account, times, counts = farm.account("a"), farm.run_times(), farm.queue().counts
+    began_s = account.used_s - 1.0  # the estimate of one run
+    assert account.held > 0
     farm.answer(first, task, 4.0, ended(second, task))
-    known, mean, round_trip_s = times.count, times.mean, times.round_trip_s
+    known = times.count, times.mean, times.round_trip_s
     assert farm.task(task).phase is OUTRUN
-    queue, workers = farm.queue(), farm.scheduler.view.snapshot(farm.now)["workers"]
-    assert queue.counts.done == 21
+    workers = farm.scheduler.view.snapshot(farm.now)["workers"]
     assert {row["name"]: row["in_flight"] for row in workers} == {"w1": 0, "w2": 0}
-    farm.after(50.0).finish(second, task, 54.0)
-    farm.expect()
-    assert (times.count, times.mean, times.round_trip_s) == (known, mean, round_trip_s)
-    assert (queue.counts.done, queue.counts.failed, queue.counts.in_flight, queue.counts.extra) == (
-        21,
-        0,
-        0,
-        0,
-    )
+    for left in (1, 0):
+        assert (counts.done, counts.failed, counts.in_flight, counts.extra) == (21, 0, left, left)
+        assert (account.held, account.active) == (0, 0)
+        assert account.used_s == pytest.approx(began_s + 4.0)
+        farm.after(50.0).finish(second, task, 54.0)
+        farm.expect()
+    assert (times.count, times.mean, times.round_trip_s) == known
     assert farm.worker(second).answers.done == 0
     assert len(farm.scheduler) == 0
-    farm.finish(second, task, 54.0)
-    farm.expect()
 
 
-@pytest.mark.parametrize("first", ["w1", "w2"])
-def test_a_client_pays_for_the_run_that_is_answered(farm: Recorder, first: str) -> None:
-    task = copied(farm, client="a")
-    account = farm.account("a")
-    held = account.held
-    began_s = account.used_s - 1.0  # the estimate of one run
-    farm.finish(first, task, 4.0)
-    assert account.used_s == pytest.approx(began_s + 4.0)
-    assert (account.held, account.active) == (0, 0)
-    assert held > 0
-    farm.after(50.0).finish("w1" if first == "w2" else "w2", task, 54.0)
-    assert account.used_s == pytest.approx(began_s + 4.0)
-    farm.forget_actions()
-
-
-def test_results_say_that_a_copy_was_sent(farm: Recorder) -> None:
-    task = copied(farm)
-    farm.finish("w1", task)
-    (reply,) = [a for a in farm.scheduler.actions(farm.now) if isinstance(a, Reply)]
-    assert isinstance(reply.outcome, Result)
-    assert reply.result(reply.outcome).copied
-    other = farm.submit()
-    farm.forget_actions()
-    assert not Reply(farm.task(other), result(), 0.0, None).result(result()).copied
-
-
-def test_status_shows_copies(farm: Recorder) -> None:
+def test_status_and_result_say_that_a_copy_was_sent(farm: Recorder) -> None:
     task = copied(farm)
     state = farm.scheduler.view.snapshot(farm.now)
     (queue,) = state["queues"]
     assert (queue["copies"], queue["in_flight"]) == (1, 1)
     told = ["queued 0 s", "sent to w1 4 s ago", "copied to w2 1 s ago"]
     assert [row["story"] for row in state["calls"]] == [told]
-    farm.finish("w2", task)
-    farm.forget_actions()
+    farm.answer("w2", task, 1.0, ended("w1", task))
+    other = farm.begin("w2")
+    farm.answer("w2", other)
     assert farm.scheduler.view.snapshot(farm.now)["calls"] == []
+    both = [reply.result(result()).copied for reply in farm.replies[-2:]]
+    assert both == [True, False]
 
 
 def test_a_cancelled_call_ends_with_the_last_of_its_attempts(farm: Recorder) -> None:

@@ -9,7 +9,16 @@ import pytest
 from farm.call import Operation
 from farm.errors import LossCause, TimeLimitExceeded, WorkerLost
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, call, model, replied, sent
+from tests.scheduler.recorder import (
+    SHORT_S,
+    Recorder,
+    asked_back,
+    call,
+    model,
+    prefetched,
+    replied,
+    sent,
+)
 
 
 def test_call_fails_after_its_retries_and_names_the_workers(farm: Recorder) -> None:
@@ -45,44 +54,24 @@ def test_call_of_a_lost_worker_keeps_its_place_ahead(farm: Recorder) -> None:
     farm.expect(sent("other", urgent, task, newer, waiting))
 
 
-def test_several_calls_of_a_lost_worker_keep_their_order(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    tasks = farm.submit_many(4)
-    farm.expect(sent("w", *tasks[:2]))
-    farm.leave("w", drained=True)
-    farm.join("other")
-    farm.expect(sent("other", *tasks[:2]))
-    farm.leave("other", drained=True)
-    farm.join("third", slots=2)
-    farm.expect(sent("third", *tasks))
-
-
-def test_only_what_was_running_counts_an_attempt(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    first, second = farm.submit_many(2)
-    farm.expect(sent("w", first, second))
-    farm.leave("w", running=[second])
+@pytest.mark.parametrize(
+    ("count", "slots", "running", "guilty"),
+    [(2, 1, [1], [1]), (4, 2, None, [0, 1])],
+    ids=["only what was running", "the first sent, if nobody knows what was running"],
+)
+def test_some_calls_of_a_lost_worker_count_an_attempt(
+    farm: Recorder, count: int, slots: int, running: list[int] | None, guilty: list[int]
+) -> None:
+    tasks = prefetched(farm, count, slots=slots)
+    farm.leave("w", running=None if running is None else [tasks[i] for i in running])
     farm.expect()
-    assert farm.task(first).past.lost_on == ()
-    assert farm.task(second).past.lost_on == ("w (killed)",)
-
-
-def test_first_sent_counts_an_attempt_when_nobody_knows_what_was_running(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w", slots=2)
-    tasks = farm.submit_many(4)
-    farm.expect(sent("w", *tasks))
-    farm.leave("w")
-    farm.expect()
-    assert [bool(farm.task(task).past.lost_on) for task in tasks] == [True, True, False, False]
+    lost_on = [farm.task(task).past.lost_on for task in tasks]
+    assert lost_on == [("w (killed)",) if i in guilty else () for i in range(count)]
 
 
 def test_all_slots_a_worker_had_count_when_it_dies_draining(farm: Recorder) -> None:
     farm.join("w", slots=2)
-    tasks = farm.submit_many(2)
-    farm.expect(sent("w", *tasks))
+    tasks = farm.begin_many("w", 2)
     farm.resize("w", 0)
     farm.leave("w")
     farm.expect()
@@ -110,18 +99,16 @@ def test_orderly_end_of_a_worker_costs_no_attempt(farm: Recorder, end: dict[str,
 
 
 def test_worker_that_joins_again_has_lost_what_it_had(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.begin("w")
-    farm.join("w")
-    farm.expect(sent("w", task))
+    farm.join("w", "m", model("once", repeatable=False), slots=2)
+    task, once = farm.submit(), farm.submit("once")
+    farm.expect(sent("w", task, once))
+    farm.join("w", "m", model("once", repeatable=False))
+    farm.expect(replied(once, WorkerLost, "w"), sent("w", task))
     assert farm.task(task).past.lost_on == ("w (it joined again)",)
 
 
 def test_call_over_its_time_limit_is_not_run_again(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    first, second = farm.submit_many(2)
-    farm.expect(sent("w", first, second))
+    first, second = prefetched(farm)
     farm.after(60.0).leave(
         "w", "a call ran longer than 60 s", running=[first], cause=LossCause.TIME_LIMIT
     )
@@ -159,10 +146,8 @@ def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
 ) -> None:
     """A worker without a running call may have finished the run just before it died."""
     farm.join("w", model(repeatable=False))
-    farm.join("other", model(repeatable=False))
-    farm.resize("other", 0)
     task = farm.begin("w")
-    farm.resize("other", 1)
+    farm.join("other", model(repeatable=False))
     farm.leave("w", "signal 9", **loss)
     farm.expect(replied(task, WorkerLost, "w"))
     assert farm.last_error() == (
@@ -171,22 +156,11 @@ def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
     )
 
 
-def test_call_that_is_not_repeatable_is_lost_with_a_worker_that_joins_again(
-    farm: Recorder,
-) -> None:
-    farm.join("w", model(repeatable=False))
-    task = farm.begin("w")
-    farm.join("w", model(repeatable=False))
-    farm.expect(replied(task, WorkerLost, "w"))
-
-
 def test_call_that_is_not_repeatable_stays_with_a_worker_that_offers_less(farm: Recorder) -> None:
     farm.join("w", model(repeatable=False))
-    farm.join("other", model(repeatable=False))
-    farm.resize("other", 0)
     task = farm.begin("w")
+    farm.join("other", model(repeatable=False))
     farm.resize("w", 0)
-    farm.resize("other", 1)
     farm.expect(asked_back("w", task))
     farm.after(100.0).expect()
     farm.hand_back("w")  # it has begun
@@ -196,22 +170,18 @@ def test_call_that_is_not_repeatable_stays_with_a_worker_that_offers_less(farm: 
     farm.answer("w", task)
 
 
-def test_batch_that_is_not_repeatable_is_lost_as_a_whole(farm: Recorder) -> None:
-    farm.join("w", model(max_batch=4, repeatable=False), slots=2)
-    tasks = farm.submit_many(6)
-    farm.expect(sent("w", *tasks))  # one batch per slot: all of them run at once
-    farm.leave("w", running=tasks[:4])
-    farm.expect(*[replied(task, WorkerLost, "w") for task in tasks])
-
-
-def test_call_over_its_time_limit_takes_along_another_that_must_not_run_again(
-    farm: Recorder,
+@pytest.mark.parametrize("cause", [LossCause.UNKNOWN, LossCause.TIME_LIMIT])
+def test_batches_that_are_not_repeatable_are_lost_as_a_whole(
+    farm: Recorder, cause: LossCause
 ) -> None:
-    farm.join("w", model(repeatable=False), slots=2)
-    late, other = farm.submit_many(2)
-    farm.expect(sent("w", late, other))
-    farm.leave("w", "60 s", running=[late], cause=LossCause.TIME_LIMIT)
-    farm.expect(replied(late, TimeLimitExceeded, "w"), replied(other, WorkerLost, "w"))
+    farm.join("w", model(max_batch=4, repeatable=False), slots=2)
+    tasks = farm.begin_many("w", 6)  # one batch per slot: all of them run at once
+    farm.leave("w", running=tasks[:4], cause=cause)
+    first = TimeLimitExceeded if cause is LossCause.TIME_LIMIT else WorkerLost
+    farm.expect(
+        *[replied(task, first, "w") for task in tasks[:4]],
+        *[replied(task, WorkerLost, "w") for task in tasks[4:]],
+    )
 
 
 def test_calls_that_are_not_repeatable_are_never_prefetched(farm: Recorder) -> None:
@@ -223,22 +193,14 @@ def test_calls_that_are_not_repeatable_are_never_prefetched(farm: Recorder) -> N
     farm.expect(sent("w", tasks[0]))
 
 
-def test_description_of_a_model_that_is_not_repeatable_is_asked_again(farm: Recorder) -> None:
-    farm.join("w", model(repeatable=False))
-    task = farm.begin("w", call(operation=Operation.DESCRIBE))
-    farm.leave("w")
-    farm.join("other", model(repeatable=False))
-    farm.expect(sent("other", task))
-
-
 def test_question_that_kills_workers_beside_what_they_run_is_given_up(farm: Recorder) -> None:
-    question = None
-    for name in ("a", "b", "c", "d"):
-        farm.join(name)
-        question = question or farm.submit(call(operation=Operation.DESCRIBE))
-        farm.expect(sent(name, question))
+    farm.join("a", model(repeatable=False))
+    question = farm.begin("a", call(operation=Operation.DESCRIBE))
+    for name, following in ("ab", "bc", "cd"):
         farm.leave(name, running=[])
-    assert question is not None
+        farm.join(following, model(repeatable=False))
+        farm.expect(sent(following, question))  # a question may be repeated
+    farm.leave("d", running=[])
     farm.expect(replied(question, WorkerLost, "d"))
 
 
@@ -254,26 +216,21 @@ def test_question_beside_a_call_that_ran_for_too_long_is_not_guilty(farm: Record
 def test_suspects_run_alone_so_that_only_the_guilty_fail(farm: Recorder) -> None:
     batchable = model(max_batch=8)
     farm.join("w", batchable)
-    innocent, poison = farm.submit_many(2)
-    farm.expect(sent("w", innocent, poison))
+    innocent, poison = farm.begin_many("w", 2)
     farm.leave("w")
     farm.join("w2", batchable)
     farm.expect(sent("w2", innocent))
     farm.answer("w2", innocent, 1.0, sent("w2", poison))
-    for name in ("w2", "w3", "w4"):
+    for name, following in (("w2", "w3"), ("w3", "w4")):
         farm.leave(name)
-        if name != "w4":
-            following = f"w{int(name[1:]) + 1}"
-            farm.join(following, batchable)
-            farm.expect(sent(following, poison))
+        farm.join(following, batchable)
+        farm.expect(sent(following, poison))
+    farm.leave("w4")
     farm.expect(replied(poison, WorkerLost, "w4"))
 
 
 def test_nothing_waits_at_a_worker_behind_a_suspect(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    first, second = farm.submit_many(2)
-    farm.expect(sent("w", first, second))
+    first, second = prefetched(farm)
     farm.leave("w", running=[first])
     farm.join("other")
     farm.expect(sent("other", first))
@@ -283,21 +240,16 @@ def test_nothing_waits_at_a_worker_behind_a_suspect(farm: Recorder) -> None:
 
 
 def test_call_lost_on_the_way_is_sent_again_and_counts(farm: Recorder) -> None:
-    farm.join("w")
+    farm.join("w", "m", model("once", repeatable=False))
     task = farm.submit()
     for _ in range(4):
         farm.expect(sent("w", task))
         farm.miss("w", task)
     farm.expect(replied(task, WorkerLost, "w"))
     assert "w (lost on the way)" in farm.last_error()
-    farm.begin("w")
-
-
-def test_call_lost_on_the_way_may_have_run(farm: Recorder) -> None:
-    farm.join("w", model(repeatable=False))
-    task = farm.begin("w")
-    farm.miss("w", task)
-    farm.expect(replied(task, WorkerLost, "w"))
+    once = farm.begin("w", "once")
+    farm.miss("w", once)
+    farm.expect(replied(once, WorkerLost, "w"))  # it may have run
 
 
 def test_only_what_a_worker_has_can_go_missing(farm: Recorder) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from farm.call import Operation
+from farm.call import Call, Operation
 from farm.scheduler.explanation import NAMED, SHOWN, explain, place, waits
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
+from tests.scheduler.recorder import SHORT_S, Recorder, call, model, sent
 
 
 def why(farm: Recorder, task: TaskId) -> list[tuple[str, int]]:
@@ -26,18 +26,16 @@ def text_of(farm: Recorder, task: TaskId, rule: str) -> str:
     return text
 
 
+RUNNING = TaskId(21)
+
+
 @pytest.fixture
-def busy(farm: Recorder) -> tuple[Recorder, TaskId]:
-    """Run times of a second are known; the only worker runs a call of client "a"."""
+def swept(farm: Recorder) -> Recorder:
+    """Runs take a second; the only worker runs a call of client "sweep", `RUNNING`."""
     farm.learn(1.0)
-    farm.join("w", "m", "long")
-    running = farm.begin("w", client="a")
-    return farm, running
-
-
-def test_a_call_that_runs_waits_for_nothing(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
-    assert why(farm, running) == []
+    farm.join("w", "m", "other")
+    farm.begin("w", client="sweep")
+    return farm
 
 
 def test_workers_that_are_busy_gone_or_draining(farm: Recorder) -> None:
@@ -55,6 +53,8 @@ def test_workers_that_are_busy_gone_or_draining(farm: Recorder) -> None:
     farm.leave("w", drained=True)
     assert why(farm, task)[0] == ("no worker", 0)
     assert text_of(farm, task, "no worker") == "no worker serves model 'm' now"
+    state = told(farm, task)
+    assert (state["workers"]["count"], state["starts_in_s"]) == (0, None)
 
 
 def test_free_workers_that_end_too_soon(farm: Recorder) -> None:
@@ -68,74 +68,63 @@ def test_free_workers_that_end_too_soon(farm: Recorder) -> None:
     assert "100 s" in text_of(farm, task, "too long")
 
 
-def test_clients_that_hold_fewer_workers_or_have_used_less(
-    busy: tuple[Recorder, TaskId],
-) -> None:
-    farm, _ = busy
-    task = farm.submit(client="a")
-    farm.submit_many(2, client="b")
+def test_clients_that_hold_fewer_workers(swept: Recorder) -> None:
+    task = swept.submit(client="sweep")
+    swept.submit_many(2, client="b")
     # The second one of "b" has its turn after it: then "b" holds the worker.
-    assert why(farm, task) == [("busy", 0), ("workers held", 1)]
-    text = text_of(farm, task, "workers held")
+    assert why(swept, task) == [("busy", 0), ("workers held", 1)]
+    text = text_of(swept, task, "workers held")
     assert text == "before it 1 call of 'b': it holds fewer workers per caller"
 
 
-def test_seconds_decide_between_clients_that_hold_as_many(busy: tuple[Recorder, TaskId]) -> None:
-    farm, running = busy
-    farm.resize("w", 0)
-    farm.after(30.0).answer("w", running, 30.0)
-    others = [farm.submit(client=name) for name in "bcde"]
-    task = farm.submit(client="a")
-    assert why(farm, task) == [("busy", 0), ("worker-seconds", 4)]
-    assert f"and {4 - NAMED} more: it has used fewer" in text_of(farm, task, "worker-seconds")
-    assert why(farm, others[0]) == [("busy", 0)]
+def test_seconds_decide_between_clients_that_hold_as_many(swept: Recorder) -> None:
+    swept.resize("w", 0)
+    swept.after(30.0).answer("w", RUNNING, 30.0)
+    others = [swept.submit(client=name) for name in "bcde"]
+    task = swept.submit(client="sweep")
+    assert why(swept, task) == [("busy", 0), ("worker-seconds", 4)]
+    assert f"and {4 - NAMED} more: it has used fewer" in text_of(swept, task, "worker-seconds")
+    assert why(swept, others[0]) == [("busy", 0)]
 
 
 @pytest.fixture
-def two_models(busy: tuple[Recorder, TaskId]) -> Recorder:
-    """The only worker runs a call of client "a"; a run of model "long" takes 100 s."""
-    farm, running = busy
-    farm.answer("w", running)
-    farm.run("w", "long", 100.0, client="b")
-    farm.begin("w", client="a")
-    return farm
+def two_models(swept: Recorder) -> Recorder:
+    """The only worker runs a call of client "a"; a run of model "other" takes 100 s."""
+    swept.answer("w", RUNNING)
+    swept.run("w", "other", 100.0, client="b")
+    swept.begin("w", client="a")
+    return swept
 
 
 def test_calls_of_another_model_that_are_due_earlier(two_models: Recorder) -> None:
     farm = two_models
-    task = farm.submit("long", client="b")
-    short = farm.submit(client="c")
+    task = farm.submit("other", client="b")
+    short = farm.submit_many(3, client="c")
     assert why(farm, task) == [("busy", 0), ("due time", 1)]
     assert "evaluate calls of model 'm' are due" in text_of(farm, task, "due time")
-    assert why(farm, short) == [("busy", 0)]
-    mine = farm.submit(client="b")
-    farm.scheduler.cancel(short)
+    assert why(farm, short[0]) == [("busy", 0)]
+    assert before(farm, task) == (2, {"c": 1})  # its next one, then it is seen again
+    assert before(farm, short[0]) == (1, {})
+    farm.submit(client="b")
+    for each in short:
+        farm.scheduler.cancel(each)
     assert "before it 1 call of 'b': " in text_of(farm, task, "due time")
-    farm.scheduler.cancel(mine)
 
 
 def test_a_client_that_has_used_much_more(two_models: Recorder) -> None:
     farm = two_models
-    farm.submit("long", client="d")
+    farm.submit("other", client="d")
     task = farm.submit(client="c")
     assert why(farm, task) == [("busy", 0)]
     farm.account("c").usage.used_s = 1e6
     assert why(farm, task) == [("busy", 0), ("worker-seconds", 1)]
-    text = (
-        "1 call of 'd': evaluate calls of model 'long' are of a client that has used 11 d 13 h less"
-    )
-    assert text in text_of(farm, task, "worker-seconds")
+    text = "1 call of 'd': evaluate calls of model 'other' are of a client that has used 11 d 13 h"
+    assert f"{text} less" in text_of(farm, task, "worker-seconds")
 
 
 def test_a_batch_that_waits_for_more_calls(farm: Recorder) -> None:
     farm.join("w", model(max_batch=8))
-    running = farm.begin("w")
-    tasks = farm.submit_many(4)
-    farm.after(1.0).answer("w", running, 1.0, sent("w", *tasks))
-    farm.after(1.0)
-    for task in tasks:
-        farm.finish("w", task, 1.0)
-    farm.expect(*(replied(task, 1.0, "w") for task in tasks))
+    farm.answer_all("w", farm.begin_many("w", 4), 1.0)
     task = farm.submit()
     farm.expect()
     assert why(farm, task) == [("batch", 0)]
@@ -170,35 +159,26 @@ def test_a_call_that_waits_at_its_worker(farm: Recorder) -> None:
     assert text_of(farm, second, "at worker") == (
         "before it 1 call of 'a': sent to worker w earlier"
     )
+    assert starts_in_s(farm, first) is None
+    assert starts_in_s(farm, second) == pytest.approx(SHORT_S)
+    assert starts_in_s(farm, farm.submit()) == pytest.approx(2 * SHORT_S)
 
 
-def test_the_snapshot_has_the_oldest_call_of_each_client_that_waits(
-    busy: tuple[Recorder, TaskId],
-) -> None:
-    farm, _ = busy
-    old = farm.submit_many(3, client="b")
-    farm.after(2.0)
-    farm.submit(client="c")
-    farm.after(2.0)
-    state = farm.scheduler.view.snapshot(farm.now)
-    waits = json.loads(json.dumps(state["waits"]))
+def test_the_snapshot_has_the_oldest_call_of_each_client_that_waits(swept: Recorder) -> None:
+    old = swept.submit_many(3, client="b")
+    swept.after(2.0)
+    swept.submit(client="c")
+    swept.after(2.0)
+    waits = json.loads(json.dumps(swept.scheduler.view.snapshot(swept.now)["waits"]))
     assert [(row["client"], row["calls"], row["age_s"]) for row in waits] == [
         ("b", 3, 4.0),
         ("c", 1, 2.0),
     ]
-    assert waits[0]["why"] == [{"rule": "busy", "text": text_of(farm, old[0], "busy"), "calls": 0}]
+    text = text_of(swept, old[0], "busy")
+    assert waits[0]["why"] == [{"rule": "busy", "text": text, "calls": 0}]
 
 
 # Its place
-
-
-@pytest.fixture
-def swept(farm: Recorder) -> Recorder:
-    """Runs take a second; the only worker runs a call of client "sweep"."""
-    farm.learn(1.0)
-    farm.join("w", "m", "other")
-    farm.expect(sent("w", farm.submit(client="sweep")))
-    return farm
 
 
 def before(farm: Recorder, task: TaskId) -> tuple[int, dict[str, int]]:
@@ -234,18 +214,15 @@ def test_a_chain_is_before_the_sweep_that_holds_the_worker(swept: Recorder) -> N
 
 def test_clients_take_turns_as_they_have_callers(swept: Recorder) -> None:
     for chain in ("1", "2"):
-        for _ in range(20):
-            swept.submit(client="two", chain=chain)
-    mine = [swept.submit(client="one") for _ in range(5)]
+        swept.submit_many(20, client="two", chain=chain)
+    mine = swept.submit_many(5, client="one")
     _, rows = before(swept, mine[4])
-    assert rows["one"] == 4
-    assert rows["two"] == 8  # twice as many turns
+    assert (rows["one"], rows["two"]) == (4, 8)  # twice as many turns
 
 
 def test_priority_goes_first_whole(swept: Recorder) -> None:
     mine = swept.submit(client="a")
-    for _ in range(3):
-        swept.submit(client="b", priority=2)
+    swept.submit_many(3, client="b", priority=2)
     assert why(swept, mine) == [("busy", 0), ("priority", 3)]
     assert before(swept, mine) == (4, {"b": 3})
 
@@ -264,13 +241,6 @@ def test_worker_seconds_count_as_runs(farm: Recorder) -> None:
     assert before(farm, mine) == (5, {"sweep": 4})
 
 
-def test_calls_of_other_models_that_are_due_earlier(swept: Recorder) -> None:
-    mine = swept.submit(client="a")
-    short = swept.submit_many(3, "other", client="b")
-    assert before(swept, mine) == (2, {"b": 1})  # its next one, then it is seen again
-    assert before(swept, short[0])[0] == 1
-
-
 def test_many_clients_are_summed_up(swept: Recorder) -> None:
     for number in range(SHOWN + 5):
         swept.submit(client=f"c{number}", priority=1)
@@ -281,9 +251,8 @@ def test_many_clients_are_summed_up(swept: Recorder) -> None:
     assert rows[-1][:2] == ("(5 others)", 5)
 
 
-def starts_in_s(farm: Recorder, task: TaskId) -> float | None:
-    found: float | None = told(farm, task)["starts_in_s"]
-    return found
+def starts_in_s(farm: Recorder, task: TaskId) -> Any:
+    return told(farm, task)["starts_in_s"]
 
 
 def test_the_expected_start_follows_from_what_runs_and_what_goes_first(swept: Recorder) -> None:
@@ -310,55 +279,31 @@ def test_a_call_that_runs_longer_than_others_did_has_no_known_end(swept: Recorde
     assert told(swept, mine)["workers"]["rows"][0]["ends_in_s"] is None
 
 
-def test_a_call_waits_for_the_run_of_another_level(farm: Recorder) -> None:
-    """A config may choose a level whose runs take far longer."""
+@pytest.mark.parametrize(
+    ("slow", "named"),
+    [(call("slow"), "slow"), (call(config='{"level":1}'), "m")],
+    ids=["of another model", "of another level, which a config may choose"],
+)
+def test_a_fast_call_waits_for_a_slow_run(farm: Recorder, slow: Call, named: str) -> None:
+    """Behind it the call does not begin after a fast one's time."""
     farm.learn(1e-3, count=200)
-    farm.join("w")
-    fine = call(config='{"level":1}')
-    running = farm.begin("w", fine, client="a")
+    farm.join("w", "m", "slow")
+    running = farm.begin("w", slow, client="a")
     mine = farm.submit(client="b")
     farm.after(20.0).expect()
-    assert starts_in_s(farm, mine) is None, "no run of that level is known"
+    assert f"with calls of 'a' (1); one of model '{named}' has an" in text_of(farm, mine, "busy")
+    assert starts_in_s(farm, mine) is None, "no run of that kind is known"
     farm.after(40.0).answer("w", running, 60.0, sent("w", mine))
-    running = farm.submit(fine, client="a")
+    running = farm.submit(slow, client="a")
     farm.answer("w", mine, 1e-3, sent("w", running))
     mine = farm.submit(client="b")
     farm.after(20.0).expect()
-    assert starts_in_s(farm, mine) == pytest.approx(40.0)
-    assert told(farm, mine)["workers"]["rows"][0]["ends_in_s"] == pytest.approx(40.0)
-
-
-def test_a_call_waits_for_the_run_of_another_model(farm: Recorder) -> None:
-    """A fast call behind a slow run does not begin after a fast one's time."""
-    farm.learn(1e-3)
-    farm.join("w", "m", "slow")
-    running = farm.begin("w", "slow", client="a")
-    mine = farm.submit(client="b")
-    farm.after(20.0).expect()
-    assert "with calls of 'a' (1); one of model 'slow' has an" in text_of(farm, mine, "busy")
-    assert starts_in_s(farm, mine) is None, "no run of the slow model is known"
-    farm.after(40.0).answer("w", running, 60.0, sent("w", mine))
-    farm.finish("w", mine, 1e-3)
-    running = farm.submit("slow", client="a")
-    farm.expect(replied(mine, 1e-3, "w"), sent("w", running))
-    mine = farm.submit(client="b")
-    farm.after(20.0).expect()
-    assert "one of model 'slow' may end in about 40 s" in text_of(farm, mine, "busy")
+    assert f"one of model '{named}' may end in about 40 s" in text_of(farm, mine, "busy")
     state = told(farm, mine)
     assert (state["position"], state["starts_in_s"]) == (1, pytest.approx(40.0))
     (row,) = state["workers"]["rows"]
-    assert row["running"]["model"] == "slow"
+    assert row["running"]["model"] == named
     assert (row["running_s"], row["ends_in_s"]) == pytest.approx((20.0, 40.0))
-
-
-def test_a_call_waits_at_its_worker_until_those_before_it_have_run(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    first, second = farm.submit_many(2)
-    farm.expect(sent("w", first, second))
-    assert starts_in_s(farm, first) is None
-    assert starts_in_s(farm, second) == pytest.approx(SHORT_S)
-    assert starts_in_s(farm, farm.submit()) == pytest.approx(2 * SHORT_S)
 
 
 def test_what_the_workers_do(swept: Recorder) -> None:
@@ -377,12 +322,3 @@ def test_what_the_workers_do(swept: Recorder) -> None:
     assert (first["name"], first["running_s"]) == ("w", 4.0)
     assert first["running"]["client"] == "sweep"
     assert (second["name"], second["phase"], second["running"]) == ("idle", "shut", None)
-
-
-def test_a_call_without_workers(farm: Recorder) -> None:
-    farm.join("w")
-    farm.leave("w", drained=True)
-    mine = farm.submit()
-    state = told(farm, mine)
-    assert state["workers"]["count"] == 0
-    assert state["starts_in_s"] is None

@@ -2,197 +2,167 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.call import Call, ModelInfo, Operation, Result, TensorInfo
+from farm.call import Result
 from farm.errors import FarmError, LossCause, TimeLimitExceeded, WorkerLost
-from farm.scheduler.actions import Reply, Send
-from farm.scheduler.core import Scheduler
 from farm.scheduler.outcomes import STEPS_TOLD, Deadlines, story, with_story
-from farm.scheduler.state import Task, TaskId, WorkerId
-from tests.scheduler.invariants import check
-from tests.scheduler.recorder import Recorder, sent
+from farm.scheduler.state import Task, TaskId
+from tests.scheduler.recorder import Recorder, call, model, sent
 
-W = WorkerId("w")
-X = (TensorInfo("x", (1,)),)
+Outcomes = list[FarmError | Result]
 
 
-def at_worker(rows: int | None, *, max_batch: int = 1, retries: int = 3) -> tuple[Scheduler, Task]:
-    """Return a task of `rows` rows on a worker."""
-    scheduler = Scheduler(retries=retries)
-    scheduler.worker_joined(W, [ModelInfo("m", X, X, max_batch=max_batch)], now=0.0)
-    x = np.ones((rows or 1, 1))
-    scheduler.submit(Call("m", Operation.EVALUATE, (x,), rows=rows), now=0.0)
-    (send,) = scheduler.actions(0.0)
-    assert isinstance(send, Send)
-    return scheduler, send.tasks[0]
+def lost(
+    farm: Recorder,
+    task: TaskId,
+    cause: LossCause = LossCause.UNKNOWN,
+    *,
+    reason: str = "signal 9",
+    **how: Any,
+) -> Outcomes:
+    """Lose "w" with its call, a second after it began; return what is replied."""
+    before = len(farm.replies)
+    farm.after(1.0).leave("w", reason, running=[task], cause=cause, **how)
+    farm.forget_actions()
+    return [reply.outcome for reply in farm.replies[before:]]
 
 
-def lose(scheduler: Scheduler, task: Task, **how: bool | int) -> list[FarmError | Result]:
-    row = how.pop("row", None)
-    cause = LossCause.TIME_LIMIT if how.get("time_limit") else LossCause.UNKNOWN
-    scheduler.worker_left(W, "signal 9", running=[task.id], row=row, cause=cause, now=1.0)
-    check(scheduler)
-    return [action.outcome for action in scheduler.actions(1.0) if isinstance(action, Reply)]
-
-
-def crash(scheduler: Scheduler, task: TaskId, *, row: int | None = None, detail: str = "") -> None:
-    cause = LossCause.CRASH
-    scheduler.worker_left(
-        W, "signal 11", running=[task], row=row, cause=cause, detail=detail, now=1.0
-    )
-    check(scheduler)
-
-
-def test_a_run_of_rows_ends_with_the_row_that_ran() -> None:
-    scheduler, task = at_worker(9)
-    (error,) = lose(scheduler, task, row=4)
-    assert isinstance(error, WorkerLost)
-    assert (error.message, error.row) == ("w (signal 9)", 4)
-    assert len(scheduler) == 0
+@pytest.mark.parametrize(
+    ("max_batch", "cause", "kind", "row"),
+    [
+        (1, LossCause.UNKNOWN, WorkerLost, 4),
+        (1, LossCause.TIME_LIMIT, TimeLimitExceeded, 4),
+        (16, LossCause.TIME_LIMIT, TimeLimitExceeded, None),
+    ],
+    ids=["lost", "took too long", "one batch"],
+)
+def test_a_run_of_rows_ends_with_the_row_that_ran_and_names_it(
+    farm: Recorder, max_batch: int, cause: LossCause, kind: type[FarmError], row: int | None
+) -> None:
+    farm.join("w", model(max_batch=max_batch))
+    (error,) = lost(farm, farm.begin("w", call(rows=9)), cause, row=4)
+    assert isinstance(error, WorkerLost | TimeLimitExceeded)
+    assert (type(error), error.row) == (kind, row)
+    assert kind is TimeLimitExceeded or error.message == "w (signal 9)"
+    assert len(farm.scheduler) == 0
 
 
 @pytest.mark.parametrize(("rows", "max_batch"), [(None, 1), (1, 1), (9, 16)])
-def test_what_is_evaluated_at_once_goes_back_to_its_queue(rows: int | None, max_batch: int) -> None:
-    scheduler, task = at_worker(rows, max_batch=max_batch)
-    assert lose(scheduler, task, row=0) == []
-    assert task.past.lost_on == ("w (signal 9)",)
-    assert len(scheduler) == 1
+def test_what_is_evaluated_at_once_goes_back_to_its_queue(
+    farm: Recorder, rows: int | None, max_batch: int
+) -> None:
+    farm.join("w", model(max_batch=max_batch))
+    task = farm.begin("w", call(rows=rows))
+    assert lost(farm, task, row=0) == []
+    assert farm.task(task).past.lost_on == ("w (signal 9)",)
 
 
-def test_a_row_that_took_too_long_is_named() -> None:
-    scheduler, task = at_worker(9)
-    (error,) = lose(scheduler, task, row=4, time_limit=True)
-    assert isinstance(error, TimeLimitExceeded)
-    assert error.row == 4
+def test_a_crash_is_tried_once_more_and_tells_the_last_output(farm: Recorder) -> None:
+    farm.join("w")
+    task = farm.begin("w")
+    assert lost(farm, task, LossCause.CRASH, reason="signal 11", detail="first") == []
+    farm.join("w")
+    farm.expect(sent("w", task))
+    (error,) = lost(farm, task, LossCause.CRASH, reason="signal 11", detail="Segmentation fault")
+    assert isinstance(error, WorkerLost)
+    assert error.message.startswith("the call was lost 2 times, with w (signal 11), w (")
+    assert error.detail == "Segmentation fault"
 
 
-def test_no_row_of_a_batch_is_named() -> None:
-    scheduler, task = at_worker(9, max_batch=16)
-    (error,) = lose(scheduler, task, row=0, time_limit=True)
-    assert isinstance(error, TimeLimitExceeded)
-    assert error.row is None
-
-
-def test_a_crash_is_tried_once_more_and_tells_the_last_output() -> None:
-    scheduler, task = at_worker(None)
-    crash(scheduler, task.id, detail="first")
-    assert task.past.lost_on == ("w (signal 11)",)
-    scheduler.worker_joined(W, [ModelInfo("m", X, X)], now=1.0)
-    (again,) = scheduler.actions(1.0)
-    assert isinstance(again, Send)
-    crash(scheduler, task.id, detail="Segmentation fault")
-    (reply,) = scheduler.actions(1.0)
-    assert isinstance(reply, Reply)
-    assert isinstance(reply.outcome, WorkerLost)
-    assert reply.outcome.message.startswith("the call was lost 2 times, with w (signal 11), w (")
-    assert reply.outcome.detail == "Segmentation fault"
-
-
-def test_a_crash_of_a_row_counts_for_that_row() -> None:
-    scheduler, task = at_worker(9)
-    crash(scheduler, task.id, row=4)
-    (reply,) = scheduler.actions(1.0)
-    assert isinstance(reply, Reply)
-    assert isinstance(reply.outcome, WorkerLost)
-    scheduler.worker_joined(W, [ModelInfo("m", X, X)], now=1.0)
-    call = Call("m", Operation.EVALUATE, (np.ones((1, 1)),), rows=1)
-    alone = scheduler.submit(call, lost_on=(reply.outcome.message,), now=1.0)
-    scheduler.actions(1.0)
-    crash(scheduler, alone, row=0)
-    assert len(scheduler) == 0
+def test_a_crash_of_a_row_counts_for_that_row(farm: Recorder) -> None:
+    farm.join("w")
+    (error,) = lost(farm, farm.begin("w", call(rows=9)), LossCause.CRASH, row=4)
+    assert isinstance(error, WorkerLost)
+    farm.join("w")
+    alone = farm.begin("w", call(rows=1), lost_on=(error.message,))
+    (error,) = lost(farm, alone, LossCause.CRASH, row=0)
+    assert isinstance(error, WorkerLost)
 
 
 def test_a_call_may_be_allowed_no_retry_after_a_crash() -> None:
-    scheduler, task = at_worker(None, retries=0)
-    crash(scheduler, task.id)
-    assert len(scheduler) == 0
+    farm = Recorder(retries=0)
+    farm.join("w")
+    (error,) = lost(farm, farm.begin("w"), LossCause.CRASH)
+    assert isinstance(error, WorkerLost)
 
 
 def test_losses_before_count() -> None:
-    scheduler, _ = at_worker(None, retries=1)
-    x = (np.ones(1),)
-    call = Call("m", Operation.EVALUATE, x)
-    before = scheduler.submit(call, lost_on=("v (signal 9)",), now=0.0)
-    scheduler.worker_joined(WorkerId("w2"), [ModelInfo("m", X, X)], now=0.0)
-    scheduler.actions(0.0)
-    scheduler.worker_left(WorkerId("w2"), "signal 9", running=[before], now=1.0)
-    (reply,) = [action for action in scheduler.actions(1.0) if isinstance(action, Reply)]
-    assert isinstance(reply.outcome, WorkerLost)
-    assert reply.outcome.message == (
-        "the call was lost 2 times, with v (signal 9), w2 (signal 9); what happened: "
-        "lost before with v (signal 9), queued 0 s, lost with w2 after 1 s (signal 9)"
+    farm = Recorder(retries=1)
+    farm.join("w")
+    (error,) = lost(farm, farm.begin("w", lost_on=("v (signal 9)",)))
+    assert isinstance(error, WorkerLost)
+    assert error.message == (
+        "the call was lost 2 times, with v (signal 9), w (signal 9); what happened: "
+        "lost before with v (signal 9), queued 0 s, lost with w after 1 s (signal 9)"
     )
 
 
 def in_a_job(
-    began: float, ended: float, how: LossCause = LossCause.UNKNOWN, **call: int
-) -> tuple[Scheduler, list[FarmError | Result]]:
-    """Lose the call that a worker of a job from 0 to 60 s begins and ends at these times."""
-    scheduler = Scheduler()
-    info = ModelInfo("m", X, X, max_batch=call.pop("max_batch", 1))
-    scheduler.worker_joined(W, [info], ends_at=60.0, now=0.0)
-    rows = call.get("rows")
-    ids = [
-        scheduler.submit(
-            Call("m", Operation.EVALUATE, (np.ones((rows or 1, 1)),), rows=rows), now=0.0
-        )
-        for _ in range(call.get("calls", 1))
-    ]
-    scheduler.actions(began)
-    scheduler.worker_left(W, "it was stopped", running=ids, cause=how, now=ended)
-    check(scheduler)
-    replies = [action for action in scheduler.actions(ended) if isinstance(action, Reply)]
-    return scheduler, [reply.outcome for reply in replies]
+    farm: Recorder,
+    began: float,
+    ended: float,
+    cause: LossCause = LossCause.UNKNOWN,
+    *,
+    calls: int = 1,
+    rows: int | None = None,
+) -> Outcomes:
+    """Lose the calls that a worker of a job from 0 to 60 s begins and ends at these times."""
+    farm.join("w", model(max_batch=1 if calls == 1 else 4), ends_at=60.0)
+    tasks = farm.submit_many(calls, call(rows=rows))
+    farm.after(began).expect(sent("w", *tasks))
+    farm.now = ended
+    farm.leave("w", "it was stopped", running=tasks, cause=cause)
+    farm.forget_actions()
+    return [reply.outcome for reply in farm.replies]
 
 
-def test_a_call_that_outlasts_its_job_is_not_tried_in_another_one() -> None:
-    for how in (LossCause.UNKNOWN, LossCause.STOPPED):
-        scheduler, (error,) = in_a_job(2.0, 70.0, how)
-        assert len(scheduler) == 0
-        assert isinstance(error, TimeLimitExceeded)
-        assert error.message == (
-            "the call needs more than 68 s: it ran that long on worker w until the time limit of "
-            "its job, which leaves a worker about 60 s; raise the limit (`time` in the file of "
-            "--cluster, --time of sbatch); what happened: queued 2 s, lost with w after 68 s (it "
-            "was stopped)"
-        )
+@pytest.mark.parametrize("cause", [LossCause.UNKNOWN, LossCause.STOPPED])
+def test_a_call_that_outlasts_its_job_is_not_tried_in_another_one(
+    farm: Recorder, cause: LossCause
+) -> None:
+    (error,) = in_a_job(farm, 2.0, 70.0, cause)
+    assert isinstance(error, TimeLimitExceeded)
+    assert error.message == (
+        "the call needs more than 68 s: it ran that long on worker w until the time limit of "
+        "its job, which leaves a worker about 60 s; raise the limit (`time` in the file of "
+        "--cluster, --time of sbatch); what happened: queued 2 s, lost with w after 68 s (it "
+        "was stopped)"
+    )
 
 
 @pytest.mark.parametrize(
-    ("began", "ended", "how", "call"),
+    ("began", "ended", "cause", "calls"),
     [
-        (20.0, 62.0, LossCause.UNKNOWN, {}),  # a new job has more time for it
-        (0.0, 49.0, LossCause.UNKNOWN, {}),  # before the end of the job
-        (0.0, 60.0, LossCause.RECLAIMED, {}),
-        (0.0, 60.0, LossCause.CRASH, {}),
-        (0.0, 60.0, LossCause.UNKNOWN, {"max_batch": 4, "calls": 2}),  # one may fit alone
+        (20.0, 62.0, LossCause.UNKNOWN, 1),  # a new job has more time for it
+        (0.0, 49.0, LossCause.UNKNOWN, 1),  # before the end of the job
+        (0.0, 60.0, LossCause.RECLAIMED, 1),
+        (0.0, 60.0, LossCause.CRASH, 1),
+        (0.0, 60.0, LossCause.UNKNOWN, 2),  # one may fit alone
     ],
 )
 def test_other_calls_lost_with_a_job_run_again(
-    began: float, ended: float, how: LossCause, call: dict[str, int]
+    farm: Recorder, began: float, ended: float, cause: LossCause, calls: int
 ) -> None:
-    scheduler, replies = in_a_job(began, ended, how, **call)
-    assert replies == []
-    assert len(scheduler) == call.get("calls", 1)
+    assert in_a_job(farm, began, ended, cause, calls=calls) == []
+    assert len(farm.scheduler) == calls
 
 
-def test_rows_of_a_run_that_outlasts_its_job_are_tried_alone() -> None:
-    _, (error,) = in_a_job(0.0, 60.0, rows=9)
+def test_rows_of_a_run_that_outlasts_its_job_are_tried_alone(farm: Recorder) -> None:
+    (error,) = in_a_job(farm, 0.0, 60.0, rows=9)
     assert isinstance(error, WorkerLost)
     assert error.message == "w (it was stopped)"
 
 
-def test_a_call_lost_at_the_end_of_its_job_waits_for_one_with_more_time() -> None:
-    scheduler, _ = in_a_job(20.0, 60.0)
-    scheduler.worker_joined(WorkerId("long"), [ModelInfo("m", X, X)], ends_at=120.0, now=60.0)
-    scheduler.worker_joined(WorkerId("short"), [ModelInfo("m", X, X)], ends_at=100.0, now=60.0)
-    (send,) = scheduler.actions(60.0)
-    assert isinstance(send, Send)
-    assert send.worker == "long"
+def test_a_call_lost_at_the_end_of_its_job_waits_for_one_with_more_time(farm: Recorder) -> None:
+    in_a_job(farm, 20.0, 60.0)
+    farm.join("long", ends_at=120.0)
+    farm.join("short", ends_at=100.0)
+    farm.expect(sent("long", TaskId(1)))
 
 
 # Deadlines
@@ -205,13 +175,6 @@ def tasks_of(count: int) -> dict[TaskId, Task]:
     return {task_id: farm.task(task_id) for task_id in ids}
 
 
-def test_there_is_no_deadline_at_first() -> None:
-    deadlines = Deadlines({})
-    assert deadlines.passed(1e9) == []
-    assert deadlines.first_at == float("inf")
-
-
-@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 100.0), max_size=30), st.floats(0.0, 100.0))
 def test_those_that_passed_come_once_and_earliest_first(times: list[float], now: float) -> None:
     tasks = tasks_of(len(times))

@@ -12,7 +12,7 @@ from farm.scheduler import phases
 from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS, AttemptPhase, TaskPhase, WorkerPhase
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transitions import PhaseEvent, Transition, TransitionTable, words
-from tests.scheduler.recorder import SHORT_S, Recorder, model
+from tests.scheduler.recorder import Recorder, asked_back, model, prefetched, sent
 
 TABLES: list[TransitionTable[Any]] = [TASKS, ATTEMPTS, WORKERS]
 
@@ -31,89 +31,59 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str, str]]:
     return seen
 
 
+Scene = Callable[[Recorder], TaskId]
+Step = Callable[[Recorder, TaskId], object]
+
+
 def queued(farm: Recorder) -> TaskId:
     """Return a task in its queue; worker "w" exists and offers no slot."""
-    farm.join("w")
-    farm.resize("w", 0)
-    task = farm.submit()
-    farm.forget_actions()
-    return task
+    farm.join("w", slots=0)
+    return farm.submit()
 
 
 def at_worker(farm: Recorder) -> TaskId:
     """Return a task on worker "w", behind one that runs there."""
-    farm.learn(SHORT_S)
-    farm.join("w")
-    task = farm.submit_many(2)[1]
-    farm.forget_actions()
-    return task
+    return prefetched(farm)[1]
 
 
 def recalled(farm: Recorder) -> TaskId:
     """Return a task recalled from "w", because another worker is idle."""
     task = at_worker(farm)
     farm.after(9.0).join("other")
-    farm.forget_actions()
-    assert farm.task(task).attempt.phase is AttemptPhase.RECALLED
+    farm.expect(asked_back("w", task))
     return task
 
 
-def lost(farm: Recorder) -> TaskId:
-    """Return a task in its queue that was lost with "gone"."""
+def gone(farm: Recorder, *, drained: bool = False) -> TaskId:
+    """Return a task in its queue that was lost with "gone", or returned."""
     farm.join("gone")
-    task = farm.submit()
-    farm.forget_actions()
-    farm.leave("gone")
-    farm.forget_actions()
-    return task
-
-
-def returned(farm: Recorder) -> TaskId:
-    """Return a task in its queue that "gone" did not begin before it left."""
-    farm.join("gone")
-    task = farm.submit()
-    farm.forget_actions()
-    farm.leave("gone", drained=True)
-    farm.forget_actions()
+    task = farm.begin("gone")
+    farm.leave("gone", drained=drained)
+    farm.expect()
     return task
 
 
 def sent_again(farm: Recorder) -> TaskId:
     """Return a task on "w" that was lost with "gone"."""
-    task = lost(farm)
+    task = gone(farm)
     farm.join("w")
-    farm.forget_actions()
+    farm.expect(sent("w", task))
     return task
 
 
-def abandoned(farm: Recorder) -> TaskId:
-    """Return a task on "w" whose caller has cancelled it."""
-    task = at_worker(farm)
-    farm.scheduler.cancel(task)
-    return task
-
-
-def copied(farm: Recorder) -> TaskId:
-    """Return a slow task on "w", whose copy is on "other"."""
+def slow(farm: Recorder) -> TaskId:
+    """Return a task on "w", whose copy is on "other"."""
     farm.learn(1.0)
     farm.join("w")
-    task = farm.submit()
-    farm.forget_actions()
+    task = farm.begin("w")
     farm.after(5.0).join("other")
-    farm.forget_actions()
-    assert farm.task(task).copy is not None
-    return task
-
-
-def copied_and_abandoned(farm: Recorder) -> TaskId:
-    task = copied(farm)
-    farm.scheduler.cancel(task)
+    farm.expect(sent("other", task))
     return task
 
 
 def outrun(farm: Recorder) -> TaskId:
     """Return a task on "w" whose copy was answered."""
-    task = copied(farm)
+    task = slow(farm)
     farm.finish("other", task)
     return task
 
@@ -121,111 +91,75 @@ def outrun(farm: Recorder) -> TaskId:
 def runs_once(farm: Recorder) -> TaskId:
     """Return a task on "w" that must not run twice."""
     farm.join("w", model(repeatable=False))
-    task = farm.submit()
-    farm.forget_actions()
-    return task
+    return farm.begin("w")
 
 
-Scene = Callable[[Recorder], TaskId]
-Step = Callable[[Recorder, TaskId], object]
+def cancelled(scene: Scene) -> Scene:
+    """Return a scene whose task is cancelled at last."""
+
+    def then_cancelled(farm: Recorder) -> TaskId:
+        task = scene(farm)
+        farm.scheduler.cancel(task)
+        return task
+
+    return then_cancelled
 
 
-def full_worker(farm: Recorder) -> TaskId:
-    farm.join("w")
-    farm.fill("w", True)
-    return TaskId(0)
+def worker(*, slots: int = 1, full: bool = False) -> Scene:
+    """Return a scene of a worker "w" without a task."""
+
+    def joined(farm: Recorder) -> TaskId:
+        farm.join("w", slots=slots)
+        farm.fill("w", full)
+        return TaskId(0)
+
+    return joined
 
 
-def shut_worker(farm: Recorder) -> TaskId:
-    farm.join("w", slots=0)
-    return TaskId(0)
-
-
-def open_worker(farm: Recorder) -> TaskId:
-    farm.join("w")
-    return TaskId(0)
-
-
-def shut_and_full_worker(farm: Recorder) -> TaskId:
-    full_worker(farm)
-    farm.resize("w", 0)
-    return TaskId(0)
-
-
-def answer(farm: Recorder, task: TaskId) -> None:
-    farm.finish("w", task)
-
-
-def answer_late(farm: Recorder, task: TaskId) -> None:
-    farm.finish("gone", task)
-
-
-def leave(farm: Recorder, _: TaskId) -> None:
-    farm.leave("w")
-
-
-def leave_drained(farm: Recorder, _: TaskId) -> None:
-    farm.leave("w", drained=True)
-
-
-def cancel(farm: Recorder, task: TaskId) -> None:
-    farm.scheduler.cancel(task)
-
-
-def lose(farm: Recorder, task: TaskId) -> None:
-    farm.leave("w", running=[task])
-
-
-def offer(slots: int) -> Step:
-    return lambda farm, _: farm.resize("w", slots)
-
-
-def fill(full: bool) -> Step:
-    return lambda farm, _: farm.fill("w", full)
-
-
-SCENES: dict[tuple[str, str, str], tuple[Scene, Step]] = {
-    ("task", "queued", "sent"): (queued, offer(1)),
-    ("task", "sent", "answered"): (at_worker, answer),
-    ("task", "abandoned", "answered"): (abandoned, answer),
-    ("task", "outrun", "answered"): (outrun, answer),
-    ("task", "sent", "answered first"): (copied, answer),
-    ("task", "abandoned", "answered first"): (copied_and_abandoned, answer),
-    ("task", "outrun", "given up"): (outrun, leave),
-    ("task", "sent", "came back"): (at_worker, leave),
-    ("task", "sent", "given up"): (runs_once, leave),
-    ("task", "abandoned", "given up"): (abandoned, leave),
-    ("task", "queued", "cancelled"): (queued, cancel),
-    ("task", "sent", "cancelled"): (at_worker, cancel),
-    ("task", "queued", "answered late"): (lost, answer_late),
-    ("task", "sent", "answered late"): (sent_again, answer_late),
-    ("attempt", "held", "recalled"): (at_worker, lambda farm, _: farm.after(9.0).join("other")),
-    ("attempt", "recalled", "recall void"): (recalled, offer(1)),
-    ("attempt", "held", "answered"): (at_worker, answer),
-    ("attempt", "recalled", "answered"): (recalled, answer),
-    ("attempt", "returned", "answered"): (returned, answer_late),
-    ("attempt", "lost", "answered"): (lost, answer_late),
-    ("attempt", "held", "returned"): (at_worker, leave_drained),
-    ("attempt", "recalled", "returned"): (
-        recalled,
-        lambda farm, task: farm.hand_back("w", task),
-    ),
-    ("attempt", "held", "lost"): (at_worker, lose),
-    ("attempt", "recalled", "lost"): (recalled, lose),
-    ("worker", "open", "stops reading"): (open_worker, fill(True)),
-    ("worker", "full", "reads on"): (full_worker, fill(False)),
-    ("worker", "open", "offers no slot"): (open_worker, offer(0)),
-    ("worker", "shut", "offers slots"): (shut_worker, offer(2)),
-    ("worker", "full", "offers no slot"): (full_worker, offer(0)),
-    ("worker", "shut and full", "offers slots"): (shut_and_full_worker, offer(1)),
-    ("worker", "shut", "stops reading"): (shut_worker, fill(True)),
-    ("worker", "shut and full", "reads on"): (shut_and_full_worker, fill(False)),
-    ("worker", "open", "left"): (open_worker, leave),
-    ("worker", "full", "left"): (full_worker, leave),
-    ("worker", "shut", "left"): (shut_worker, leave),
-    ("worker", "shut and full", "left"): (shut_and_full_worker, leave),
+USUAL: dict[tuple[str, str], Scene] = {
+    ("task", "queued"): queued,
+    ("task", "sent"): at_worker,
+    ("task", "abandoned"): cancelled(at_worker),
+    ("task", "outrun"): outrun,
+    ("attempt", "held"): at_worker,
+    ("attempt", "recalled"): recalled,
+    ("attempt", "returned"): lambda farm: gone(farm, drained=True),
+    ("attempt", "lost"): gone,
+    ("worker", "open"): worker(),
+    ("worker", "full"): worker(full=True),
+    ("worker", "shut"): worker(slots=0),
+    ("worker", "shut and full"): worker(slots=0, full=True),
 }
-"""For each row of the tables, a scene in which it can happen, and the step that triggers it."""
+"""A scene for each phase in which something may happen."""
+
+SPECIAL: dict[tuple[str, str, str], Scene] = {
+    ("task", "sent", "answered first"): slow,
+    ("task", "abandoned", "answered first"): cancelled(slow),
+    ("task", "sent", "given up"): runs_once,
+    ("task", "queued", "answered late"): gone,
+    ("task", "sent", "answered late"): sent_again,
+}
+"""Those for events that happen only in some of these scenes."""
+
+STEPS: dict[str, Step] = {
+    "sent": lambda farm, _: farm.resize("w", 1),
+    "answered": lambda farm, task: farm.finish("w", task),
+    "answered first": lambda farm, task: farm.finish("w", task),
+    "answered late": lambda farm, task: farm.finish("gone", task),
+    "given up": lambda farm, _: farm.leave("w"),
+    "came back": lambda farm, _: farm.leave("w"),
+    "cancelled": lambda farm, task: farm.scheduler.cancel(task),
+    "recalled": lambda farm, _: farm.after(9.0).join("other"),
+    "recall void": lambda farm, _: farm.resize("w", 1),
+    "returned": lambda farm, task: farm.hand_back("w", task),
+    "lost": lambda farm, task: farm.leave("w", running=[task]),
+    "stops reading": lambda farm, _: farm.fill("w", True),
+    "reads on": lambda farm, _: farm.fill("w", False),
+    "offers no slot": lambda farm, _: farm.resize("w", 0),
+    "offers slots": lambda farm, _: farm.resize("w", 2),
+    "left": lambda farm, _: farm.leave("w"),
+}
+"""What triggers each event."""
 
 ROWS = [(table.name, row) for table in TABLES for row in table]
 
@@ -238,24 +172,26 @@ def key(table: str, row: Transition[Any]) -> tuple[str, str, str]:
 def test_every_row_happens(
     farm: Recorder, happened: set[tuple[str, str, str]], table: str, row: Transition[Any]
 ) -> None:
-    scene, step = SCENES[key(table, row)]
-    task = scene(farm)
-    record, worker = (
-        farm.scheduler._open.by_id.get(task),
-        farm.scheduler._workers.get(WorkerId("w")),
-    )
+    phase, event = words(row.phase), row.event
+    task = SPECIAL.get((table, phase, event), USUAL[table, phase])(farm)
+    step = STEPS["answered late" if phase in ("returned", "lost") else event]
+    record = farm.scheduler._open.by_id.get(task)
+    there = farm.scheduler._workers.get(WorkerId("w"))
     attempts = () if record is None else record.attempts
     happened.clear()
     step(farm, task)
     farm.forget_actions()
     assert key(table, row) in happened
-    things: dict[str, Sequence[Any]] = {"task": [record], "worker": [worker], "attempt": attempts}
+    things: dict[str, Sequence[Any]] = {"task": [record], "worker": [there], "attempt": attempts}
     if row.event != "recall void":  # it is recalled again at once
         assert row.then in [thing.phase for thing in things[table] if thing is not None]
 
 
-def test_there_is_no_scene_without_a_row() -> None:
-    assert set(SCENES) == {key(table, row) for table, row in ROWS}
+def test_there_is_no_scene_or_step_without_a_row() -> None:
+    rows = {key(table, row) for table, row in ROWS}
+    assert SPECIAL.keys() <= rows
+    assert USUAL.keys() == {(table, phase) for table, phase, _ in rows}
+    assert STEPS.keys() == {event for _, _, event in rows}
 
 
 @pytest.mark.parametrize(
@@ -268,15 +204,9 @@ def test_every_phase_can_be_reached(table: TransitionTable[Any], kind: type[IntE
     assert reached == set(kind)
 
 
-def test_a_task_has_a_caller_until_it_is_answered_or_cancelled() -> None:
+def test_phases_know_what_they_mean() -> None:
     assert {phase for phase in TaskPhase if phase.has_caller} == {phases.QUEUED, phases.SENT}
-
-
-def test_attempts_know_whether_they_are_over() -> None:
     under_way = {phase for phase in AttemptPhase if not phase.is_over}
     assert under_way == {phases.HELD, phases.RECALLED}
-
-
-def test_workers_know_whether_they_have_something_to_read() -> None:
     unread = {phase for phase in WorkerPhase if phase.has_unread}
     assert unread == {WorkerPhase.FULL, WorkerPhase.SHUT_AND_FULL}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from farm.call import Operation
-from farm.scheduler.placement import FULL
 from farm.scheduler.run_times import MAX_PREFETCH
 from tests.scheduler.recorder import (
     ROUND_TRIP_S,
     SHORT_S,
     Recorder,
     call,
+    prefetched,
     replied,
     sent,
 )
@@ -73,10 +73,7 @@ def test_as_many_calls_wait_at_a_worker_as_fill_a_round_trip(
 
 
 def test_long_call_never_waits_behind_short_ones(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    short = farm.submit_many(2)
-    farm.expect(sent("w", *short))
+    short = prefetched(farm)
     long = farm.submit(GRADIENT)  # its run time is unknown
     farm.expect()
     farm.answer("w", short[0], SHORT_S)
@@ -103,9 +100,7 @@ def test_stream_of_short_calls_leaves_room_for_a_long_one(farm: Recorder) -> Non
     farm.expect()
     farm.answer("a", short[1], SHORT_S)
     farm.answer("a", short[2], SHORT_S, sent("a", long))
-    farm.answer(
-        "b", short[0], SHORT_S, sent("b", short[4])
-    )  # once it has its slot, they continue as before
+    farm.answer("b", short[0], SHORT_S, sent("b", short[4]))  # now they continue as before
 
 
 def test_room_is_left_among_the_workers_that_have_the_model_only(farm: Recorder) -> None:
@@ -126,20 +121,10 @@ def test_room_is_left_among_the_workers_that_have_the_model_only(farm: Recorder)
 def test_two_calls_that_wait_for_room_keep_the_tighter_limit(farm: Recorder) -> None:
     farm.learn(SHORT_S)
     farm.join("w", slots=2)
-    running = [farm.submit(GRADIENT) for _ in range(2)]
-    farm.expect(sent("w", *running))
-    for asked in (call(operation=Operation.APPLY_JACOBIAN), call(operation=Operation.GRADIENT)):
-        farm.submit(asked, client="waits")
+    farm.begin_many("w", 2, GRADIENT)
+    for operation in (Operation.APPLY_JACOBIAN, Operation.GRADIENT):
+        farm.submit(call(operation=operation), client="waits")
     farm.submit_many(2)
-    farm.expect()
-
-
-def test_credit_is_bounded(farm: Recorder) -> None:
-    """No worker exceeds the maximum of waiting calls, however short the calls are."""
-    farm.learn(1e-9)
-    farm.join("w", slots=2)
-    tasks = farm.submit_many(2000)
-    farm.expect(sent("w", *tasks[: 2 * FULL]))
     farm.expect()
 
 
@@ -211,12 +196,6 @@ def test_workers_that_end_within_seconds_of_one_another_are_alike(farm: Recorder
     farm.expect(sent("b", tasks[0]), sent("a", tasks[1]), sent("c", tasks[2]))
 
 
-def test_allocation_without_end_may_be_said_as_infinity(farm: Recorder) -> None:
-    farm.join("w", ends_at=float("inf"))
-    assert not farm.pool().is_ending
-    farm.begin("w")
-
-
 def test_call_too_long_for_every_allocation_is_tried_on_a_new_one(farm: Recorder) -> None:
     """It may run shorter than usual; if not, its caller gets an error."""
     farm.learn(100.0)
@@ -271,8 +250,7 @@ def test_ends_of_workers_that_are_gone_are_forgotten(farm: Recorder) -> None:
     farm.join("stays", slots=0)
     for i in range(50):
         farm.join("w", ends_at=1e6 + 100.0 * i)
-        task = farm.begin("w")
-        farm.answer("w", task)
+        farm.answer("w", farm.begin("w"))
         farm.leave("w", drained=True)
     assert sum(len(shelf.ends) for shelf in farm.pool()._shelves) == 1
     assert sum(len(shelf.by_end) for shelf in farm.pool()._shelves) == 1
@@ -288,13 +266,3 @@ def test_pool_knows_whether_some_worker_ends(farm: Recorder) -> None:
     farm.join("c")
     farm.leave("b", drained=True)
     assert not farm.pool().is_ending
-
-
-def test_waiting_tasks_are_sent_when_a_long_lived_worker_joins_in(farm: Recorder) -> None:
-    farm.learn(50.0)
-    farm.join("w", "m", "n", ends_at=farm.now + 1000.0)
-    farm.resize("w", 0)
-    task = farm.submit()
-    farm.expect()
-    farm.join("x", "m", ends_at=farm.now + 70.0)
-    farm.expect(sent("x", task))

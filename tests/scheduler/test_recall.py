@@ -14,6 +14,7 @@ from tests.scheduler.recorder import (
     asked_back,
     call,
     model,
+    prefetched,
     replied,
     sent,
 )
@@ -23,178 +24,142 @@ TINY_S = ROUND_TRIP_S / 5.9
 
 
 @pytest.fixture
-def full(farm: Recorder) -> tuple[Recorder, list[TaskId]]:
-    """Return a farm whose worker "w" runs one call and has eight waiting behind it."""
+def nine(farm: Recorder) -> list[TaskId]:
+    """Calls on worker "w": one runs, and eight wait behind it."""
     farm.learn(TINY_S)
     farm.join("w")
-    tasks = farm.submit_many(9)
-    farm.expect(sent("w", *tasks))
-    return farm, tasks
+    return farm.begin_many("w", 9)
 
 
 # For idle workers
 
 
 def test_idle_worker_gets_half_of_what_waits_at_the_fullest(
-    full: tuple[Recorder, list[TaskId]],
+    farm: Recorder, nine: list[TaskId]
 ) -> None:
-    farm, tasks = full
-    farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *tasks[5:]))
-    farm.hand_back("w", *tasks[5:])
-    farm.expect(sent("idle", *tasks[5:]))
+    farm.after(1.0).join("busy", slots=0)
+    farm.expect()
+    farm.join("idle")
+    farm.take_back("w", nine[5:], sent("idle", *nine[5:]))
 
 
-def test_what_has_begun_is_never_asked_for(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w", slots=2)
-    tasks = farm.submit_many(3)
-    farm.expect(sent("w", *tasks))
+def test_what_has_begun_is_never_asked_for_nor_a_description(farm: Recorder) -> None:
+    tasks = prefetched(farm, 3, slots=2)
+    farm.begin("w", call(operation=Operation.DESCRIBE))
     farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", tasks[2]))
-    farm.hand_back("w", tasks[2])
-    farm.expect(sent("idle", tasks[2]))
+    farm.take_back("w", [tasks[2]], sent("idle", tasks[2]))
     farm.join("idle too")
     farm.expect()
 
 
 def test_call_that_waits_moves_up_when_one_before_it_ends(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    first, second = farm.submit_many(2)
-    farm.expect(sent("w", first, second))
+    first, _ = prefetched(farm)
     farm.after(1.0).answer("w", first, SHORT_S)
     farm.after(1.0).join("idle")
     farm.expect()  # the second runs now
 
 
-def test_nothing_is_asked_for_while_no_worker_idles(full: tuple[Recorder, list[TaskId]]) -> None:
-    farm, _ = full
-    farm.after(1.0).join("busy", slots=0)
-    farm.expect()
-
-
 def test_nothing_is_asked_for_that_the_worker_likely_gets_to_first(
-    full: tuple[Recorder, list[TaskId]],
+    farm: Recorder, nine: list[TaskId]
 ) -> None:
     """Eight tiny calls end before a message can return, unless the worker stalls."""
-    farm, tasks = full
     began = farm.now
     farm.join("idle")
     farm.expect()
     stalled_at = farm.scheduler.wakeup()
     assert stalled_at is not None
     assert stalled_at == pytest.approx(began + 2 * ROUND_TRIP_S, rel=1e-6)
-    farm.answer("w", tasks[0], TINY_S)
-    farm.after(ROUND_TRIP_S).answer("w", tasks[1], TINY_S)  # it makes progress
+    farm.answer("w", nine[0], TINY_S)
+    farm.after(ROUND_TRIP_S).answer("w", nine[1], TINY_S)  # it makes progress
     farm.now = stalled_at
     farm.expect()
     patience_s = 2 * farm.run_times().round_trip_s
     answered_at = stalled_at - ROUND_TRIP_S
     assert farm.scheduler.wakeup() == pytest.approx(answered_at + patience_s, rel=1e-6)
-    farm.after(1.1 * ROUND_TRIP_S).expect(asked_back("w", *tasks[6:]))
+    farm.after(1.1 * ROUND_TRIP_S).expect(asked_back("w", *nine[6:]))
     assert farm.scheduler.wakeup() == farm.scheduler._copies.look_at, "to search for slow calls"
-    farm.hand_back("w", *tasks[6:])
-    farm.expect(sent("idle", *tasks[6:]))
+    farm.hand_back("w", *nine[6:])
+    farm.expect(sent("idle", *nine[6:]))
 
 
-def test_worker_is_asked_once_at_a_time(full: tuple[Recorder, list[TaskId]]) -> None:
-    farm, tasks = full
+def test_worker_is_asked_once_at_a_time(farm: Recorder, nine: list[TaskId]) -> None:
     farm.after(1.0).join("idle")
     farm.join("n", "n")
-    farm.expect(asked_back("w", *tasks[5:]))
+    farm.expect(asked_back("w", *nine[5:]))
     farm.join("idle too")
     farm.expect()
-    farm.hand_back("w", *tasks[5:])
+    farm.hand_back("w", *nine[5:])
     farm.expect(
-        sent("idle too", tasks[5], tasks[8]),
-        sent("idle", tasks[6], tasks[7]),
+        sent("idle too", nine[5], nine[8]),
+        sent("idle", nine[6], nine[7]),
     )
 
 
 def test_worker_that_keeps_what_it_was_asked_for_is_not_asked_again(
-    full: tuple[Recorder, list[TaskId]],
+    farm: Recorder, nine: list[TaskId]
 ) -> None:
     """Otherwise a worker that has begun more than is known would be asked for it endlessly."""
-    farm, tasks = full
     farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *tasks[5:]))
+    farm.expect(asked_back("w", *nine[5:]))
     farm.hand_back("w")
-    farm.expect(asked_back("w", *tasks[3:5]))
-    farm.hand_back("w", tasks[4])
-    farm.expect(sent("idle", tasks[4]))
-    for task in tasks[:4]:
+    farm.expect(asked_back("w", *nine[3:5]))
+    farm.hand_back("w", nine[4])
+    farm.expect(sent("idle", nine[4]))
+    for task in nine[:4]:
         farm.finish("w", task, TINY_S)
-    farm.finish("idle", tasks[4], TINY_S)
-    farm.expect(*(replied(t, TINY_S, "w") for t in tasks[:4]), replied(tasks[4], TINY_S, "idle"))
+    farm.finish("idle", nine[4], TINY_S)
+    farm.expect(*(replied(t, TINY_S, "w") for t in nine[:4]), replied(nine[4], TINY_S, "idle"))
     farm.after(1.0).expect()
 
 
-def test_worker_that_comes_back_is_asked_anew(full: tuple[Recorder, list[TaskId]]) -> None:
+def test_worker_that_comes_back_is_asked_anew(farm: Recorder, nine: list[TaskId]) -> None:
     """A recall sent while it was unreachable never arrived."""
-    farm, tasks = full
     farm.resize("w", 0)
-    farm.expect(asked_back("w", *tasks))
+    farm.expect(asked_back("w", *nine))
     farm.resize("w", 1)
     farm.expect()
     farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *tasks[5:]))
+    farm.expect(asked_back("w", *nine[5:]))
 
 
-def test_answer_that_crosses_the_question_counts(full: tuple[Recorder, list[TaskId]]) -> None:
-    farm, tasks = full
+def test_answer_that_crosses_the_question_counts(farm: Recorder, nine: list[TaskId]) -> None:
     farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *tasks[5:]))
-    farm.answer("w", tasks[5], TINY_S)
-    farm.hand_back("w", *tasks[6:])
-    farm.expect(sent("idle", *tasks[6:]))
+    farm.expect(asked_back("w", *nine[5:]))
+    farm.answer("w", nine[5], TINY_S)
+    farm.hand_back("w", *nine[6:])
+    farm.expect(sent("idle", *nine[6:]))
 
 
-def test_answer_to_what_was_handed_back_counts_once(
-    full: tuple[Recorder, list[TaskId]],
-) -> None:
-    farm, tasks = full
+def test_answer_to_what_was_handed_back_counts_once(farm: Recorder, nine: list[TaskId]) -> None:
     farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *tasks[5:]))
-    farm.hand_back("w", *tasks[5:])
-    farm.answer("w", tasks[8], TINY_S, sent("idle", *tasks[5:8]))
+    farm.expect(asked_back("w", *nine[5:]))
+    farm.hand_back("w", *nine[5:])
+    farm.answer("w", nine[8], TINY_S, sent("idle", *nine[5:8]))
 
 
-def test_handed_back_calls_go_ahead_in_their_order(full: tuple[Recorder, list[TaskId]]) -> None:
-    farm, tasks = full
-    farm.hand_back("w", *tasks[6:])
+def test_handed_back_calls_go_ahead_in_their_order(farm: Recorder, nine: list[TaskId]) -> None:
+    farm.hand_back("w", *nine[6:])
     newer = farm.submit()
-    farm.hand_back("w", tasks[5], tasks[4])
-    farm.expect(sent("w", *tasks[4:]))
+    farm.hand_back("w", nine[5], nine[4])
+    farm.expect(sent("w", *nine[4:]))
     farm.scheduler.cancel(newer)
 
 
 def test_donor_that_has_nothing_for_the_idle_worker_is_passed_over(farm: Recorder) -> None:
     farm.learn(SHORT_S)
-    farm.join("teacher", "n")
-    for _ in range(10):
-        task = farm.begin("teacher", "n")
-        farm.after(SHORT_S + ROUND_TRIP_S).answer("teacher", task, SHORT_S)
-    farm.leave("teacher", drained=True)
     farm.join("first", "m", "n")
-    n = farm.submit_many(2, "n")
-    farm.expect(sent("first", *n))
+    farm.run_times("n").add(SHORT_S)
+    n = farm.begin_many("first", 2, "n")
     farm.join("second", "m", "n")
-    m = farm.submit_many(2, "m")
-    farm.expect(sent("second", *m))
+    farm.begin_many("second", 2, "m")
     farm.after(1.0).join("idle", "n")
-    farm.expect(asked_back("first", n[1]))
-    farm.hand_back("first", n[1])
-    farm.expect(sent("idle", n[1]))
+    farm.take_back("first", [n[1]], sent("idle", n[1]))
     farm.join("idle too", "n")
     farm.expect()
 
 
 def test_call_is_not_asked_back_for_a_worker_that_ends_too_soon(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    tasks = farm.submit_many(2)
-    farm.expect(sent("w", *tasks))
+    prefetched(farm)
     farm.now = 100.0
     farm.join("ends", ends_at=100.0)
     farm.after(1e-3).expect()
@@ -222,70 +187,61 @@ def test_look_for_a_donor_is_bounded(farm: Recorder) -> None:
 
 
 def test_handed_back_calls_keep_their_place_but_pass_no_other_client(
-    full: tuple[Recorder, list[TaskId]],
+    farm: Recorder, nine: list[TaskId]
 ) -> None:
     """They have not had their turn; their charge is refunded."""
-    farm, tasks = full
     mine = farm.submit()
     other = farm.submit(client="other")
     farm.resize("w", 0)
-    farm.expect(asked_back("w", *tasks))
-    farm.hand_back("w", *reversed(tasks[3:]))
-    farm.hand_back("w", tasks[1])
-    farm.hand_back("w", tasks[2])
-    farm.scheduler.cancel(tasks[1])
-    farm.scheduler.cancel(tasks[5])
+    farm.expect(asked_back("w", *nine))
+    farm.hand_back("w", *reversed(nine[3:]))
+    farm.hand_back("w", nine[1])
+    farm.hand_back("w", nine[2])
+    farm.scheduler.cancel(nine[1])
+    farm.scheduler.cancel(nine[5])
     farm.expect()
     farm.run_times().prefetch = 0
     farm.join("idle", slots=20)
-    farm.expect(
-        sent("idle", tasks[2], other, tasks[3], tasks[4], tasks[6], tasks[7], tasks[8], mine)
-    )
+    farm.expect(sent("idle", nine[2], other, nine[3], nine[4], nine[6], nine[7], nine[8], mine))
 
 
 # Recalls of cancelled and surplus calls
 
 
 def test_cancelled_call_that_waits_at_a_worker_is_asked_back(
-    full: tuple[Recorder, list[TaskId]],
+    farm: Recorder, nine: list[TaskId]
 ) -> None:
-    farm, tasks = full
-    for task in tasks[3:6]:
+    for task in nine[3:6]:
         farm.scheduler.cancel(task)
-    farm.expect(asked_back("w", *tasks[3:6]))
-    farm.scheduler.cancel(tasks[7])
+    farm.expect(asked_back("w", *nine[3:6]))
+    farm.scheduler.cancel(nine[7])
     farm.expect()  # one recall at a time
-    farm.hand_back("w", *tasks[3:6])
-    farm.expect(asked_back("w", tasks[7]))
+    farm.hand_back("w", *nine[3:6])
+    farm.expect(asked_back("w", nine[7]))
     farm.hand_back("w")
-    farm.finish("w", tasks[7], TINY_S)
+    farm.finish("w", nine[7], TINY_S)
     farm.expect()
     assert len(farm.scheduler) == 5
 
 
-def test_cancelled_call_that_runs_is_left_alone(full: tuple[Recorder, list[TaskId]]) -> None:
-    farm, tasks = full
-    farm.scheduler.cancel(tasks[0])
+def test_cancelled_call_that_runs_is_left_alone(farm: Recorder, nine: list[TaskId]) -> None:
+    farm.scheduler.cancel(nine[0])
     farm.expect()
 
 
 def test_calls_that_turn_out_long_do_not_stay_bound_to_a_worker(
-    full: tuple[Recorder, list[TaskId]],
+    farm: Recorder, nine: list[TaskId]
 ) -> None:
     """Their class had short runs when they were sent; now other calls may precede them."""
-    farm, tasks = full
-    farm.after(60.0).answer("w", tasks[0], 60.0, asked_back("w", *tasks[2:]))
-    farm.hand_back("w", *tasks[2:])
+    farm.after(60.0).answer("w", nine[0], 60.0, asked_back("w", *nine[2:]))
+    farm.hand_back("w", *nine[2:])
     farm.expect()
     urgent = farm.submit(priority=1)
-    farm.answer("w", tasks[1], 60.0, sent("w", urgent))
+    farm.answer("w", nine[1], 60.0, sent("w", urgent))
 
 
 def test_small_change_of_run_times_moves_nothing(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    tasks = farm.submit_many(2)
-    farm.expect(sent("w", *tasks))
+    tasks = prefetched(farm)
     farm.after(30 * ROUND_TRIP_S)
     farm.run_times().add(1600 * ROUND_TRIP_S)
     assert farm.run_times().prefetch == 0
@@ -295,28 +251,9 @@ def test_small_change_of_run_times_moves_nothing(farm: Recorder) -> None:
 def test_batches_are_asked_back_too(farm: Recorder) -> None:
     batchable = model(max_batch=4)
     farm.join("w", batchable)
-    for _ in range(20):
-        task = farm.begin("w")
-        farm.after(SHORT_S + ROUND_TRIP_S).answer("w", task, SHORT_S)
-    tasks = farm.submit_many(8)
-    farm.expect(sent("w", *tasks))
+    farm.run_times().add(SHORT_S)
+    tasks = farm.begin_many("w", 8)
     farm.after(1.0).join("idle", batchable)
-    farm.expect(asked_back("w", *tasks[6:]))
-    farm.hand_back("w", *tasks[6:])
-    farm.expect(sent("idle", *tasks[6:]))
-    for task in tasks[:4]:
-        farm.finish("w", task, SHORT_S)
-    farm.expect(*(replied(task, SHORT_S, "w") for task in tasks[:4]))
+    farm.take_back("w", tasks[6:], sent("idle", *tasks[6:]))
+    farm.answer_all("w", tasks[:4], SHORT_S)
     assert farm.worker("w").lots == 1
-
-
-def test_description_is_never_asked_back(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w")
-    tasks = farm.submit_many(2)
-    described = farm.submit(call(operation=Operation.DESCRIBE))
-    farm.expect(sent("w", described, *tasks))
-    farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", tasks[1]))
-    farm.hand_back("w")
-    farm.expect()

@@ -10,7 +10,6 @@ from farm.scheduler.explanation import explain
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, call, ended, model, sent
 from tests.scheduler.scenarios import in_lock_step
-from tests.scheduler.simulator import seeds
 
 
 def farm_with(long_s: float = 20.0, short_s: float = 1.0, **policy: float) -> Recorder:
@@ -36,22 +35,27 @@ def running(farm: Recorder, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("policy", "long"),
+    ("policy", "runs_s", "long"),
     [
-        ({}, 4),
-        ({"reserve": 1}, 3),
-        ({"reserve": 3}, 1),
-        ({"reserve": 9}, 1),
-        ({"reserve_percent": 25}, 3),
-        ({"reserve_percent": 26}, 2),
-        ({"reserve_percent": 100}, 1),
-        ({"reserve": 2, "reserve_percent": 25}, 2),
+        ({}, (1.0, 20.0), 4),
+        ({"reserve": 1}, (1.0, 20.0), 3),
+        ({"reserve": 3}, (1.0, 20.0), 1),
+        ({"reserve": 9}, (1.0, 20.0), 1),
+        ({"reserve_percent": 25}, (1.0, 20.0), 3),
+        ({"reserve_percent": 26}, (1.0, 20.0), 2),
+        ({"reserve_percent": 100}, (1.0, 20.0), 1),
+        ({"reserve": 2, "reserve_percent": 25}, (1.0, 20.0), 2),
+        ({"reserve": 1}, (1.0, 10.1), 3),
+        ({"reserve": 1}, (1.0, 10.0), 4),  # calls are long if they run ten times longer
+        ({"reserve": 1}, (0.0, 20.0), 4),  # and both run times are known
+        ({"reserve": 1}, (1.0, 0.0), 4),
     ],
 )
 def test_long_calls_leave_the_reserve_free_and_take_one_worker_at_least(
-    policy: dict[str, float], long: int
+    policy: dict[str, float], runs_s: tuple[float, float], long: int
 ) -> None:
-    farm = farm_with(**policy)
+    short_s, long_s = runs_s
+    farm = farm_with(long_s, short_s, **policy)
     joined(farm, "short", "long")
     farm.submit_many(8, "long")
     assert running(farm, "long") == long
@@ -59,43 +63,21 @@ def test_long_calls_leave_the_reserve_free_and_take_one_worker_at_least(
     assert running(farm, "short") == 4 - long
 
 
-@pytest.mark.parametrize(
-    ("short_s", "long_s", "long"), [(1.0, 10.0, 4), (1.0, 10.1, 3), (0.0, 20.0, 4), (1.0, 0.0, 4)]
-)
-def test_only_runs_known_to_be_more_than_ten_times_longer_are_kept_out(
-    short_s: float, long_s: float, long: int
-) -> None:
-    farm = farm_with(long_s, short_s, reserve=1)
-    joined(farm, "short", "long")
-    farm.submit_many(8, "long")
-    assert running(farm, "long") == long
-
-
 def test_each_operation_counts_by_itself_and_the_model_itself_is_free() -> None:
     farm = farm_with(reserve=2)
-    for name in ("short", "long"):
-        for _ in range(20):
-            seconds = 50.0 if name == "short" else 2.0
-            farm.queue(name, Operation.GRADIENT).run_times.add(seconds)
+    for name, seconds in (("short", 50.0), ("long", 2.0)):
+        farm.queue(name, Operation.GRADIENT).run_times.add(seconds)
+    farm.queue("long", Operation.DESCRIBE).run_times.add(100.0)
     joined(farm, "short", "long")
     farm.submit_many(8, "long")
     assert running(farm, "long") == 2
-    farm.submit(call("long", Operation.GRADIENT))
-    farm.submit(call("short", Operation.GRADIENT))
-    farm.forget_actions()
-    assert farm.queue("long", Operation.GRADIENT).counts.in_flight == 1
-    assert farm.queue("short", Operation.GRADIENT).counts.in_flight == 1
-
-
-def test_descriptions_of_a_long_model_need_no_slot() -> None:
-    farm = farm_with(reserve=1)
-    farm.queue("long", Operation.DESCRIBE).run_times.add(100.0)
-    joined(farm, "short", "long", count=2)
-    farm.submit_many(2, "long")
-    assert running(farm, "long") == 1
+    for name in ("long", "short"):
+        farm.submit(call(name, Operation.GRADIENT))
     farm.submit_many(3, call("long", Operation.DESCRIBE))
     farm.forget_actions()
-    assert farm.queue("long", Operation.DESCRIBE).counts.in_flight == 3
+    for name in ("long", "short"):
+        assert farm.queue(name, Operation.GRADIENT).counts.in_flight == 1
+    assert farm.queue("long", Operation.DESCRIBE).counts.in_flight == 3, "they need no slot"
 
 
 def test_slots_count_and_all_long_models_together() -> None:
@@ -127,6 +109,10 @@ def test_a_slot_freed_in_one_pool_is_used_in_another() -> None:
     first = farm.begin("a", "long")
     blocked = farm.submit("more")
     farm.expect()
+    assert explain(farm.task(first), farm.now) == []
+    (reason,) = explain(farm.task(blocked), farm.now)
+    assert reason.rule == "reserve"
+    assert reason.text == "its free workers are reserved for shorter calls of 'short'"
     farm.after(20.0).answer("a", first, 20.0, sent("b", blocked))
 
 
@@ -201,21 +187,12 @@ def test_a_models_priority_is_added_to_that_of_its_calls() -> None:
     assert (farm.task(short).priority, farm.task(long).priority) == (-5, 0)
 
 
-@pytest.mark.parametrize("seed", tuple(seeds(3)))
+@pytest.mark.parametrize(
+    "seed", [1000, *[pytest.param(seed, marks=pytest.mark.slow) for seed in (1001, 1002)]]
+)
 def test_a_cheap_caller_in_lock_step_waits_for_its_own_run_only(seed: int) -> None:
     without, _ = in_lock_step(seed, reserve=0)
     assert without > 0.2, "otherwise the case shows nothing"
     took, work = in_lock_step(seed, reserve=1)
     assert took <= 0.03
     assert work >= 0.7, "three of four workers serve the long calls"
-
-
-def test_a_call_that_waits_for_a_reserve_knows_it() -> None:
-    farm = farm_with(reserve=1)
-    joined(farm, "short", "long", count=2)
-    first, second = farm.submit_many(2, "long")
-    farm.forget_actions()
-    assert explain(farm.task(first), farm.now) == []
-    (reason,) = explain(farm.task(second), farm.now)
-    assert reason.rule == "reserve"
-    assert reason.text == "its free workers are reserved for shorter calls of 'short'"
