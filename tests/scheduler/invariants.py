@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 
@@ -198,11 +198,15 @@ def _check_copy(task: Task, copy: Attempt) -> None:
 def _check_model(
     model: ModelQueues, waiting: list[Task], held: list[Task], tasks: Collection[Task]
 ) -> None:
+    here = Counter(task.queue for task in waiting)
+    there: defaultdict[Queue, list[Task]] = defaultdict(list)
+    for task in held:
+        there[task.queue].append(task)
     for queue in model.by_operation.values():
         size = queue.size + queue.counts.aside
-        assert size == sum(t.queue is queue for t in waiting), "a queue knows its size"
+        assert size == here[queue], "a queue knows its size"
         assert queue.calls == sum(task.calls for task in waiting_in(queue)), "and its calls"
-        mine = [task for task in held if task.queue is queue]
+        mine = there[queue]
         in_flight = sum(task.calls for task in mine)
         assert queue.counts.in_flight == in_flight, "and its calls in flight"
         extra = in_flight - sum(task.calls for task in {*mine} if task.phase is not OUTRUN)

@@ -249,8 +249,10 @@ class Recorder:
         """Run `count` calls of model "m" on a separate worker, so that run times are known."""
         self.join(worker)
         for _ in range(count):
-            task = self.begin(worker)
-            self.after(run_time_s + ROUND_TRIP_S).answer(worker, task, run_time_s)
+            task = self.submit()
+            self.scheduler.actions(self.now)
+            self.after(run_time_s + ROUND_TRIP_S).finish(worker, task, run_time_s)
+            self.scheduler.actions(self.now)
         self.leave(worker, drained=True)
         self.expect()
 
