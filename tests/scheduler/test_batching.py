@@ -28,28 +28,20 @@ def running(farm: Recorder) -> TaskId:
     return farm.begin("w")
 
 
+@pytest.mark.parametrize(
+    ("rows", "first"),
+    [([None] * 7, 4), ([2, None, 1, 3], 3), ([9, None], 1)],
+    ids=["calls of a row", "batches are counted in rows", "more rows than a batch go alone"],
+)
 def test_worker_that_becomes_free_gets_all_that_waits_up_to_its_batch(
-    farm: Recorder, running: TaskId
+    farm: Recorder, running: TaskId, rows: list[int | None], first: int
 ) -> None:
-    tasks = farm.submit_many(7)
+    tasks = [farm.submit(call(rows=each)) for each in rows]
     farm.expect()
-    farm.answer("w", running, 1.0, sent("w", *tasks[:4]))
-    for task in tasks[:3]:
+    farm.answer("w", running, 1.0, sent("w", *tasks[:first]))
+    for task in tasks[: first - 1]:
         farm.answer("w", task)  # the batch is one run: the worker is not free yet
-    farm.answer("w", tasks[3], 1.0, sent("w", *tasks[4:]))
-
-
-def test_batches_are_counted_in_rows(farm: Recorder, running: TaskId) -> None:
-    first = [farm.submit(call(rows=rows)) for rows in (2, None, 1)]
-    three = farm.submit(call(rows=3))
-    farm.answer("w", running, 1.0, sent("w", *first))
-    farm.answer_all("w", first, 1.0, sent("w", three))
-
-
-def test_call_of_more_rows_than_a_batch_goes_alone(farm: Recorder, running: TaskId) -> None:
-    large, small = farm.submit(call(rows=9)), farm.submit()
-    farm.answer("w", running, 1.0, sent("w", large))
-    farm.answer("w", large, 1.0, sent("w", small))
+    farm.answer("w", tasks[first - 1], 1.0, sent("w", *tasks[first:]))
 
 
 @pytest.mark.parametrize(

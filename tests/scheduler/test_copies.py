@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,6 @@ from tests.scheduler.recorder import (
     call,
     ended,
     model,
-    replied,
     sent,
     stateful,
     step,
@@ -46,17 +47,22 @@ def test_the_limit_is_three_times_the_p95_and_a_second_more_than_it(
     assert limit_s(farm.run_times(), rows) == pytest.approx(expected_s)
 
 
+def slow_call(farm: Recorder, *, count: int = 60, **where: Any) -> TaskId:
+    """Return a call that begins on "w1", the only worker; `count` runs of 1 s are known."""
+    farm.learn(1.0, count=count)
+    farm.join("w1", **where)
+    return farm.begin("w1")
+
+
 def test_twenty_runs_must_be_known(farm: Recorder) -> None:
-    farm.join("w1")
-    slow = farm.begin("w1")
+    slow = slow_call(farm, count=0)
     farm.join("w2")
     for known in range(KNOWN_RUNS):
         farm.after(100.0).expect()
         assert farm.run_times().count == known
         task = farm.begin("w2")
-        farm.after(1.0).finish("w2", task)
         copies = [sent("w2", slow)] if known == KNOWN_RUNS - 1 else []
-        farm.expect(replied(task, 1.0, "w2"), *copies)
+        farm.after(1.0).answer("w2", task, 1.0, *copies)
 
 
 def test_at_most_one_call_in_twenty_is_copied(farm: Recorder) -> None:
@@ -117,9 +123,7 @@ def test_a_call_that_waits_at_a_worker_comes_before_a_copy_and_is_not_slow(
 
 def test_the_search_begins_at_once_when_a_worker_becomes_idle(farm: Recorder) -> None:
     """And there is no timer while every worker is busy: such a search would be useless."""
-    farm.learn(1.0)
-    farm.join("w1")
-    slow = farm.begin("w1")
+    slow = slow_call(farm, count=20)
     assert farm.scheduler.wakeup() is None
     farm.after(50.0).expect()
     farm.join("w2")
@@ -219,9 +223,7 @@ def test_calls_wait_for_copies_for_a_fiftieth_of_what_these_save(workers: int) -
 
 
 def test_a_copy_waits_for_another_host(farm: Recorder) -> None:
-    farm.learn(1.0, count=60)
-    farm.join("w1", host="one")
-    task = farm.begin("w1")
+    task = slow_call(farm, host="one")
     farm.join("w2", host="two")
     farm.now += 2.5
     other = farm.begin("w2")
@@ -231,19 +233,15 @@ def test_a_copy_waits_for_another_host(farm: Recorder) -> None:
 
 
 def test_on_one_host_a_copy_goes_to_another_worker(farm: Recorder) -> None:
-    farm.learn(1.0, count=60)
-    farm.join("w1", host="one", slots=2)
+    task = slow_call(farm, host="one", slots=2)
     farm.join("other", "n", host="one")
-    task = farm.begin("w1")
     farm.after(50.0).expect()
     farm.join("w2", host="one")
     farm.expect(sent("w2", task))
 
 
 def test_a_copy_must_fit_before_its_worker_ends(farm: Recorder) -> None:
-    farm.learn(1.0)
-    farm.join("w1", host="one")
-    task = farm.begin("w1")
+    task = slow_call(farm, count=20, host="one")
     farm.join("ends", host="two", ends_at=farm.now + 10.0)
     farm.after(9.5).expect()
     farm.join("w2", host="two", ends_at=farm.now + 1000.0)
@@ -273,12 +271,9 @@ def test_where_no_worker_can_end_a_copy_none_is_searched_for(farm: Recorder) -> 
 
 def test_a_worker_that_has_a_sequence_gets_no_copy(farm: Recorder) -> None:
     """Its process has to stay, because its state is there."""
-    farm.learn(1.0, count=60)
-    farm.join("w1", host="one")
-    task = farm.begin("w1")
+    task = slow_call(farm, host="one")
     farm.join("w2", "m", stateful("s"), host="two")
-    first = farm.begin("w2", step(7, "s"))
-    farm.answer("w2", first)
+    farm.answer("w2", farm.begin("w2", step(7, "s")))
     farm.after(4.0).expect()
     last = farm.begin("w2", step(7, "e"))
     farm.answer("w2", last, 1.0, sent("w2", task))

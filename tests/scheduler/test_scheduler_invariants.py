@@ -310,10 +310,6 @@ def test_every_corruption_is_seen(
         check(scene.scheduler)
 
 
-def test_empty_scheduler_is_sound() -> None:
-    check(Recorder().scheduler)
-
-
 def test_equal_places_in_the_order_need_no_order_of_lines() -> None:
     """A removed line may have had exactly the key of the one that followed it."""
     level = Level(0)

@@ -23,7 +23,7 @@ scheduler's own invariants hold after every step, and so do these, seen from out
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -34,7 +34,7 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from farm.call import ModelInfo, Operation, Result
+from farm.call import Call, Operation, Result
 from farm.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -175,7 +175,6 @@ class Histories(RuleBasedStateMachine):
         self.sent_at: dict[TaskId, float] = {}
         self.settled = True
         self.steps: dict[SequenceId, list[TaskId]] = {}  # all calls of an id, as they arrived
-        self.ran: set[TaskId] = set()
 
     @staticmethod
     def farm_with(policies: dict[str, ModelPolicy]) -> Scheduler:
@@ -219,9 +218,7 @@ class Histories(RuleBasedStateMachine):
                 straggler = min(tasks, default=None)
             for worker, task in begun:
                 if task != straggler:
-                    outcome = worker.outcome(task, 1e-3, 5, fails=False)
-                    self._ran(worker, task)
-                    self.scheduler.finished(worker.name, task, outcome, now=self.now)
+                    self._answer(worker, task, 1e-3)
             if len(tasks) < 2:
                 break
         self.act()
@@ -252,20 +249,19 @@ class Histories(RuleBasedStateMachine):
         for _ in range(count):
             if self.scheduler._open.queued >= 39:
                 break
-            task = self.scheduler.submit(
-                call(name, operation, config=config),
-                client=client,
-                chain=chain,
-                priority=priority,
-                deadline=None if deadline_s is None else self.now + deadline_s,
-                now=self.now,
-            )
-            assert task not in self.asked
-            self.asked[task] = name
-            if deadline_s is not None:
-                self.deadlines[task] = self.now + deadline_s
-            self.open.add(task)
+            asked = call(name, operation, config=config)
+            self._submit(asked, deadline_s, client=client, chain=chain, priority=priority)
+
+    def _submit(self, asked: Call, deadline_s: float | None = None, **how: Any) -> TaskId:
+        deadline = None if deadline_s is None else self.now + deadline_s
+        task = self.scheduler.submit(asked, deadline=deadline, now=self.now, **how)
+        assert task not in self.asked
+        self.asked[task] = asked.model
+        if deadline is not None:
+            self.deadlines[task] = deadline
+        self.open.add(task)
         self.settled = False
+        return task
 
     @rule(
         rows=st.sampled_from((2, 3, 5)),
@@ -277,16 +273,8 @@ class Histories(RuleBasedStateMachine):
         """Submit rows that a worker evaluates one after another, of one caller or of several."""
         if self.scheduler._open.queued >= 39:
             return
-        task = self.scheduler.submit(
-            call("rows", rows=rows),
-            client=client,
-            chain=None if gathered else BULK,
-            gathered=gathered,
-            now=self.now,
-        )
-        self.asked[task] = "rows"
-        self.open.add(task)
-        self.settled = False
+        chain = None if gathered else BULK
+        self._submit(call("rows", rows=rows), client=client, chain=chain, gathered=gathered)
         if begins:
             self.act()
 
@@ -294,7 +282,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), row=st.integers(0, 4), cancels=st.sampled_from((False, False, True)))
     def split(self, data: st.DataObject, row: int, cancels: bool) -> None:
         """Answer the finished rows of a run, and run no more than the next one."""
-        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.runs()]))
+        worker = self._draw(data, ModelWorker.runs)
         task = data.draw(st.sampled_from(worker.runs()))
         if cancels and task in self.open:
             self._cancel(task)
@@ -324,23 +312,14 @@ class Histories(RuleBasedStateMachine):
             if self.scheduler._open.queued >= 39:
                 break
             for tried in (flags, "s" + flags):
+                asked = step(sequence, tried, name="once kept")
                 try:
-                    task = self.scheduler.submit(
-                        step(sequence, tried, name="once kept"),
-                        client=client,
-                        deadline=None if deadline_s is None else self.now + deadline_s,
-                        now=self.now,
-                    )
+                    task = self._submit(asked, deadline_s, client=client)
                 except InvalidInput:
                     assert "s" not in tried, "a start is never refused"
                     continue
-                self.asked[task] = "once kept"
-                if deadline_s is not None:
-                    self.deadlines[task] = self.now + deadline_s
-                self.open.add(task)
                 self.steps.setdefault(sequence, []).append(task)
                 break
-        self.settled = False
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
@@ -367,21 +346,14 @@ class Histories(RuleBasedStateMachine):
     def _join(
         self, name: WorkerId, names: tuple[str, ...], slots: int, lasts_s: float | None
     ) -> None:
-        infos: list[ModelInfo] = [MODELS[each] for each in names]
         ends_at = None if lasts_s is None else self.now + lasts_s
-        host = HOSTS[self.joined % len(HOSTS)]
-        ends_runs = self.joined % 4 > 0
+        where: dict[str, Any] = {"host": HOSTS[self.joined % len(HOSTS)]}
+        where["ends_runs"] = self.joined % 4 > 0
+        infos = [MODELS[each] for each in names]
         self.scheduler.worker_joined(
-            name,
-            infos,
-            slots=slots,
-            ends_at=ends_at,
-            host=host,
-            ends_runs=ends_runs,
-            now=self.now,
+            name, infos, slots=slots, ends_at=ends_at, now=self.now, **where
         )
-        worker = ModelWorker(name, names, slots, slots, host=host, ends_runs=ends_runs)
-        self.workers[name] = worker
+        self.workers[name] = ModelWorker(name, names, slots, slots, **where)
         self.settled = False
 
     @precondition(lambda self: self.workers)
@@ -418,8 +390,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), cause=st.sampled_from([LossCause.UNKNOWN, LossCause.RECLAIMED]))
     def die_with_an_answer(self, data: st.DataObject, cause: LossCause) -> None:
         """The run has ended and no task is noted as running, but the answer is lost."""
-        names = sorted(w.name for w in self.workers.values() if _holds_only_once(w))
-        worker = self.workers[data.draw(st.sampled_from(names))]
+        worker = self._draw(data, _holds_only_once)
         self._lose(worker)
         self.scheduler.worker_left(worker.name, "killed", running=[], cause=cause, now=self.now)
         self.settled = False
@@ -442,21 +413,20 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), slots=st.integers(0, 3))
     def resize(self, data: st.DataObject, slots: int) -> None:
-        worker = self._draw(data)
-        worker.slots = slots
-        worker.most_slots = max(worker.most_slots, slots)
-        worker.asked = False  # the recall may have been lost with its connection
-        self.scheduler.worker_resized(worker.name, slots)
-        self.settled = False
+        self._resize(self._draw(data), slots)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
     def drain(self, data: st.DataObject) -> None:
         """Offer slots to nothing but the calls of sequences that are there."""
         worker = self._draw(data)
-        worker.slots = 0
-        worker.asked = False
-        self.scheduler.worker_resized(worker.name, 0, worker.most_slots)
+        self._resize(worker, 0, worker.most_slots)
+
+    def _resize(self, worker: ModelWorker, slots: int, last_slots: int = 0) -> None:
+        worker.slots = slots
+        worker.most_slots = max(worker.most_slots, slots)
+        worker.asked = False  # the recall may have been lost with its connection
+        self.scheduler.worker_resized(worker.name, slots, last_slots)
         self.settled = False
 
     @precondition(lambda self: self.workers)
@@ -476,12 +446,22 @@ class Histories(RuleBasedStateMachine):
     )
     def answer(self, data: st.DataObject, run_time_s: float, fails: bool, rows: int) -> None:
         """Answer any call that has begun, in any order."""
-        busy = [worker for worker in self.workers.values() if worker.inbox]
-        worker = data.draw(st.sampled_from(busy))
+        worker = self._draw(data, lambda worker: worker.inbox)
         task = data.draw(st.sampled_from(sorted(worker.begun())))
+        self.now += run_time_s
+        self._answer(worker, task, run_time_s, rows, fails=fails)
+
+    def _answer(
+        self,
+        worker: ModelWorker,
+        task: TaskId,
+        run_time_s: float,
+        rows: int = 5,
+        *,
+        fails: bool = False,
+    ) -> None:
         outcome = worker.outcome(task, run_time_s, rows, fails=fails)
         self._ran(worker, task)
-        self.now += run_time_s
         self.scheduler.finished(worker.name, task, outcome, now=self.now)
         self.settled = False
 
@@ -501,10 +481,21 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), keep=st.integers(0, 2))
     def hand_back(self, data: st.DataObject, keep: int) -> None:
         """Answer a recall late, when some of its tasks may have begun."""
-        asked = [worker for worker in self.workers.values() if worker.questions]
-        worker = data.draw(st.sampled_from(asked))
+        worker = self._draw(data, lambda worker: worker.questions)
         there = {task.id for task in worker.inbox} - worker.begun()
         back = [task for task in worker.questions.pop(0) if task in there][keep:]
+        self._give_back(worker, back)
+
+    @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
+    @rule(data=st.data())
+    def hand_back_unasked(self, data: st.DataObject) -> None:
+        worker = self._draw(data, lambda worker: worker.inbox)
+        back = {task.id for task in worker.inbox} - worker.begun()
+        # It has not read these yet.
+        back |= {task.id for task in worker.inbox if _only_once(task) and task.id % 2}
+        self._give_back(worker, back)
+
+    def _give_back(self, worker: ModelWorker, back: Collection[TaskId]) -> None:
         worker.remove(set(back))
         worker.asked = False
         self.may_have_run.difference_update(back)
@@ -513,21 +504,8 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
     @rule(data=st.data())
-    def hand_back_unasked(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.inbox]))
-        back = {task.id for task in worker.inbox} - worker.begun()
-        # It has not read these yet.
-        back |= {task.id for task in worker.inbox if _only_once(task) and task.id % 2}
-        worker.remove(back)
-        worker.asked = False
-        self.may_have_run -= back
-        self.scheduler.recalled(worker.name, back, now=self.now)
-        self.settled = False
-
-    @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
-    @rule(data=st.data())
     def go_missing(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.inbox]))
+        worker = self._draw(data, lambda worker: worker.inbox)
         task = data.draw(st.sampled_from(worker.inbox)).id
         worker.remove({task})
         self.late.append((worker.name, task))
@@ -538,7 +516,6 @@ class Histories(RuleBasedStateMachine):
         """Let a worker run a call: of a sequence with the state that the call before it left."""
         (task,) = [each for each in worker.inbox if each.id == task_id]
         worker.remove({task_id})
-        self.ran.add(task_id)
         if (step := task.call.step) is None:
             return
         event("a call of a sequence runs" if step.start else "a later call of a sequence runs")
@@ -552,8 +529,11 @@ class Histories(RuleBasedStateMachine):
         if not step.end:
             worker.states[step.id] = task_id
 
-    def _draw(self, data: st.DataObject) -> ModelWorker:
-        return self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
+    def _draw(
+        self, data: st.DataObject, which: Callable[[ModelWorker], object] = lambda worker: True
+    ) -> ModelWorker:
+        names = sorted(name for name, worker in self.workers.items() if which(worker))
+        return self.workers[data.draw(st.sampled_from(names))]
 
     # Actions
 
@@ -726,32 +706,25 @@ class Histories(RuleBasedStateMachine):
             return  # it has not been asked since
         for queues in self.scheduler._models.values():
             for queue in queues.waiting:
-                if queue.operation is Operation.DESCRIBE:
-                    free = [w for w in self.workers.values() if w.slots]
-                else:
-                    free = [
-                        w
-                        for w in self.workers.values()
-                        if len({w.lots[t.id] for t in w.inbox} - {None}) < w.slots and not w.full
-                    ]
+                asks = queue.operation is Operation.DESCRIBE
                 head = queue.head()
-                for worker in free:
+                for worker in self.workers.values():
                     if queues.name not in worker.models:
+                        continue
+                    if not (worker.slots if asks else worker.free() > 0 and not worker.full):
                         continue
                     if head.call.step is not None and self._may_not_begin(head, worker):
                         continue
                     if queue.company and queue.lingers_until > self.now:
                         # After a batch of several calls, the next one waits a moment for more.
-                        wakeup = self.scheduler.wakeup()
-                        assert wakeup is not None
-                        assert wakeup <= queue.lingers_until <= self.now + LONGEST_LINGER_S
+                        assert due is not None
+                        assert due <= queue.lingers_until <= self.now + LONGEST_LINGER_S
                         continue
                     if queues.keeps_point and queue.operation is Operation.GRADIENT:
                         until = waits_until(queue.head())
                         if self.now < until:  # the worker that evaluated its point is busy
-                            wakeup = self.scheduler.wakeup()
-                            assert wakeup is not None
-                            assert wakeup <= until
+                            assert due is not None
+                            assert due <= until
                             continue
                     if any(
                         self._is_long(queue, name) and self._spare(name) <= 0
@@ -807,15 +780,10 @@ class Histories(RuleBasedStateMachine):
             for worker in self.workers.values():
                 for question in worker.questions:
                     there = {task.id for task in worker.inbox} - worker.begun()
-                    back = [task for task in question if task in there]
-                    worker.remove(set(back))
-                    self.scheduler.recalled(worker.name, back, now=self.now)
+                    self._give_back(worker, [task for task in question if task in there])
                 worker.questions.clear()
-                worker.asked = False
                 for task in sorted(worker.begun()):
-                    outcome = worker.outcome(task, 0.1, 5, fails=False)
-                    self._ran(worker, task)
-                    self.scheduler.finished(worker.name, task, outcome, now=self.now)
+                    self._answer(worker, task, 0.1)
             self.act()
             if not self.open and not len(self.scheduler):
                 break
