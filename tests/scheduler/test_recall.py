@@ -122,19 +122,14 @@ def test_worker_that_comes_back_is_asked_anew(farm: Recorder, nine: list[TaskId]
     farm.expect(asked_back("w", *nine[5:]))
 
 
-def test_answer_that_crosses_the_question_counts(farm: Recorder, nine: list[TaskId]) -> None:
+def test_answer_to_what_was_asked_back_or_handed_back_counts_once(
+    farm: Recorder, nine: list[TaskId]
+) -> None:
     farm.after(1.0).join("idle")
     farm.expect(asked_back("w", *nine[5:]))
-    farm.answer("w", nine[5], TINY_S)
+    farm.answer("w", nine[5], TINY_S)  # it crosses the question
     farm.hand_back("w", *nine[6:])
-    farm.expect(sent("idle", *nine[6:]))
-
-
-def test_answer_to_what_was_handed_back_counts_once(farm: Recorder, nine: list[TaskId]) -> None:
-    farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *nine[5:]))
-    farm.hand_back("w", *nine[5:])
-    farm.answer("w", nine[8], TINY_S, sent("idle", *nine[5:8]))
+    farm.answer("w", nine[8], TINY_S, sent("idle", *nine[6:8]))
 
 
 def test_handed_back_calls_go_ahead_in_their_order(farm: Recorder, nine: list[TaskId]) -> None:
