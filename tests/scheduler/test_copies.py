@@ -259,14 +259,16 @@ def test_where_no_worker_can_end_a_copy_none_is_searched_for(farm: Recorder) -> 
     farm.learn(1.0, count=60)
     for name in ("w1", "w2"):
         farm.join(name, ends_runs=False)
-    farm.begin("w2")
+    slow = farm.begin("w2")
     farm.after(100.0).expect()
     assert farm.scheduler.wakeup() is None
-    assert not farm.scheduler._copies.late
     farm.join("w3")
     farm.leave("w3")
     farm.after(100.0).expect()
     assert not farm.scheduler._copies.late
+    farm.join("w3")
+    farm.leave("w1")
+    farm.after(LOOK_AGAIN_S).expect(sent("w3", slow))
 
 
 def test_a_worker_that_has_a_sequence_gets_no_copy(farm: Recorder) -> None:
