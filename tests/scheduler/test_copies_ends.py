@@ -71,21 +71,6 @@ def test_a_cancelled_call_ends_with_the_last_of_its_attempts(farm: Recorder) -> 
 # Losses
 
 
-@pytest.mark.parametrize(("lost", "left"), [("w1", "w2"), ("w2", "w1")])
-def test_if_one_worker_is_lost_the_other_goes_on(farm: Recorder, lost: str, left: str) -> None:
-    task = copied(farm, client="a")
-    held, used_s = farm.account("a").held, farm.account("a").used_s
-    farm.leave(lost)
-    farm.expect()
-    assert farm.task(task).phase is SENT
-    assert farm.task(task).past.lost_on == (f"{lost} (killed)",)
-    assert (farm.account("a").held, farm.account("a").used_s) == (held, used_s)
-    farm.join("w3")
-    farm.after(50.0).expect()
-    farm.answer(left, task, 5.0)
-    assert len(farm.scheduler) == 0
-
-
 @pytest.mark.parametrize("order", [("w1", "w2"), ("w2", "w1")])
 def test_if_both_workers_are_lost_the_call_is_requeued_once(
     farm: Recorder, order: tuple[str, str]
@@ -117,23 +102,35 @@ def test_a_call_is_given_up_only_when_both_attempts_are_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    "end",
+    ("end", "lost"),
     [
-        lambda farm, worker, task: farm.hand_back(worker, task),
-        lambda farm, worker, task: farm.leave(worker, drained=True),
-        lambda farm, worker, task: farm.miss(worker, task),
+        (lambda farm, worker, task: farm.leave(worker), "killed"),
+        (lambda farm, worker, task: farm.miss(worker, task), "lost on the way"),
+        (lambda farm, worker, task: farm.hand_back(worker, task), ""),
+        (lambda farm, worker, task: farm.leave(worker, drained=True), ""),
     ],
-    ids=["recalled", "drained", "missing"],
+    ids=["killed", "missing", "recalled", "drained"],
 )
 @pytest.mark.parametrize(("ends", "left"), [("w1", "w2"), ("w2", "w1")])
 def test_an_attempt_that_ends_without_an_answer_leaves_the_other(
-    farm: Recorder, end: Callable[[Recorder, str, TaskId], None], ends: str, left: str
+    farm: Recorder,
+    end: Callable[[Recorder, str, TaskId], None],
+    lost: str,
+    ends: str,
+    left: str,
 ) -> None:
-    task = copied(farm)
+    task = copied(farm, client="a")
+    record, account = farm.task(task), farm.account("a")
+    costs = account.held, account.used_s
     end(farm, ends, task)
     farm.expect()
-    assert [a.worker.id for a in farm.task(task).attempts] == [ends, left]
-    farm.answer(left, task)
+    assert [attempt.worker.id for attempt in record.attempts] == [ends, left]
+    assert record.phase is SENT
+    assert record.past.lost_on == ((f"{ends} ({lost})",) if lost else ())
+    assert (account.held, account.used_s) == costs
+    farm.join("w3")
+    farm.after(50.0).expect()
+    farm.answer(left, task, 5.0)
     assert len(farm.scheduler) == 0
 
 
