@@ -54,24 +54,10 @@ def add_former(scene: Scene, task: Task) -> None:
     task.add_former(scene.second.attempt)
 
 
-def forget_waiting_task(scene: Scene) -> None:
-    scene.line().tasks.popitem()
-
-
-def swap_held_task(scene: Scene) -> None:
-    """Hold one task twice and another not at all: the counts agree."""
-    worker = scene.worker("w")
-    worker.held[scene.second.id] = scene.running
-
-
 def move_client(scene: Scene) -> None:
     """Count the waiting tasks for another client."""
     a, b = (scene.account(name).client for name in "ab")
     a.queued, b.queued = a.queued - 1, b.queued + 1
-
-
-def make_line_of_another(scene: Scene) -> None:
-    scene.line().account = scene.account("b")
 
 
 def set_later_turn(scene: Scene) -> None:
@@ -96,13 +82,9 @@ def hide_from_index(scene: Scene) -> None:
     scene.line().remove_from_index(scene.waiting[0])
 
 
-def set_lots(scene: Scene, lots: int) -> None:
-    scene.worker("w").lots = lots
-
-
 CORRUPTIONS: list[tuple[str, Callable[[Scene], object]]] = [
-    ("a task is in its queue or at a worker", forget_waiting_task),
-    ("and not in both", swap_held_task),
+    ("a task is in its queue or at a worker", lambda s: s.line().tasks.popitem()),
+    ("and not in both", lambda s: s.worker("w").held.update({s.second.id: s.running})),
     ("the count of waiting tasks is right", lambda s: setattr(s.scheduler._open, "queued", 4)),
     ("so are those of the clients", move_client),
     ("a waiting task is queued", lambda s: setattr(s.waiting[0], "phase", SENT)),
@@ -110,11 +92,11 @@ CORRUPTIONS: list[tuple[str, Callable[[Scene], object]]] = [
     ("a waiting task has no current attempt", lambda s: add_former(s, s.waiting[0])),
     ("a waiting task knows its line", lambda s: setattr(s.waiting[0], "line", None)),
     ("and its line knows the task", lambda s: setattr(s.waiting[0], "line", s.waiting[4].line)),
-    ("which is its client's", make_line_of_another),
+    ("which is its client's", lambda s: setattr(s.line(), "account", s.account("b"))),
     ("knows of other configs", lambda s: setattr(s.line(), "config", "another")),
     ("which it finds by config", hide_from_index),
     ("its lines where others wait", lambda s: s.account("a").usage.rivals.clear()),
-    ("a worker's lots are those of its tasks", lambda s: set_lots(s, 3)),
+    ("a worker's lots are those of its tasks", lambda s: setattr(s.worker("w"), "lots", 3)),
     ("a worker knows its exclusive lots", lambda s: setattr(s.worker("w"), "exclusive_lots", 1)),
     ("the index knows the worker's level", lambda s: setattr(s.worker("w"), "level", 0)),
     ("a worker counts its waiting lots", lambda s: setattr(s.worker("w"), "behind", 1)),
@@ -193,28 +175,17 @@ def forget_copy(task: Task) -> None:
     task.past = task.past._replace(copied=False)
 
 
-def share_lot(scene: CopiedScene) -> None:
-    lot = scene.copy().lot
-    assert lot is not None
-    lot.size = 2
-
-
-def put_on_same_worker(scene: CopiedScene) -> None:
-    """Put the copy beside the first attempt: the lots and counts agree."""
-    scene.copy().worker = scene.slow.attempt.worker
-
-
 COPY_CORRUPTIONS: list[tuple[str, Callable[[CopiedScene], object]]] = [
     ("a task is in its queue or at a worker", lambda s: setattr(s.slow, "copy", None)),
     ("a task is at one worker, and its copy", swap_held_copy),
     ("a worker counts its tasks that were", lambda s: setattr(s.worker("u"), "outrun", 0)),
-    ("a task knows its worker", put_on_same_worker),
+    ("a task knows its worker", lambda s: setattr(s.copy(), "worker", s.slow.attempt.worker)),
     ("only a copied task is answered by", lambda s: forget_copy(s.outrun)),
     ("and its client is done with it", lambda s: setattr(s.outrun.attempt, "charged_s", 1.0)),
     ("a task knows that it was copied", lambda s: forget_copy(s.slow)),
     ("one of two attempts is the copy", lambda s: setattr(s.copy(), "is_copy", False)),
     ("the client holds and pays for one", lambda s: setattr(s.copy(), "held", 1)),
-    ("of its own", share_lot),
+    ("of its own", lambda s: setattr(s.copy().lot, "size", 2)),
     ("with those beyond one for each call", lambda s: setattr(s.queue().counts, "extra", 0)),
 ]
 
@@ -247,14 +218,6 @@ class SequenceScene(Recorder):
         return self.sequences().bound[self.worker("w")]
 
 
-def start_there(scene: SequenceScene) -> None:
-    scene.waiting.call.step = SequenceStep(3, start=True)  # type: ignore[misc]  # see `immutable`
-
-
-def end_before(scene: SequenceScene) -> None:
-    scene.running.call.step = SequenceStep(2, end=True)  # type: ignore[misc]  # see `immutable`
-
-
 def turn_round(scene: SequenceScene) -> None:
     """Let the later call of a sequence be its current one."""
     live = scene.live(2)
@@ -275,7 +238,7 @@ SEQUENCE_CORRUPTIONS: list[tuple[str, Callable[[SequenceScene], object]]] = [
     ("calls of sequences wait there", lambda s: setattr(s.waiting, "sequence", None)),
     ("each the first of its sequence", lambda s: setattr(s.live(3), "current", s.running)),
     ("which that worker has", lambda s: setattr(s.live(3), "queue", None)),
-    ("and which has begun", start_there),
+    ("and which has begun", lambda s: setattr(s.waiting.call, "step", SequenceStep(3, start=True))),
     ("the places taken at workers", lambda s: setattr(s.sequences(), "places_taken", 2)),
     ("a sequence is found by its id", lambda s: setattr(s.live(1), "id", 9)),
     ("each call of a sequence is known to it", lambda s: s.sequences().live.pop(3)),
@@ -283,16 +246,20 @@ SEQUENCE_CORRUPTIONS: list[tuple[str, Callable[[SequenceScene], object]]] = [
     ("and goes on", lambda s: setattr(s.live(1), "closed", True)),
     ("and has its state at a worker", lambda s: setattr(s.live(1), "queue", None)),
     ("calls are in order", turn_round),
-    ("after its end it begins anew", end_before),
+    (
+        "after its end it begins anew",
+        lambda s: setattr(s.running.call, "step", SequenceStep(2, end=True)),
+    ),
     ("a call waits behind its sequence", lambda s: setattr(s.behind, "line", s.waiting.line)),
 ]
 
 
-CASES: list[tuple[type[Recorder], str, Callable[[Any], object]]] = [
-    *[(Scene, *row) for row in CORRUPTIONS],
-    *[(CopiedScene, *row) for row in COPY_CORRUPTIONS],
-    *[(SequenceScene, *row) for row in SEQUENCE_CORRUPTIONS],
+TABLES: list[tuple[type[Recorder], list[tuple[str, Callable[[Any], object]]]]] = [
+    (Scene, CORRUPTIONS),
+    (CopiedScene, COPY_CORRUPTIONS),
+    (SequenceScene, SEQUENCE_CORRUPTIONS),
 ]
+CASES = [(kind, *row) for kind, table in TABLES for row in table]
 
 
 @pytest.mark.parametrize(
