@@ -112,8 +112,11 @@ def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None
 
 
 def batch_of(farm: Recorder, count: int, run_time_s: float = 1.0) -> None:
-    """Run a batch to its end, with no calls waiting."""
-    farm.answer_all("w", farm.begin_many("w", count), run_time_s)
+    """Run a lone call and then a batch to its end, with no calls waiting afterwards."""
+    alone = farm.begin("w")
+    tasks = farm.submit_many(count)
+    farm.answer("w", alone, run_time_s, sent("w", *tasks))
+    farm.answer_all("w", tasks, run_time_s)
 
 
 def test_lingers_until_as_many_ask_as_were_answered(farm: Recorder) -> None:
