@@ -24,6 +24,7 @@ from tests.provision import slurm_stand_in
 from tests.provision.batch.systems.test_grid_engine_output import one_job
 from tests.provision.stand_ins.site import Site
 from tests.support.batch_jobs import STAND_INS
+from tests.support.coroutines import on_loop
 from tests.support.dispatcher_farm import LIMIT_S
 from tests.support.running_farm import wait_until
 from tests.support.supervised_farm import supervised
@@ -239,138 +240,122 @@ async def until(holds: Callable[[], bool], what: str) -> None:
     await asyncio.to_thread(wait_until, holds, what)
 
 
-def test_a_job_from_its_submission_to_its_end(cluster: Cluster) -> None:
-    async def scene() -> None:
-        system = cluster.adapter()
-        job_id = await system.submit(script(cluster, WAITS))
-        await until((cluster.folder / "ready").exists, "the program")
-        (row,) = (await system.jobs()).rows
-        assert (row.id, row.name, row.stand) == (job_id, NAME, Stand.RUNNING)
-        assert await system.job(job_id) == row
-        (cluster.folder / "go").touch()
-        await until(lambda: cluster.ends() == ["0"], "the end")
-        ended = await system.job(job_id)
-        assert ended is not None
-        assert (ended.stand, ended.crashed, ended.taken) == (Stand.ENDED, False, False)
-        await system.drain([job_id])
-        await system.cancel([job_id])
+@on_loop
+async def test_a_job_from_its_submission_to_its_end(cluster: Cluster) -> None:
+    system = cluster.adapter()
+    job_id = await system.submit(script(cluster, WAITS))
+    await until((cluster.folder / "ready").exists, "the program")
+    # It is ready a moment before its system calls it running.
+    await until(lambda: cluster.ends() == ["running"], "the program to be called so")
+    (row,) = (await system.jobs()).rows
+    assert (row.id, row.name, row.stand) == (job_id, NAME, Stand.RUNNING)
+    assert await system.job(job_id) == row
+    (cluster.folder / "go").touch()
+    await until(lambda: cluster.ends() == ["0"], "the end")
+    ended = await system.job(job_id)
+    assert ended is not None
+    assert (ended.stand, ended.crashed, ended.taken) == (Stand.ENDED, False, False)
+    await system.drain([job_id])
+    await system.cancel([job_id])
 
-    asyncio.run(scene())
 
-
-def test_a_request_to_drain_harms_no_program_that_takes_its_time(cluster: Cluster) -> None:
+@on_loop
+async def test_a_request_to_drain_harms_no_program_that_takes_its_time(cluster: Cluster) -> None:
     """Where the system has such a command, the shell around the program outlives it."""
-
-    async def scene() -> None:
-        system = cluster.adapter()
-        job_id = await system.submit(script(cluster, DRAINED))
-        await until((cluster.folder / "ready").exists, "the program")
-        await system.drain([job_id])
-        if cluster.signals:
-            await until(lambda: cluster.ends() == ["0"], "the end, after SIGTERM to the program")
-        else:
-            # It is ready a moment before its system calls it running.
-            await until(lambda: cluster.ends() == ["running"], "the program to run on")
-            await system.cancel([job_id])
-            await until(lambda: cluster.ends() == ["deleted"], "the end")
-
-    asyncio.run(scene())
+    system = cluster.adapter()
+    job_id = await system.submit(script(cluster, DRAINED))
+    await until((cluster.folder / "ready").exists, "the program")
+    await system.drain([job_id])
+    if cluster.signals:
+        await until(lambda: cluster.ends() == ["0"], "the end, after SIGTERM to the program")
+    else:
+        # It is ready a moment before its system calls it running.
+        await until(lambda: cluster.ends() == ["running"], "the program to run on")
+        await system.cancel([job_id])
+        await until(lambda: cluster.ends() == ["deleted"], "the end")
 
 
-def test_the_output_of_a_job_is_where_the_farm_looks_for_it(cluster: Cluster) -> None:
-    async def scene() -> None:
-        job_id = await cluster.adapter().submit(script(cluster, "bash -c 'echo $FARM_JOB; pwd'"))
-        await until(lambda: cluster.ends() == ["0"], "the end")
-        text = (cluster.folder / f"{job_id}.out").read_text()
-        assert text.split() == [job_id, str(cluster.folder)]
-
-    asyncio.run(scene())
+@on_loop
+async def test_the_output_of_a_job_is_where_the_farm_looks_for_it(cluster: Cluster) -> None:
+    job_id = await cluster.adapter().submit(script(cluster, "bash -c 'echo $FARM_JOB; pwd'"))
+    await until(lambda: cluster.ends() == ["0"], "the end")
+    text = (cluster.folder / f"{job_id}.out").read_text()
+    assert text.split() == [job_id, str(cluster.folder)]
 
 
-def test_a_program_that_fails_has_crashed_and_says_how(cluster: Cluster) -> None:
-    async def scene() -> None:
-        system = cluster.adapter()
-        job_id = await system.submit(script(cluster, "bash -c 'exit 7'"))
-        await until(lambda: cluster.ends() == ["7"], "the end")
+@on_loop
+async def test_a_program_that_fails_has_crashed_and_says_how(cluster: Cluster) -> None:
+    system = cluster.adapter()
+    job_id = await system.submit(script(cluster, "bash -c 'exit 7'"))
+    await until(lambda: cluster.ends() == ["7"], "the end")
+    row = await system.job(job_id)
+    assert row is not None
+    assert (row.stand, row.crashed) == (Stand.ENDED, True)
+    assert "7" in row.reason
+
+
+@on_loop
+async def test_jobs_are_cancelled_by_id_and_by_name(cluster: Cluster) -> None:
+    system = cluster.adapter()
+    first = await system.submit(script(cluster, SLEEP))
+    second = await system.submit(script(cluster, SLEEP).replace("+ab", "+cd"))
+    await until(lambda: cluster.ends() == ["running", "running"], "both")
+    await system.cancel_named("farm-1-small+nosuch")
+    await system.cancel_named("farm-1-small+cd")
+    await until(lambda: cluster.ends() == ["running", "deleted"], "the end of the second")
+    await system.cancel([second, first])
+    await until(lambda: cluster.ends() == ["deleted", "deleted"], "the end of both")
+    for job_id in (first, second):
         row = await system.job(job_id)
         assert row is not None
-        assert (row.stand, row.crashed) == (Stand.ENDED, True)
-        assert "7" in row.reason
-
-    asyncio.run(scene())
+        assert (row.stand, row.crashed) == (Stand.ENDED, False)
 
 
-def test_jobs_are_cancelled_by_id_and_by_name(cluster: Cluster) -> None:
-    async def scene() -> None:
-        system = cluster.adapter()
-        first = await system.submit(script(cluster, SLEEP))
-        second = await system.submit(script(cluster, SLEEP).replace("+ab", "+cd"))
-        await until(lambda: cluster.ends() == ["running", "running"], "both")
-        await system.cancel_named("farm-1-small+nosuch")
-        await system.cancel_named("farm-1-small+cd")
-        await until(lambda: cluster.ends() == ["running", "deleted"], "the end of the second")
-        await system.cancel([second, first])
-        await until(lambda: cluster.ends() == ["deleted", "deleted"], "the end of both")
-        for job_id in (first, second):
-            row = await system.job(job_id)
-            assert row is not None
-            assert (row.stand, row.crashed) == (Stand.ENDED, False)
-
-    asyncio.run(scene())
-
-
-def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> None:
+@on_loop
+async def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> None:
     unknown = cluster.stand_in.unknown
-
-    async def scene() -> None:
-        system = cluster.adapter()
-        assert await system.job(unknown) is None
-        listing = await system.jobs()
-        assert (listing.rows, listing.problem) == ((), "")
-        await system.cancel([unknown])
-        await system.drain([unknown])
-
-    asyncio.run(scene())
+    system = cluster.adapter()
+    assert await system.job(unknown) is None
+    listing = await system.jobs()
+    assert (listing.rows, listing.problem) == ((), "")
+    await system.cancel([unknown])
+    await system.drain([unknown])
 
 
-def test_an_answer_that_is_none_says_nothing(cluster: Cluster) -> None:
-    async def scene() -> None:
-        system = cluster.adapter()
-        job_id = await system.submit(script(cluster, "true"))
-        for text in ("", "*** maintenance ***\n", "\0\0", '{"JOBS": 1, "RECO'):
-            for command in (cluster.stand_in.list, "qstat"):
-                cluster.does(command, "says", text)
-            with contextlib.suppress(BatchError):
-                assert (await system.jobs()).problem
-            with pytest.raises(BatchError):
-                await system.job(job_id)
-        cluster.does(cluster.stand_in.submit, "says", "*** maintenance ***\n")
-        with pytest.raises(BatchError) as caught:
-            await system.submit(script(cluster, "true"))
-        assert not isinstance(caught.value, SubmissionRefused)
-
-    asyncio.run(scene())
+@on_loop
+async def test_an_answer_that_is_none_says_nothing(cluster: Cluster) -> None:
+    system = cluster.adapter()
+    job_id = await system.submit(script(cluster, "true"))
+    for text in ("", '*** maintenance ***\n\0\0{"JOBS": 1, "RECO'):
+        for command in (cluster.stand_in.list, "qstat"):
+            cluster.does(command, "says", text)
+        with contextlib.suppress(BatchError):
+            assert (await system.jobs()).problem
+        with pytest.raises(BatchError):
+            await system.job(job_id)
+    cluster.does(cluster.stand_in.submit, "says", "*** maintenance ***\n")
+    with pytest.raises(BatchError) as caught:
+        await system.submit(script(cluster, "true"))
+    assert not isinstance(caught.value, SubmissionRefused)
 
 
-def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
-    async def scene() -> None:
-        system = cluster.adapter()
-        job_id = await system.submit(script(cluster, "true"))
-        for command in (cluster.stand_in.list, *cluster.stand_in.others):
-            cluster.does(command, "fails", "cannot connect to the server\n")
-        calls: list[Callable[[], Awaitable[object]]] = [
-            system.jobs,
-            lambda: system.job(job_id),
-            lambda: system.cancel([job_id]),
-            lambda: system.cancel_named(NAME),
-        ]
-        if cluster.signals:
-            calls.append(lambda: system.drain([job_id]))
-        for call in calls:
-            with pytest.raises(BatchError, match="cannot connect to the server"):
-                await call()
-
-    asyncio.run(scene())
+@on_loop
+async def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
+    system = cluster.adapter()
+    job_id = await system.submit(script(cluster, "true"))
+    for command in (cluster.stand_in.list, *cluster.stand_in.others):
+        cluster.does(command, "fails", "cannot connect to the server\n")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        system.jobs,
+        lambda: system.job(job_id),
+        lambda: system.cancel([job_id]),
+        lambda: system.cancel_named(NAME),
+    ]
+    if cluster.signals:
+        calls.append(lambda: system.drain([job_id]))
+    for call in calls:
+        with pytest.raises(BatchError, match="cannot connect to the server"):
+            await call()
 
 
 @pytest.mark.parametrize(

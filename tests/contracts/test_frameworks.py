@@ -6,7 +6,7 @@ is not installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,7 +123,13 @@ if find_spec("torch") is not None:
     BATCHED += ["torch", "torchscript"]
 
 
-@pytest.fixture(params=list(FRAMEWORKS))
+def slow_if_exported(names: Iterable[str]) -> list[Any]:
+    """To export a network takes seconds, and `tests/worker/frameworks/test_torch.py` does it."""
+    exported = ("torch", "torch, row by row")
+    return [pytest.param(n, marks=pytest.mark.slow) if n in exported else n for n in names]
+
+
+@pytest.fixture(params=slow_if_exported(FRAMEWORKS))
 def model(request: pytest.FixtureRequest, files: Files) -> Model:
     return FRAMEWORKS[request.param](files)
 
@@ -198,7 +204,7 @@ def test_derivatives_are_exact(model: Model) -> None:
     np.testing.assert_allclose(hessian(1, 1, w, out_wrt=1), s[:1] * 2 * (t @ t) * w, rtol=1e-12)
 
 
-@pytest.mark.parametrize("framework", BATCHED)
+@pytest.mark.parametrize("framework", slow_if_exported(BATCHED))
 def test_a_batch_is_what_its_rows_are_alone(files: Files, framework: str) -> None:
     model = FRAMEWORKS[framework](files)
     assert model.max_batch == MOST_ROWS
@@ -210,7 +216,7 @@ def test_a_batch_is_what_its_rows_are_alone(files: Files, framework: str) -> Non
         np.testing.assert_allclose(norm.reshape(rows), (y**2).sum(axis=1), rtol=1e-13)
 
 
-@pytest.mark.parametrize("framework", BATCHED)
+@pytest.mark.parametrize("framework", slow_if_exported(BATCHED))
 def test_the_same_question_has_the_same_answer_bit_for_bit(files: Files, framework: str) -> None:
     """TorchScript is compiled while it runs; later calls run the version of the warm-up."""
     model = FRAMEWORKS[framework](files)

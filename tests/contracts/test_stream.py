@@ -77,90 +77,75 @@ STARTS = pytest.mark.parametrize("start", [local, stream, zmq], ids=["local", "s
 
 
 @STARTS
-def test_each_answer_comes_as_it_is_there_and_then_the_end(start: Start) -> None:
-    @on_loop
-    async def run() -> None:
-        model = Steps()
+@on_loop
+async def test_each_answer_comes_as_it_is_there_and_then_the_end(start: Start) -> None:
+    model = Steps()
+    model.open.clear()
+    async with start({"steps": model}, 1) as dispatcher:
+        stream = Stream(dispatcher, steps(3.0))
+        await until(lambda: stream.values == [0.0])
+        assert snapshot(dispatcher, "in_flight") == 1
+        model.open.set()
+        end = await stream.end
+        assert isinstance(end, Result)
+        assert (end.outputs, end.more) == ((), False)
+        assert stream.values == [0.0, 1.0, 2.0]
+        assert (snapshot(dispatcher, "done"), snapshot(dispatcher, "in_flight")) == (1, 0)
+        empty = Stream(dispatcher, steps(0.0))
+        assert isinstance(await empty.end, Result)
+        assert empty.values == []
+
+
+@STARTS
+@on_loop
+async def test_what_goes_wrong_ends_the_stream(start: Start) -> None:
+    async with start({"steps": Steps()}, 1) as dispatcher:
+        stream = Stream(dispatcher, steps(5.0, '{"fail_at":2}'))
+        assert isinstance(await stream.error(), ModelFailed)
+        assert stream.values == [0.0, 1.0]
+        stream = Stream(dispatcher, steps(5.0, '{"bad_at":1}'))
+        assert isinstance(await stream.error(), InvalidOutput)
+        assert stream.values == [0.0]
+        assert isinstance(await Stream(dispatcher, steps(1.0, rows=2)).error(), InvalidInput)
+        one = Stream(dispatcher, steps(2.0, rows=1))
+        assert isinstance(await one.end, Result)
+        assert one.values == [0.0, 1.0]
+
+
+@STARTS
+@on_loop
+async def test_a_stream_that_nobody_waits_for_ends(start: Start) -> None:
+    model = Steps()
+    async with start({"steps": model}, 1) as dispatcher:
         model.open.clear()
-        async with start({"steps": model}, 1) as dispatcher:
-            stream = Stream(dispatcher, steps(3.0))
-            await until(lambda: stream.values == [0.0])
-            assert snapshot(dispatcher, "in_flight") == 1
-            model.open.set()
-            end = await stream.end
-            assert isinstance(end, Result)
-            assert (end.outputs, end.more) == ((), False)
-            assert stream.values == [0.0, 1.0, 2.0]
-            assert (snapshot(dispatcher, "done"), snapshot(dispatcher, "in_flight")) == (1, 0)
-            empty = Stream(dispatcher, steps(0.0))
-            assert isinstance(await empty.end, Result)
-            assert empty.values == []
-
-    run()
+        stream = Stream(dispatcher, steps(1e9))
+        await until(lambda: stream.values)
+        dispatcher.cancel(stream.task_id)
+        # The model is between two answers, or about to be; it must stop after the next one.
+        model.open.set()
+        await until(lambda: model.ended == 1)
+        await until(lambda: snapshot(dispatcher, "in_flight") == 0)
+        assert not stream.end.done()
+        after = Stream(dispatcher, steps(2.0))
+        assert isinstance(await after.end, Result)
 
 
 @STARTS
-def test_what_goes_wrong_ends_the_stream(start: Start) -> None:
-    @on_loop
-    async def run() -> None:
-        async with start({"steps": Steps()}, 1) as dispatcher:
-            stream = Stream(dispatcher, steps(5.0, '{"fail_at":2}'))
-            assert isinstance(await stream.error(), ModelFailed)
-            assert stream.values == [0.0, 1.0]
-            stream = Stream(dispatcher, steps(5.0, '{"bad_at":1}'))
-            assert isinstance(await stream.error(), InvalidOutput)
-            assert stream.values == [0.0]
-            assert isinstance(await Stream(dispatcher, steps(1.0, rows=2)).error(), InvalidInput)
-            one = Stream(dispatcher, steps(2.0, rows=1))
-            assert isinstance(await one.end, Result)
-            assert one.values == [0.0, 1.0]
-
-    run()
+@on_loop
+async def test_many_streams_and_calls_side_by_side(start: Start) -> None:
+    async with start({"steps": Steps()}, 2) as dispatcher:
+        streams = [Stream(dispatcher, steps(float(i))) for i in range(50)]
+        call = Call("steps", Operation.EVALUATE, (np.array([7.0]),))
+        results = await asyncio.gather(*[dispatcher.submit(call) for _ in range(50)])
+        for i, stream in enumerate(streams):
+            assert isinstance(await stream.end, Result)
+            assert stream.values == [float(n) for n in range(i)]
+        assert {float(result.outputs[0][0]) for result in results} == {7.0}
 
 
-@STARTS
-def test_a_stream_that_nobody_waits_for_ends(start: Start) -> None:
-    @on_loop
-    async def run() -> None:
-        model = Steps()
-        async with start({"steps": model}, 1) as dispatcher:
-            model.open.clear()
-            stream = Stream(dispatcher, steps(1e9))
-            await until(lambda: stream.values)
-            dispatcher.cancel(stream.task_id)
-            # The model is between two answers, or about to be; it must stop after the next one.
-            model.open.set()
-            await until(lambda: model.ended == 1)
-            await until(lambda: snapshot(dispatcher, "in_flight") == 0)
-            assert not stream.end.done()
-            after = Stream(dispatcher, steps(2.0))
-            assert isinstance(await after.end, Result)
-
-    run()
-
-
-@STARTS
-def test_many_streams_and_calls_side_by_side(start: Start) -> None:
-    @on_loop
-    async def run() -> None:
-        async with start({"steps": Steps()}, 2) as dispatcher:
-            streams = [Stream(dispatcher, steps(float(i))) for i in range(50)]
-            call = Call("steps", Operation.EVALUATE, (np.array([7.0]),))
-            results = await asyncio.gather(*[dispatcher.submit(call) for _ in range(50)])
-            for i, stream in enumerate(streams):
-                assert isinstance(await stream.end, Result)
-                assert stream.values == [float(n) for n in range(i)]
-            assert {float(result.outputs[0][0]) for result in results} == {7.0}
-
-    run()
-
-
-def test_a_dask_cluster_offers_none() -> None:
-    @on_loop
-    async def run() -> None:
-        async with dask({"steps": Steps()}, 1) as dispatcher:
-            assert dispatcher.models()["steps"].operations == {Operation.EVALUATE}
-            with pytest.raises(UnsupportedFeature, match="does not offer stream"):
-                await dispatcher.submit(steps(1.0))
-
-    run()
+@on_loop
+async def test_a_dask_cluster_offers_none() -> None:
+    async with dask({"steps": Steps()}, 1) as dispatcher:
+        assert dispatcher.models()["steps"].operations == {Operation.EVALUATE}
+        with pytest.raises(UnsupportedFeature, match="does not offer stream"):
+            await dispatcher.submit(steps(1.0))

@@ -175,7 +175,17 @@ async def dask(models: Mapping[str, Model], workers: int) -> AsyncIterator[Dispa
         await asyncio.to_thread(cluster.close)
 
 
-STARTS = [local, stream, zmq, dask]
+ROADS = [
+    pytest.param(
+        start,
+        fast_loop,
+        id=f"{start.__name__}-{'uvloop' if fast_loop else 'asyncio'}",
+        marks=pytest.mark.slow if start is dask and not fast_loop else (),
+    )
+    for start in (local, stream, zmq, dask)
+    for fast_loop in (False, True)
+]
+"""Servers run on uvloop; a cluster of Dask takes long to start, and brings its own loop."""
 
 Contract = Callable[[Start], Coroutine[Any, Any, None]]
 
@@ -183,8 +193,7 @@ Contract = Callable[[Start], Coroutine[Any, Any, None]]
 def contract(test: Contract) -> Callable[[Start, bool], None]:
     """Decorator: run the test on every transport, and with both event loops."""
 
-    @pytest.mark.parametrize("fast_loop", [False, True], ids=["asyncio", "uvloop"])
-    @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.__name__)
+    @pytest.mark.parametrize(("start", "fast_loop"), ROADS)
     def run(start: Start, fast_loop: bool) -> None:
         if fast_loop:
             uvloop.run(asyncio.wait_for(test(start), 2 * LIMIT_S))
