@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -11,12 +12,17 @@ from pathlib import Path
 from tests.support.dispatcher_farm import LIMIT_S, Served, start_farm
 
 
-def free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(*hosts: str) -> int:
+    """Return a port that is free on these hosts, 127.0.0.1 by default.
+
+    It is outside the range from which the system takes ports for others before it is bound.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for host in hosts or ("127.0.0.1",):
+                stack.enter_context(contextlib.closing(socket.create_server((host, port))))
+            return port
 
 
 class RestartedFarm:

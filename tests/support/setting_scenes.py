@@ -6,11 +6,9 @@ Settings that fit together are set in one farm, a `Scene`. Its checks run in ord
 from __future__ import annotations
 
 import contextlib
-import random
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,7 @@ from typing import Any
 from tests.support import effects_at_doors, effects_on_calls, effects_on_workers
 from tests.support.certificates import certificate
 from tests.support.dask_cluster import dask_cluster
+from tests.support.restarted_farm import free_port
 from tests.support.setting_ways import WAYS, There
 
 MODELS = """
@@ -96,25 +95,15 @@ class Scene:
 HOST = "127.0.0.2"
 
 
-def free_port() -> int:
-    """Return a port that is free on both hosts, outside the range that the system assigns."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for host in ("127.0.0.1", HOST):
-                stack.enter_context(closing(socket.create_server((host, port))))
-            return port
-
-
 def _open(folder: Path) -> dict[str, Any]:
     certificate(folder)
     return {
         "workers": 2,
         "fork": False,
         "host": HOST,
-        "port": free_port(),
+        "port": free_port("127.0.0.1", HOST),
         "unix": "http.sock",
-        "grpc_port": free_port(),
+        "grpc_port": free_port("127.0.0.1", HOST),
         "grpc_tls_cert": "cert.pem",
         "grpc_tls_key": "key.pem",
         "auth": "always",

@@ -137,13 +137,20 @@ def span_collector() -> Iterator[SpanCollector]:
 
 
 @contextmanager
-def tracing_to(collector: SpanCollector) -> Iterator[Tracing]:
-    """Make spans in this process for the length of the block; at its end, all have been sent."""
+def in_environment(collector: SpanCollector) -> Iterator[None]:
+    """Name the collector, and no other, in the environment for the length of the block."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("OTEL_")]:
             patch.delenv(name)
         for name, value in {**SOON, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}.items():
             patch.setenv(name, value)
+        yield
+
+
+@contextmanager
+def tracing_to(collector: SpanCollector) -> Iterator[Tracing]:
+    """Make spans in this process for the length of the block; at its end, all have been sent."""
+    with in_environment(collector):
         tracing = start_tracing()
         assert tracing is not None
         try:
