@@ -105,7 +105,7 @@ def test_cancelled_jobs_lose_nothing_and_are_replaced(elastic: Elastic) -> None:
     elastic.wait_for_workers(2)
     assert not {first, second} & set(elastic.jobs())
     assert elastic.status()["failed"] == 0
-    assert any("CANCELLED" in event for event in elastic.events("ended"))
+    wait_for(lambda: "CANCELLED" in " ".join(elastic.events("ended")), "word of that")
     elastic.stop()
 
 
@@ -198,7 +198,7 @@ def test_a_front_door_that_is_killed_finds_its_jobs_again(elastic: Elastic) -> N
         assert answers() == [2.0 * n for n in range(40)]
     assert after == before, "the same processes, which have their models loaded"
     assert elastic.jobs() == jobs
-    assert len(elastic.events("adopted")) == 2
+    wait_for(lambda: len(elastic.events("adopted")) == 2, "word of both jobs")
     assert elastic.events("submitted") == []
     elastic.stop()
     assert elastic.jobs() == {}
