@@ -1,7 +1,8 @@
-"""A sweep in a separate process, which tests start with `write` and kill."""
+"""A sweep in a separate process, which tests start with `write` and kill; and what it left."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from farm.call import Array
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import parse_design
 from farm.sweep.design.prepare import SweepRequest, make_plan
+from farm.sweep.file.journal import Row, read_journal
 from farm.sweep.file.store import Store
 from farm.sweep.run.evaluator import FutureLine, Threads
 from farm.sweep.run.in_flight import PointsInFlight
@@ -68,6 +70,19 @@ def evaluations(log: Path) -> Array:
     whole = len(content) // 16 * 16
     rows: Array = np.frombuffer(content[:whole]).reshape(-1, 2)
     return rows
+
+
+def outcomes(journal: Path) -> set[bytes]:
+    """Return the parameters of all points with an outcome in a journal; empty if it is missing."""
+    found: set[bytes] = set()
+    theta: Array = np.empty((0, 2))
+    with contextlib.suppress(FileNotFoundError):
+        for record in read_journal(journal):
+            if isinstance(record.content, Row):
+                found.add(theta[record.content.point].tobytes())
+            elif hasattr(record.content, "theta"):
+                theta = record.content.theta
+    return found
 
 
 def plan(model: Logged, *, design: str, gzip: bool) -> Plan:

@@ -26,14 +26,17 @@ from tests.support.dispatcher_farm import serving
 POINTS = 400
 
 MODEL = """
-import time
+import os, time
 import farm
 
 @farm.model(inputs={"x": 1}, outputs={"y": 1})
 def square(x):
     time.sleep(0.01)
+    while x[0] == 400 and not os.path.exists("enough"):
+        time.sleep(0.01)
     return x * x
 """
+"""The last of 400 points waits until there have been enough attacks or looks."""
 
 SQUARE = ModelInfo("square", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),), max_batch=1)
 
@@ -151,8 +154,9 @@ def test_a_sweep_has_no_wrong_row_whoever_tries_to_join(tmp_path: Path, who: str
         with sweeping(tmp_path, "--to", "run") as process:
             while process.poll() is None:
                 intruders.attack(ports, served.folder)
+                if intruders.attacks > 100:
+                    (tmp_path / "enough").touch()
         assert process.returncode == 0
-        assert intruders.attacks > 100
         assert intruders.calls == 0
     check_rows(tmp_path / "s.h5")
 
@@ -167,5 +171,6 @@ def test_a_private_sweep_listens_at_no_port(tmp_path: Path) -> None:
                 family = [process.pid, *(p.pid for p in psutil.Process(process.pid).children())]
                 assert [port for pid in family for port in ports_of(pid)] == []
                 looks += 1
-    assert looks > 10
+            if looks > 10:
+                (tmp_path / "enough").touch()
     check_rows(tmp_path / "s.h5")

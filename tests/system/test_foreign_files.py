@@ -1,4 +1,7 @@
-"""Whatever reads or continues a sweep file takes it for data, whoever wrote it."""
+"""Whatever reads or continues a sweep file takes it for data, whoever wrote it.
+
+`tests/storage/test_hdf5.py` has every attack on a dataset; here each reader meets one of a kind.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,8 @@ READ = {
     "out_0": {"csv", "xarray", "pandas", "plot", "record", "resume"},
 }
 """Which of them open a dataset of the file."""
+KINDS = ("external storage", "virtual", "external link", "plugin", "2^40 points")
+"""Attacks that are refused for different reasons."""
 
 
 def sweep_at(path: Path, state: str = "stopped") -> None:
@@ -73,14 +78,21 @@ def sweep_at(path: Path, state: str = "stopped") -> None:
     store.abandon() if state == "killed" else store.close(state, {})
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("name", READ)
-def test_no_reader_goes_where_the_file_leads(tmp_path: Path, name: str, attack: str) -> None:
-    """Of a file whose journal is not beside it, as when it was sent."""
-    path = tmp_path / "s.h5"
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a sweep that has stopped, without its journal, as when it was sent."""
+    path = tmp_path_factory.mktemp("sent") / "s.h5"
     sweep_at(path)
-    path.with_name("s.h5.journal").unlink()
-    path.with_name("s.h5.status.json").unlink(missing_ok=True)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("attack", KINDS)
+@pytest.mark.parametrize("name", READ)
+def test_no_reader_goes_where_the_file_leads(
+    tmp_path: Path, sent: bytes, name: str, attack: str
+) -> None:
+    path = tmp_path / "s.h5"
+    path.write_bytes(sent)
     reason = replaced(path, name, attack)
     before = path.read_bytes()
     for reader in sorted(READ[name]):
@@ -150,9 +162,10 @@ def test_other_programs_tables_are_designs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", ["csv", "xarray", "pandas", "plot", "record"])
-def test_a_file_that_lacks_a_column_is_damaged_to_every_reader(tmp_path: Path, reader: str) -> None:
-    sweep_at(tmp_path / "s.h5")
-    (tmp_path / "s.h5.journal").unlink()
+def test_a_file_that_lacks_a_column_is_damaged_to_every_reader(
+    tmp_path: Path, sent: bytes, reader: str
+) -> None:
+    (tmp_path / "s.h5").write_bytes(sent)
     with h5py.File(tmp_path / "s.h5", "r+") as file:
         del file["out_0"]
     with pytest.raises(SweepError, match="cannot be read: it is damaged or incomplete"):

@@ -21,6 +21,7 @@ from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import LIMIT_S
 from tests.support.restarted_farm import RestartedFarm
 from tests.support.scripted_lines import in_farm
+from tests.support.time_limits import scaled
 
 MODELS = """
 import time
@@ -150,7 +151,7 @@ def test_a_call_that_must_not_run_twice_fails_once_the_farm_is_back(
 
 
 def test_deadlines_hold_while_the_farm_is_away(door: RestartedFarm, target: str | Path) -> None:
-    with farm.connect(target, deadline_s=1.0, wait=10 * LIMIT_S) as client:
+    with farm.connect(target, deadline_s=scaled(1.0), wait=10 * LIMIT_S) as client:
         sleep = client.model("sleep")
         running = sleep.submit([600.0])
         door.kill()
@@ -158,7 +159,7 @@ def test_deadlines_hold_while_the_farm_is_away(door: RestartedFarm, target: str 
 
 
 def test_patience_ends(door: RestartedFarm, target: str | Path) -> None:
-    with farm.connect(target, wait=1.0) as client:
+    with farm.connect(target, wait=scaled(1.0)) as client:
         sleep = client.model("sleep")
         running = sleep.submit([600.0])
         wait_until(lambda: in_farm(client) == 1)

@@ -84,7 +84,7 @@ def in_threads(jobs: list[Callable[[], None]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "calls", [100, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "calls", [60, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 def test_every_call_runs_once(served: Served, calls: int) -> None:
     """Each thread makes `calls` calls; half use HTTP, and half of each have batches."""

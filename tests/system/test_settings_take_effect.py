@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import LIMIT_S
 from tests.support.setting_scenes import FILES, MODELS, SCENES, SLOW_SCENES, Scene
 from tests.support.setting_ways import WAYS, options_of, start_command, started
-from tests.support.span_collector import SOON, SpanCollector, span_collector
+from tests.support.span_collector import SpanCollector, in_environment, span_collector
 
 SOON_S = 8.0
 """Limit for an effect that does not come."""
@@ -43,11 +42,7 @@ ALL = SCENES | SLOW_SCENES
 @pytest.fixture(scope="module")
 def spans() -> Iterator[SpanCollector]:
     """The collector that the environment names."""
-    with span_collector() as running, pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("OTEL_")]:
-            patch.delenv(name)
-        for name, value in {**SOON, "OTEL_EXPORTER_OTLP_ENDPOINT": running.url}.items():
-            patch.setenv(name, value)
+    with span_collector() as running, in_environment(running):
         yield running
 
 
@@ -85,7 +80,7 @@ def test_every_setting_has_an_effect_to_see() -> None:
 
 
 @pytest.mark.parametrize(
-    "way", ["file", "python", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS[:2])]
+    "way", ["python", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS[:3])]
 )
 def test_settings_take_effect(
     way: str, tmp_path: Path, spans: SpanCollector, monkeypatch: pytest.MonkeyPatch

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import farm
-from tests.support.dispatcher_farm import LIMIT_S, serving
+from tests.support.dispatcher_farm import LIMIT_S, run_farm, run_here, serving
 from tests.support.wheel import installed, wheel_of
 
 LINE = Path(__file__).parents[2] / "examples" / "line_protocol"
@@ -42,10 +40,14 @@ def folder(tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
+def connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=LIMIT_S)
+
+
 def asked(address: str, *lines: str) -> list[str]:
     """Return the answer to a client of the protocol."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
+    with connected(address) as connection:
         connection.sendall("".join(f"{line}\n" for line in lines).encode())
         with connection.makefile("r") as answers:
             return [answers.readline().strip() for _ in lines]
@@ -69,12 +71,13 @@ def test_a_model_is_called_through_it(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_farm_ends_at_once_although_an_idle_client_is_connected(folder: Path) -> None:
     """The grace period is for calls that run."""
-    with serving(folder, "model.py", "--line", "127.0.0.1:0", "--grace", "1000") as served:
-        host, _, port = served.connection.addresses["line"].rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
-            connection.sendall(b"shifted\n")
-            assert connection.recv(100) == b"2 1 -> 2\n"
-            assert served.stop()[0] == 0
+    with (
+        serving(folder, "model.py", "--line", "127.0.0.1:0", "--grace", "1000") as served,
+        connected(served.connection.addresses["line"]) as connection,
+    ):
+        connection.sendall(b"shifted\n")
+        assert connection.recv(100) == b"2 1 -> 2\n"
+        assert served.stop()[0] == 0
 
 
 @pytest.mark.slow
@@ -91,24 +94,14 @@ def test_its_servers_are_models_by_their_url(folder: Path) -> None:
 def test_its_options_are_in_the_help_the_settings_file_and_the_errors(folder: Path) -> None:
     (folder / "farm.toml").write_text('line = "0.0.0.0:0"\n')
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "farm", "serve", *arguments]
-        return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-
-    assert "--line HOST:PORT" in run("--help").stdout
-    refused = run("model.py", "--config", "farm.toml", "--port", "0")
-    assert refused.returncode == 2
-    assert (
-        "line is '0.0.0.0:0': anyone who reaches that address may call the models" in refused.stderr
-    )
+    assert "--line HOST:PORT" in run_farm("serve", "--help", cwd=folder)[1]
+    words = ("serve", "model.py", "--config", "farm.toml", "--port", "0")
+    status, _, errors = run_farm(*words, cwd=folder)
+    assert status == 2
+    assert "line is '0.0.0.0:0': anyone who reaches that address may call the models" in errors
 
 
 def test_without_the_package_nothing_is_different(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "farm", "serve", "line://127.0.0.1:1", "--line", "x"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert ended.returncode == 2
-    assert "No such option '--line'" in ended.stderr or "No such option: --line" in ended.stderr
+    status, _, errors = run_here("serve", "line://127.0.0.1:1", "--line", "x", cwd=tmp_path)
+    assert status == 2
+    assert "No such option '--line'" in errors or "No such option: --line" in errors

@@ -55,6 +55,7 @@ def once(x, config):
 """
 
 FOR_EVER = {"sleep_s": 1000.0}
+PATIENCE_S = scaled(3.0)
 
 LOST_AFTER_S, HEARTBEAT_S, STOPPED_S = 1.0, 0.5, 8.0
 """A worker's own heartbeat is 5 s, so its connection breaks before the front door resumes."""
@@ -139,8 +140,8 @@ def test_over_http_what_is_open_fails_when_the_patience_ends(
     url = served.connection.url
     with (
         ThreadPoolExecutor() as threads,
-        farm.connect(url, wait=3.0) as client,
-        farm.connect(url, wait=3.0, deadline_s=2.0) as late,
+        farm.connect(url, wait=PATIENCE_S) as client,
+        farm.connect(url, wait=PATIENCE_S, deadline_s=0.7 * PATIENCE_S) as late,
     ):
         twice, once = client.model("twice"), client.model("once")
         calls = [twice.submit([1.0], FOR_EVER), once.submit([2.0], FOR_EVER)]
@@ -154,7 +155,7 @@ def test_over_http_what_is_open_fails_when_the_patience_ends(
                 client.models,
                 lambda: client.model("twice"),
                 lambda: once.describe({"other": 1}),
-                lambda: farm.connect(url, wait=3.0),
+                lambda: farm.connect(url, wait=PATIENCE_S),
             ]
             asked = [threads.submit(question) for question in questions]
             errors = [future.exception(LIMIT_S) for future in [*calls, *asked]]
@@ -172,7 +173,7 @@ def test_over_http_what_is_open_fails_when_the_patience_ends(
 def test_over_http_a_farm_that_continues_in_time_answers_every_call_once(
     tmp_path: Path, served: Served
 ) -> None:
-    with farm.connect(served.connection.url, wait=12.0) as client:
+    with farm.connect(served.connection.url, wait=scaled(12.0)) as client:
         twice, once = client.model("twice"), client.model("once")
         with ThreadPoolExecutor() as threads:
             short = {"sleep_s": 0.5}
@@ -201,7 +202,7 @@ FORKS = """
 import os, sys
 import farm
 
-client = farm.connect(sys.argv[1], wait=2.0)
+client = farm.connect(sys.argv[1], wait=float(sys.argv[2]))
 model = client.model("twice")
 first = model.submit([1.0], {"sleep_s": 1000.0})
 child = os.fork()
@@ -214,7 +215,7 @@ if child:
 
 @pytest.mark.slow
 def test_over_http_a_forked_process_gives_up_too(tmp_path: Path, served: Served) -> None:
-    words = [sys.executable, "-c", FORKS, served.connection.url]
+    words = [sys.executable, "-c", FORKS, served.connection.url, str(PATIENCE_S)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
         try:
             wait_until(lambda: sorted(runs(tmp_path)) == [1.0, 2.0])

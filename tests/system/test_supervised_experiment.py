@@ -19,14 +19,20 @@ from tests.support.experiment_configs import sobol_config
 from tests.support.supervised_farm import SupervisedFarm, supervised
 
 BOWL = """
-import time
+import os, time
 import farm
 
 @farm.model(inputs={"x": 1, "y": 1}, outputs={"height": 1})
 def bowl(x, y):
+    with open("ran", "a") as file:
+        file.write(".")
     time.sleep(0.05)
+    while os.path.getsize("ran") > 80 and not os.path.exists("killed"):
+        time.sleep(0.01)
     return -(x - 0.3) ** 2 - (y - 0.7) ** 2
 """
+
+"""Its runs wait after some eighty points until the front door has been killed."""
 
 POINTS = 120
 
@@ -55,6 +61,7 @@ def kill_twice(
         killed = farm.kill_front_door()
         assert len(told(journal, number)) < POINTS, "it was killed during the experiment"
         farm.up(after=killed)
+    (farm.folder.parent / "killed").touch()
     assert farm.restarts()["count"] == 2
 
 

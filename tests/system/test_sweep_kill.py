@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from farm.call import Array
-from farm.sweep.file.journal import PointStatus, Row, read_journal
+from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.recovery import journal_of
 from tests.support.time_limits import scaled
 from tests.system import sweep_writer
-from tests.system.sweep_writer import POINTS, evaluations, fails, outputs_of, write
+from tests.system.sweep_writer import POINTS, evaluations, fails, outcomes, outputs_of, write
 
 LIMIT_S = scaled(60.0)
 LATEST_KILL_S = 0.8
@@ -108,21 +107,6 @@ def check_rows(file: h5py.File) -> set[bytes]:
     for point in np.flatnonzero(status == PointStatus.DONE):
         assert np.array_equal(y[point], outputs_of(theta[point])), f"row {point} is wrong"
     return {theta[point].tobytes() for point in np.flatnonzero(status)}
-
-
-def outcomes(journal: Path) -> set[bytes]:
-    """Return the parameters of all points with an outcome in a journal; empty if it is missing."""
-    found: set[bytes] = set()
-    theta: Array = np.empty((0, 2))
-    try:
-        for record in read_journal(journal):
-            if isinstance(record.content, Row):
-                found.add(theta[record.content.point].tobytes())
-            elif hasattr(record.content, "theta"):
-                theta = record.content.theta
-    except FileNotFoundError:
-        pass
-    return found
 
 
 @pytest.mark.slow

@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from farm.sweep.file.journal import PointStatus, Row, read_journal
+from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.recovery import journal_of
-from tests.support.dispatcher_farm import FARM, environment
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import environment, start_farm
 from tests.support.time_limits import scaled
+from tests.system.sweep_writer import outcomes
 
 POINTS = 96
 LIMIT_S = scaled(120.0)
@@ -52,15 +53,11 @@ sweep = farm.sweep(logged, {{"x": (0, 1)}}, design="random", **settings)
 assert len(list(sweep.as_completed())) == {POINTS}
 sys.exit(1 if sweep.progress.failed else 0)
 """
-COMMANDS = {
-    "command line": [
-        *FARM,
-        *f"sweep model.py -n 2 --param x=0:1 --design random:{POINTS} --seed 7 -o".split(),
-    ],
+SWEEPS = {
+    "command line": f"sweep model.py -n 2 --param x=0:1 --design random:{POINTS} --seed 7 -o",
     # Of the first four points of a Sobol sequence one lies in each quarter, whatever the seed: the
     # three that are tried first never all fail, as three random ones may.
-    "no seed": [*FARM, *f"sweep model.py -n 2 --param x=0:1 --design sobol:{POINTS} -o".split()],
-    "script": [sys.executable, "script.py"],
+    "no seed": f"sweep model.py -n 2 --param x=0:1 --design sobol:{POINTS} -o",
 }
 
 
@@ -73,14 +70,7 @@ def evaluated(folder: Path) -> list[bytes]:
 
 def finished(path: Path) -> set[bytes]:
     """Return the inputs of the points that have an outcome in the files of a killed sweep."""
-    found: set[bytes] = set()
-    if journal_of(path).exists():
-        theta = np.empty((0, 2))
-        for record in read_journal(journal_of(path)):
-            if isinstance(record.content, Row):
-                found.add(theta[record.content.point].tobytes())
-            elif hasattr(record.content, "theta"):
-                theta = record.content.theta
+    found = outcomes(journal_of(path))
     if path.exists():
         with h5py.File(path) as file:
             found |= {row.tobytes() for row in file["theta"][:][file["status"][:] > 0]}
@@ -138,34 +128,37 @@ def test_killed_and_started_again_until_complete(tmp_path: Path, how: str, kills
 
 def started(folder: Path, how: str, path: Path, limit_s: float) -> int | None:
     """Run the command; None if it was killed after `limit_s` seconds."""
-    process = subprocess.Popen(
-        [*COMMANDS[how], str(path)],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        _, said = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
-        settled(folder)
-        return None
+    if how in SWEEPS:
+        process = start_farm(*SWEEPS[how].split(), str(path), cwd=folder)
+    else:
+        words = [sys.executable, "script.py", str(path)]
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    with process:
+        try:
+            _, said = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            settled(folder)
+            return None
     assert process.returncode in (0, 1), said
     return process.returncode
 
 
 def settled(folder: Path) -> None:
     """Wait until the workers of a killed sweep, which end by themselves, evaluate no more."""
-    until = time.monotonic() + LIMIT_S
-    while any(f"{folder}".encode() in cmdline(entry) for entry in Path("/proc").glob("[0-9]*")):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+
+    def is_here(process: Path) -> bool:
+        return f"{folder}".encode() in cmdline(process)
+
+    wait_until(lambda: not any(map(is_here, Path("/proc").glob("[0-9]*"))), LIMIT_S)
 
 
 def cmdline(process: Path) -> bytes:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import time
 from pathlib import Path
 
 import h5py
@@ -12,11 +10,13 @@ import numpy as np
 import pytest
 
 from farm.sweep.design.points import parse_design, sample
-from farm.sweep.file.journal import PointStatus, Row, read_journal
+from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.recovery import journal_of
 from farm.sweep.space.parameters import Distribution, Uniform, values
-from tests.support.dispatcher_farm import FARM, environment, run_farm
+from tests.support.coroutines import wait_until
+from tests.support.dispatcher_farm import run_farm, start_farm
 from tests.support.time_limits import scaled
+from tests.system.sweep_writer import outcomes
 
 LIMIT_S = scaled(120.0)
 BASE = 128
@@ -54,25 +54,16 @@ def exact() -> tuple[list[float], list[float]]:
     )
 
 
-def outcomes(journal: Path) -> int:
-    """Return the number of outcomes in a journal that may not be there."""
-    try:
-        return sum(isinstance(record.content, Row) for record in read_journal(journal))
-    except FileNotFoundError:
-        return 0
-
-
 @pytest.mark.slow
 def test_ishigami_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
-    until = time.monotonic() + LIMIT_S
-    with subprocess.Popen(
-        [*FARM, *COMMAND], cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL
-    ) as process:
-        while outcomes(journal_of(tmp_path / "s.h5")) < ENOUGH:
+    with start_farm(*COMMAND, cwd=tmp_path) as process:
+
+        def has_enough() -> bool:
             assert process.poll() is None, "the sweep ended before it was killed"
-            assert time.monotonic() < until
-            time.sleep(0.05)
+            return len(outcomes(journal_of(tmp_path / "s.h5"))) >= ENOUGH
+
+        wait_until(has_enough, LIMIT_S)
         process.kill()
     status, _, err = run_farm(*ANALYSIS, cwd=tmp_path, timeout_s=LIMIT_S)
     assert status == 2

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import pytest
 import farm
 from farm.call import Call, Operation
 from farm.cli import run
-from farm.client import Client
+from farm.client import Client, FailedCalls
 from farm.errors import FarmError, ModelFailed, WorkerLost
 from tests.support.dispatcher_farm import Served, serving
 
@@ -55,51 +55,48 @@ class Deadly(farm.Model):
 POINTS = np.arange(1000.0)[:, None]
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    (tmp_path / "models.py").write_text(MODELS)
-    specs = [f"models.py:{name}" for name in ("Tenth", "Deadly")]
-    with serving(tmp_path, *specs, "--workers", "2", "--retries", "1") as served:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("farm")
+    (folder / "models.py").write_text(MODELS)
+    specs = [f"models.py:{name}" for name in ("Tenth", "Many", "Deadly")]
+    with serving(folder, *specs, "--workers", "2", "--retries", "1") as served:
         yield served
 
 
-def connected(served: Served, way: str) -> Client:
-    return farm.connect(served.folder if way == "native" else served.connection.url, client="me")
+def failures_of(client: Client, model: str) -> list[FailedCalls]:
+    return [reason for reason in client.failures() if reason.model == model]
 
 
-@pytest.mark.parametrize("way", ["native", "http"])
-def test_each_point_that_fails_counts_once(served: Served, way: str) -> None:
-    with connected(served, way) as client:
-        model = client.model("tenth")
-        outcomes = list(model.map(POINTS.tolist(), return_errors=True))
-        failed = [outcome for outcome in outcomes if isinstance(outcome, FarmError)]
-        assert len(failed) == 100
-        (reason,) = client.failures()
-        assert (reason.model, reason.kind, reason.operation) == ("tenth", "ModelFailed", "evaluate")
-        assert (reason.count, reason.client) == (100, "me")
+def test_each_point_that_fails_counts_once(served: Served) -> None:
+    for count, target in ((100, served.folder), (200, served.connection.url)):
+        with farm.connect(target, client="me") as client:
+            model = client.model("tenth")
+            outcomes = list(model.map(POINTS.tolist(), return_errors=True))
+            assert sum(isinstance(outcome, FarmError) for outcome in outcomes) == 100
+            (reason,) = failures_of(client, "tenth")
+            workers = {row["name"] for row in client.status()["workers"]}
+        assert (reason.kind, reason.operation) == ("ModelFailed", "evaluate")
+        assert (reason.count, reason.client) == (count, "me")
         assert reason.text.startswith("ArithmeticError: no root at ")
-        assert reason.worker in {row["name"] for row in client.status()["workers"]}
+        assert reason.worker in workers
         assert reason.inputs.startswith("x = [")
         assert float(reason.inputs.removeprefix("x = [").rstrip("]")) % 10 == 3
         assert "raise ArithmeticError(" in reason.detail
 
 
-def test_a_long_call_is_one_failure_however_many_parts_fail(tmp_path: Path) -> None:
-    (tmp_path / "models.py").write_text(MODELS)
-    with (
-        serving(tmp_path, "models.py:Many", "--workers", "2") as served,
-        connected(served, "native") as client,
-    ):
+def test_a_long_call_is_one_failure_however_many_parts_fail(served: Served) -> None:
+    with farm.connect(served.folder) as client:
         with pytest.raises(ModelFailed):
             client.submit(Call("many", Operation.EVALUATE, (POINTS,), rows=len(POINTS))).result()
-        assert [reason.count for reason in client.failures()] == [1]
+        assert [reason.count for reason in failures_of(client, "many")] == [1]
 
 
 def test_a_worker_that_dies_again_and_again_is_seen_with_its_end(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = ["--to", str(served.folder)]
-    with connected(served, "native") as client:
+    with farm.connect(served.folder) as client:
         model = client.model("deadly")
         for how in ("exit", "kill", "exit"):
             with pytest.raises(WorkerLost, match="lost 2 times"):
@@ -111,14 +108,15 @@ def test_a_worker_that_dies_again_and_again_is_seen_with_its_end(
         assert (by_signal.count, by_signal.text) == (2, "signal SIGKILL")
         assert by_exit.hosts == {by_exit.host: 4}
         assert "the last words of this worker" in by_exit.detail
-        failed = [(reason.model, reason.kind, reason.count) for reason in client.failures()]
-        assert failed == [("deadly", "WorkerLost", 2), ("deadly", "WorkerLost", 1)]
+        failed = [(reason.kind, reason.count) for reason in failures_of(client, "deadly")]
+        assert failed == [("WorkerLost", 2), ("WorkerLost", 1)]
     assert run(["failures", "--json", *target]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in found["losses"]] == [by_exit.id, by_signal.id]
     assert run(["failures", by_exit.id, *target]) == 0
     assert "the last words of this worker" in capsys.readouterr().out
     assert run(["status", *target]) == 0
-    assert "3 calls failed for 2 reasons, 6 workers lost for 2 reasons: see" in (
-        capsys.readouterr().out
+    assert re.search(
+        r"\d+ calls failed for \d reasons, 6 workers lost for 2 reasons: see",
+        capsys.readouterr().out,
     )
