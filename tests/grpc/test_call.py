@@ -67,47 +67,37 @@ class Line:
         return b"".join(self.http2.take())
 
 
+Tell = Callable[[Answer | Exception], None]
+"""How a direct method answers."""
+
+
 class Methods(Service):
     def __init__(self) -> None:
         self.callers: list[Caller] = []
-        self.unary = {
-            **{"/x/Echo": self.echo},
-            **{"/x/Direct": self.echo, "/x/Now": self.echo, "/x/Never": self.echo},
-        }
-        self.direct = {
-            **{"/x/Direct": self.later, "/x/Now": self.now, "/x/Never": self.never},
-        }
-        self.answers: list[Callable[[Answer | Exception], None]] = []
+        self.unary = dict.fromkeys(("/x/Echo", "/x/Direct", "/x/Now", "/x/Never"), self.echo)
+        self.direct = {"/x/Direct": self.later, "/x/Now": self.now, "/x/Never": self.never}
+        self.bidirectional = {"/x/Sum": self.sum, "/x/Length": self.length}
+        self.answers: list[Tell] = []
         self.undone = 0
-        self.bidirectional = {
-            "/x/Sum": self.sum,
-            "/x/Length": self.length,
-        }
 
     async def echo(self, body: Body, caller: Caller) -> bytes:
         self.callers.append(caller)
         return bytes_of(body)
 
-    def later(
-        self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
-    ) -> CancelCall:
+    def later(self, body: bytes, caller: Caller, answer: Tell) -> CancelCall:
         self.answers.append(answer)
         return self.undo
 
     def undo(self) -> None:
         self.undone += 1
 
-    def now(
-        self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
-    ) -> CancelCall:
+    def now(self, body: bytes, caller: Caller, answer: Tell) -> CancelCall:
         if body == b"wrong":
             raise InvalidInput("that is wrong")
         answer(Noted(body, [(b"note", b"c sharp")]))
         return self.undo
 
-    def never(
-        self, body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]
-    ) -> None:
+    def never(self, body: bytes, caller: Caller, answer: Tell) -> None:
         return None
 
     async def length(self, requests: Requests, write: Write, caller: Caller) -> None:
@@ -126,9 +116,10 @@ def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[GrpcCal
     return call, line, methods
 
 
-def asked_directly() -> tuple[GrpcCall, Line, Methods]:
-    call, line, methods = begun("/x/Direct")
-    call.received(framed(b"abc"))
+def asked(path: str = "/x/Direct", message: bytes = b"abc") -> tuple[GrpcCall, Line, Methods]:
+    """A call whose request is whole."""
+    call, line, methods = begun(path)
+    call.received(framed(message))
     call.received(b"", ended=True)
     return call, line, methods
 
@@ -136,7 +127,7 @@ def asked_directly() -> tuple[GrpcCall, Line, Methods]:
 @on_loop
 async def test_a_direct_method_answers_without_a_task() -> None:
     tasks = asyncio.all_tasks()
-    call, line, methods = asked_directly()
+    call, line, methods = asked()
     assert asyncio.all_tasks() == tasks
     assert line.said() == b""
     methods.answers[0](b"its answer")
@@ -151,16 +142,12 @@ async def test_a_direct_method_answers_without_a_task() -> None:
 
 @on_loop
 async def test_a_direct_method_may_answer_or_fail_at_once() -> None:
-    call, line, methods = begun("/x/Now")
-    call.received(framed(b"abc"))
-    call.received(b"", ended=True)
+    call, line, methods = asked("/x/Now")
     said = line.said()
     assert literal(b"note", b"c sharp") in said
     assert framed(b"abc") in said
     call.cancel()
-    call, line, methods = begun("/x/Now")
-    call.received(framed(b"wrong"))
-    call.received(b"", ended=True)
+    call, line, methods = asked("/x/Now", b"wrong")
     said = line.said()
     assert literal(b"grpc-status", b"3") in said
     assert b"that is wrong" in said
@@ -169,38 +156,39 @@ async def test_a_direct_method_may_answer_or_fail_at_once() -> None:
 
 @on_loop
 async def test_errors_of_a_direct_method(caplog: pytest.LogCaptureFixture) -> None:
-    _, line, methods = asked_directly()
+    _, line, methods = asked()
     methods.answers[0](Overloaded("too much"))
     assert literal(b"grpc-status", b"14") in (said := line.said())
     assert b"too much" in said
-    _, line, methods = asked_directly()
+    _, line, methods = asked()
     methods.answers[0](ValueError("no number"))
     assert literal(b"grpc-status", b"13") in (said := line.said())
     assert b"no number" not in said
     assert "no number" in caplog.text
 
 
-@pytest.mark.parametrize("how", ["cancel", "fail", "expire"])
-def test_the_end_of_a_call_cancels_its_direct_method_once(how: str) -> None:
-    @on_loop
-    async def run() -> None:
-        call, line, methods = asked_directly()
-        {"cancel": call.cancel, "expire": call.expire}.get(
-            how, lambda: call.fail("UNAVAILABLE", "the end")
-        )()
-        assert methods.undone == 1
-        line.said()
-        methods.answers[0](b"too late")
-        call.cancel()
-        assert line.said() == b""
-        assert methods.undone == 1
-
-    run()
+@pytest.mark.parametrize(
+    "end",
+    [GrpcCall.cancel, GrpcCall.expire, lambda call: call.fail("UNAVAILABLE", "the end")],
+    ids=["cancelled", "expired", "failed"],
+)
+@on_loop
+async def test_the_end_of_a_call_cancels_its_direct_method_once(
+    end: Callable[[GrpcCall], None],
+) -> None:
+    call, line, methods = asked()
+    end(call)
+    assert methods.undone == 1
+    line.said()
+    methods.answers[0](b"too late")
+    call.cancel()
+    assert line.said() == b""
+    assert methods.undone == 1
 
 
 @on_loop
 async def test_a_client_is_not_too_slow_while_a_direct_method_runs() -> None:
-    call, line, methods = asked_directly()
+    call, line, methods = asked()
     for _ in range(3):
         call.look(1 << 20)
     methods.answers[0](b"at last")
@@ -209,9 +197,7 @@ async def test_a_client_is_not_too_slow_while_a_direct_method_runs() -> None:
 
 @on_loop
 async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
-    call, line, methods = begun("/x/Never")
-    call.received(framed(b"abc"))
-    call.received(b"", ended=True)
+    call, line, methods = asked("/x/Never")
     await until(lambda: line.ended)
     assert framed(b"abc") in line.said()
     call, line, methods = begun("/x/Direct")
@@ -232,35 +218,32 @@ def told(line: Line) -> list[int]:
 
 
 @pytest.mark.parametrize("path", ["/x/Echo", "/x/Length"])
-def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
-    @on_loop
-    async def run() -> None:
-        call, line, _ = begun(path)
-        other = line.served.held.reserve(150_000, lambda: None)
-        body = framed(bytes(100_000))
-        call.received(body[:50_000])
-        call.received(body[50_000:60_000])
-        assert told(line) == []
-        call.look(1 << 20)
-        call.look(1 << 20)  # the client does not make us wait
-        other.release()
-        assert told(line) == [100_000]
-        assert line.served.held.used == 100_000
-        call.received(body[60_000:])
-        assert told(line) == []  # it was sent before
-        if path == "/x/Echo":
-            call.received(b"", ended=True)
-        else:
-            await until(lambda: not line.served.held.used)
-            call.received(framed(bytes(70_000))[:10])
-            await until(lambda: line.served.held.used == 70_000)
-            assert told(line) == [70_000]
-            call.received(framed(bytes(70_000))[10:])
-            call.received(b"", ended=True)
-        await until(lambda: line.ended)
-        assert line.served.held.used == 0
-
-    run()
+@on_loop
+async def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
+    call, line, _ = begun(path)
+    other = line.served.held.reserve(150_000, lambda: None)
+    body = framed(bytes(100_000))
+    call.received(body[:50_000])
+    call.received(body[50_000:60_000])
+    assert told(line) == []
+    call.look(1 << 20)
+    call.look(1 << 20)  # the client does not make us wait
+    other.release()
+    assert told(line) == [100_000]
+    assert line.served.held.used == 100_000
+    call.received(body[60_000:])
+    assert told(line) == []  # it was sent before
+    if path == "/x/Echo":
+        call.received(b"", ended=True)
+    else:
+        await until(lambda: not line.served.held.used)
+        call.received(framed(bytes(70_000))[:10])
+        await until(lambda: line.served.held.used == 70_000)
+        assert told(line) == [70_000]
+        call.received(framed(bytes(70_000))[10:])
+        call.received(b"", ended=True)
+    await until(lambda: line.ended)
+    assert line.served.held.used == 0
 
 
 @on_loop
@@ -308,9 +291,7 @@ async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPa
 
 @on_loop
 async def test_after_it_has_failed_nothing_more_is_said() -> None:
-    call, line, methods = begun("/x/Echo")
-    call.received(framed(b"abc"))
-    call.received(b"", ended=True)
+    call, line, methods = asked("/x/Echo")
     call.fail("UNAVAILABLE", "the end")
     assert b"the end" in line.said()
     for _ in range(5):
@@ -350,7 +331,7 @@ def test_a_span_has_what_the_conventions_ask_for(collector: SpanCollector) -> No
     headers = {b"traceparent": PARENT, b"te": b"trailers", b"x-request-id": b"a-1"}
     passed_on = {}
 
-    def keep(body: bytes, caller: Caller, answer: Callable[[Answer | Exception], None]) -> None:
+    def keep(body: bytes, caller: Caller, answer: Tell) -> None:
         passed_on.update(caller.headers)
         answer(b"")
 

@@ -27,7 +27,7 @@ from farm.http1.access import Access
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.garbage import garbage
-from tests.support.http2_bytes import framed, request
+from tests.support.http2_bytes import REQUEST, framed, request
 
 
 class Methods(Service):
@@ -89,21 +89,22 @@ class Client:
         self.writer.write(self.http2.data_to_send())
 
     def ask(
-        self, method: str, *messages: bytes, end: bool = True, body: bytes = b"", **headers: str
+        self,
+        method: str,
+        *messages: bytes,
+        end: bool = True,
+        body: bytes = b"",
+        sends: bool = True,
+        **headers: str,
     ) -> int:
         stream: int = self.http2.get_next_available_stream_id()
-        found = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": f"/x/{method}",
-            ":authority": "localhost",
-            "content-type": "application/grpc",
-            **{name.replace("_", "-"): value for name, value in headers.items()},
-        }
-        self.http2.send_headers(stream, list(found.items()))
+        more = {name.replace("_", "-"): value for name, value in headers.items()}
+        head = {**dict(REQUEST), ":path": f"/x/{method}", **more}
+        self.http2.send_headers(stream, list(head.items()))
         body = body or b"".join(map(framed, messages))
         self.http2.send_data(stream, body, end_stream=end)
-        self.send()
+        if sends:
+            self.send()
         return stream
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -119,15 +120,16 @@ class Client:
         """Return all remaining bytes; h2 itself ignores everything after a GOAWAY."""
         return await asyncio.wait_for(self.reader.read(), LIMIT_S)
 
+    async def echoes(self, message: bytes = b"abc") -> None:
+        """Make a call that is answered."""
+        body, _ = await self.answer(self.ask("Echo", message))
+        assert body == framed(message)
+
     async def answer(self, stream: int) -> tuple[bytes, dict[str, str]]:
         """Return body and all headers of an answer, once it has ended."""
 
-        def mine(kind: type) -> list[Any]:
-            return [
-                e
-                for e in self.events
-                if isinstance(e, kind) and e.stream_id == stream  # type: ignore[attr-defined]
-            ]
+        def mine(kind: type[Any]) -> list[Any]:
+            return [e for e in self.events if isinstance(e, kind) and e.stream_id == stream]
 
         await self.until(lambda: mine(h2.events.StreamEnded))
         headers: dict[str, str] = {}
@@ -202,21 +204,18 @@ async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() 
         ({"method": "EchoAll", "body": b"\0\0\0"}, "3", "in the middle of a message"),
     ],
 )
-def test_what_is_wrong_has_its_status(asked: dict[str, Any], status: str, text: str) -> None:
-    @on_loop
-    async def run() -> None:
-        async with connected() as (_, _, connect):
-            client = await connect()
-            _, headers = await client.answer(client.ask(**asked))
-            assert headers["grpc-status"] == status
-            assert text in headers["grpc-message"]
-            body, _ = await client.answer(client.ask("Echo", b"still here"))
-            assert body == framed(b"still here")
-
-    run()
+@on_loop
+async def test_what_is_wrong_has_its_status(asked: dict[str, Any], status: str, text: str) -> None:
+    async with connected() as (_, _, connect):
+        client = await connect()
+        _, headers = await client.answer(client.ask(**asked))
+        assert headers["grpc-status"] == status
+        assert text in headers["grpc-message"]
+        await client.echoes(b"still here")
 
 
-def test_a_client_that_left_before_it_was_accepted_is_not_served(
+@on_loop
+async def test_a_client_that_left_before_it_was_accepted_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard = set[int]()
@@ -227,19 +226,13 @@ def test_a_client_that_left_before_it_was_accepted_is_not_served(
             super().received(data)
 
     monkeypatch.setattr(grpc, "GrpcConnection", Recorded)
-
-    @on_loop
-    async def run() -> None:
-        async with connected() as (_, _, connect):
-            client = await connect()
-            with socket.create_connection(client.writer.get_extra_info("peername")) as gone:
-                gone.sendall(PREFACE)
-            other = await connect()
-            for one in (client, other):
-                assert (await one.answer(one.ask("Echo", b"abc")))[0] == framed(b"abc")
-        assert len(heard) == 2
-
-    run()
+    async with connected() as (_, _, connect):
+        client = await connect()
+        with socket.create_connection(client.writer.get_extra_info("peername")) as gone:
+            gone.sendall(PREFACE)
+        for one in (client, await connect()):
+            await one.echoes()
+    assert len(heard) == 2
 
 
 @on_loop
@@ -264,8 +257,7 @@ async def test_metadata_that_is_too_long_fails_its_call_alone() -> None:
         stream = client.ask("Echo", b"abc", content_type="text/html", **many)
         _, headers = await client.answer(stream)
         assert headers == {":status": "431"}
-        body, _ = await client.answer(client.ask("Echo", b"still here"))
-        assert body == framed(b"still here")
+        await client.echoes(b"still here")
 
 
 @pytest.mark.parametrize(
@@ -277,19 +269,15 @@ async def test_metadata_that_is_too_long_fails_its_call_alone() -> None:
     ],
     ids=["http1", "ping", "headers"],
 )
-def test_who_does_not_speak_http2_is_sent_away(sent: bytes) -> None:
-    @on_loop
-    async def run() -> None:
-        async with connected() as (_, _, connect):
-            reader, writer = (client := await connect()).reader, client.writer
-            port = writer.get_extra_info("peername")[1]
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(sent)
-            said = await asyncio.wait_for(reader.read(), LIMIT_S)
-            assert struct.pack(">BBL", GOAWAY, 0, 0) in said
-            writer.close()
-
-    run()
+@on_loop
+async def test_who_does_not_speak_http2_is_sent_away(sent: bytes) -> None:
+    async with connected() as (_, _, connect):
+        place = (await connect()).writer.get_extra_info("peername")
+        reader, writer = await asyncio.open_connection(*place)
+        writer.write(sent)
+        said = await asyncio.wait_for(reader.read(), LIMIT_S)
+        assert struct.pack(">BBL", GOAWAY, 0, 0) in said
+        writer.close()
 
 
 @on_loop
@@ -304,20 +292,9 @@ async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
         await until(lambda: methods.cancelled == 10)
         methods.direct = {"/x/Hold": methods.hold_directly}  # which would start without a task
         for _ in range(100):  # requested and cancelled at once
-            stream = client.http2.get_next_available_stream_id()
-            headers = [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":path", "/x/Hold"),
-                (":authority", "localhost"),
-                ("content-type", "application/grpc"),
-            ]
-            client.http2.send_headers(stream, headers)
-            client.http2.send_data(stream, framed(b""), end_stream=True)
-            client.http2.reset_stream(stream)
+            client.http2.reset_stream(client.ask("Hold", b"", sends=False))
         client.send()
-        body, _ = await client.answer(client.ask("Echo", b"abc"))
-        assert body == framed(b"abc")
+        await client.echoes()
         assert methods.started - methods.cancelled == 0
         assert methods.started <= 30  # all but a few, whose frames are read in two steps
 
@@ -337,9 +314,7 @@ async def test_who_does_not_read_is_not_heard_without_end() -> None:
                 sent += 1000 * len(request(1))
                 await asyncio.wait_for(client.writer.drain(), 1.0)
         assert sent < 100 << 20
-        other = await connect()
-        body, _ = await other.answer(other.ask("Echo", b"abc"))
-        assert body == framed(b"abc")
+        await (await connect()).echoes()
 
 
 @on_loop

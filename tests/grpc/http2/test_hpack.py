@@ -29,7 +29,7 @@ values = st.binary(max_size=40) | st.sampled_from([b"x" * 3000, b"y" * 5000, byt
 fields = st.tuples(names, values, st.booleans())
 
 
-@given(st.lists(st.tuples(st.lists(fields, max_size=6), st.integers(0, 4096)), max_size=30))
+@given(st.lists(st.tuples(st.lists(fields, max_size=6), st.integers(0, 4096)), max_size=12))
 def test_any_series_of_blocks_is_read_as_it_was_meant(
     blocks: list[tuple[list[tuple[bytes, bytes, bool]], int]],
 ) -> None:
@@ -90,7 +90,7 @@ def test_what_is_no_block_is_refused(block: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 def test_no_bytes_make_it_fail_in_another_way(block: bytes) -> None:
     try:
         found, _ = HpackDecoder().decode(block, MUCH)
