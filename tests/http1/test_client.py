@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,21 @@ def ask(client: HttpClient, path: str, body: bytes = b"", **headers: str) -> byt
     with client.answer(path, body, headers) as answer:
         assert answer.status == 200
         return answer.read()
+
+
+@contextlib.contextmanager
+def asking(serve: Callable[[socket.socket], object]) -> Iterator[HttpClient]:
+    """A client whose server is this function of a listener."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+        yield client
+        client.close()
+        thread.join(LIMIT_S)
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 # Requests and answers
@@ -91,34 +106,26 @@ def test_an_answer_that_is_too_long_is_not_read(head: bytes) -> None:
             while sent < 2**28:
                 sent += connection.send(piece)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
-        with pytest.raises(InvalidOutput, match=f"longer than {2**20} bytes, the most"):
-            client.ask("/x", most=2**20)
-        client.close()
-        thread.join()
+    with (
+        asking(serve) as client,
+        pytest.raises(InvalidOutput, match=f"longer than {2**20} bytes, the most"),
+    ):
+        client.ask("/x", most=2**20)
     assert sent < 2**27, "it hung up"
 
 
 def test_a_refusal_of_a_long_body_is_read() -> None:
     """Some servers answer and close before they have read the whole body."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def refuse() -> None:
-            connection, _ = listener.accept()
-            connection.recv(100)
-            connection.sendall(b"HTTP/1.1 413 Too Long\r\nContent-Length: 4\r\n\r\nlong")
-            connection.shutdown(socket.SHUT_WR)
-            connection.close()  # with bytes unread, so that the client's next write fails
+    def refuse(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.recv(100)
+        connection.sendall(b"HTTP/1.1 413 Too Long\r\nContent-Length: 4\r\n\r\nlong")
+        connection.shutdown(socket.SHUT_WR)
+        connection.close()  # with bytes unread, so that the client's next write fails
 
-        thread = threading.Thread(target=refuse)
-        thread.start()
-        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+    with asking(refuse) as client:
         assert client.ask("/x", bytes(2**23))[::2] == (413, b"long")
-        client.close()
-        thread.join(LIMIT_S)
 
 
 # Connections
@@ -132,33 +139,6 @@ def test_a_kept_connection_is_used_again(client: HttpClient, server: Server) -> 
 
 
 FORKER = """
-import os, sys
-from farm.http1.client import HttpClient
-
-client = HttpClient(sys.argv[1], keep=True)
-def connection():
-    return client._idle[-1][1].sock.getsockname()
-
-client.ask("/x")
-mine = connection()
-child = os.fork()
-if child == 0:
-    client.ask("/x")
-    assert connection() != mine
-    client.close()
-    sys.exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-client.ask("/x")
-assert connection() == mine
-"""
-
-
-def test_a_forked_process_has_connections_of_its_own(server: Server) -> None:
-    subprocess.run([sys.executable, "-c", FORKER, server.url], check=True, timeout=LIMIT_S)
-    assert len(server.ports) == 2
-
-
-UNDER_WAY = """
 import os, sys, threading
 from farm.http1.client import Cancellation, HttpClient
 
@@ -173,25 +153,34 @@ class Watching(Cancellation):
 
 request = Watching()
 def run():
-    with client.answer("/never", cancellation=request):
+    with client.answer("/slow", cancellation=request):
         pass
+
+def connection():
+    return client._idle[-1][1].sock.getsockname()
 
 threading.Thread(target=run, daemon=True).start()
 asked.wait()
+client.ask("/x")
+mine = connection()
 child = os.fork()
 if child == 0:
     assert request.used.fileno() == -1  # its parent's request ends with the parent
     request.cancel()  # and this is no business of the parent
+    client.ask("/x")
+    assert connection() != mine
+    client.close()
     sys.exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert request.used.fileno() >= 0
+client.ask("/x")
+assert connection() == mine
 """
 
 
-def test_a_forked_process_drops_the_requests_of_its_parent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        subprocess.run([sys.executable, "-c", UNDER_WAY, url], check=True, timeout=LIMIT_S)
+def test_a_forked_process_has_connections_of_its_own(server: Server) -> None:
+    subprocess.run([sys.executable, "-c", FORKER, server.url], check=True, timeout=LIMIT_S)
+    assert len({port for port, path, *_ in server.asked if path == "/x"}) == 2
 
 
 def test_else_each_request_has_its_own(server: Server) -> None:
@@ -227,24 +216,18 @@ def test_threads_that_ask_at_once_have_a_connection_each(
 
 
 def test_an_idle_connection_that_the_server_closes_is_not_used() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(OK)
 
-        def serve() -> None:
-            for _ in range(2):
-                connection, _ = listener.accept()
-                with connection:
-                    connection.recv(2**16)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+    with asking(serve) as client:
         assert ask(client, "/x") == b"ok"
         (_, connection), *_ = client._idle
         assert select.select([connection.sock], [], [], LIMIT_S)[0], "the server closes it"
         assert ask(client, "/x") == b"ok"
-        client.close()
-        thread.join(LIMIT_S)
 
 
 def test_an_answer_that_is_left_before_its_end_leaves_no_connection(
@@ -329,47 +312,38 @@ def test_a_request_that_must_not_run_twice_is_sent_once(server: Server, keep: bo
 
 def test_a_connection_that_closes_as_it_is_used_costs_no_call() -> None:
     """The connection closes while the request is in transit; nothing announces it before."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        asked: list[bytes] = []
+    asked: list[bytes] = []
 
-        def serve() -> None:
-            for _ in range(2):
-                connection, _ = listener.accept()
-                with connection:
-                    asked.append(connection.recv(2**16))
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-                    asked.append(connection.recv(2**16))
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(2**16))
+                connection.sendall(OK)
+                asked.append(connection.recv(2**16))
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
-        assert client.ask("/a")[2] == b"ok"
-        assert client.ask("/b")[2] == b"ok"
-        client.close()
-        thread.join(LIMIT_S)
-        assert [request.split()[1] for request in asked[:3]] == [b"/a", b"/b", b"/b"]
+    with asking(serve) as client:
+        assert client.ask("/a")[2] == client.ask("/b")[2] == b"ok"
+    assert [request.split()[1] for request in asked[:3]] == [b"/a", b"/b", b"/b"]
 
 
 # Connecting
 
 
 def test_a_server_that_comes_up_late_is_waited_for() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     pauses: list[float] = []
-    listeners: list[socket.socket] = []
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
 
-    class Watched(Cancellation):
-        def wait(self, seconds: float) -> None:
-            pauses.append(seconds)
-            if len(pauses) == 2:
-                listeners.append(socket.create_server(("127.0.0.1", port)))
+        class Watched(Cancellation):
+            def wait(self, seconds: float) -> None:
+                pauses.append(seconds)
+                if len(pauses) == 2:
+                    listener.listen()
 
-    client = HttpClient(f"http://127.0.0.1:{port}", keep=True)
-    client._connected(Watched()).close()
+        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", keep=True)
+        client._connected(Watched()).close()
     assert pauses == list(http_client.CONNECT_PAUSES_S[:2])
-    listeners[0].close()
 
 
 def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +356,7 @@ def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_may_take_longer_than_connecting(server: Server) -> None:
-    client = HttpClient(server.url, keep=True, connect_s=0.05)
+    client = HttpClient(server.url, keep=True, connect_s=0.1)
     threading.Timer(0.3, server.go.set).start()
     assert ask(client, "/slow") == b"GET /slow "
     client.close()
@@ -426,7 +400,12 @@ def test_a_process_that_asks_no_server_starts_without_the_library() -> None:
 
 
 def cancelled_while(
-    client: HttpClient, path: str, under_way: Callable[[], object], body: bytes = b""
+    client: HttpClient,
+    path: str,
+    under_way: Callable[[], object],
+    body: bytes = b"",
+    *,
+    again: bool = False,
 ) -> BaseException | None:
     """How a request ends that is cancelled once it is under way."""
     cancellation = Cancellation()
@@ -434,7 +413,7 @@ def cancelled_while(
 
     def wait() -> None:
         try:
-            with client.answer(path, body, cancellation=cancellation) as answer:
+            with client.answer(path, body, again=again, cancellation=cancellation) as answer:
                 answer.read()
             ended.append(None)
         except BaseException as error:
@@ -462,13 +441,8 @@ def test_a_cancelled_request_on_a_used_connection_is_not_sent_again(
     client: HttpClient, server: Server
 ) -> None:
     client.ask("/x")
-    cancellation = Cancellation()
-    threading.Timer(0.1, cancellation.cancel).start()
-    with (
-        pytest.raises(Cancelled),
-        client.answer("/slow", b"x", again=True, cancellation=cancellation),
-    ):
-        pass
+    ended = cancelled_while(client, "/slow", lambda: "/slow" in server.paths, b"x", again=True)
+    assert isinstance(ended, Cancelled)
     assert server.paths == ["/x", "/slow"]
 
 
@@ -529,9 +503,15 @@ def test_cancelling_too_late_harms_no_other_request(client: HttpClient, server: 
 
 
 def test_closing_cancels_what_is_under_way(client: HttpClient, server: Server) -> None:
-    threading.Timer(0.1, client.close).start()
+    def close() -> None:
+        wait_until(lambda: server.asked)
+        client.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
     with pytest.raises(Cancelled):
         client.ask("/slow")
+    closing.join(LIMIT_S)
 
 
 def test_tls_is_verified(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable
-from typing import Any
+from contextlib import closing
 
 import pytest
 
@@ -26,7 +26,8 @@ from farm.http1.connections import (
 from farm.http1.request import Answer, Request
 from farm.transitions import NoTransition
 from tests.http1.test_connection import echo, length, stage, the_connection
-from tests.support.bare_server import post, rest_of, serving
+from tests.support.bare_server import Server, post, rest_of, serving
+from tests.support.coroutines import on_loop
 from tests.support.coroutines import until as turned
 from tests.support.front_door import read_answer, until
 
@@ -67,34 +68,23 @@ class Fake:
         self._connections.discard(self)
 
 
-def with_loop(test: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
-    async def run() -> None:
-        work = test(asyncio.get_running_loop())
-        if work is not None:
-            await work
-
-    asyncio.run(run())
+def room(most: int, look_every_s: float = 3600.0) -> closing[Connections]:
+    """At most so many connections, on the running loop."""
+    return closing(Connections(asyncio.get_running_loop(), most, look_every_s))
 
 
-def test_the_one_that_is_idle_for_longest_makes_room() -> None:
-    def check(loop: asyncio.AbstractEventLoop) -> None:
-        connections = Connections(loop, 3)
-        busy, young, old = (
-            Fake(connections, 1.0, idle=False),
-            Fake(connections, 3.0),
-            Fake(connections, 2.0),
-        )
-        new = Fake(connections, 4.0)
+@on_loop
+async def test_the_one_that_is_idle_for_longest_makes_room() -> None:
+    with room(3) as connections:
+        busy = Fake(connections, 1.0, idle=False)
+        young, old, new = (Fake(connections, since) for since in (3.0, 2.0, 4.0))
         assert [c.done for c in (busy, young, old, new)] == [[], [], ["abort"], []]
         assert len(connections) == 3
-        connections.close()
-
-    with_loop(check)
 
 
-def test_who_has_not_been_let_in_makes_room_first_whatever_it_does() -> None:
-    def check(loop: asyncio.AbstractEventLoop) -> None:
-        connections = Connections(loop, 4)
+@on_loop
+async def test_who_has_not_been_let_in_makes_room_first_whatever_it_does() -> None:
+    with room(4) as connections:
         idle = Fake(connections, 1.0)
         strangers = [Fake(connections, 2.0 + i, idle=False, let_in=False) for i in range(3)]
         later = [Fake(connections, 5.0 + i, let_in=False) for i in range(3)]
@@ -104,81 +94,66 @@ def test_who_has_not_been_let_in_makes_room_first_whatever_it_does() -> None:
         assert [one.done for one in later] == [["abort"]] * 3
         assert idle.done == ["abort"]
         assert [one.done for one in friends] == [[]] * 4
-        connections.close()
-
-    with_loop(check)
 
 
-def test_many_idle_ones_are_closed_at_once_so_that_few_new_ones_look_for_them() -> None:
-    def check(loop: asyncio.AbstractEventLoop) -> None:
-        connections = Connections(loop, 160)
+@on_loop
+async def test_many_idle_ones_are_closed_at_once_so_that_few_new_ones_look_for_them() -> None:
+    with room(160) as connections:
         idle = [Fake(connections, float(i)) for i in range(160)]
         Fake(connections, 1000.0)
         closed = [one for one in idle if one.done]
         assert closed == idle[: 1 + 160 // CLOSED_AT_ONCE]
-        connections.close()
-
-    with_loop(check)
 
 
-def test_where_all_are_busy_a_new_one_is_turned_away() -> None:
-    def check(loop: asyncio.AbstractEventLoop) -> None:
-        connections = Connections(loop, 2)
+@on_loop
+async def test_where_all_are_busy_a_new_one_is_turned_away() -> None:
+    with room(2) as connections:
         busy = [Fake(connections, idle=False) for _ in range(2)]
         new = [Fake(connections) for _ in range(3)]
         assert [one.done for one in busy] == [[], []]
         assert [one.done for one in new] == [["turned away"]] * 3
-        connections.close()
-
-    with_loop(check)
 
 
-def test_that_all_are_busy_is_found_out_once_in_a_round() -> None:
-    def check(loop: asyncio.AbstractEventLoop) -> None:
-        asked = 0
+@on_loop
+async def test_that_all_are_busy_is_found_out_once_in_a_round() -> None:
+    asked = 0
 
-        class Busy(Fake):
-            @property
-            def owes_nothing(self) -> bool:
-                nonlocal asked
-                asked += 1
-                return False
+    class Busy(Fake):
+        @property
+        def owes_nothing(self) -> bool:
+            nonlocal asked
+            asked += 1
+            return False
 
-            @owes_nothing.setter
-            def owes_nothing(self, value: bool) -> None:
-                pass
+        @owes_nothing.setter
+        def owes_nothing(self, value: bool) -> None:
+            pass
 
-        connections = Connections(loop, 10)
+    with room(10) as connections:
         for _ in range(10):
             Busy(connections)
         for _ in range(100):
             Fake(connections)
         assert asked == 10
-        connections.close()
-
-    with_loop(check)
 
 
-def test_all_are_looked_after_and_ended() -> None:
-    async def check(loop: asyncio.AbstractEventLoop) -> None:
-        connections = Connections(loop, 3, 0.001)
+@on_loop
+async def test_all_are_looked_after_and_ended() -> None:
+    with room(3, 0.001) as connections:
         one = Fake(connections)
         await turned(lambda: one.done[:2] == ["look", "look"])
         connections.end()
         await connections.wait_gone(0.0)
         connections.give_up()
-        loop.call_soon(one.abort)
+        asyncio.get_running_loop().call_soon(one.abort)
         await connections.wait_gone(60.0)
-        connections.close()
         assert [done for done in one.done if done != "look"] == ["end", "give up", "abort"]
         assert list(connections) == []
 
-    with_loop(check)
 
-
-def test_many_are_looked_after_some_in_a_turn() -> None:
-    async def check(loop: asyncio.AbstractEventLoop) -> None:
-        connections = Connections(loop, 10_000)
+@on_loop
+async def test_many_are_looked_after_some_in_a_turn() -> None:
+    with room(10_000) as connections:
         fakes = [Fake(connections) for _ in range(5 * LOOKS_A_TURN)]
         connections._look()
         looked: list[int] = []
@@ -192,9 +167,13 @@ def test_many_are_looked_after_some_in_a_turn() -> None:
             await asyncio.sleep(0)
         assert fakes[0].done == ["look", "abort"], "it had gone"
         assert fakes[1].done == ["look", "look"]
-        connections.close()
 
-    with_loop(check)
+
+def looked_after(server: Server) -> Callable[[float], None]:
+    """Look after the one connection now; return how to do so as many seconds later."""
+    one, now = the_connection(server), server.call(server.loop.time)
+    server.call(one.look, now)
+    return lambda later_s: server.call(one.look, now + later_s)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +193,11 @@ def test_each_step_has_its_time(sent: bytes, awaited: Stage, answered: bytes) ->
         if not answered and sent:
             until(lambda: select.select([connection], [], [], 0)[0], "it is answered")
             connection.recv(10_000)
-        until(lambda: len(server.connections) == 1, "it is there")
         until(lambda: stage(server) is awaited, f"the farm waits for {awaited.value}")
-        one = the_connection(server)
-        now = server.call(lambda: server.loop.time())
-        server.call(one.look, now)
-        server.call(one.look, now + 900)
-        assert server.call(lambda: one.standing()[0]) is awaited
-        server.call(one.look, now + 1100)
+        look = looked_after(server)
+        look(900)
+        assert stage(server) is awaited
+        look(1100)
         assert rest_of(connection).startswith(answered)
 
 
@@ -229,15 +205,12 @@ def test_a_trickle_does_not_buy_a_head_more_time() -> None:
     timeouts = HttpTimeouts(head=1000)
     with serving({"/echo": echo}, timeouts=timeouts) as server, server.connect() as connection:
         connection.sendall(b"GET /echo HTTP/1.1\r\nHost: a\r\n")
-        until(lambda: len(server.connections) == 1, "it is there")
         until(lambda: stage(server) is Stage.HEAD, "the head has begun")
-        now = server.call(lambda: server.loop.time())
-        one = the_connection(server)
-        server.call(one.look, now)
-        for later in (300, 600, 900):
+        look = looked_after(server)
+        for later_s in (300, 600, 900):
             connection.sendall(b"A: b\r\n")
-            server.call(one.look, now + later)
-        server.call(one.look, now + 1100)
+            look(later_s)
+        look(1100)
         assert rest_of(connection).startswith(b"HTTP/1.1 408 ")
 
 
@@ -248,13 +221,11 @@ def test_a_body_that_gets_on_is_waited_for() -> None:
         server.connect() as connection,
     ):
         connection.sendall(post("/n", b"x" * size)[:-size])
-        until(lambda: len(server.connections) == 1, "it is there")
-        one = the_connection(server)
-        now = server.call(lambda: server.loop.time())
+        one, look = the_connection(server), looked_after(server)
         for step in range(3):
             arrived = (Stage.BODY, step)
             until(lambda: server.call(one.standing)[:2] == arrived, "what was sent is there")  # noqa: B023  # asked now
-            server.call(one.look, now + 900 * step)
+            look(900 * step)
             connection.sendall(b"x" * 1000)
         assert read_answer(connection) == (200, b"3000")
 
@@ -271,15 +242,12 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         server.connect() as connection,
     ):
         connection.sendall(post("/large") * 5)
-        until(lambda: len(server.connections) == 1, "it is there")
         until(lambda: stage(server) is Stage.STUCK, "it does not read")
         assert 0 < held.used < 20 << 20  # one answer and no more
-        one = the_connection(server)
-        now = server.call(lambda: server.loop.time())
-        server.call(one.look, now)
-        server.call(one.look, now + 900)
+        look = looked_after(server)
+        look(900)
         assert len(server.connections) == 1
-        server.call(one.look, now + 1100)
+        look(1100)
         until(lambda: len(server.connections) == 0, "it is cut off")
         until(lambda: held.used == 0, "all of it is given back")
 

@@ -18,7 +18,7 @@ from farm.http1 import exchange
 from farm.http1.call_ids import Naming, call_ids
 from farm.http1.request import Answer, Handler, Request
 from farm.model import Config, Inputs
-from tests.http1.test_connection import Later, body_of
+from tests.http1.test_connection import LAST, Later, body_of, chunked
 from tests.support import bare_server
 from tests.support.bare_server import LIMIT, Server, post, rest_of
 from tests.support.front_door import WAIT_S, Door, front_door, until
@@ -26,11 +26,8 @@ from tests.support.span_collector import SpanCollector, span_collector, tracing_
 
 
 def echo(request: Request, answer: Answer) -> None:
-    answer(
-        200,
-        request.method.encode() + b" " + body_of(request),
-        ((b"x-path", request.path.encode()),),
-    )
+    body = request.method.encode() + b" " + body_of(request)
+    answer(200, body, ((b"x-path", request.path.encode()),))
 
 
 def mistake(request: Request, answer: Answer) -> None:
@@ -43,9 +40,6 @@ def refuse(request: Request, answer: Answer) -> None:
 
 def serving(**doors: Handler) -> AbstractContextManager[Server]:
     return bare_server.serving({f"/{name}": door for name, door in doors.items()})
-
-
-LAST = "Connection: close"
 
 
 def test_an_answer_has_its_length_its_type_and_its_headers() -> None:
@@ -67,24 +61,15 @@ def test_other_paths_are_the_application_s_on_the_same_connection() -> None:
         received = server.ask(
             post("/echo", b"1"), post("/other"), post("/echo", b"2"), post("/last", b"", LAST)
         )
-        assert [part.rpartition(b"\r\n\r\n")[2] for part in received.split(b"HTTP/1.1 200 OK")] == [
-            b"",
-            b"POST 1",
-            b"/other",
-            b"POST 2",
-            b"/last",
-        ]
+        bodies = [part.rpartition(b"\r\n\r\n")[2] for part in received.split(b"HTTP/1.1 200 OK")]
+        assert bodies == [b"", b"POST 1", b"/other", b"POST 2", b"/last"]
 
 
 def test_requests_sent_ahead_are_answered_in_their_order() -> None:
     later = Later()
     with serving(later=later, echo=echo) as server, server.connect() as connection:
-        connection.sendall(
-            post("/later", b"1")
-            + post("/echo", b"2")
-            + post("/later", b"3")
-            + post("/x", b"", LAST)
-        )
+        asked = (post("/later", b"1"), post("/echo", b"2"), post("/later", b"3"))
+        connection.sendall(b"".join(asked) + post("/x", b"", LAST))
         for body in (b"1", b"3"):
             until(lambda: later.open, "the door is asked")
             request, answer = later.open.pop()
@@ -128,7 +113,7 @@ def test_a_body_that_is_too_long_is_refused_and_passed_over(announced: bool) -> 
     too_long = post("/echo", body)
     if not announced:
         chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-        too_long = b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
+        too_long = chunked("/echo") + chunk
     with serving(echo=echo) as server:
         received = server.ask(too_long, post("/echo", b"next", LAST))
         assert received.startswith(b"HTTP/1.1 413 ")
@@ -279,7 +264,7 @@ class Gate(farm.Model):
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         self.begun.set()
-        assert self.opened.wait(20)
+        assert self.opened.wait(WAIT_S)
         if inputs["x"] < 0:
             raise ValueError("negative")
         return inputs["x"]
@@ -303,12 +288,15 @@ def door(collector: SpanCollector, gate: Gate) -> Iterator[Door]:
         gate.opened.set()
 
 
-def test_it_has_what_the_conventions_ask_for(
-    door: Door, gate: Gate, collector: SpanCollector
-) -> None:
+@pytest.fixture
+def open_door(door: Door, gate: Gate) -> Door:
     gate.opened.set()
+    return door
+
+
+def test_it_has_what_the_conventions_ask_for(open_door: Door, collector: SpanCollector) -> None:
     headers = {"User-Agent": "probe/1", "X-Request-ID": "a-1"}
-    assert door.ask("POST", "/Evaluate?why=so", QUESTION, headers).status == 200
+    assert open_door.ask("POST", "/Evaluate?why=so", QUESTION, headers).status == 200
     (request,) = collector.wait(1, lambda span: span.kind == "SERVER")
     assert request.name == "POST /Evaluate"
     assert request.attributes == {
@@ -325,50 +313,38 @@ def test_it_has_what_the_conventions_ask_for(
 
 
 def test_requests_with_one_head_are_traces_of_their_own(
-    door: Door, gate: Gate, collector: SpanCollector
+    open_door: Door, collector: SpanCollector
 ) -> None:
-    gate.opened.set()
     for _ in range(3):
-        assert door.ask("POST", "/Evaluate", QUESTION).status == 200
+        assert open_door.ask("POST", "/Evaluate", QUESTION).status == 200
     requests = collector.wait(3, lambda span: span.kind == "SERVER")
     assert len({span.trace for span in requests}) == 3
 
 
 @pytest.mark.parametrize(
     ("body", "status", "mark", "kind"),
-    [
-        (b"{", 400, "", None),
-        ({**QUESTION, "input": [[-4]]}, 500, "ERROR", "500"),
-    ],
+    [(b"{", 400, "", None), ({**QUESTION, "input": [[-4]]}, 500, "ERROR", "500")],
 )
 def test_only_the_servers_own_faults_are_errors(
-    door: Door, gate: Gate, collector: SpanCollector, body: Any, status: int, mark: str, kind: Any
+    open_door: Door, collector: SpanCollector, body: Any, status: int, mark: str, kind: Any
 ) -> None:
-    gate.opened.set()
-    assert door.ask("POST", "/Evaluate", body).status == status
+    assert open_door.ask("POST", "/Evaluate", body).status == status
     (request,) = collector.wait(1, lambda span: span.kind == "SERVER")
     assert request.attributes["http.response.status_code"] == status
     assert (request.status, request.attributes.get("error.type")) == (mark, kind)
 
 
 def test_a_client_that_leaves_is_an_error(door: Door, gate: Gate, collector: SpanCollector) -> None:
-    body = b'{"name": "gate", "input": [[4]], "config": {}}'
     with door.connect() as client:
-        client.sendall(
-            b"POST /Evaluate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
-        )
-        client.sendall(body)
-        assert gate.begun.wait(20)
+        client.sendall(post("/Evaluate", json.dumps(QUESTION).encode()))
+        assert gate.begun.wait(WAIT_S)
     (request,) = collector.wait(1, lambda span: span.kind == "SERVER")
     assert "http.response.status_code" not in request.attributes
     assert (request.status, request.attributes["error.type"]) == ("ERROR", "client left")
 
 
-def test_an_answer_in_parts_has_its_status(
-    door: Door, gate: Gate, collector: SpanCollector
-) -> None:
-    gate.opened.set()
-    assert door.ask("POST", "/no/such", b"").status == 404
-    assert door.ask("GET", "/", None).status == 200
+def test_an_answer_in_parts_has_its_status(open_door: Door, collector: SpanCollector) -> None:
+    assert open_door.ask("POST", "/no/such", b"").status == 404
+    assert open_door.ask("GET", "/", None).status == 200
     (request,) = collector.wait(1, lambda span: span.kind == "SERVER")
     assert (request.name, request.attributes["http.response.status_code"]) == ("POST", 404)
