@@ -30,7 +30,7 @@ from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.line import DealerLine
 from farm.transports.zmq.listener import ZmqListener
 from farm.wire import messages as wire
-from farm.wire.messages import Kind, Message, Outcome
+from farm.wire.messages import Kind, Loss, Message, Outcome
 from farm.wire.usage import SPLITS_RUNS
 from farm.worker.host.host import WorkerProcess
 from tests.support.coroutines import LIMIT_S, until
@@ -90,6 +90,14 @@ class Peer:
     def answer(self, *answers: tuple[int, Outcome]) -> None:
         self.send(wire.encode_answers(answers))
 
+    def tell(self, loss: Loss) -> None:
+        """Say as a supervisor that a worker was lost."""
+        self.send(wire.encode_loss(loss))
+
+    def settle(self, task_id: int, y: float = 8.0, run_time_s: float = 0.001) -> None:
+        """Answer this call with one number."""
+        self.answer((task_id, Result((np.array([y]),), run_time_s)))
+
     async def hear(self, *kinds: Kind) -> Message:
         """Return the next message of these kinds; skip probes, fail on others."""
         async with asyncio.timeout(LIMIT_S):
@@ -117,7 +125,7 @@ class Peer:
     async def answer_next(self, y: float = 8.0) -> int:
         """Answer the next call; return its id."""
         task_id = await self.hear_call()
-        self.answer((task_id, Result((np.array([y]),), 0.001)))
+        self.settle(task_id, y)
         return task_id
 
     async def hear_answers(self) -> list[tuple[int, Outcome]]:
@@ -234,6 +242,10 @@ class Farm:
     def router(self) -> ZmqListener:
         assert isinstance(self.listener, ZmqListener)
         return self.listener
+
+    def slots(self) -> list[int]:
+        """The slots that each worker offers."""
+        return [row["slots"] for row in self.dispatcher.snapshot()["workers"]]
 
     def queued(self) -> int:
         return sum(row["queued"] for row in self.dispatcher.snapshot()["queues"])

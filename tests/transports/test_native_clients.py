@@ -97,7 +97,7 @@ async def test_answers_of_one_turn_share_a_message() -> None:
     async with up() as (farm, worker, client):
         other = await farm.worker("node2/2-b", CUBE, slots=8)
         worker.say(Kind.RESIZE, 0)
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        await until(lambda: farm.slots()[0] == 0)
         await first_ask(client, *[(i, cube(i)) for i in range(8)])
         calls: list[tuple[int, Call]] = []
         while len(calls) < 8:
@@ -118,7 +118,7 @@ async def test_call_that_cannot_be_taken_is_answered_at_once() -> None:
         task_id = await worker.hear_call()
         ask(client, (4, cube()), (5, cube()))
         assert isinstance((await answers(client))[5], Overloaded)
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.settle(task_id)
         assert value((await answers(client))[1]) == 8.0
 
 
@@ -141,7 +141,7 @@ async def test_hints_hold_for_all_calls_of_a_message() -> None:
         ask(client, (3, cube(3.0)), hints=Hints(priority=5))
         ask(client, (4, cube(4.0)), hints=Hints(deadline_s=0.02))
         assert isinstance((await answers(client))[4], DeadlineExceeded)
-        worker.answer((first, Result((np.array([8.0]),))))
+        worker.settle(first)
         order: list[float] = []
         while len(order) < 2:
             order += [call.inputs[0][0] for _, call in await worker.hear_calls()]
@@ -155,7 +155,7 @@ async def test_cancelled_call_is_taken_back() -> None:
         first = await worker.hear_call()
         ask(client, (2, cube(2.0)), (3, cube(3.0)))
         client.say(Kind.CANCEL, [2, 99])
-        worker.answer((first, Result((np.array([1.0]),))))
+        worker.settle(first, 1.0)
         assert list(await answers(client)) == [1]
         assert list(await answers(client, worker)) == [3]
         assert farm.queued() == 0
@@ -173,7 +173,7 @@ async def test_calls_that_wait_are_cancelled_and_answered_and_one_that_runs_goes
             found |= await answers(client)
         assert {i: type(outcome) for i, outcome in found.items()} == {2: Cancelled, 3: Cancelled}
         assert farm.dispatcher.beginning == {}
-        worker.answer((first, Result((np.array([1.0]),))))
+        worker.settle(first, 1.0)
         assert list(await answers(client)) == [1]
         assert list(await answers(client, worker)) == [4]
         client.say(Kind.CANCEL_WAITING, [1, 2, 3, 4])  # all have their answers
@@ -206,7 +206,7 @@ async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> N
         else:
             client.close()
         await until(lambda: farm.queued() == 0)
-        worker.answer((first, Result((np.array([1.0]),))))  # its client is gone
+        worker.settle(first, 1.0)  # its client is gone
         other = farm.peer(CLIENT_PREFIX.decode() + "other")
         ask(other, (1, cube()))
         await other.hear(Kind.WELCOME)
@@ -484,7 +484,7 @@ async def test_answers_of_the_last_moment_still_leave() -> None:
         task_id = await worker.hear_call()
         closing = asyncio.create_task(farm.dispatcher.close(grace_s=20.0))
         await asyncio.sleep(0)
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.settle(task_id)
         assert value((await answers(client))[1]) == 8.0
         await worker.hear(Kind.STOP)
         worker.say(Kind.LEAVE, ["drained", 1])

@@ -49,7 +49,7 @@ async def test_join_said_twice_is_one_join() -> None:
         waiting, task_id = await farm.sent_to(worker)
         worker.join()
         await worker.hear(Kind.WELCOME)
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.settle(task_id)
         await waiting
         assert farm.events("joined") == ["cube"]
 
@@ -71,13 +71,13 @@ async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> 
     async with Farm.up() as farm:
         given_up, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
         waiting, task_id = await farm.sent_to(given_up)
-        supervisor.send(wire.encode_loss(Loss(W1, "does not move", None)))
+        supervisor.tell(Loss(W1, "does not move", None))
         worker = await farm.worker(W2)
         assert await worker.hear_call() == task_id
-        given_up.answer((task_id, Result((np.array([7.0]),))))
+        given_up.settle(task_id, 7.0)
         await given_up.hear(Kind.JOIN_AGAIN)
         assert value(await waiting) == 7.0
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.settle(task_id)
         second = farm.submit()
         assert await worker.answer_next(9.0) != task_id
         assert value(await second) == 9.0
@@ -145,10 +145,7 @@ async def test_whatever_a_peer_says_others_are_served(
 @pytest.mark.parametrize(
     "change",
     [
-        {"slots": 0},
-        {"slots": -2},
-        {"slots": 1.5},
-        {"slots": None},
+        *({"slots": slots} for slots in (0, -2, 1.5, None)),
         {"ends_at": "soon"},
         {"labels": [1]},
         {"models": [{}]},
@@ -218,7 +215,7 @@ async def test_word_of_the_supervisor_comes_first() -> None:
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting, task_id = await farm.sent_to(worker)
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGSEGV", [task_id])))
+        supervisor.tell(Loss(W1, "signal SIGSEGV", [task_id]))
         await until(lambda: not farm.workers())
         worker.close()
         await (await farm.worker(W2)).answer_next()
@@ -235,8 +232,8 @@ async def test_word_of_the_supervisor_comes_after_the_connection_is_gone(
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting, task_id = await farm.sent_to(worker)
         worker.close()
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", [task_id])))
+        await until(lambda: farm.slots() == [0])
+        supervisor.tell(Loss(W1, "signal SIGKILL", [task_id]))
         await (await farm.worker(W2)).answer_next()
         await waiting
         assert farm.events() == ["signal SIGKILL"]
@@ -248,7 +245,7 @@ async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         worker.close()
         await until(lambda: not farm.workers())
-        supervisor.send(wire.encode_loss(Loss(W1, "signal SIGKILL", None)))
+        supervisor.tell(Loss(W1, "signal SIGKILL", None))
         waiting = farm.submit()
         await (await farm.worker(W2)).answer_next()
         await waiting
@@ -259,7 +256,7 @@ async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
 async def test_who_is_told_dead_and_still_runs_does_not_join_again() -> None:
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
-        supervisor.send(wire.encode_loss(Loss(W1, "restarted", [])))
+        supervisor.tell(Loss(W1, "restarted", []))
         await until(lambda: not farm.workers())
         worker.close()
         again = farm.peer(W1)
@@ -277,7 +274,7 @@ async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
     async with Farm.up(retries=0) as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting, task_id = await farm.sent_to(worker)
-        supervisor.send(wire.encode_loss(Loss(W1, "died", [task_id] if guilty else [])))
+        supervisor.tell(Loss(W1, "died", [task_id] if guilty else []))
         other = await farm.worker(W2)
         if guilty:
             with pytest.raises(WorkerLost, match="died"):
@@ -292,9 +289,7 @@ async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting, task_id = await farm.sent_to(worker)
-        supervisor.send(
-            wire.encode_loss(Loss(W1, "time limit of 2 s", [task_id], LossCause.TIME_LIMIT))
-        )
+        supervisor.tell(Loss(W1, "time limit of 2 s", [task_id], LossCause.TIME_LIMIT))
         with pytest.raises(TimeLimitExceeded, match="time limit of 2 s"):
             await waiting
 
@@ -309,10 +304,10 @@ async def test_worker_that_is_back_before_it_is_given_up_goes_on(
         worker = await farm.worker()
         first, task_id = await farm.sent_to(worker)
         worker.close()
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        await until(lambda: farm.slots() == [0])
         again = farm.peer(W1, identity=worker.identity)
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 1)
-        again.answer((task_id, Result((np.array([8.0]),))))
+        await until(lambda: farm.slots() == [1])
+        again.settle(task_id)
         await first
         await farm.served_by(again)
         assert farm.events("joined", "lost") == ["cube"]
@@ -331,8 +326,7 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
         waiting, task_id = await farm.sent_to(worker, model=model.name)
         worker.close()
         again = farm.peer(W1, identity=worker.identity)
-        check = await again.hear(Kind.CHECK)
-        number, *named = check.data
+        number, *named = (await again.hear(Kind.CHECK)).data
         assert named == [task_id]
         again.say(Kind.MISSING, [number, task_id])
         if repeatable:
@@ -356,8 +350,8 @@ async def test_call_that_was_recalled_and_sent_again_is_not_missing(model: Model
         assert await worker.hear_call() == task_id
         worker.say(Kind.MISSING, check.data)
         worker.say(Kind.RESIZE, 2)
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 2)
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        await until(lambda: farm.slots() == [2])
+        worker.settle(task_id)
         await waiting
         second = farm.submit(model=model.name)
         assert await worker.answer_next() == task_id + 1, "the first was not sent a third time"
@@ -372,7 +366,7 @@ async def test_answer_on_its_way_is_not_missing() -> None:
         worker = await farm.worker()
         waiting, task_id = await farm.sent_to(worker)
         check = await worker.hear(Kind.CHECK)
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.settle(task_id)
         worker.say(Kind.MISSING, [*check.data, 5])
         await waiting
         second = farm.submit()
@@ -396,13 +390,27 @@ async def test_draining_worker_may_go_on_with_its_sequences() -> None:
         await until(lambda: slots() == [(1, 0)])
 
 
-@pytest.mark.parametrize("data", [[0], [0, -1], [0, "x"], [1, 2, 3], "x", None, -1, 1.5])
+SLOTS, GOODBYE = "RESIZE expects a number of slots", "expected a reason and a number"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "text"),
+    [
+        *((Kind.RESIZE, said, SLOTS) for said in ([0], [0, -1], [0, "x"], [1, 2, 3], "x", None)),
+        *((Kind.RESIZE, said, SLOTS) for said in (-1, 1.5)),
+        *((Kind.LEAVE, said, GOODBYE) for said in (None, "drained", ["drained"], [3, 3])),
+        (Kind.LEAVE, ["drained", 1.5], GOODBYE),
+    ],
+)
 @on_loop
-async def test_other_numbers_of_slots_are_refused(data: object) -> None:
+async def test_numbers_of_slots_and_goodbyes_that_mean_nothing_are_refused(
+    kind: Kind, said: object, text: str
+) -> None:
     async with Farm.up() as farm:
-        worker = await farm.worker(W1)
-        worker.say(Kind.RESIZE, data)
-        assert "RESIZE expects a number of slots" in (await worker.hear(Kind.REFUSED)).data
+        worker = await farm.worker()
+        worker.say(kind, said)
+        assert text in (await worker.hear(Kind.REFUSED)).data
+        assert farm.workers() == [W1]
 
 
 @on_loop
@@ -411,11 +419,11 @@ async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> Non
         draining = await farm.worker(W1)
         first, task_id = await farm.sent_to(draining)
         draining.say(Kind.RESIZE, 0)
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        await until(lambda: farm.slots() == [0])
         second = farm.submit()
         question = asyncio.create_task(farm.dispatcher.describe("cube", '{"n":1}'))
         await asyncio.sleep(0)
-        draining.answer((task_id, Result((np.array([8.0]),))))
+        draining.settle(task_id)
         await first
         draining.say(Kind.LEAVE, ["drained", 1])
         await until(lambda: not farm.workers())
@@ -430,17 +438,6 @@ async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> Non
         )
         await second
         assert await question == CUBE
-
-
-@pytest.mark.parametrize("said", [None, "drained", ["drained"], ["drained", 1.5], [3, 3]])
-@on_loop
-async def test_goodbye_that_means_nothing_is_refused(said: object) -> None:
-    async with Farm.up() as farm:
-        worker = await farm.worker()
-        worker.say(Kind.LEAVE, said)
-        refused = await worker.hear(Kind.REFUSED)
-        assert "expected a reason and a number" in refused.data
-        assert farm.workers() == [W1]
 
 
 @on_loop
@@ -487,10 +484,9 @@ async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_att
         draining = await farm.worker(W1)
         waiting, task_id = await farm.sent_to(draining)
         draining.say(Kind.RESIZE, 0)
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        await until(lambda: farm.slots() == [0])
         if reported:
-            loss = Loss(W1, "stopped by its supervisor", [task_id])
-            farm.peer(SUPERVISOR).send(wire.encode_loss(loss))
+            farm.peer(SUPERVISOR).tell(Loss(W1, "stopped by its supervisor", [task_id]))
         else:
             draining.close()
         await until(lambda: not farm.workers())
@@ -523,7 +519,7 @@ async def test_tasks_are_taken_back_from_a_worker() -> None:
         busy = await farm.worker(W1)
         for _ in range(20):  # so short that more are prefetched, but not as rows of one task
             waiting, task_id = await farm.sent_to(busy)
-            busy.answer((task_id, Result((np.array([8.0]),), QUICK_RUN_S)))
+            busy.settle(task_id, run_time_s=QUICK_RUN_S)
             await waiting
         tasks = [farm.submit() for _ in range(10)]
         held = [task_id for task_id, _ in await busy.hear_calls()]
@@ -543,9 +539,9 @@ async def test_one_worker_is_asked_to_leave() -> None:
     async with Farm.up() as farm:
         one, two = await farm.worker(), await farm.worker("node2/2")
         two.say(Kind.RESIZE, 0)
-        await until(lambda: 0 in [row["slots"] for row in farm.dispatcher.snapshot()["workers"]])
-        farm.transport.drain("node2/2")
-        farm.transport.drain("node3/3")  # it is gone
+        await until(lambda: 0 in farm.slots())
+        assert farm.transport.drain("node2/2")
+        assert not farm.transport.drain("node3/3")  # it is gone
         await two.hear(Kind.STOP)
         call = farm.submit()
         await one.hear(Kind.CALLS)  # and nothing before
@@ -576,7 +572,7 @@ async def test_ids_of_calls_go_to_workers() -> None:
         ((task_id, heard),) = await worker.hear_calls()
         assert isinstance(heard, Call)
         assert heard.origin == Origin("a-1", "anna")
-        worker.answer((task_id, Result((np.array([8.0]),), 0.001)))
+        worker.settle(task_id)
         await waiting
 
 
@@ -588,7 +584,7 @@ async def test_what_a_worker_uses_is_passed_on_and_nonsense_is_refused() -> None
     async with Farm.up() as farm:
         worker = await farm.worker()
         heard: list[tuple[str, Used]] = []
-        farm.dispatcher.on_used.append(lambda name, used: heard.append((name, used)))
+        farm.dispatcher.on_used.append(lambda *used: heard.append(used))
         worker.say(Kind.PROBE)  # as a worker does that hears nothing
         worker.say(Kind.PROBE, {"memory_bytes": "much"})
         worker.say(Kind.PROBE, {"memory_bytes": 7, "processor": 0.5})
@@ -596,18 +592,6 @@ async def test_what_a_worker_uses_is_passed_on_and_nonsense_is_refused() -> None
         await until(lambda: heard)
         assert heard == [(W1, Used(7, 0.5))]
         assert farm.workers() == [W1]
-
-
-# Drains and restarts by the owner
-
-
-@on_loop
-async def test_a_worker_is_asked_to_drain() -> None:
-    async with Farm.up() as farm:
-        worker = await farm.worker()
-        assert farm.transport.drain(W1)
-        await worker.hear(Kind.STOP)
-        assert not farm.transport.drain("nobody")
 
 
 @on_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.call import Call, Operation, Result
+from farm.call import Call, Operation
 from farm.transports import native_client
 from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq
@@ -35,12 +35,12 @@ async def test_workers_may_come_back_to_a_dispatcher_that_did_not_run(
         waiting, task_id = await farm.sent_to(worker)
         farm.transport.was_away()
         worker.close()
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 0)
+        await until(lambda: farm.slots() == [0])
         await turns(farm, 10)
         again = farm.peer(W1, identity=worker.identity)
-        again.answer((task_id, Result((np.array([8.0]),))))
+        again.settle(task_id)
         assert value(await waiting) == 8.0
-        await until(lambda: farm.dispatcher.snapshot()["workers"][0]["slots"] == 1)
+        await until(lambda: farm.slots() == [1])
         assert farm.events("lost") == []
 
 
@@ -72,7 +72,7 @@ async def test_clients_may_come_back_to_a_dispatcher_that_did_not_run(
         client.close()
         await until(lambda: not farm.put(client, Kind.PROBE))
         await turns(farm, 3 * zmq.IDLE_PROBE_TURNS)
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.settle(task_id)
         again = farm.peer("client:x")
         again.say(Kind.PROBE)
         while (said := await again.hear(Kind.ANSWERS, Kind.WELCOME)).kind is Kind.WELCOME:

@@ -37,12 +37,12 @@ async def test_who_has_the_name_of_a_living_worker_only_does_not_join(life: str)
             thief = farm.peer(W1, identity=identity)
             thief.join(life=life)
             assert "is here already" in (await thief.hear(Kind.REFUSED)).data
-            thief.answer((task_id, Result((np.array([666.0]),))))
+            thief.settle(task_id, 666.0)
             await thief.hear(Kind.JOIN_AGAIN)
             thief.say(Kind.RESIZE, 100)
             await thief.hear(Kind.JOIN_AGAIN)
-        assert farm.dispatcher.snapshot()["workers"][0]["slots"] == 1
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        assert farm.slots() == [1]
+        worker.settle(task_id)
         assert value(await waiting) == 8.0
         assert farm.events("joined", "left", "lost") == ["cube"]
 
@@ -70,7 +70,7 @@ async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> No
                 is_join = wire.decode(frames).kind is Kind.JOIN
                 assert said.data.endswith("with workers.json") == is_join
             client.say(Kind.LEAVE)
-        worker.answer((task_id, Result((np.array([8.0]),))))
+        worker.settle(task_id)
         assert value(await waiting) == 8.0
         assert farm.workers() == [W1]
         assert farm.events("joined", "left", "lost") == ["cube"]

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import dask.config
 import pytest
@@ -73,8 +75,9 @@ async def test_a_scheduler_file_says_where_too(cluster: Cluster) -> None:
 
 
 @on_loop
-async def test_no_cluster_at_that_address(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.address = str(tmp_path / "nowhere.json")
+async def test_no_cluster_at_that_address(tmp_path: Path) -> None:
+    (tmp_path / "square.py").write_text(MODELS)
+    cluster: Any = SimpleNamespace(address=str(tmp_path / "nowhere.json"), folder=tmp_path)
     with pytest.raises(Unavailable, match=r"neither a scheduler file .* nor an address"):
         async with joined(cluster):
             pass

@@ -147,7 +147,7 @@ async def test_strangers_beyond_the_bound_are_not_connected_and_others_come_in_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MOST_UNPROVED", 20)
-    monkeypatch.setattr(module, "HANDSHAKE_S", 1)
+    monkeypatch.setattr(module, "HANDSHAKE_S", 3)
     async with Farm.up() as farm:
         valve = valve_of(farm)
         known = farm.peer("client:known")
