@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import HTTPServer
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -44,6 +48,22 @@ def target(request: pytest.FixtureRequest, served: Served) -> str | Path:
 @pytest.fixture
 def client(target: str | Path) -> Iterator[Client]:
     with connect(target) as client:
-        # Calls that an earlier test left running would delay this one.
-        wait_until(lambda: in_farm(client) == 0)
+        # What an earlier test left running, or a worker that it killed, would delay this one.
+        wait_until(lambda: in_farm(client) == 0 and len(client.status()["workers"]) == 2)
         yield client
+
+
+S = TypeVar("S", bound=HTTPServer)
+
+
+@contextmanager
+def in_a_thread(server: S) -> Iterator[S]:
+    """Let this server serve for the duration of the block."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

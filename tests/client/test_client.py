@@ -6,8 +6,8 @@ import math
 import os
 import pickle
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -24,6 +24,7 @@ from farm.client.native_line import NativeLine
 from farm.errors import Cancelled, InvalidInput, InvalidRequest, ModelNotFound, Unavailable
 from farm.transports.connection import Connection, read_connection, write_connection
 from farm.transports.keys import new_keys
+from tests.client.conftest import in_a_thread
 from tests.support.coroutines import LIMIT_S
 from tests.support.dispatcher_farm import Served
 from tests.support.running_farm import Farm
@@ -39,37 +40,28 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("of", [str, Path])
-def test_a_folder_or_its_file_is_the_native_wire(served: Served, of: type) -> None:
-    for target in (served.folder, served.folder / "farm.json"):
-        with connect(of(target)) as client:
-            assert isinstance(client.line, NativeLine)
+def test_a_folder_or_its_file_is_the_native_wire_and_a_url_is_http(served: Served) -> None:
+    file, url = served.folder / "farm.json", served.connection.url
+    natively: list[str | Path] = [served.folder, str(served.folder), file, str(file)]
+    for target in (*natively, url, url + "/"):
+        with connect(target) as client:
+            assert isinstance(client.line, NativeLine if target in natively else HttpLine)
             assert client.models() == MODELS
+            assert getattr(client.line, "is_farm", True)
 
 
-def test_a_url_is_http(served: Served) -> None:
-    for url in (served.connection.url, served.connection.url + "/"):
-        with connect(url) as client:
-            assert isinstance(client.line, HttpLine)
-            assert client.line.is_farm
-            assert client.models() == MODELS
-
-
-def test_the_environment_names_a_farm(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_target_the_environment_names_a_farm_or_the_folder_here_is_taken(
+    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "farm-run").symlink_to(served.folder)
+    with connect() as client:
+        assert client.models() == MODELS
     monkeypatch.setenv("FARM_URL", served.connection.url)
     with connect() as client:
         assert isinstance(client.line, HttpLine)
     monkeypatch.setenv("FARM_CONNECTION", str(served.folder))
     with connect() as client:
         assert isinstance(client.line, NativeLine)
-
-
-def test_without_a_name_the_folder_here_is_taken(
-    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "farm-run").symlink_to(served.folder)
-    with connect() as client:
-        assert client.models() == MODELS
 
 
 @pytest.mark.root
@@ -94,24 +86,11 @@ def test_the_folder_here_of_another_user_is_taken_if_it_is_named(
     assert run(["url", "--to", "farm-run"]) == 0
 
 
-def test_no_farm_at_all_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"no farm specified: pass a URL, a connection file"):
-        connect()
-
-
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"no connection file .*/none/?\S*; is the farm running"):
-        connect(tmp_path / "none")
-
-
 def test_a_farm_that_has_ended_is_said_soon(tmp_path: Path) -> None:
     file = tmp_path / "farm.json"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     keys = new_keys()
     ended = Connection(
-        endpoint,
+        "tcp://127.0.0.1:1",
         server_key=keys.server.public,
         client_public=keys.clients.public,
         client_secret=keys.clients.secret,
@@ -125,16 +104,13 @@ def test_a_farm_that_has_ended_is_said_soon(tmp_path: Path) -> None:
 
 def test_a_process_number_of_elsewhere_misleads_nobody(tmp_path: Path) -> None:
     """In a container, the farm's process has another id."""
-    farm = Farm(tmp_path)
-    try:
+    with closing(Farm(tmp_path)) as farm:
         told = replace(farm._files[0], host=socket.gethostname(), pid=2**22 + 1)
         write_connection(farm.connect, told)
         with connect(farm.connect) as client:
             assert client.models() == []
             with pytest.raises(Unavailable, match="the farm waits for its first worker"):
                 client.expect_models()
-    finally:
-        farm.close()
 
 
 @pytest.mark.parametrize("wait", [0.0, -1.0, float("nan")])
@@ -153,19 +129,17 @@ def test_patience_may_have_no_end(served: Served) -> None:
 def test_the_first_contact_waits_for_a_farm(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         found = threads.submit(connect, tmp_path / "farm.json", wait=LIMIT_S)
-        farm = Farm(tmp_path)
-        try:
-            with found.result(LIMIT_S) as client:
-                assert client.models() == []
-        finally:
-            farm.close()
+        with closing(Farm(tmp_path)), found.result(LIMIT_S) as client:
+            assert client.models() == []
 
 
-def test_a_farm_that_does_not_come_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="no connection file"):
-        connect(tmp_path / "farm.json", wait=0.1)
-    with pytest.raises(Unavailable, match="no farm specified"):
-        connect(wait=0.1)
+@pytest.mark.parametrize("wait", [None, 0.1])
+def test_a_farm_that_does_not_come_is_reported(tmp_path: Path, wait: float | None) -> None:
+    for target in (tmp_path / "none", tmp_path / "farm.json"):
+        with pytest.raises(Unavailable, match=r"no connection file .*; is the farm running"):
+            connect(target, wait=wait)
+    with pytest.raises(Unavailable, match=r"no farm specified: pass a URL, a connection file"):
+        connect(wait=wait)
 
 
 def test_a_file_that_others_can_read_is_reported_at_once(tmp_path: Path) -> None:
@@ -177,31 +151,25 @@ def test_a_file_that_others_can_read_is_reported_at_once(tmp_path: Path) -> None
 
 
 def test_a_model_that_is_not_there_is_awaited_only_where_it_may_come(served: Served) -> None:
-    with (
-        connect(served.folder, wait=math.inf) as client,
-        pytest.raises(ModelNotFound, match="'nope' is not served here"),
-    ):
-        client.model("nope")
-    with (
-        connect(served.folder, wait=math.inf) as client,
-        pytest.raises(ModelNotFound, match="specify a model"),
-    ):
-        client.model()
+    with connect(served.folder, wait=math.inf) as client:
+        with pytest.raises(ModelNotFound, match="'nope' is not served here"):
+            client.model("nope")
+        with pytest.raises(ModelNotFound, match="specify a model"):
+            client.model()
 
 
 def test_a_model_is_awaited_whose_workers_have_yet_to_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    farm = Farm(tmp_path)
-    farm.expect("surrogate")
-    farm.expect_later("beam", "kind 'gpu': 1 job is pending", asked=3)
     waited: list[float] = []
 
     def no_patience(seconds: float) -> Patience:
         waited.append(seconds)
         return Patience(0.0)
 
-    try:
+    with closing(Farm(tmp_path)) as farm:
+        farm.expect("surrogate")
+        farm.expect_later("beam", "kind 'gpu': 1 job is pending", asked=3)
         with connect(farm.connect, wait=LIMIT_S) as client, monkeypatch.context() as context:
             context.setattr("farm.client.client.Patience", no_patience)
             problem = "'beam' is not served here; the models are: surrogate; but kind 'gpu'"
@@ -210,16 +178,13 @@ def test_a_model_is_awaited_whose_workers_have_yet_to_join(
         assert waited == [LIMIT_S]
         with connect(farm.connect, wait=math.inf) as client:
             assert client.model("beam").name == "beam"
-    finally:
-        farm.close()
 
 
 def test_a_model_may_come_while_the_client_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    farm = Farm(tmp_path)
-    farm.expect("surrogate")
-    try:
+    with closing(Farm(tmp_path)) as farm:
+        farm.expect("surrogate")
         with connect(farm.connect, wait=math.inf) as client:
             names = client.line.names
 
@@ -230,14 +195,20 @@ def test_a_model_may_come_while_the_client_asks(
 
             monkeypatch.setattr(client.line, "names", outdated)
             assert client.model("beam").name == "beam"
-    finally:
-        farm.close()
 
 
-@pytest.mark.parametrize("url", ["http://", "http:///x", "ftp://host"])
-def test_what_is_no_address_is_said(url: str) -> None:
-    with pytest.raises(Unavailable, match=r"no connection file|not the address of a server"):
-        connect(url)
+@pytest.mark.parametrize(
+    ("target", "remedy"),
+    [
+        ("http://", "not the address of a server"),
+        ("http:///x", "not the address of a server"),
+        ("localhost:4242", "a URL begins with http:// or https://, such as http://localhost:4242"),
+        ("ftp://farm", "a URL begins with http:// or https://, not ftp://"),
+    ],
+)
+def test_what_is_no_address_is_said(target: str, remedy: str) -> None:
+    with pytest.raises(Unavailable, match=remedy):
+        connect(target)
 
 
 def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,16 +233,11 @@ class OtherServer(BaseHTTPRequestHandler):
 
 
 def test_another_kind_of_server_is_said() -> None:
-    server = HTTPServer(("127.0.0.1", 0), OtherServer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        with pytest.raises(InvalidRequest, match="neither a farm nor a UM-Bridge server"):
-            connect(f"http://127.0.0.1:{server.server_port}")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with (
+        in_a_thread(HTTPServer(("127.0.0.1", 0), OtherServer)) as server,
+        pytest.raises(InvalidRequest, match="neither a farm nor a UM-Bridge server"),
+    ):
+        connect(f"http://127.0.0.1:{server.server_port}")
 
 
 def test_calls_of_ones_own_making_are_submitted(client: Client) -> None:
@@ -361,19 +327,6 @@ def test_something_else_than_a_call_does_not_end_the_client(client: Client) -> N
     with pytest.raises(InvalidInput, match=r"the call is a str; expected a farm\.Call"):
         client.submit("beam")  # type: ignore[arg-type]  # this is the mistake
     assert client.models()
-
-
-@pytest.mark.parametrize(
-    ("target", "remedy"),
-    [
-        ("localhost:4242", "a URL begins with http:// or https://, such as http://localhost:4242"),
-        ("ftp://farm", "a URL begins with http:// or https://, not ftp://"),
-    ],
-)
-def test_an_address_without_http_says_how_a_url_begins(target: str, remedy: str) -> None:
-    with pytest.raises(Unavailable) as caught:
-        connect(target)
-    assert remedy in str(caught.value)
 
 
 def test_patience_looks_again_while_there_is_time() -> None:

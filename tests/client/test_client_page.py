@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -14,11 +15,18 @@ import pytest
 import farm
 from farm.client import Client
 from farm.errors import FarmError
+from tests.support.coroutines import LIMIT_S
 from tests.support.dispatcher_farm import Served
 from tests.support.shown_blocks import text_of
 
 PAGE = text_of("docs/client.md")
 SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def target(served: Served) -> Path:
+    """The page's examples run over one line; other tests have both."""
+    return served.folder
 
 
 @pytest.fixture
@@ -67,7 +75,7 @@ def test_many_points(names: dict[str, Any]) -> None:
     found = run(2, names)
     assert np.array_equal(found["Y"], 2.0 * found["X"])
     assert found["y"].shape == (2,)
-    assert found["future"].result(10.0).tolist() == [2.0, 4.0]
+    assert found["future"].result(LIMIT_S).tolist() == [2.0, 4.0]
 
 
 def test_errors_in_place_of_outputs(

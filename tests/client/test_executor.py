@@ -100,10 +100,9 @@ def test_an_exception_does_not_wait(client: Client, moody: RemoteModel) -> None:
             raise KeyboardInterrupt
 
     futures: list[concurrent.futures.Future[object]] = []
-    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         leave_early()
-    assert time.monotonic() - begun < LIMIT_S / 2
+    assert not futures[0].done()
     never.set()
     assert [f.cancelled() for f in futures] == [False, True, True]
 

@@ -195,17 +195,26 @@ async def on_the_loop(line: HandLine, count: int) -> AsyncGenerator[float]:
             yield value(outcome)
 
 
-async def taken(flow: AsyncGenerator[float], into: list[float]) -> None:
-    async for outcome in flow:
-        into.append(outcome)
+async def flowing(
+    line: HandLine, count: int, into: list[float] | None = None
+) -> asyncio.Task[None]:
+    """Take the outcomes of so many calls in a task; return it once all calls are sent."""
+    got = [] if into is None else into
+
+    async def take() -> None:
+        async for outcome in on_the_loop(line, count):
+            got.append(outcome)
+
+    task = asyncio.create_task(take())
+    await until(lambda: len(line.waiting) == count)
+    return task
 
 
 @on_loop
 async def test_outcomes_come_in_order_on_a_loop() -> None:
     line = HandLine()
     got: list[float] = []
-    task = asyncio.create_task(taken(on_the_loop(line, 5), got))
-    await until(lambda: len(line.waiting) == 5)
+    task = await flowing(line, 5, got)
     line.answer(3, 2, 5)
     await asyncio.sleep(0)
     assert got == []
@@ -220,8 +229,7 @@ async def test_outcomes_come_in_order_on_a_loop() -> None:
 async def test_calls_leave_many_to_a_message_on_a_loop() -> None:
     line = HandLine()
     got: list[float] = []
-    task = asyncio.create_task(taken(on_the_loop(line, 600), got))
-    await until(lambda: len(line.waiting) == 600)
+    task = await flowing(line, 600, got)
     assert len(line.messages) < 100
     assert set(line.hints) == {replace(HINTS, chain="")}
     line.answer_all()
@@ -235,8 +243,7 @@ async def test_a_full_queue_is_waited_for_on_a_loop() -> None:
         patch.setattr(flow_module, "PAUSE_S", 0.001)
         line = HandLine()
         got: list[float] = []
-        task = asyncio.create_task(taken(on_the_loop(line, 4), got))
-        await until(lambda: len(line.waiting) == 4)
+        task = await flowing(line, 4, got)
         messages = len(line.messages)
         line.answer(1, 2, 4, outcome=Overloaded("full"))
         line.answer(3)
@@ -250,8 +257,7 @@ async def test_a_full_queue_is_waited_for_on_a_loop() -> None:
 @on_loop
 async def test_cancelling_the_task_cancels_the_calls() -> None:
     line = HandLine()
-    task = asyncio.create_task(taken(on_the_loop(line, 5), []))
-    await until(lambda: len(line.waiting) == 5)
+    task = await flowing(line, 5)
     line.answer(2, 3, outcome=ModelFailed("no"))
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -268,15 +274,14 @@ async def test_a_cancellation_counts_that_comes_with_an_outcome(
 ) -> None:
     monkeypatch.setattr(flow_module, "PAUSE_S", LIMIT_S)
     line = HandLine()
-    task = asyncio.create_task(taken(on_the_loop(line, 3), []))
-    await until(lambda: len(line.waiting) == 3)
+    task = await flowing(line, 3)
     line.answer(1, outcome=Overloaded("full"))
     await asyncio.sleep(0.01)
     line.answer(2)
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
-    await asyncio.wait({task}, timeout=1.0)
+    await asyncio.wait({task}, timeout=LIMIT_S)
     assert task.cancelled()
     assert sorted(line.taken) == [3]
 

