@@ -41,14 +41,14 @@ class Done:
         raise AssertionError("it never ends")
 
 
-def agenda_of(turns: Any) -> Agenda:
-    return Agenda(turns)
+def at_work() -> tuple[Done, Agenda]:
+    done: Any = Done()
+    return done, Agenda(done)
 
 
 @on_loop
 async def test_what_is_short_is_done_at_once() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     for name in "abc":
         agenda.add(name, done.work(name, 3))
     assert len(done.steps) == 9
@@ -57,8 +57,7 @@ async def test_what_is_short_is_done_at_once() -> None:
 
 @on_loop
 async def test_a_turn_of_the_loop_does_so_much_and_the_rest_follows() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     agenda.add("a", done.work("a", 10 * STEPS_A_TURN))
     assert len(done.steps) == STEPS_A_TURN
     await done.turns(agenda)
@@ -69,8 +68,7 @@ async def test_a_turn_of_the_loop_does_so_much_and_the_rest_follows() -> None:
 
 @on_loop
 async def test_many_short_messages_of_one_turn_count_together() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     for number in range(2 * STEPS_A_TURN):
         agenda.add(f"peer {number}", done.work("x", 3))
     assert len(done.steps) <= STEPS_A_TURN + 3
@@ -81,8 +79,7 @@ async def test_many_short_messages_of_one_turn_count_together() -> None:
 
 @on_loop
 async def test_a_new_turn_has_its_own_time() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     for _ in range(5):
         agenda.add("a", done.work("a", STEPS_A_TURN - 1))
         assert not agenda
@@ -92,8 +89,7 @@ async def test_a_new_turn_has_its_own_time() -> None:
 
 @on_loop
 async def test_peers_take_turns_and_each_keeps_its_order() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     agenda.add("long", done.work("long", 10 * STEPS_A_TURN))
     agenda.add("long", done.work("long, later", 1))
     agenda.add("short", done.work("short", 1))
@@ -106,8 +102,7 @@ async def test_peers_take_turns_and_each_keeps_its_order() -> None:
 
 @on_loop
 async def test_dear_steps_are_fewer() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     agenda.add("a", done.work("a", 100, cost=STEPS_A_TURN // 4))
     await done.turns(agenda)
     assert done.most == 4
@@ -115,8 +110,7 @@ async def test_dear_steps_are_fewer() -> None:
 
 @on_loop
 async def test_what_waits_for_a_peer_can_be_finished_or_dropped() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     for name in "ab":
         agenda.add(name, done.work(name, 2 * STEPS_A_TURN))
         agenda.add(name, done.work(f"{name}, later", 1))
@@ -132,8 +126,7 @@ async def test_what_waits_for_a_peer_can_be_finished_or_dropped() -> None:
 
 @on_loop
 async def test_work_may_drop_what_waits_behind_it() -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
 
     def leave() -> Steps:
         yield STEPS_A_TURN
@@ -150,8 +143,7 @@ async def test_work_may_drop_what_waits_behind_it() -> None:
 async def test_lone_messages_are_done_at_once_with_few_callbacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done = Done()
-    agenda = agenda_of(done)
+    done, agenda = at_work()
     loop = asyncio.get_running_loop()
     called: list[object] = []
     call_soon = loop.call_soon

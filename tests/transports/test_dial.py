@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,25 +32,33 @@ def here(place: ListeningSocket) -> Connection:
     return Connection("", local=str(place.path), host=socket.gethostname())
 
 
-def test_on_the_farms_machine_its_socket_is_dialed(tmp_path: Path) -> None:
-    place = ListeningSocket(tmp_path)
+def expect_dialed(place: ListeningSocket) -> None:
+    """Somebody has connected there and said its name."""
+    accepted = StreamLine(place.socket.accept()[0])
+    frames = accepted.receive()
+    assert frames is not None
+    assert bytes(frames[0]) == NAME.encode()
+    accepted.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[ListeningSocket]:
+    with closing(ListeningSocket(tmp_path)) as place:
+        yield place
+
+
+def test_on_the_farms_machine_its_socket_is_dialed(place: ListeningSocket) -> None:
     both = replace(here(place), endpoint="tcp://127.0.0.1:1")
     for connection in (here(place), both):
         line = Dialer(connection, NAME).dial()
         assert isinstance(line, StreamLine)
-        accepted = StreamLine(place.socket.accept()[0])
-        frames = accepted.receive()
-        assert frames is not None
-        assert bytes(frames[0]) == NAME.encode()
+        expect_dialed(place)
         line.close()
-        accepted.close()
-    place.close()
 
 
 def test_elsewhere_and_where_the_socket_is_not_to_be_seen_zeromq_leads_there(
-    tmp_path: Path,
+    place: ListeningSocket, tmp_path: Path
 ) -> None:
-    place = ListeningSocket(tmp_path)
     keys = new_keys()
     both = replace(
         here(place),
@@ -65,19 +75,19 @@ def test_elsewhere_and_where_the_socket_is_not_to_be_seen_zeromq_leads_there(
         assert isinstance(line, DealerLine)
         line._socket.set(zmq.LINGER, 0)
         line.close()
-    place.close()
 
 
-def test_no_way_from_another_machine_is_said(tmp_path: Path) -> None:
-    connection = Connection("", local=str(tmp_path / "farm.sock"), host="login1.cluster")
-    with pytest.raises(Unavailable, match=r"farm on login1\.cluster .* --host 0\.0\.0\.0"):
-        Dialer(connection, NAME).dial()
-
-
-def test_a_farm_that_is_gone_is_said(tmp_path: Path) -> None:
-    connection = Connection("", local=str(tmp_path / "farm.sock"), host=socket.gethostname())
-    with pytest.raises(Unavailable, match=r"no farm listens at .*farm\.sock"):
-        Dialer(connection, NAME).dial()
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [
+        ("login1.cluster", r"farm on login1\.cluster .* --host 0\.0\.0\.0"),
+        (socket.gethostname(), r"no farm listens at .*farm\.sock"),
+    ],
+    ids=["another machine", "gone"],
+)
+def test_why_no_farm_can_be_dialed_is_said(tmp_path: Path, host: str, text: str) -> None:
+    with pytest.raises(Unavailable, match=text):
+        Dialer(Connection("", local=str(tmp_path / "farm.sock"), host=host), NAME).dial()
 
 
 def test_zeromq_is_loaded_only_where_it_is_needed() -> None:
@@ -109,10 +119,8 @@ class File(NamedTuple):
 
 
 def test_a_dispatcher_is_dialed_where_its_file_says_now(tmp_path: Path) -> None:
-    folders = [tmp_path / "1", tmp_path / "2"]
-    for folder in folders:
-        folder.mkdir()
-    places = [ListeningSocket(folder) for folder in folders]
+    (tmp_path / "2").mkdir()
+    places = [ListeningSocket(folder) for folder in (tmp_path, tmp_path / "2")]
     read: Any = File([here(places[0])])
     dialer = Dialer(here(places[0]), NAME, file=read)
     line = dialer.dial()
@@ -121,8 +129,7 @@ def test_a_dispatcher_is_dialed_where_its_file_says_now(tmp_path: Path) -> None:
         replace(read.places[-1], url="http://127.0.0.1:1", grpc="127.0.0.1:2", token="t")
     )
     assert dialer.again(line) is None
-    accepted = StreamLine(places[0].socket.accept()[0])
-    accepted.close()
+    expect_dialed(places[0])
     assert line.receive() is None
     again = dialer.again(line)
     assert again is not None
@@ -134,25 +141,20 @@ def test_a_dispatcher_is_dialed_where_its_file_says_now(tmp_path: Path) -> None:
     moved = dialer.again(again)
     assert moved is not None
     assert dialer.connection.local == str(places[1].path)
-    there = StreamLine(places[1].socket.accept()[0])
-    frames = there.receive()
-    assert frames is not None
-    assert bytes(frames[0]) == NAME.encode()
-    for one in (line, again, moved, there):
+    expect_dialed(places[1])
+    for one in (line, again, moved):
         one.close()
     for place in places:
         place.close()
 
 
-def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
-    place = ListeningSocket(tmp_path)
+def test_a_file_that_cannot_be_read_changes_nothing(place: ListeningSocket) -> None:
     missing: Any = File([])
     dialer = Dialer(here(place), NAME, file=missing)
     line = dialer.again(NoLine())
     assert line is not None
     assert dialer.again(line) is None
     line.close()
-    place.close()
 
 
 def test_who_accepts_connections_over_tcp() -> None:
