@@ -265,13 +265,6 @@ def test_a_farm_says_how_it_is(client: Client) -> None:
     assert {row["pid"] for row in status["workers"]}.isdisjoint({0, os.getpid()})
 
 
-def test_the_name_of_a_client_reaches_the_farm(served: Served) -> None:
-    """The farm uses the name for fair sharing; here it only has to be accepted."""
-    for target in (served.folder, served.connection.url):
-        with connect(target, client="chain 3", priority=-1) as client:
-            assert client.model("moody")(2.0)[0] == 2.0
-
-
 def test_a_closed_client_says_so(client: Client) -> None:
     moody = client.model("moody")
     moody(1.0)
@@ -301,16 +294,15 @@ def test_a_client_shows_its_farm_and_what_it_does(client: Client, target: str | 
     assert "<td>plane</td><td>evaluate</td>" in shown
 
 
-def test_a_client_does_not_show_its_token(served: Served) -> None:
+def test_a_client_does_not_show_its_token_and_another_server_shows_its_address(
+    served: Served, official: str
+) -> None:
+    with connect(official) as client:
+        assert shown_in_notebook(client).startswith("<code>&lt;Client of http://")
     url = str(served.connection.url)
     with connect(url.replace("//", "//user:secret@")) as client:
         assert repr(client).startswith(f"<Client of {url}: ")
         assert "secret" not in shown_in_notebook(client) + repr(client)
-
-
-def test_another_server_is_shown_by_its_address(official: str) -> None:
-    with connect(official) as client:
-        assert shown_in_notebook(client).startswith("<code>&lt;Client of http://")
 
 
 def test_a_model_shows_its_inputs_and_outputs(client: Client) -> None:

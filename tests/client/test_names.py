@@ -62,7 +62,7 @@ def test_a_block_names_every_kind_of_call(client: Client, model: RemoteModel) ->
 
 def test_the_names_of_connect_hold_where_no_other_is_given(target: Any) -> None:
     program = f"{uuid.uuid4()}"
-    with connect(target, client=program) as client:
+    with connect(target, client=program, priority=-1) as client:
         model = client.model("affine")
         model(np.zeros(4))
         with farm.chain("a"):

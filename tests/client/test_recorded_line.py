@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def entries(path: Path) -> list[Entry]:
     return [e for e, _, _ in entries_in(path, lambda place: None) if isinstance(e, Entry)]
 
 
+@contextmanager
+def recorded(path: Path, square: Square, *, reuse: bool = True) -> Iterator[Client]:
+    """A client of a farm of this process, with a record."""
+    run = path.with_name("run")
+    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=reuse) as client:
+        yield client
+
+
 @pytest.mark.parametrize("native", [True, False], ids=["native", "http"])
 def test_a_client_that_starts_again_asks_nothing_twice(path: Path, native: bool) -> None:
     square = Square()
@@ -83,8 +92,7 @@ def test_a_client_that_starts_again_asks_nothing_twice(path: Path, native: bool)
 
 def test_failures_and_nan_are_asked_again(path: Path) -> None:
     square = Square()
-    run = path.with_name("run")
-    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=True) as client:
+    with recorded(path, square) as client:
         model = client.model()
         for _ in range(2):
             with pytest.raises(ModelFailed):
@@ -110,8 +118,7 @@ def test_a_model_without_a_version_is_recorded_and_asked(
 ) -> None:
     square = Square()
     square.version = ""
-    run = path.with_name("run")
-    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=True) as client:
+    with recorded(path, square) as client:
         for _ in range(2):
             client.model()([1.0, 1.0])
     assert len(square.ran) == len(entries(path)) == 2
@@ -121,8 +128,7 @@ def test_a_model_without_a_version_is_recorded_and_asked(
 
 def test_a_record_without_reuse_only_keeps(path: Path) -> None:
     square = Square()
-    run = path.with_name("run")
-    with farm.serve(square, dir=run), farm.connect(run, record=path) as client:
+    with recorded(path, square, reuse=False) as client:
         for _ in range(2):
             client.model()([1.0, 1.0])
     assert len(square.ran) == len(entries(path)) == 2
@@ -287,14 +293,14 @@ def test_threads_share_what_is_under_way(path: Path) -> None:
             go.wait(LIMIT_S)
             return super().evaluate(inputs, config)
 
-    go, square, run = threading.Event(), Slow(), path.with_name("run")
+    go, square = threading.Event(), Slow()
     points = np.array([[float(k % 5), 1.0] for k in range(40)])
     found: list[Any] = []
 
     def work(client: Client) -> None:
         found.append(client.model().map(points))
 
-    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=True) as client:
+    with recorded(path, square) as client:
         threads = [threading.Thread(target=work, args=(client,)) for _ in range(4)]
         for thread in threads:
             thread.start()
