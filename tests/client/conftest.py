@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from farm.client import Client, connect
+from farm.client import Client, RemoteModel, connect
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import Served, serving
 from tests.support.scripted_lines import MODELS, in_farm
@@ -51,6 +51,11 @@ def client(target: str | Path) -> Iterator[Client]:
         # What an earlier test left running, or a worker that it killed, would delay this one.
         wait_until(lambda: in_farm(client) == 0 and len(client.status()["workers"]) == 2)
         yield client
+
+
+@pytest.fixture
+def moody(client: Client) -> RemoteModel:
+    return client.model("moody")
 
 
 S = TypeVar("S", bound=HTTPServer)

@@ -211,15 +211,6 @@ def test_what_is_no_address_is_said(target: str, remedy: str) -> None:
         connect(target)
 
 
-def test_nobody_at_the_address_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.http1.client.CONNECT_PAUSES_S", (0.01,))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        with pytest.raises(Unavailable, match=f"{url} does not answer: Connection refused"):
-            connect(url)
-
-
 class OtherServer(BaseHTTPRequestHandler):
     """A server that answers every request in another protocol."""
 

@@ -22,11 +22,6 @@ from tests.support.dispatcher_farm import serving
 
 
 @pytest.fixture
-def moody(client: Client) -> RemoteModel:
-    return client.model("moody")
-
-
-@pytest.fixture
 def pool() -> Iterator[Executor]:
     with Executor(8) as pool:
         yield pool

@@ -109,7 +109,8 @@ def asked(line: HttpLine, call: Call, hints: Hints = NO_HINTS) -> CallFuture[Res
 def answered(line: HttpLine, calls: Sequence[tuple[Any, Call]], hints: Hints = NO_HINTS) -> Inbox:
     """Send these calls; wait until each has an outcome."""
     inbox = Inbox()
-    line.send(calls, hints, inbox)
+    ids = line.send(calls, hints, inbox)
+    assert len(set(ids)) == len(calls)
     wait_until(lambda: len(inbox.outcomes) == len(calls))
     return inbox
 

@@ -49,11 +49,6 @@ def two(client: Client) -> RemoteModel:
     return client.model("two")
 
 
-@pytest.fixture
-def moody(client: Client) -> RemoteModel:
-    return client.model("moody")
-
-
 # One point
 
 

@@ -131,11 +131,16 @@ def test_a_refusal_of_a_long_body_is_read() -> None:
 # Connections
 
 
-def test_a_kept_connection_is_used_again(client: HttpClient, server: Server) -> None:
+@pytest.mark.parametrize(("keep", "ports", "said"), [(True, 1, None), (False, 3, "close")])
+def test_a_connection_is_kept_or_each_request_has_its_own(
+    server: Server, keep: bool, ports: int, said: str | None
+) -> None:
+    client = HttpClient(server.url, keep=keep)
     for _ in range(3):
         client.ask("/x")
-    assert len(server.ports) == 1
-    assert "Connection" not in server.asked[0][2]
+    assert len(server.ports) == ports
+    assert server.asked[0][2].get("Connection") == said
+    client.close()
 
 
 FORKER = """
@@ -181,14 +186,6 @@ assert connection() == mine
 def test_a_forked_process_has_connections_of_its_own(server: Server) -> None:
     subprocess.run([sys.executable, "-c", FORKER, server.url], check=True, timeout=LIMIT_S)
     assert len({port for port, path, *_ in server.asked if path == "/x"}) == 2
-
-
-def test_else_each_request_has_its_own(server: Server) -> None:
-    client = HttpClient(server.url, keep=False)
-    for _ in range(3):
-        client.ask("/x")
-    assert len(server.ports) == 3
-    assert server.asked[0][2]["Connection"] == "close"
 
 
 def test_an_idle_connection_is_not_trusted(
