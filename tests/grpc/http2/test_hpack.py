@@ -54,6 +54,14 @@ def test_what_is_beyond_the_limit_is_left_out_and_still_enters_the_table() -> No
     assert decoder.decode(again, MUCH)[0] == [(b"a", b"1"), (b"b", b"x" * 500), (b"c", b"3")]
 
 
+def test_the_old_entries_of_a_long_table_have_numbers_of_several_bytes() -> None:
+    encoder, decoder = Encoder(), HpackDecoder()
+    wanted = [(f"a{i}", "") for i in range(80)]
+    for _ in range(2):
+        read, _ = decoder.decode(encoder.encode(wanted), MUCH)
+        assert read == [(name.encode(), b"") for name, _ in wanted]
+
+
 def test_the_table_is_bounded() -> None:
     decoder = HpackDecoder()
     for i in range(1000):
@@ -75,6 +83,8 @@ def test_the_table_is_bounded() -> None:
         b"\x3f\xe2\x1f",  # a larger table than announced: 4097
         b"\x20\x20\x20",  # three updates of the size
         b"\x40",  # cut short
+        b"\x3f",  # in the number of a size
+        b"\x00\x7f",  # in that of a length
         b"\x00\x05abc",
         b"\xff",
         b"\x00\x85\xf2\xb2\x4a\x84\xff\x84\x49\x50\x9f\xff",  # more than 7 bits of padding
