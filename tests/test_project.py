@@ -40,8 +40,8 @@ LONGEST_FILE = 600
 
 SHAPE = {
     "modules": 494,
-    "lines": 91502,
-    "fields": 12,
+    "lines": 91631,
+    "fields": 8,
     "arguments": 3,
     "callbacks": 31,
     "far": 6,

@@ -142,8 +142,10 @@ class Reader:
         Then they count as fed and read. Otherwise, or while other bytes wait, return None.
         """
         last = self._last
-        alike = self.idle and len(data) == self._last_size and data.startswith(last)
-        return data[len(last) :] if alike else None
+        if self.idle and len(data) == self._last_size and data.startswith(last):
+            self._blank_lines = 0
+            return data[len(last) :]
+        return None
 
     def close(self) -> None:
         """Free all buffers; read nothing more."""

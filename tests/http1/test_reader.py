@@ -467,6 +467,18 @@ def test_a_request_like_the_last_is_read_as_any_other(parts: list[bytes]) -> Non
     assert requests_in(*parts) == requests_in(*parts, alike=False)
 
 
+def test_an_old_client_sends_an_empty_line_behind_each_of_many_bodies() -> None:
+    """Source: RFC 9112, 2.2."""
+    reader = Reader()
+    reader.feed(POST)
+    assert reader.head() is not None
+    assert reader.body() == b"hello"
+    for _ in range(MOST_BLANK_LINES + 1):
+        reader.feed(b"\r\n")
+        assert reader.head() is None
+        assert reader.alike(POST) == b"hello"
+
+
 def test_a_request_like_the_last_is_recognised_if_it_is_whole_and_nothing_waits() -> None:
     reader = Reader()
     assert reader.alike(POST) is None
