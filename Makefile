@@ -59,7 +59,7 @@ $(STAMP): $(BASE)
 demo: $(BASE) ## a farm on this machine runs a real sweep into HDF5, in seconds
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: $(STAMP) ## the default test suite, four to eight minutes on two cores, in JOBS=4 processes
+test: $(STAMP) ## the default test suite, three to eight minutes on two cores, in JOBS=4 processes
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 quick: $(STAMP) ## the tests of the pure parts, with few examples each: seconds

@@ -106,8 +106,8 @@ class Access:
         raise Refused(
             401,
             "Unauthorized",
-            f"{'no token was given' if missing else 'that is not the token'}"
-            f"{_why_not_direct(headers) if self.trusts(peer) else ''}; "
+            f"{'no token was given' if missing else 'that is not the token'}; "
+            f"{_why_not_direct(headers) if self.trusts(peer) else ''}"
             "write http://user:TOKEN@host:port or send the header Authorization: Bearer TOKEN; "
             "the token is in the farm.json that `farm serve` wrote, and `farm url DIR` prints it",
             headers=((b"www-authenticate", b'Basic realm="farm", charset="UTF-8"'),),
@@ -187,9 +187,12 @@ def _is_direct(peer: Peer, headers: Headers) -> bool:
 def _why_not_direct(headers: Headers) -> str:
     """Return in words why a request of a trusted peer needs a token."""
     if named := FORWARDED.intersection(headers):
-        return f", which is needed as the header {min(named).decode()} says that a proxy forwards"
+        return f"it is needed as the header {min(named).decode()} says that a proxy forwards; "
     host = headers.get(b"host", b"")[:200].decode("ascii", "replace")
-    return f", which is needed as the header Host names {host!r}, and not this machine"
+    return (
+        f"it is needed as the header Host, {host!r}, is not localhost, this machine's name or one "
+        "of its addresses; "
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -115,7 +115,7 @@ class Lock:
                 text = "%s is held by %s, which may be gone: waiting %g s for a sign of life"
                 logger.warning(text, self.path, _whom(held), silence_s)
             if _shows_life(self.path, held, silence_s):
-                if not held:  # it has been named since, or is gone
+                if not held:  # it has been named since
                     return
                 raise LockHeld(self.path, _whom(held))
         # Renaming is atomic: if several processes find the lock stale, one gets it. If it gets the

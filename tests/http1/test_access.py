@@ -209,7 +209,7 @@ MADE_TO_POINT_HERE = (
 
 @pytest.mark.parametrize("host", [*NO_ADDRESS_OF_THIS_MACHINE, *MADE_TO_POINT_HERE])
 def test_another_host_is_not_local(host: str) -> None:
-    with pytest.raises(Refused, match=re.escape(f"the header Host names {host!r}, and not this")):
+    with pytest.raises(Refused, match=re.escape(f"the header Host, {host!r}, is not localhost")):
         user(peer="127.0.0.1", uid=OWN, host=host)
 
 

@@ -99,10 +99,11 @@ def create_api(
     async def model(
         name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
     ) -> Response:
-        parse(config.encode(), "the config in the query")
+        what = "the config in the query"
+        parse(config.encode(), what)
         body = b'{"config":%b}' % config.encode()
         await backend.first_worker.known(name)
-        return _json(_shown(await backend.describe(name, decode_config(parse(body), body))))
+        return _json(_shown(await backend.describe(name, decode_config(parse(body, what), body))))
 
     @api.post(
         "/farm/models/{name:path}/evaluate",
