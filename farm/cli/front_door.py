@@ -117,7 +117,7 @@ async def _serve(farm: Farm) -> int:
         raise
     if line is not None:
         line.serves()
-    searches = search_now_and_then(farm.dispatcher.calls_open), search_young_in_time()
+    searches = search_now_and_then(farm.dispatcher.stages.calls_open), search_young_in_time()
     tasks += map(loop.create_task, searches)
     failed = loop.create_task(farm.own.wait_failed())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -100,7 +100,6 @@ class Dispatcher(Listeners):
         self._started = time.time()
         self._changes = Changes()  # a worker joined or left, or a call ended while closing
         self.questions = Questions()
-        self.offer = self.questions.offer
         self.measures, self._statistics = Measures(self.ended), Statistics(self.ended)
         self._memory = memory
         self.turns = LoopTurns(self._scheduler, self)
@@ -113,10 +112,9 @@ class Dispatcher(Listeners):
             cast(Iterator[TaskId], count(-1, -1)),
         )
         self.stages = Stages(context, memory, expected, first_worker_s)
-        self.offer("cancel", self.stages.cancel_waiting, changes=True)
+        self.questions.offer("cancel", self.stages.cancel_waiting, changes=True)
         self.start_call, self.start_rows = self.stages.start_call, self.stages.start_rows
-        self.more_rows, self.drop_rows = self.stages.feeder.more, self.stages.feeder.drop
-        self.cancel, self.calls_open = self.stages.cancel, self.stages.calls_open
+        self.feeder, self.cancel = self.stages.feeder, self.stages.cancel
         self.first_worker = self.stages.tasks.first_worker
         self.on_joined.append(self.first_worker.joined)
         self.on_left.append(self.first_worker.left)

@@ -83,7 +83,6 @@ class HttpConnection(Portions):
         self._reader = Reader()
         self._exchange: Exchange | None = None
         self._alike: Beginning | None = None  # of a request with the last one's head
-        self._requests = 0
         self._advancing = False
         self._queued = False  # waits for another turn of the loop
         self._tiny_parts = 0  # in the current request
@@ -91,8 +90,7 @@ class HttpConnection(Portions):
         self._sent_ahead = False
         self._wants_input = True  # nothing can be done until the client sends more
         self._lingered = 0
-        self._unsent: Share | None = None  # bytes of an answer, while the client does not read
-        self._drained: asyncio.Future[None] | None = None
+        self._unsent: _Unsent | None = None  # while the client does not read
         self._seen: tuple[object, ...] = ()
 
     # Called by asyncio
@@ -189,25 +187,20 @@ class HttpConnection(Portions):
         """The client reads more slowly than farm writes: take no more of its requests."""
         if self._unsent is None:
             size = self.transport.get_write_buffer_size()
-            self._unsent = self.served.held.hold(size)
+            self._unsent = _Unsent(self.served.held.hold(size))
 
     def resume_writing(self) -> None:
         """The client has caught up, or has disconnected."""
         if self._unsent is not None:
-            self._unsent.release()
+            self._unsent.is_read()
             self._unsent = None
-        if self._drained is not None:
-            self._drained.set_result(None)
-            self._drained = None
         if self.phase < LINGERING:
             self.advance()
 
     async def drained(self) -> None:
         """Wait until the client has read what was sent, or has disconnected."""
         if self._unsent is not None:
-            if self._drained is None:
-                self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._drained)
+            await self._unsent.read.wait()
 
     # Requests
 
@@ -285,7 +278,7 @@ class HttpConnection(Portions):
                     return True
             elif exchange.answered:
                 self._exchange = None
-                self._requests += 1
+                self._seen = ()
             else:
                 return False
         return False
@@ -337,7 +330,7 @@ class HttpConnection(Portions):
                 self.advance()
             else:  # as it would, in the usual case
                 self._exchange = None
-                self._requests += 1
+                self._seen = ()  # a new request is progress
                 self._wants_input = True
         elif not has_more:
             self._close()
@@ -361,11 +354,6 @@ class HttpConnection(Portions):
         """Bytes that are buffered and not read yet."""
         return self._reader.waiting
 
-    @property
-    def open_exchange(self) -> Exchange | None:
-        """The request that is being read or answered."""
-        return self._exchange
-
     # Time
 
     @property
@@ -376,7 +364,7 @@ class HttpConnection(Portions):
     def look(self, now: float) -> None:
         """Close the connection if its client is too slow or has silently disconnected."""
         stage, progress, allowed = self.standing()
-        seen = (stage, self._requests, progress)
+        seen = (stage, progress)
         if seen != self._seen:
             self._seen = seen
             self.since = now
@@ -467,3 +455,16 @@ class HttpConnection(Portions):
         self.phase = LINGERS[self.phase]
         self.transport.write_eof()
         self._pause(self._rests)
+
+
+class _Unsent:
+    """The bytes of an answer while its client does not read; read: set once it has, or has left."""
+
+    def __init__(self, share: Share) -> None:
+        self.read = asyncio.Event()
+        self._share = share
+
+    def is_read(self) -> None:
+        """Free the memory, and let those continue that wait."""
+        self._share.release()
+        self.read.set()

@@ -118,7 +118,7 @@ class Failures:
         dispatcher.ended.add_window(self)
         dispatcher.add_part("losses", self.losses)
         dispatcher.add_part("failures", self.snapshot)
-        dispatcher.offer("failures", self.answer)
+        dispatcher.questions.offer("failures", self.answer)
 
     def fold(self, records: Sequence[EndedCall]) -> None:
         """Take the records since the last time."""

@@ -101,7 +101,7 @@ class History:
         self._rings = [Ring(*each) for each in RINGS]
         self._runs: deque[float] = deque(maxlen=RUNS)
         dispatcher.ended.add_window(self)
-        dispatcher.offer("history", self.answer)
+        dispatcher.questions.offer("history", self.answer)
         self._timer = Timer(self._ring)
         self._ring()
 

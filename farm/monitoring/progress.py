@@ -51,7 +51,7 @@ class ProgressBoard:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._reports: OrderedDict[tuple[str, str, str], Report] = OrderedDict()
-        dispatcher.offer("progress", self.answer)
+        dispatcher.questions.offer("progress", self.answer)
         dispatcher.add_part("progress", self.snapshot)
 
     def answer(self, arguments: Mapping[str, str]) -> list[dict[str, Any]]:

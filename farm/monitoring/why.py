@@ -42,7 +42,7 @@ class Why:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        dispatcher.offer("why", self.answer, of_asker=True)
+        dispatcher.questions.offer("why", self.answer, of_asker=True)
 
     def answer(self, arguments: Mapping[str, str]) -> dict[str, Any]:
         """Return the answer as JSON data, with lines of text under `why`.

@@ -72,7 +72,7 @@ def offer_stop(dispatcher: Dispatcher, grace_s: float, asked: Callable[[bool], N
             "grace_s": 0.0 if now else grace_s,
         }
 
-    dispatcher.offer("stop", stop, changes=True)
+    dispatcher.questions.offer("stop", stop, changes=True)
 
 
 def show_restarts(dispatcher: Dispatcher) -> None:
@@ -123,10 +123,10 @@ class NamedWorkers:
         self._turns = asyncio.Semaphore(AT_ONCE)
         dispatcher.on_joined.append(self.joined)
         dispatcher.on_left.append(self.left)
-        dispatcher.offer("log", self.log)
-        dispatcher.offer("logs", self.logs)
-        dispatcher.offer("drain", self.drain, changes=True)
-        dispatcher.offer("restart", self.restart, changes=True)
+        dispatcher.questions.offer("log", self.log)
+        dispatcher.questions.offer("logs", self.logs)
+        dispatcher.questions.offer("drain", self.drain, changes=True)
+        dispatcher.questions.offer("restart", self.restart, changes=True)
 
     def joined(self, info: WorkerInfo, before: WorkerInfo | None) -> None:
         """Note a worker."""

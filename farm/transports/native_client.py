@@ -62,7 +62,7 @@ class NativeRows(Rows):
     def cancelled(self, dispatcher: Dispatcher) -> None:
         """Cancel the parts of which no call is open any more, after some calls were cancelled."""
         self.has_gaps = True
-        dispatcher.drop_rows(self.task)
+        dispatcher.feeder.drop(self.task)
 
     def __len__(self) -> int:
         return len(self._ids)

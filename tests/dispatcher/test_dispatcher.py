@@ -207,7 +207,7 @@ async def test_a_call_without_rows_is_answered_without_a_worker() -> None:
     outcomes: list[object] = []
     dispatcher.cancel(dispatcher.start_call(none, NO_HINTS, outcomes.append))
     await turns()
-    assert (outcomes, transport.sent, dispatcher.calls_open()) == ([], [], 0)
+    assert (outcomes, transport.sent, dispatcher.stages.calls_open()) == ([], [], 0)
     with pytest.raises(InvalidInput, match="has shape"):
         await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 2)),), rows=0))
 
@@ -611,7 +611,7 @@ async def test_a_slow_call_is_answered_by_its_copy() -> None:
     assert (result.copied, result.worker) == (True, W2)
     state = dispatcher.snapshot()
     assert state["overhead_s"] is None, "the time before the copy is not farm's overhead"
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop

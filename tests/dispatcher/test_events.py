@@ -278,7 +278,7 @@ async def test_a_call_that_waits_in_vain_for_a_first_worker_is_a_failure() -> No
         await dispatcher.submit(call, ME)
     assert heard() == [Failure(end.value, 1, call, None, "", "me")]
     assert dispatcher.snapshot()["queues"][0]["failed"] == 1
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop

@@ -106,11 +106,11 @@ async def sent(transport: Recorder) -> list[int]:
 async def test_calls_that_arrive_together_are_one_task_and_each_has_its_own_answer() -> None:
     async with known() as (dispatcher, transport):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
-        assert dispatcher.calls_open() == 16
+        assert dispatcher.stages.calls_open() == 16
         assert await sent(transport) == [16]
         work(transport)
         assert await asked.all() == [[n**3.0] for n in range(16)]
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -311,10 +311,10 @@ async def test_a_call_that_takes_long_does_not_hold_up_those_beside_it(row: int)
             assert all(worker != stuck for worker, _, _ in transport.sent)
             work(transport)
         assert asked.outcomes[row] == []
-        assert dispatcher.calls_open() == 1
+        assert dispatcher.stages.calls_open() == 1
         dispatcher.finished(stuck, [(task_id, rows_of(call, row + 1))])
         assert await asked.all() == [[0.0], [1.0], [8.0], [27.0]]
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0
         assert dispatcher.snapshot()["done"] == 7
 
 
@@ -329,7 +329,7 @@ async def test_a_call_that_takes_long_can_be_cancelled() -> None:
         while not all(asked.outcomes[n] for n in (0, 2, 3)):
             await turns()
             work(transport)
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0
         assert asked.outcomes[1] == []
 
 
@@ -442,7 +442,7 @@ async def test_a_cancelled_call_is_not_answered_and_the_others_are(when: str) ->
         await turns()
         got = {n: [shown(one) for one in found] for n, found in asked.outcomes.items()}
         assert got == {0: [], 1: [[1.0]], 2: [[8.0]], 3: [], 4: [], 5: [[125.0]]}
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0
 
 
 # Counted
@@ -509,7 +509,7 @@ async def test_calls_that_nobody_answers_end_with_the_farm() -> None:
         dispatcher.give_up()
         found = await asked.all()
         assert {type(one) for one in found} == {Unavailable}
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0
 
 
 # All together
@@ -577,7 +577,7 @@ async def test_whatever_happens_each_call_has_one_outcome_of_its_own(seed: int) 
             rng.choice([ask, cancel, some_work, some_work, go_on, lose])()
             await turns(rng.randint(0, 2))
             check(dispatcher._scheduler)
-        while dispatcher.calls_open():
+        while dispatcher.stages.calls_open():
             await turns(1)
             go_on()
             work(transport)
@@ -591,4 +591,4 @@ async def test_whatever_happens_each_call_has_one_outcome_of_its_own(seed: int) 
             else:
                 assert isinstance(one, ModelFailed | WorkerLost)
         check(dispatcher._scheduler)
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0

@@ -189,7 +189,7 @@ async def test_calls_beyond_a_bound_wait_in_the_queue(monkeypatch: pytest.Monkey
     dispatcher, worker = up(Memory())
     twins = [asked(dispatcher, cube(2.0)) for _ in range(5)]
     await turns()
-    assert dispatcher.calls_open() == 3
+    assert dispatcher.stages.calls_open() == 3
     for _ in range(3):
         await worker.evaluate()
     assert sum(result.reused for result in await asyncio.gather(*twins)) == 2

@@ -55,7 +55,7 @@ async def test_a_batch_joins_single_calls_and_batches() -> None:
     assert await answered(worker, single, bulk, mixed) == once(0, 1, 2, 3, 4)
     assert values(await mixed) == [0.0, 27.0, 8.0, 729.0, 64.0, 1.0, 64.0]
     assert [(await call).reused for call in (single, bulk, mixed)] == [False, False, True]
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
     assert dispatcher.statistics()["cube"].success.count == 3
 
 
@@ -116,7 +116,7 @@ async def test_a_failed_batch_fails_no_caller_of_one_of_its_rows() -> None:
         await bulk
     assert values(await other) == [1.0, 27.0, 1.0]
     assert [(await twin).reused for twin in twins] == [False, True]
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -160,7 +160,7 @@ async def test_parts_that_the_queue_refuses_are_sent_later(info: ModelInfo) -> N
     dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
     assert await answered(worker, points) == once(0, 2, 4, 6)
     assert [points.outcomes[k][0] for k in range(9)] == [x**3 for x in points.x]
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -174,7 +174,7 @@ async def test_the_others_get_their_rows_if_the_first_caller_cancels() -> None:
     assert (worker.ended, worker.recalled) == ([], [])
     assert await answered(worker, single, other) == once(1, 2)
     assert (values(await single), values(await other)) == ([8.0], [8.0, 1.0])
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -185,10 +185,10 @@ async def test_a_batch_ends_when_all_its_callers_cancel() -> None:
         await turns()
         call.cancel()
     await turns()
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
     late = asked(dispatcher, cube(2.0))
     await turns()
-    assert dispatcher.calls_open() == 1
+    assert dispatcher.stages.calls_open() == 1
     late.cancel()
 
 
@@ -201,10 +201,10 @@ async def test_a_caller_that_waited_in_vain_may_cancel() -> None:
     with pytest.raises(ModelFailed):
         await bulk
     await until(lambda: worker.sent)
-    assert dispatcher.calls_open() == 1
+    assert dispatcher.stages.calls_open() == 1
     single.cancel()
     await turns()
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(priority=3)], ids=repr)
@@ -246,7 +246,7 @@ async def test_parts_of_a_call_that_wait_for_the_same_failure_end_together() -> 
     dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
     outcomes = await asyncio.gather(single, bulk, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["diverged", "row 0: diverged"]
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -309,6 +309,6 @@ async def test_random_calls_with_failures_get_the_outcomes_of_their_own_rows() -
                     assert outcome == "five" or (x != 5 and outcome[0] == x**3)
                 else:
                     assert outcome[0] == x**3
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0
         kept = [reply.task.id for reply in memory.kept]
         assert len(set(kept)) == len(kept)

@@ -61,7 +61,7 @@ async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() 
         await worker.answer()
     await asyncio.gather(runs, others)
     assert worker.sent == []
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -102,7 +102,7 @@ async def test_a_value_with_its_gradient_is_one_call() -> None:
     await turns()
     assert await cancel(dispatcher, client="mine") == 1
     assert await outcomes(runs, pair) == ["open", "Cancelled"]
-    assert dispatcher.calls_open() == 1
+    assert dispatcher.stages.calls_open() == 1
 
 
 @on_loop

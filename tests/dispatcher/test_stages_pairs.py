@@ -96,7 +96,7 @@ async def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
     result = outcomes.one()
     assert [array.tolist() for array in result.outputs] == [[5.0], [2.0, 4.0]]
     assert (result.run_time_s, result.worker) == (0.75, "2 workers")
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
     counted = dispatcher.statistics()["split"]
     assert (counted.success.count, counted.fail.count, counted.executions) == (1, 0, 2.0)
     assert counted.compute.seconds == 0.75
@@ -123,7 +123,7 @@ async def test_the_first_error_is_the_outcome_and_cancels_the_other() -> None:
     (v_worker, value), (g_worker, gradient) = await both_sent(transport)
     dispatcher.finished(g_worker, [(gradient, ModelFailed("no slope"))])
     await turns()
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
     dispatcher.finished(v_worker, [(value, VALUE)])
     await turns()
     with pytest.raises(ModelFailed, match="no slope"):
@@ -140,7 +140,7 @@ async def test_cancelling_cancels_both() -> None:
             dispatcher.finished(v_worker, [(value, VALUE)])
             await turns()
         dispatcher.cancel(call_id)
-        assert dispatcher.calls_open() == 0
+        assert dispatcher.stages.calls_open() == 0
         dispatcher.finished(v_worker, [(value, VALUE)])
         dispatcher.finished(g_worker, [(gradient, GRADIENT)])
         await turns()
@@ -204,7 +204,7 @@ async def test_what_must_not_run_twice_fails_with_its_worker() -> None:
     await turns()
     with pytest.raises(WorkerLost):
         outcomes.one()
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -217,7 +217,7 @@ async def test_hints_hold_for_both() -> None:
     await until(lambda: outcomes)
     with pytest.raises(DeadlineExceeded):
         outcomes.one()
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
 
 
 @pytest.mark.parametrize("chain", [None, "", "c"])
@@ -249,7 +249,7 @@ async def test_if_one_half_is_refused_none_runs() -> None:
     dispatcher.expect(MODELS)
     with pytest.raises(Overloaded):
         started(dispatcher)
-    assert dispatcher.calls_open() == 0
+    assert dispatcher.stages.calls_open() == 0
     transport.join(W1, MODELS)
     await turns()
     assert transport.sent == []

@@ -190,8 +190,8 @@ def test_tiny_chunks_get_their_share_of_a_turn() -> None:
         count_turns(server, door)
         connection.sendall(chunked("/n"))
         one = the_connection(server)
-        until(lambda: server.call(lambda: one.open_exchange is not None), "the head is read")
-        exchange = one.open_exchange
+        until(lambda: server.call(lambda: one._exchange is not None), "the head is read")
+        exchange = one._exchange
         assert exchange is not None
 
         def look() -> None:
@@ -212,7 +212,7 @@ def test_only_a_few_tiny_chunks_are_read_as_they_arrive(monkeypatch: pytest.Monk
         connection.sendall(chunked("/n") + chunks)
         one = the_connection(server)
         until(lambda: server.call(lambda: one.paused), "it has sent enough")
-        exchange = one.open_exchange
+        exchange = one._exchange
         assert exchange is not None
         assert 0 < server.call(lambda: exchange.size) <= STEPS_AT_ONCE - REQUEST_STEPS
 
@@ -434,7 +434,7 @@ def test_a_slow_body_for_whose_room_others_wait_is_given_up() -> None:
         until(lambda: held.used == size, "it has all the room")
         until(lambda: len(server.connections) == 2, "both are there")
         connections = server.call(list, server.connections)
-        one = next(one for one in connections if one.open_exchange is not None)
+        one = next(one for one in connections if one._exchange is not None)
         now = server.call(lambda: server.loop.time())
         server.call(one.look, now)
         server.call(one.look, now + 2000)  # no other request waits

@@ -137,7 +137,7 @@ async def test_calls_of_a_map_run_in_runs_and_are_answered_one_by_one() -> None:
         assert farm.dispatcher.statistics()["cube"].success.count == 401
         assert farm.dispatcher.snapshot()["done"] == 401
         assert farm.dispatcher.snapshot()["workers"][0]["done"] == 401
-        assert farm.dispatcher.calls_open() == 0
+        assert farm.dispatcher.stages.calls_open() == 0
 
 
 @on_loop
@@ -292,7 +292,7 @@ async def test_of_many_calls_those_that_wait_are_cancelled_and_each_is_answered(
         assert len(ran) < 400, "most were not in a task yet"
         assert all(value(answers[i]) == i**3 for i in ran)
         assert {type(answers[i]) for i in answers.keys() - ran} == {Cancelled}
-        await until(lambda: farm.dispatcher.calls_open() == 0)
+        await until(lambda: farm.dispatcher.stages.calls_open() == 0)
         (row,) = farm.dispatcher.snapshot()["queues"]
         assert row["queued"] == 0, "nor are rows to come"
 
@@ -304,7 +304,7 @@ async def test_a_client_that_cancels_all_or_leaves_leaves_nothing(said: tuple[An
         ask(client, calls(1, 2049))
         await worker.hear_calls()
         client.say(*said)
-        await until(lambda: farm.dispatcher.calls_open() == 0)
+        await until(lambda: farm.dispatcher.stages.calls_open() == 0)
         await until(lambda: farm.dispatcher.view.queued() == 0)
         (row,) = farm.dispatcher.snapshot()["queues"]
         assert row["queued"] == 0, "nor are rows to come"

@@ -421,9 +421,9 @@ async def test_a_question_is_answered_or_refused_by_name() -> None:
         return dict(arguments)
 
     async with up() as (farm, _, client):
-        farm.dispatcher.offer("slow", slow)
-        farm.dispatcher.offer("broken", lambda arguments: 1 / 0)
-        farm.dispatcher.offer("odd", lambda arguments: object())
+        farm.dispatcher.questions.offer("slow", slow)
+        farm.dispatcher.questions.offer("broken", lambda arguments: 1 / 0)
+        farm.dispatcher.questions.offer("odd", lambda arguments: object())
         for number, what in enumerate(("slow", "snow", "broken", "odd")):
             client.say(Kind.ASK, {"id": number, "what": what, "with": {"a": "b"}})
         await client.hear(Kind.WELCOME)

@@ -213,7 +213,7 @@ class PointStream(Response):
                 await rows.news.wait()
                 lines = [await self._line(*each) for each in rows.take(LINES_AT_ONCE)]
                 if call_id is not None:
-                    self._backend.more_rows(call_id)
+                    self._backend.feeder.more(call_id)
                 await send_more(send, b"".join([line for line in lines if isinstance(line, bytes)]))
                 for line in lines:
                     if isinstance(line, memoryview):

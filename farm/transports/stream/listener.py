@@ -176,7 +176,7 @@ class UnixListener:
     # Reading
 
     def _readable(self, peer: _StreamPeer) -> None:
-        if not self._ready and self._dispatcher.calls_open() <= FEW_CALLS:
+        if not self._ready and self._dispatcher.stages.calls_open() <= FEW_CALLS:
             turn = self._loop.time()  # uvloop reads the clock once per iteration
             self._reads = self._reads + 1 if turn == self._turn else 1
             self._turn = turn

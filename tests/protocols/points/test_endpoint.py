@@ -92,8 +92,10 @@ def test_the_interface_is_documented(door: Door) -> None:
 
 def test_questions_are_asked_by_get_and_actions_by_post(door: Door) -> None:
     taken: list[dict[str, str]] = []
-    door.dispatcher.offer("weather", lambda asked: {"in": needed(asked, "place"), "sun": True})
-    door.dispatcher.offer("rain", lambda asked: taken.append(dict(asked)), changes=True)
+    door.dispatcher.questions.offer(
+        "weather", lambda asked: {"in": needed(asked, "place"), "sun": True}
+    )
+    door.dispatcher.questions.offer("rain", lambda asked: taken.append(dict(asked)), changes=True)
     assert door.ask("GET", "/farm/weather?place=Oslo").json() == {"in": "Oslo", "sun": True}
     refused = door.ask("GET", "/farm/weather")
     assert (refused.status, refused.json()["error"]["type"]) == (400, "InvalidInput")
@@ -116,7 +118,7 @@ def test_questions_are_asked_by_get_and_actions_by_post(door: Door) -> None:
 def test_an_action_is_for_the_owner_and_the_status_says_who_that_is(door: Door) -> None:
     taken: list[dict[str, str]] = []
     others = {"x-forwarded-for": "10.0.0.9"}
-    door.dispatcher.offer("rain", lambda asked: taken.append(dict(asked)), changes=True)
+    door.dispatcher.questions.offer("rain", lambda asked: taken.append(dict(asked)), changes=True)
     answer = door.ask("POST", "/farm/rain", headers=others)
     assert (answer.status, answer.json()["error"]["type"]) == (403, "Forbidden")
     assert taken == []

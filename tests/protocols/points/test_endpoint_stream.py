@@ -195,6 +195,7 @@ class Full:
         self.times = times
         self.asked = 0
         self.cancelled: list[TaskId] = []
+        self.feeder = self
 
     def start_rows(self, rows: Rows, model: str, operation: Operation, hints: Hints) -> TaskId:
         self.asked += 1
@@ -205,7 +206,7 @@ class Full:
         rows.finished()
         return TaskId(-7)
 
-    def more_rows(self, rows: TaskId) -> None:
+    def more(self, rows: TaskId) -> None:
         assert rows == -7
 
     def cancel(self, task_id: TaskId) -> None:

@@ -231,7 +231,7 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(
         client.send(wire.encode_calls([(2, CALL)]))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert farm.dispatcher.calls_open() == 0
+        assert farm.dispatcher.stages.calls_open() == 0
         await client.hear(Kind.WELCOME)
         await client.hear_answers()
         await worker.answer_next()

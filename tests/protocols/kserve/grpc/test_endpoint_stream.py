@@ -246,7 +246,7 @@ async def test_the_servers_end_finishes_what_runs() -> None:
     async with served() as farm_:
         client, idle = Client(farm_.service), Client(farm_.service)
         client.ask("held", -1, "a")
-        await until(lambda: farm_.dispatcher.calls_open() == 1)
+        await until(lambda: farm_.dispatcher.stages.calls_open() == 1)
         farm_.service.end_streams()
         with pytest.raises(Unavailable, match="shutting down"):
             await asyncio.wait_for(idle.served, LIMIT_S)
