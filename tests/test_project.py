@@ -40,7 +40,7 @@ LONGEST_FILE = 600
 
 SHAPE = {
     "modules": 494,
-    "lines": 91634,
+    "lines": 91627,
     "fields": 8,
     "arguments": 3,
     "callbacks": 31,

@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 
 from farm.call import Array, Call, Hints, Operation, Result, WorkerInfo
-from farm.dispatcher.events import Departure
 from farm.dispatcher.feeder import Feeder
 from farm.dispatcher.partition import QUICK_RUN_S, Rows, check_answer
 from farm.dispatcher.stage import CallStage, OnDone, StageContext
@@ -139,7 +138,7 @@ class Gathered:
         self._tasks = tasks
         self._inner = inner
         context.listeners.on_joined.append(self._joined)
-        context.listeners.on_left.append(self._left)
+        context.listeners.on_left.append(lambda worker, _: self._unable.discard(worker.name))
         self._unable: set[str] = set()  # workers that cannot split a run
         self.were_several = False
         self._by_client: dict[tuple[object, ...], GatheredCalls] = {}
@@ -195,9 +194,6 @@ class Gathered:
         self._unable.discard(worker.name)
         if SPLITS_RUNS not in worker.labels:
             self._unable.add(worker.name)
-
-    def _left(self, worker: WorkerInfo, departure: Departure) -> None:
-        self._unable.discard(worker.name)
 
     def turn(self) -> None:
         """Start the new calls; one that cannot be accepted gets its error."""

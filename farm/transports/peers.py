@@ -166,11 +166,9 @@ class _JoinedWorkers(dict[WorkerId, _JoinedWorker]):
         self.killed: deque[WorkerId] = deque(maxlen=KILLED_KNOWN)
 
     def add(self, peer: _JoinedWorker) -> None:
-        """Add one that has joined."""
         self[peer.name] = self.by_line[peer.line.name] = peer
 
     def remove(self, peer: _JoinedWorker) -> None:
-        """Remove one that has left."""
         del self[peer.name], self.by_line[peer.line.name]
 
 
@@ -182,7 +180,6 @@ class _RefusalLog:
         self._since = 0.0
 
     def add(self, line: PeerLine, text: str) -> None:
-        """Log why a message is refused."""
         now = time.monotonic()
         if now - self._since > WARN_AGAIN_S:
             self._count, self._since = 0, now
