@@ -77,7 +77,7 @@ def exchanged(door: Door, data: str, status: int = 200) -> tuple[HTTPResponse, b
         """Return whether the request had arrived."""
         for one in list(door.server.connections or ()):
             assert isinstance(one, HttpConnection)
-            exchange = one.open_exchange
+            exchange = one._exchange
             arrived = one.unread == len(data) if exchange is None else exchange.size == 3
             if one.phase is not OPEN or not arrived:
                 continue
