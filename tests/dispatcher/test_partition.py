@@ -73,7 +73,7 @@ def test_a_call_of_which_a_part_was_copied_or_reused_says_so(
 ) -> None:
     of, outcomes = whole(6)
     for k in range(3):
-        of.done(2 * k, 2 * k + 2, replace(answer(k), **{mark: k in parts}))  # type: ignore[arg-type]
+        of.done(2 * k, 2 * k + 2, replace(answer(k), **{mark: k in parts}))  # type: ignore[arg-type]  # a field by its name
     of.finished()
     (result,) = outcomes
     assert isinstance(result, Result)

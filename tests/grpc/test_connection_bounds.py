@@ -275,7 +275,7 @@ SLOW: dict[str, tuple[bytes, Callable[[Http2Connection], bool]]] = {
 @on_loop
 async def test_who_is_slow_with_a_frame_is_parted_with(sent: str) -> None:
     async with connected() as (_, server, _):
-        host, port = server._server.sockets[0].getsockname()  # type: ignore[union-attr]
+        host, port = server._server.sockets[0].getsockname()  # type: ignore[union-attr]  # it has started
         reader, writer = await asyncio.open_connection(host, port)
         data, has_come = SLOW[sent]
         writer.write(data)

@@ -118,7 +118,7 @@ def test_killed_with_its_workers_it_goes_on(study: Study) -> None:
         with ended(study.start(*study.command(*(() if resumes else words)))) as process:
             if kill < 3:
                 goal = len(before) + moments.randrange(5, 60)
-                wait_until(lambda goal=goal: len(study.finished()) > goal, f"{goal} points")  # type: ignore[misc]
+                wait_until(lambda goal=goal: len(study.finished()) > goal, f"{goal} points")  # type: ignore[misc]  # a default is bound
                 process.kill()
                 process.wait(LIMIT_S)
                 with h5py.File(study.path) as file:

@@ -99,11 +99,11 @@ def create_api(
     async def model(
         name: str, config: str = Query(EMPTY_CONFIG, description="the config as JSON text")
     ) -> Response:
-        what = "the config in the query"
-        parse(config.encode(), what)
-        body = b'{"config":%b}' % config.encode()
+        text = config.encode()
+        message = {"config": parse(text, "the config in the query")}
         await backend.first_worker.known(name)
-        return _json(_shown(await backend.describe(name, decode_config(parse(body, what), body))))
+        found = decode_config(message, b'{"config":%b}' % text)
+        return _json(_shown(await backend.describe(name, found)))
 
     @api.post(
         "/farm/models/{name:path}/evaluate",

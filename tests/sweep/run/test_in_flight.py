@@ -219,7 +219,7 @@ def test_a_point_is_copied_or_reused_if_one_of_its_calls_was(mark: str) -> None:
     plan, farm = plan_of(gradients=["u[1]"]), Open()
     sent = submit_point(farm, plan, 3)
     farm.futures[0].set_result(answer())
-    farm.futures[1].set_result(replace(gradient(1, 2, 3), **{mark: True}))  # type: ignore[arg-type]
+    farm.futures[1].set_result(replace(gradient(1, 2, 3), **{mark: True}))  # type: ignore[arg-type]  # a field by its name
     farm.futures[2].set_result(gradient(4))
     row = row_of(plan, sent, None, attempt=1, worker=5)
     assert (row.copied, row.reused) == (mark == "copied", mark == "reused")
