@@ -3,17 +3,20 @@
     python examples/multilevel/levels.py
 
 The levels are a surrogate, trained on a sweep and served from an ONNX file, a coarse mesh and a
-fine mesh. Four chains, each in a thread of its own, share the workers. Ends with exit code 0 only
-when the posterior is right and took far fewer fine evaluations than the same sampler on the fine
-mesh alone.
+fine mesh. Four chains share the workers. tinyDA draws from numpy's global random state, so each
+chain is a process with a seed of its own, and the result is the same in every run. Ends with exit
+code 0 only when the posterior is right and took far fewer fine evaluations than the same sampler on
+the fine mesh alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,33 +86,34 @@ class Level:
         return np.asarray(self.model(theta)).ravel()
 
 
-def sample(models: Sequence[farm.RemoteModel], readings: Array, steps: int) -> Chain:
+def sample(models: Sequence[farm.RemoteModel], readings: Array, steps: int, seed: int) -> Chain:
     """One chain of tinyDA over the models, from the coarsest to the finest."""
+    np.random.seed(seed)
     levels = [Level(model) for model in models]
     prior = multivariate_normal(PRIOR_MEAN, PRIOR_SD**2 * np.eye(2))
     likelihood = tda.GaussianLogLike(readings, NOISE_SD**2 * np.eye(len(readings)))
     posteriors = [tda.Posterior(prior, likelihood, level) for level in levels]
     proposal = tda.AdaptiveMetropolis(0.02**2 * np.eye(2), t0=50, period=50, adaptive=True)
     subchains = list(SUBCHAINS[: len(levels) - 1]) or 1
-    found = tda.sample(
-        posteriors, proposal, steps, initial_parameters=PRIOR_MEAN, subchain_length=subchains
-    )
+    silent = io.StringIO()  # tinyDA shows a bar for each chain
+    with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
+        found = tda.sample(
+            posteriors, proposal, steps, initial_parameters=PRIOR_MEAN, subchain_length=subchains
+        )
     finest = "chain_0" if len(levels) == 1 else f"chain_l{len(levels) - 1}_0"
     draws = np.array([link.parameters for link in found[finest]])
     return Chain(draws[BURN_IN:], [level.calls for level in levels])
 
 
 def sample_chains(
-    models: Sequence[farm.RemoteModel], readings: Array, steps: int
+    processes: ProcessPoolExecutor,
+    models: Sequence[farm.RemoteModel],
+    readings: Array,
+    steps: int,
 ) -> tuple[Array, list[int]]:
     """Draws of all chains, shape (chains, draws, 2), and the evaluations of each level."""
-    silent = io.StringIO()  # tinyDA shows a bar for each chain
-    with (
-        contextlib.redirect_stdout(silent),
-        contextlib.redirect_stderr(silent),
-        farm.Executor() as pool,
-    ):
-        chains = list(pool.map(lambda _: sample(models, readings, steps), range(CHAINS)))
+    started = [processes.submit(sample, models, readings, steps, seed) for seed in range(CHAINS)]
+    chains = [each.result() for each in started]
     calls = [sum(chain.calls[i] for chain in chains) for i in range(len(models))]
     return np.stack([chain.draws for chain in chains]), calls
 
@@ -136,12 +140,17 @@ def main() -> None:
     sd = np.sqrt(np.diag(covariance))
     fine_calls_per_draw, checks = {}, []
     with tempfile.TemporaryDirectory() as name:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["arviz", "skl2onnx", "tinyDA"])  # slow to import: once
         surrogate = Path(name) / "surrogate.onnx"
         surrogate.write_bytes(train(Path(name) / "train.h5"))
-        with farm.serve(f"{ROD}:Fine", f"{ROD}:Coarse", surrogate, workers=2) as client:
+        with (
+            farm.serve(f"{ROD}:Fine", f"{ROD}:Coarse", surrogate, workers=2) as client,
+            ProcessPoolExecutor(CHAINS, context) as processes,
+        ):
             for title, steps in STEPS.items():
                 models = [client.model(level) for level in title.split(", ")]
-                draws, calls = sample_chains(models, readings, steps)
+                draws, calls = sample_chains(processes, models, readings, steps)
                 effective = independent(draws)
                 paid = calls[-1] + (TRAINING_POINTS if len(models) > 1 else 0)
                 fine_calls_per_draw[title] = paid / effective
