@@ -1,3 +1,3 @@
 """The version of farm, read by packaging, the command line and provenance records."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -9,13 +9,13 @@ from spack_repo.builtin.build_systems.python import PythonPackage
 class PyModelfarm(PythonPackage):
     """farm turns any expensive model into a service that a whole cluster works for."""
 
-    pypi = "modelfarm/modelfarm-0.1.0.tar.gz"
+    pypi = "modelfarm/modelfarm-0.2.0.tar.gz"
 
     license("Apache-2.0", checked_by="farm")
 
     # `make release-check` prints the checksum of a source distribution. To build a clone instead:
-    # spack develop --path CLONE py-modelfarm@0.1.0
-    version("0.1.0")
+    # spack develop --path CLONE py-modelfarm@0.2.0
+    version("0.2.0")
 
     variant("plot", default=True, description="Reports and plots of sweeps")
     variant("xarray", default=False, description="Sweeps as xarray and netCDF")
