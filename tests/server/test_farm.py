@@ -133,7 +133,7 @@ def test_models_that_cannot_be_loaded_leave_nothing_behind(tmp_path: Path) -> No
 
 def test_native_clients_wait_for_the_first_worker(tmp_path: Path) -> None:
     """A client of a farm that was killed here is back sooner than the workers."""
-    go = tmp_path / "go"
+    go, answered = tmp_path / "go", threading.Event()
     wait = f"import time\nfrom pathlib import Path\nwhile not Path({str(go)!r}).exists():\n"
     (tmp_path / "beam.py").write_text(wait + "    time.sleep(0.01)\n" + BEAM)
     folder = tmp_path / "run"
@@ -143,7 +143,9 @@ def test_native_clients_wait_for_the_first_worker(tmp_path: Path) -> None:
 
     def serve() -> list[float]:
         with running(part), farm.connect(folder) as client:
-            return list(client.model("beam").evaluate(point))
+            outputs = list(client.model("beam").evaluate(point))
+            assert answered.wait(LIMIT_S)  # the farm ends with this block
+            return outputs
 
     with ThreadPoolExecutor(2) as threads:
         served = threads.submit(serve)
@@ -163,6 +165,7 @@ def test_native_clients_wait_for_the_first_worker(tmp_path: Path) -> None:
                     assert list(one.result(LIMIT_S).outputs[0]) == [8, 4, 2]
         finally:
             go.touch()
+            answered.set()
         assert served.result(LIMIT_S) == [8, 4, 2]
 
 
