@@ -10,6 +10,7 @@ user's own state folder is not used.
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.support.coroutines import on_loop
 from tests.support.running_farm import Farm
 from tests.support.time_limits import scaled
 
@@ -76,6 +78,13 @@ def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = DONT_WRITE
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Run a test that is a coroutine on an event loop of its own."""
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        pyfuncitem.obj = on_loop(pyfuncitem.obj)
 
 
 NO_SKIPS = os.environ.get("FARM_NO_SKIPS") == "1"

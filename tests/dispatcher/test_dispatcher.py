@@ -40,7 +40,7 @@ from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from farm.sequences import SequenceId
 from farm.wire.usage import ENDS_RUNS
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.expected import Expected
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
@@ -130,7 +130,6 @@ async def turns(count: int = 10) -> None:
 # Calls
 
 
-@on_loop
 async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
     dispatcher, transport = served()
     call, began = cube(), time.monotonic()
@@ -145,7 +144,6 @@ async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
     assert 0.0 <= result.queue_time_s <= time.monotonic() - began
 
 
-@on_loop
 async def test_call_of_a_model_that_is_expected_waits_for_its_worker() -> None:
     dispatcher, transport = up()
     dispatcher.expect([CUBE])
@@ -175,7 +173,6 @@ def doubled(call: Call) -> Result:
     return Result((2.0 * call.inputs[0].reshape(-1, 1),), 0.001)
 
 
-@on_loop
 async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
     dispatcher, transport = up()
     transport.join(W1, (ROWS, CUBE))
@@ -197,7 +194,6 @@ async def test_call_of_many_rows_runs_in_parts_and_is_answered_whole() -> None:
     assert not dispatcher.stages.feeder
 
 
-@on_loop
 async def test_a_call_without_rows_is_answered_without_a_worker() -> None:
     dispatcher, transport = up()
     dispatcher.expect([ROWS])
@@ -212,7 +208,6 @@ async def test_a_call_without_rows_is_answered_without_a_worker() -> None:
         await dispatcher.submit(Call("rows", Operation.EVALUATE, (np.ones((0, 2)),), rows=0))
 
 
-@on_loop
 async def test_rows_wait_no_longer_than_their_call_may() -> None:
     dispatcher, _ = served()
     waiting = asyncio.create_task(dispatcher.submit(rows(1000, "cube"), Hints(deadline_s=0.05)))
@@ -222,7 +217,6 @@ async def test_rows_wait_no_longer_than_their_call_may() -> None:
     assert not dispatcher.stages.tasks.open
 
 
-@on_loop
 async def test_call_of_rows_that_began_in_time_may_take_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,7 +235,6 @@ async def test_call_of_rows_that_began_in_time_may_take_its_time(
     assert len((await waiting).outputs[0]) == 20
 
 
-@on_loop
 async def test_calls_in_different_shapes_and_types_meet_in_a_batch() -> None:
     dispatcher, transport = served(ROWS)
     first = asyncio.create_task(dispatcher.submit(rows(1)))
@@ -259,7 +252,6 @@ async def test_calls_in_different_shapes_and_types_meet_in_a_batch() -> None:
         task.cancel()
 
 
-@on_loop
 async def test_stream_gives_its_answers_and_then_its_end() -> None:
     dispatcher, transport = up()
     transport.join(W1, (ModelInfo("s", (), (), frozenset({Operation.STREAM})),))
@@ -282,7 +274,6 @@ async def test_stream_gives_its_answers_and_then_its_end() -> None:
     assert task_id == sent
 
 
-@on_loop
 async def test_calls_of_one_turn_leave_in_one_message() -> None:
     dispatcher, transport = up()
     batching = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
@@ -294,7 +285,6 @@ async def test_calls_of_one_turn_leave_in_one_message() -> None:
     await asyncio.gather(*tasks)
 
 
-@on_loop
 async def test_unknown_model_is_refused_with_the_names_of_the_others() -> None:
     dispatcher, transport = up()
     with pytest.raises(Unavailable, match="no model is known yet: the farm waits for its first"):
@@ -304,7 +294,6 @@ async def test_unknown_model_is_refused_with_the_names_of_the_others() -> None:
         await dispatcher.submit(cube(model="beam"))
 
 
-@on_loop
 async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None:
     dispatcher, transport = served()
     with pytest.raises(InvalidInput, match="length 2"):
@@ -316,7 +305,6 @@ async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None
     assert transport.sent == []
 
 
-@on_loop
 async def test_done_is_called_once_however_often_it_is_answered() -> None:
     dispatcher, transport = served()
     outcomes: list[object] = []
@@ -328,7 +316,6 @@ async def test_done_is_called_once_however_often_it_is_answered() -> None:
     assert len(outcomes) == 1
 
 
-@on_loop
 async def test_answers_to_calls_of_another_life_are_ignored() -> None:
     dispatcher, transport = served()
     other, _ = up()
@@ -345,7 +332,6 @@ async def test_answers_to_calls_of_another_life_are_ignored() -> None:
 # Time
 
 
-@on_loop
 async def test_earlier_deadline_after_a_later_one() -> None:
     dispatcher, _ = served()
     dispatcher.worker_left(W1, "gone", drained=True)
@@ -358,7 +344,6 @@ async def test_earlier_deadline_after_a_later_one() -> None:
 
 
 @pytest.mark.parametrize("deadline_s", [math.inf, 1e12])
-@on_loop
 async def test_deadline_in_the_far_future_is_none(deadline_s: float) -> None:
     dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=deadline_s)))
@@ -366,7 +351,6 @@ async def test_deadline_in_the_far_future_is_none(deadline_s: float) -> None:
     await waiting
 
 
-@on_loop
 async def test_deadline_that_is_no_number_is_refused() -> None:
     dispatcher, _ = served()
     with pytest.raises(InvalidInput, match="deadline"):
@@ -376,7 +360,6 @@ async def test_deadline_that_is_no_number_is_refused() -> None:
 # Workers
 
 
-@on_loop
 async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
     dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube()))
@@ -391,7 +374,6 @@ async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("model", [CUBE, ONCE])
-@on_loop
 async def test_call_that_went_missing_is_sent_again_if_it_may_run_twice(model: ModelInfo) -> None:
     dispatcher, transport = served(model)
     waiting = asyncio.create_task(dispatcher.submit(cube(model=model.name)))
@@ -405,7 +387,6 @@ async def test_call_that_went_missing_is_sent_again_if_it_may_run_twice(model: M
             await waiting
 
 
-@on_loop
 async def test_workers_are_waited_for() -> None:
     dispatcher, transport = up()
     waiting = asyncio.create_task(dispatcher.wait_for_workers(2, timeout_s=10.0))
@@ -435,7 +416,6 @@ async def describe(dispatcher: Dispatcher, transport: Recorder, config: str) -> 
     return True
 
 
-@on_loop
 async def test_description_is_asked_for_once() -> None:
     dispatcher, transport = served()
     assert not await describe(dispatcher, transport, "{}")  # the worker sent it when it joined
@@ -446,7 +426,6 @@ async def test_description_is_asked_for_once() -> None:
         await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(5),), '{"n":2}'))
 
 
-@on_loop
 async def test_no_call_waited_for_less_than_no_time() -> None:
     """Not even a call that is submitted during an answer and sent in the same iteration."""
     dispatcher, transport = served()
@@ -468,7 +447,6 @@ async def test_no_call_waited_for_less_than_no_time() -> None:
     assert min(found) >= 0.0
 
 
-@on_loop
 async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
     expected = Expected()
     dispatcher, transport = up(expected=expected)
@@ -485,7 +463,6 @@ async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
     assert not dispatcher.is_ready("unknown")
 
 
-@on_loop
 async def test_failed_description_is_raised_and_not_kept() -> None:
     dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.describe("cube", '{"n":0}'))
@@ -496,7 +473,6 @@ async def test_failed_description_is_raised_and_not_kept() -> None:
     assert await describe(dispatcher, transport, '{"n":0}')
 
 
-@on_loop
 async def test_worker_with_another_description_of_the_model_makes_old_ones_void() -> None:
     dispatcher, transport = served()
     await describe(dispatcher, transport, '{"n":2}')
@@ -506,7 +482,6 @@ async def test_worker_with_another_description_of_the_model_makes_old_ones_void(
     assert await describe(dispatcher, transport, '{"n":2}')
 
 
-@on_loop
 async def test_description_in_an_answer_to_something_else_is_not_believed() -> None:
     dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube(config='{"n":2}')))
@@ -519,7 +494,6 @@ async def test_description_in_an_answer_to_something_else_is_not_believed() -> N
 # Shutdown
 
 
-@on_loop
 async def test_close_lets_calls_finish_then_stops_workers_then_closes_transports() -> None:
     dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube()))
@@ -535,7 +509,6 @@ async def test_close_lets_calls_finish_then_stops_workers_then_closes_transports
     assert transport.life == ["start", "stop workers", "close"]
 
 
-@on_loop
 async def test_close_answers_what_does_not_finish() -> None:
     dispatcher, transport = served()
     tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
@@ -546,7 +519,6 @@ async def test_close_answers_what_does_not_finish() -> None:
     assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
 
 
-@on_loop
 async def test_nothing_is_asked_of_a_closed_transport() -> None:
     dispatcher, transport = served()
     for _ in range(20):  # so short that several are prefetched
@@ -567,7 +539,6 @@ async def test_nothing_is_asked_of_a_closed_transport() -> None:
     assert (transport.sent, transport.recalled) == ([], [])
 
 
-@on_loop
 async def test_close_does_not_wait_for_calls_that_are_cancelled_meanwhile() -> None:
     dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(cube()))
@@ -578,7 +549,6 @@ async def test_close_does_not_wait_for_calls_that_are_cancelled_meanwhile() -> N
     await asyncio.wait_for(closing, 10.0)
 
 
-@on_loop
 async def test_close_without_a_single_worker() -> None:
     dispatcher, transport = up()
     await asyncio.wait_for(dispatcher.close(), 10.0)
@@ -604,7 +574,6 @@ async def straggle(dispatcher: Dispatcher, transport: Recorder) -> Result:
     return result
 
 
-@on_loop
 async def test_a_slow_call_is_answered_by_its_copy() -> None:
     dispatcher, transport = up()
     result = await straggle(dispatcher, transport)
@@ -614,7 +583,6 @@ async def test_a_slow_call_is_answered_by_its_copy() -> None:
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_close_does_not_wait_for_a_run_that_a_copy_has_made_useless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -634,7 +602,6 @@ async def test_close_does_not_wait_for_a_run_that_a_copy_has_made_useless(
 # Snapshots
 
 
-@on_loop
 async def test_snapshot_is_json_and_tells_of_workers_and_calls() -> None:
     dispatcher, transport = served()
     for value in (1.0, 2.0):
@@ -651,7 +618,6 @@ async def test_snapshot_is_json_and_tells_of_workers_and_calls() -> None:
     running.cancel()
 
 
-@on_loop
 async def test_other_parts_hear_of_workers_and_answers() -> None:
     dispatcher, transport = up()
     heard: list[object] = []
@@ -669,7 +635,6 @@ async def test_other_parts_hear_of_workers_and_answers() -> None:
     assert heard == [(W1, True), (W1, False), (1, result), (W1, left)]
 
 
-@on_loop
 async def test_numbers_that_are_read_after_an_answer_include_it() -> None:
     dispatcher, transport = served()
     for number in range(3):
@@ -679,7 +644,6 @@ async def test_numbers_that_are_read_after_an_answer_include_it() -> None:
         assert dispatcher.statistics()["cube"].success.count == number + 1
 
 
-@on_loop
 async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
     dispatcher, transport = served()
     second: list[TaskId] = []
@@ -695,7 +659,6 @@ async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
     assert [task_id for _, task_id, _ in transport.sent][1:] == second
 
 
-@on_loop
 async def test_scheduler_is_asked_once_for_each_event_of_a_lone_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

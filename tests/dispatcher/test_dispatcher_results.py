@@ -13,7 +13,6 @@ from farm.call import NO_HINTS, Call, Hints, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher, ResultStream
 from farm.errors import FarmError, ModelFailed
 from farm.scheduler.state import TaskId
-from tests.support.coroutines import on_loop
 
 EVALUATE, STREAM = Call("m", Operation.EVALUATE), Call("m", Operation.STREAM)
 
@@ -38,7 +37,6 @@ def answer(value: float) -> Result:
     return Result((np.array([value]),), more=True)
 
 
-@on_loop
 async def test_a_stream_has_its_answers_and_an_end_that_is_none() -> None:
     backend: Any = Backend()
     answers = ResultStream(backend, STREAM, NO_HINTS)
@@ -52,7 +50,6 @@ async def test_a_stream_has_its_answers_and_an_end_that_is_none() -> None:
     assert backend.cancelled == []
 
 
-@on_loop
 async def test_any_other_call_has_one_answer() -> None:
     backend: Any = Backend()
     answers = ResultStream(backend, EVALUATE, NO_HINTS)
@@ -62,7 +59,6 @@ async def test_any_other_call_has_one_answer() -> None:
     assert backend.cancelled == []
 
 
-@on_loop
 async def test_an_error_is_raised_behind_the_answers_that_came() -> None:
     backend: Any = Backend()
     answers = ResultStream(backend, STREAM, NO_HINTS)
@@ -75,7 +71,6 @@ async def test_an_error_is_raised_behind_the_answers_that_came() -> None:
     assert (answers.end, backend.cancelled) == (None, [])
 
 
-@on_loop
 async def test_who_leaves_early_takes_the_call_back() -> None:
     backend: Any = Backend()
     answers = ResultStream(backend, STREAM, NO_HINTS)
@@ -86,7 +81,6 @@ async def test_who_leaves_early_takes_the_call_back() -> None:
     assert backend.cancelled == [7]
 
 
-@on_loop
 async def test_who_gives_up_the_wait_cancels_the_call() -> None:
     backend: Any = Backend()
     waiting = asyncio.create_task(Dispatcher.submit(backend, EVALUATE))

@@ -37,7 +37,6 @@ from farm.scheduler.actions import Reply
 from farm.scheduler.state import TaskId, WorkerId
 from tests.dispatcher.ended_calls import task
 from tests.scheduler.recorder import call
-from tests.support.coroutines import on_loop
 
 ME = Hints("me", shown_as=("me", "a"))
 BAD = ModelFailed("diverged")
@@ -71,7 +70,6 @@ def record(at: float = 0.0) -> EndedCall:
     return EndedCall(ANSWERED, "m", Operation.EVALUATE, "me", 0.0, at)
 
 
-@on_loop
 async def test_few_records_wait_until_someone_reads(stream: EndedCalls, seen: Seen) -> None:
     for at in range(BATCH - 1):
         stream.add(record(float(at)))
@@ -83,7 +81,6 @@ async def test_few_records_wait_until_someone_reads(stream: EndedCalls, seen: Se
     assert len(seen.batches) == 1, "nothing is given twice"
 
 
-@on_loop
 async def test_many_records_are_folded_together_in_the_next_turn(
     stream: EndedCalls, seen: Seen
 ) -> None:
@@ -94,7 +91,6 @@ async def test_many_records_are_folded_together_in_the_next_turn(
     assert seen.sizes() == [3 * BATCH]
 
 
-@on_loop
 async def test_a_full_stream_is_folded_at_once_and_loses_nothing(
     stream: EndedCalls, seen: Seen
 ) -> None:
@@ -106,7 +102,6 @@ async def test_a_full_stream_is_folded_at_once_and_loses_nothing(
     assert ends == [float(at) for at in range(3 * FULL + 1)]
 
 
-@on_loop
 async def test_a_failure_is_told_in_the_next_turn(stream: EndedCalls, seen: Seen) -> None:
     stream.refused(call(), ME, BAD)
     assert seen.batches == []
@@ -173,7 +168,6 @@ def ends(
     return ended
 
 
-@on_loop
 async def test_calls_that_fail_for_good_are_in_the_record(stream: EndedCalls, seen: Seen) -> None:
     reply = answered(rows=6)
     stream.answered(reply, BAD, 6, 6, 12.0)
@@ -186,7 +180,6 @@ async def test_calls_that_fail_for_good_are_in_the_record(stream: EndedCalls, se
     assert failed.failure == Failure(BAD, 1, reply.task.call, 4, "p", client)
 
 
-@on_loop
 async def test_other_ends_have_records_of_their_own(stream: EndedCalls, seen: Seen) -> None:
     stream.whole(call(), Result((), 1.0, queue_time_s=0.5), ME, 3.0)
     stream.whole(call(), BAD, ME, 3.0)
@@ -349,7 +342,6 @@ def check_same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@on_loop
 async def test_a_batch_is_counted_as_its_records_one_by_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

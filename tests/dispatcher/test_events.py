@@ -29,10 +29,9 @@ from tests.dispatcher.ended_calls import Failures
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, rows, turns, up
 from tests.dispatcher.test_feeder import Each
 from tests.dispatcher.test_reuse import Memory
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 
-@on_loop
 async def test_a_loss_is_not_a_worker_that_left() -> None:
     dispatcher, transport = up()
     for worker in (W1, W2):
@@ -80,7 +79,6 @@ async def fail_next(transport: Recorder, outcome: Outcome = BAD, *, together: in
     await turns()
 
 
-@on_loop
 async def test_a_failed_call_is_told_with_its_worker_and_its_client() -> None:
     dispatcher, transport, heard = watched()
     call = cube(model="m")
@@ -91,7 +89,6 @@ async def test_a_failed_call_is_told_with_its_worker_and_its_client() -> None:
     assert ended == [BAD]
 
 
-@on_loop
 async def test_a_call_that_never_ran_has_no_worker() -> None:
     dispatcher, _, heard = watched()
     running = [asyncio.create_task(dispatcher.submit(cube(model="m"))) for _ in range(1000)]
@@ -105,7 +102,6 @@ async def test_a_call_that_never_ran_has_no_worker() -> None:
         each.cancel()
 
 
-@on_loop
 async def test_a_long_call_whose_parts_fail_together_is_one_call() -> None:
     dispatcher, transport, heard = watched(BATCHED)
     transport.join(W2, (BATCHED,))
@@ -116,7 +112,6 @@ async def test_a_long_call_whose_parts_fail_together_is_one_call() -> None:
     assert [(each.error, each.calls, each.client) for each in heard()] == [(BAD, 1, "me")]
 
 
-@on_loop
 async def test_rows_that_fail_as_one_batch_are_as_many_calls() -> None:
     dispatcher, transport, heard = watched(BATCHED)
     each = Each(8, set())
@@ -138,7 +133,6 @@ async def run_of_rows(dispatcher: Dispatcher, transport: Recorder) -> Each:
     return each
 
 
-@on_loop
 async def test_a_row_that_fails_in_a_run_is_one_call() -> None:
     dispatcher, transport, heard = watched()
     each = await run_of_rows(dispatcher, transport)
@@ -150,7 +144,6 @@ async def test_a_row_that_fails_in_a_run_is_one_call() -> None:
     assert dispatcher.snapshot()["failed"] == 1
 
 
-@on_loop
 async def test_the_rows_of_a_lost_run_fail_only_when_they_are_given_up() -> None:
     dispatcher, transport, heard = watched(retries=1)
     each = await run_of_rows(dispatcher, transport)
@@ -174,7 +167,6 @@ async def test_the_rows_of_a_lost_run_fail_only_when_they_are_given_up() -> None
     assert dispatcher.statistics()["m"].fail.count == 1
 
 
-@on_loop
 async def test_of_a_run_beyond_the_time_limit_one_row_fails() -> None:
     dispatcher, transport, heard = watched()
     each = await run_of_rows(dispatcher, transport)
@@ -186,7 +178,6 @@ async def test_of_a_run_beyond_the_time_limit_one_row_fails() -> None:
     assert dispatcher.statistics()["m"].fail.count == 1
 
 
-@on_loop
 async def test_a_pair_is_one_call_though_both_halves_fail() -> None:
     dispatcher, transport, heard = watched(SMOOTH)
     transport.join(W2, (SMOOTH,))
@@ -199,7 +190,6 @@ async def test_a_pair_is_one_call_though_both_halves_fail() -> None:
     assert [each.calls for each in heard()] == [1]
 
 
-@on_loop
 async def test_calls_that_joined_another_fail_with_it() -> None:
     dispatcher, transport, heard = watched(memory=Memory())
     running = [asyncio.create_task(dispatcher.submit(cube(model="m"))) for _ in range(3)]
@@ -210,7 +200,6 @@ async def test_calls_that_joined_another_fail_with_it() -> None:
     assert [each.calls for each in heard()] == [3]
 
 
-@on_loop
 async def test_the_end_of_a_cancelled_call_is_no_failure() -> None:
     dispatcher, transport, heard = watched()
     ended: list[Outcome] = []
@@ -222,7 +211,6 @@ async def test_the_end_of_a_cancelled_call_is_no_failure() -> None:
     assert (heard(), ended) == ([], [])
 
 
-@on_loop
 async def test_a_call_that_a_full_queue_refuses_is_a_failure() -> None:
     dispatcher, transport, heard = watched(max_queued_per_client=1)
     ended: list[Outcome] = []
@@ -238,7 +226,6 @@ async def test_a_call_that_a_full_queue_refuses_is_a_failure() -> None:
     await until(lambda: len(ended) == 2)
 
 
-@on_loop
 async def test_mistakes_of_a_client_and_questions_are_no_failures() -> None:
     dispatcher, _, heard = watched()
     wide = Call("m", Operation.EVALUATE, (np.ones(7),))
@@ -252,7 +239,6 @@ async def test_mistakes_of_a_client_and_questions_are_no_failures() -> None:
     assert (heard(), of_empty()) == ([], [])
 
 
-@on_loop
 async def test_a_call_while_no_model_is_known_is_a_failure_unless_its_client_asks_again() -> None:
     dispatcher, _ = up()
     heard = Failures(dispatcher)
@@ -268,7 +254,6 @@ async def test_a_call_while_no_model_is_known_is_a_failure_unless_its_client_ask
     assert len(heard()) == 1, "an orderly end is no failure"
 
 
-@on_loop
 async def test_a_call_that_waits_in_vain_for_a_first_worker_is_a_failure() -> None:
     dispatcher, _ = up(first_worker_s=0.01)
     heard = Failures(dispatcher)
@@ -281,7 +266,6 @@ async def test_a_call_that_waits_in_vain_for_a_first_worker_is_a_failure() -> No
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_requests_that_wait_in_vain_for_the_first_model_are_failures() -> None:
     dispatcher, _ = up(first_worker_s=0.01)
     heard = Failures(dispatcher)

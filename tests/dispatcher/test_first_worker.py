@@ -14,7 +14,7 @@ from farm.dispatcher import first_worker
 from farm.dispatcher.first_worker import Expectation, FirstWorker
 from farm.errors import FarmError, ModelNotFound, Unavailable
 from farm.scheduler.state import TaskId
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.expected import Expected
 
 BEAM = ModelInfo("beam", (), ())
@@ -55,7 +55,6 @@ class Waits:
         self.first.call_begins(task_id, model, hints, now)
 
 
-@on_loop
 async def test_requests_continue_in_order_once_a_worker_has_joined() -> None:
     waits, went = Waits(LONG_S), list[int]()
     for number in range(3):
@@ -67,7 +66,6 @@ async def test_requests_continue_in_order_once_a_worker_has_joined() -> None:
     assert waits.first.requests == 0
 
 
-@on_loop
 async def test_models_that_are_expected_end_the_wait_too() -> None:
     waits = Waits(LONG_S)
     waiting = asyncio.ensure_future(waits.first.known())
@@ -79,7 +77,6 @@ async def test_models_that_are_expected_end_the_wait_too() -> None:
     await waits.first.known()  # at once
 
 
-@on_loop
 async def test_a_request_that_is_cancelled_does_not_go() -> None:
     waits, went = Waits(LONG_S), list[int]()
     cancel = waits.first.when_known(lambda: went.append(1))
@@ -95,7 +92,6 @@ async def test_a_request_that_is_cancelled_does_not_go() -> None:
     assert went == []
 
 
-@on_loop
 async def test_a_request_that_has_waited_too_long_goes_on_without_a_model() -> None:
     waits = Waits(SHORT_S)
     await waits.first.known()
@@ -107,7 +103,6 @@ async def test_a_request_that_has_waited_too_long_goes_on_without_a_model() -> N
     assert str(waits.first.no_model()) == "no model is known yet: job 7 is PENDING"
 
 
-@on_loop
 async def test_many_requests_continue_in_several_iterations_of_the_loop() -> None:
     waits, went = Waits(LONG_S), list[int]()
     count = 3 * first_worker.AT_ONCE
@@ -122,7 +117,6 @@ async def test_many_requests_continue_in_several_iterations_of_the_loop() -> Non
     assert went == list(range(count))
 
 
-@on_loop
 async def test_a_call_without_a_worker_fails_at_its_limit_with_the_reason() -> None:
     waits = Waits(SHORT_S, BEAM)
     waits.expected.whys["beam"] = "job 7 is PENDING (Resources)"
@@ -135,7 +129,6 @@ async def test_a_call_without_a_worker_fails_at_its_limit_with_the_reason() -> N
     assert not waits.open
 
 
-@on_loop
 async def test_a_call_whose_model_has_a_worker_has_no_limit_and_a_patient_caller_has_none() -> None:
     waits = Waits(SHORT_S, BEAM)
     due = time.monotonic() - 1
@@ -149,7 +142,6 @@ async def test_a_call_whose_model_has_a_worker_has_no_limit_and_a_patient_caller
     assert set(waits.open) == {1, 2, 3}
 
 
-@on_loop
 async def test_the_limit_holds_again_when_all_workers_have_left() -> None:
     waits = Waits(SHORT_S, BEAM)
     waits.join()
@@ -163,7 +155,6 @@ async def test_the_limit_holds_again_when_all_workers_have_left() -> None:
     await until(lambda: list(waits.failed) == [1])
 
 
-@on_loop
 async def test_a_call_that_has_waited_longer_elsewhere_fails_first() -> None:
     waits = Waits(LONG_S, BEAM)
     waits.call(1)
@@ -173,7 +164,6 @@ async def test_a_call_that_has_waited_longer_elsewhere_fails_first() -> None:
     waits.first.close()
 
 
-@on_loop
 async def test_calls_that_have_ended_are_forgotten() -> None:
     waits = Waits(LONG_S, BEAM)
     for number in range(5 * first_worker.SLACK):
@@ -183,14 +173,12 @@ async def test_calls_that_have_ended_are_forgotten() -> None:
     waits.first.close()
 
 
-@on_loop
 async def test_without_a_limit_nothing_is_kept() -> None:
     waits = Waits(float("inf"), BEAM)
     waits.call(1)
     assert not waits.first._calls.models()
 
 
-@on_loop
 async def test_nothing_waits_for_a_worker_that_is_expected_after_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -212,7 +200,6 @@ async def test_nothing_waits_for_a_worker_that_is_expected_after_its_limit(
     )
 
 
-@on_loop
 async def test_no_request_waits_for_models_that_are_expected_after_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -225,7 +212,6 @@ async def test_no_request_waits_for_models_that_are_expected_after_its_limit(
     assert went == list(range(3 * first_worker.AT_ONCE))
 
 
-@on_loop
 async def test_a_request_for_one_name_waits_until_that_is_known_or_all_are() -> None:
     waits, went = Waits(LONG_S, BEAM), list[str]()
     waits.expected.incomplete = True
@@ -248,7 +234,6 @@ async def test_a_request_for_one_name_waits_until_that_is_known_or_all_are() -> 
     await waits.first.known("nothing")  # at once, as no more models are expected
 
 
-@on_loop
 async def test_a_request_for_a_name_goes_on_at_its_limit_with_the_reason() -> None:
     waits = Waits(SHORT_S, BEAM)
     assert isinstance(waits.first.unknown("no shell"), ModelNotFound)

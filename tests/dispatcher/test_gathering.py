@@ -23,7 +23,7 @@ from farm.wire.usage import SPLITS_RUNS
 from tests.dispatcher.ended_calls import Failures
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, turns, up
 from tests.scheduler.invariants import check
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 ROW_S = 1e-6
 ME = Hints(client="me")
@@ -102,7 +102,6 @@ async def sent(transport: Recorder) -> list[int]:
     return [call.rows or 1 for _, _, call in transport.sent]
 
 
-@on_loop
 async def test_calls_that_arrive_together_are_one_task_and_each_has_its_own_answer() -> None:
     async with known() as (dispatcher, transport):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
@@ -113,7 +112,6 @@ async def test_calls_that_arrive_together_are_one_task_and_each_has_its_own_answ
         assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_after_a_lone_caller_the_first_of_several_is_started_by_itself() -> None:
     async with known() as (dispatcher, transport):
         for count, rows in ((1, [1]), (1, [1]), (4, [1, 3]), (4, [4]), (1, [1])):
@@ -123,7 +121,6 @@ async def test_after_a_lone_caller_the_first_of_several_is_started_by_itself() -
             assert await asked.all() == [[n**3.0] for n in range(count)]
 
 
-@on_loop
 async def test_each_answer_says_how_long_its_call_ran_and_waited() -> None:
     async with known() as (dispatcher, transport):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
@@ -140,7 +137,6 @@ async def test_each_answer_says_how_long_its_call_ran_and_waited() -> None:
         assert np.diff(waited) == pytest.approx([1e-6, 2e-6], rel=1e-6)
 
 
-@on_loop
 async def test_calls_that_differ_in_more_than_numbers_are_not_rows_of_one_task() -> None:
     free = ModelInfo("free", (TensorInfo("x", (-1,)),), CUBE.outputs)
     async with known(CUBE, free) as (dispatcher, transport):
@@ -158,7 +154,6 @@ async def test_calls_that_differ_in_more_than_numbers_are_not_rows_of_one_task()
         assert rows == [1] * 8
 
 
-@on_loop
 async def test_calls_of_a_config_whose_runs_are_not_known_are_not_rows_of_one_task() -> None:
     """It may choose a level of the model whose runs take a thousand times as long."""
     async with known() as (dispatcher, transport):
@@ -184,14 +179,12 @@ async def test_calls_of_a_config_whose_runs_are_not_known_are_not_rows_of_one_ta
     ],
     ids=["chain", "id", "deadline", "begin", "not twice", "batch not twice", "keeps its point"],
 )
-@on_loop
 async def test_what_concerns_one_call_alone_keeps_it_alone(hints: Hints, model: ModelInfo) -> None:
     async with known(model) as (dispatcher, transport):
         Asked(dispatcher, [cube(), cube()], hints)
         assert set(await sent(transport)) == {1}
 
 
-@on_loop
 async def test_large_inputs_are_not_copied_together() -> None:
     large = replace(CUBE, inputs=(TensorInfo("x", (-1,)),))
     async with known(large) as (dispatcher, transport):
@@ -203,7 +196,6 @@ async def test_large_inputs_are_not_copied_together() -> None:
             work(transport)
 
 
-@on_loop
 async def test_calls_of_a_slower_model_go_to_as_many_workers_as_there_are() -> None:
     async with known() as (dispatcher, transport):
         join(transport, W2)
@@ -216,7 +208,6 @@ async def test_calls_of_a_slower_model_go_to_as_many_workers_as_there_are() -> N
         assert len({worker for worker, _, _ in transport.sent}) == 2
 
 
-@on_loop
 async def test_no_task_takes_longer_than_a_quick_run() -> None:
     async with known() as (dispatcher, transport):
         many = int(2.5 * QUICK_RUN_S / ROW_S)
@@ -229,7 +220,6 @@ async def test_no_task_takes_longer_than_a_quick_run() -> None:
         assert max(rows) <= QUICK_RUN_S / ROW_S
 
 
-@on_loop
 async def test_calls_that_someone_follows_run_alone() -> None:
     async with known() as (dispatcher, transport):
         dispatcher.on_answered.append(lambda task, outcome, now: None)
@@ -237,7 +227,6 @@ async def test_calls_that_someone_follows_run_alone() -> None:
         assert await sent(transport) == [1, 1]
 
 
-@on_loop
 async def test_the_error_of_a_call_is_its_own() -> None:
     async with known() as (dispatcher, transport):
         failures = Failures(dispatcher)
@@ -257,7 +246,6 @@ async def test_the_error_of_a_call_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("model", [CUBE, replace(CUBE, max_batch=8)], ids=["run", "batch"])
-@on_loop
 async def test_only_the_call_that_kills_workers_fails(model: ModelInfo) -> None:
     async with known(model) as (dispatcher, transport):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
@@ -299,7 +287,6 @@ def rows_of(call: Call, end: int, *, more: bool = False) -> Result:
 
 
 @pytest.mark.parametrize("row", [0, 2, 3])
-@on_loop
 async def test_a_call_that_takes_long_does_not_hold_up_those_beside_it(row: int) -> None:
     async with known() as (dispatcher, transport):
         join(transport, W2)
@@ -318,7 +305,6 @@ async def test_a_call_that_takes_long_does_not_hold_up_those_beside_it(row: int)
         assert dispatcher.snapshot()["done"] == 7
 
 
-@on_loop
 async def test_a_call_that_takes_long_can_be_cancelled() -> None:
     async with known() as (dispatcher, transport):
         join(transport, W2)
@@ -333,7 +319,6 @@ async def test_a_call_that_takes_long_can_be_cancelled() -> None:
         assert asked.outcomes[1] == []
 
 
-@on_loop
 async def test_calls_are_not_gathered_for_workers_that_cannot_split_a_run() -> None:
     async with known() as (dispatcher, transport):
         join(transport, W2, splits=False)
@@ -345,7 +330,6 @@ async def test_calls_are_not_gathered_for_workers_that_cannot_split_a_run() -> N
         assert await sent(transport) == [2]
 
 
-@on_loop
 async def test_calls_whose_answers_differ_in_shape_run_by_themselves_at_last() -> None:
     varies = replace(CUBE, outputs=(TensorInfo("y", (-1,)),))
     async with known(varies) as (dispatcher, transport):
@@ -369,7 +353,6 @@ async def batched() -> AsyncIterator[tuple[Dispatcher, Recorder]]:
 
 
 @pytest.mark.parametrize("rows", [None, 1])
-@on_loop
 async def test_calls_of_a_model_with_batches_are_rows_of_a_batch(rows: int | None) -> None:
     async with batched() as (dispatcher, transport):
         join(transport, W2, replace(CUBE, max_batch=8), splits=False)
@@ -390,7 +373,6 @@ async def test_calls_of_a_model_with_batches_are_rows_of_a_batch(rows: int | Non
             assert outcome.batch_rows in (4, 8)
 
 
-@on_loop
 async def test_calls_of_more_rows_are_not_gathered() -> None:
     async with batched() as (dispatcher, transport):
         two = Call("cube", Operation.EVALUATE, (np.ones((2, 1)),), rows=2)
@@ -399,7 +381,6 @@ async def test_calls_of_more_rows_are_not_gathered() -> None:
 
 
 @pytest.mark.parametrize("error", [ModelFailed("no root"), InvalidInput("no number")])
-@on_loop
 async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: FarmError) -> None:
     async with batched() as (dispatcher, transport):
         failures = Failures(dispatcher)
@@ -424,7 +405,6 @@ async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: Farm
 
 
 @pytest.mark.parametrize("when", ["new", "sent", "queued"])
-@on_loop
 async def test_a_cancelled_call_is_not_answered_and_the_others_are(when: str) -> None:
     async with known() as (dispatcher, transport):
         if when == "queued":
@@ -448,7 +428,6 @@ async def test_a_cancelled_call_is_not_answered_and_the_others_are(when: str) ->
 # Counted
 
 
-@on_loop
 async def test_each_is_counted_as_a_call_and_as_a_caller() -> None:
     async with known() as (dispatcher, transport):
         dispatcher.worker_left(W1, "gone", drained=True)
@@ -472,7 +451,6 @@ async def test_each_is_counted_as_a_call_and_as_a_caller() -> None:
 # Not accepted after all
 
 
-@on_loop
 async def test_calls_that_the_queue_has_no_room_for_get_its_error() -> None:
     async with known(max_queued=4) as (dispatcher, _):
         dispatcher.worker_left(W1, "gone", drained=True)
@@ -491,7 +469,6 @@ async def test_calls_that_the_queue_has_no_room_for_get_its_error() -> None:
         assert sum(failure.calls for failure in failures()) == 5
 
 
-@on_loop
 async def test_new_calls_end_with_the_farm_once() -> None:
     async with known() as (dispatcher, transport):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
@@ -502,7 +479,6 @@ async def test_new_calls_end_with_the_farm_once() -> None:
         assert await asked.all() == [[0.0], [1.0], [8.0]]
 
 
-@on_loop
 async def test_calls_that_nobody_answers_end_with_the_farm() -> None:
     async with known() as (dispatcher, _):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
@@ -516,7 +492,6 @@ async def test_calls_that_nobody_answers_end_with_the_farm() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 7, 8, 11])  # of 20, with all their branches
-@on_loop
 async def test_whatever_happens_each_call_has_one_outcome_of_its_own(seed: int) -> None:
     rng = random.Random(seed)
     async with known() as (dispatcher, transport):

@@ -18,7 +18,7 @@ from farm.scheduler.actions import Reply
 from farm.scheduler.state import WorkerId
 from tests.dispatcher.test_dispatcher import CUBE, W1, Recorder, cube, turns
 from tests.dispatcher.test_feeder import Each
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 BATCHES = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
 
@@ -92,7 +92,6 @@ def rows(*x: float) -> Call:
     return Call("cube", Operation.EVALUATE, (np.array(x)[:, None],), rows=len(x))
 
 
-@on_loop
 async def test_a_known_point_needs_no_worker() -> None:
     dispatcher, worker = up(Memory(x2=8.0))
     result = await dispatcher.submit(cube(2.0))
@@ -103,7 +102,6 @@ async def test_a_known_point_needs_no_worker() -> None:
     assert statistics.missed == 0
 
 
-@on_loop
 async def test_an_unknown_point_is_evaluated_once_and_kept_before_it_is_answered() -> None:
     memory = Memory()
     dispatcher, worker = up(memory)
@@ -124,7 +122,6 @@ async def test_an_unknown_point_is_evaluated_once_and_kept_before_it_is_answered
     assert dispatcher.statistics()["cube"].missed == 1
 
 
-@on_loop
 async def test_twins_share_one_run() -> None:
     dispatcher, worker = up(Memory())
     first, second, bulk = (asked(dispatcher, call) for call in (cube(2.0), cube(2.0), rows(2.0)))
@@ -138,7 +135,6 @@ async def test_twins_share_one_run() -> None:
     assert dispatcher.statistics()["cube"].missed == 1
 
 
-@on_loop
 async def test_twins_share_a_failure() -> None:
     dispatcher, worker = up(Memory())
     twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
@@ -151,7 +147,6 @@ async def test_twins_share_a_failure() -> None:
     assert not (await again).reused
 
 
-@on_loop
 async def test_a_failure_counts_although_the_first_twin_is_cancelled() -> None:
     dispatcher, worker = up(Memory())
     first, second = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0))
@@ -165,7 +160,6 @@ async def test_a_failure_counts_although_the_first_twin_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(start_within_s=60.0)])
-@on_loop
 async def test_a_call_with_a_time_limit_of_its_own_runs_alone(hints: Hints) -> None:
     dispatcher, worker = up(Memory())
     twins = [asked(dispatcher, cube(2.0), h) for h in (hints, Hints(), hints)]
@@ -174,7 +168,6 @@ async def test_a_call_with_a_time_limit_of_its_own_runs_alone(hints: Hints) -> N
     assert [result.reused for result in await asyncio.gather(*twins)] == [False] * 3
 
 
-@on_loop
 async def test_an_urgent_call_does_not_wait_for_one_that_is_not() -> None:
     dispatcher, worker = up(Memory())
     slow, urgent = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0), Hints(priority=5))
@@ -183,7 +176,6 @@ async def test_an_urgent_call_does_not_wait_for_one_that_is_not() -> None:
     assert [r.reused for r in await asyncio.gather(slow, urgent)] == [False, False]
 
 
-@on_loop
 async def test_calls_beyond_a_bound_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.dispatcher.reuse.MOST_JOINED", 2)
     dispatcher, worker = up(Memory())
@@ -195,7 +187,6 @@ async def test_calls_beyond_a_bound_wait_in_the_queue(monkeypatch: pytest.Monkey
     assert sum(result.reused for result in await asyncio.gather(*twins)) == 2
 
 
-@on_loop
 async def test_a_call_that_memory_does_not_know_runs_as_ever() -> None:
     dispatcher, worker = up(Memory(x2=8.0))
     call = asked(dispatcher, replace(cube(2.0), config='{"a":1}'))
@@ -203,7 +194,6 @@ async def test_a_call_that_memory_does_not_know_runs_as_ever() -> None:
     assert not (await call).reused
 
 
-@on_loop
 async def test_of_a_batch_only_unknown_rows_run_and_each_of_them_once() -> None:
     dispatcher, worker = up(Memory(x2=8.0, x4=64.0), BATCHES)
     bulk = asked(dispatcher, rows(1.0, 2.0, 3.0, 1.0, 4.0))
@@ -219,7 +209,6 @@ async def test_of_a_batch_only_unknown_rows_run_and_each_of_them_once() -> None:
     assert worker.sent == []
 
 
-@on_loop
 async def test_a_batch_without_known_rows_is_sent_as_it_is() -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk = asked(dispatcher, rows(1.0, 2.0))
@@ -254,7 +243,6 @@ async def answered(worker: Worker, *waiting: asyncio.Task[Result] | Points) -> C
 
 
 @pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])
-@on_loop
 async def test_each_of_many_points_says_whether_it_ran(info: ModelInfo) -> None:
     dispatcher, worker = up(Memory(x1=1.0, x2=8.0, x5=125.0), info)
     points = Points(1.0, 2.0, 3.0, 4.0, 5.0, 3.0)
@@ -272,7 +260,6 @@ async def test_each_of_many_points_says_whether_it_ran(info: ModelInfo) -> None:
     assert set(ran) == {3.0, 4.0}
 
 
-@on_loop
 async def test_a_failed_batch_fails_no_point_that_is_known() -> None:
     dispatcher, worker = up(Memory(x1=1.0, x3=27.0), BATCHES)
     points = Points(1.0, 2.0, 3.0)
@@ -284,7 +271,6 @@ async def test_a_failed_batch_fails_no_point_that_is_known() -> None:
     assert points.outcomes == {0: (1.0, True), 1: "diverged", 2: (27.0, True)}
 
 
-@on_loop
 async def test_a_failed_row_is_named_by_its_place_in_the_call() -> None:
     dispatcher, worker = up(Memory(x1=1.0, x2=8.0))
     bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
@@ -296,7 +282,6 @@ async def test_a_failed_row_is_named_by_its_place_in_the_call() -> None:
         await bulk
 
 
-@on_loop
 async def test_a_farm_that_closes_answers_what_it_found() -> None:
     dispatcher, _ = up(Memory(x2=8.0))
     outcomes: list[object] = []
@@ -305,7 +290,6 @@ async def test_a_farm_that_closes_answers_what_it_found() -> None:
     assert len(outcomes) == 1
 
 
-@on_loop
 async def test_memory_hears_of_workers() -> None:
     memory = Memory()
     dispatcher, _ = up(memory)

@@ -15,7 +15,7 @@ from farm.errors import FarmError, ModelFailed
 from farm.scheduler.state import WorkerId
 from tests.dispatcher.test_dispatcher import CUBE, W1, cube, turns
 from tests.dispatcher.test_reuse import BATCHES, Memory, Points, Worker, answered, asked, rows, up
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 KINDS = pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])
 
@@ -35,7 +35,6 @@ async def known_to_be_quick(dispatcher: Dispatcher, worker: Worker) -> None:
     await answered(worker, call)
 
 
-@on_loop
 async def test_a_single_call_joins_a_row_of_a_batch() -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
@@ -47,7 +46,6 @@ async def test_a_single_call_joins_a_row_of_a_batch() -> None:
     assert dispatcher.statistics()["cube"].reused == 2
 
 
-@on_loop
 async def test_a_batch_joins_single_calls_and_batches() -> None:
     dispatcher, worker = up(Memory(x9=729.0), BATCHES)
     single, bulk = asked(dispatcher, cube(1.0)), asked(dispatcher, rows(2.0, 3.0))
@@ -60,7 +58,6 @@ async def test_a_batch_joins_single_calls_and_batches() -> None:
 
 
 @KINDS
-@on_loop
 async def test_equal_rows_of_one_long_call_run_once(info: ModelInfo) -> None:
     dispatcher, worker = up(Memory(), info)
     await known_to_be_quick(dispatcher, worker)
@@ -71,7 +68,6 @@ async def test_equal_rows_of_one_long_call_run_once(info: ModelInfo) -> None:
 
 
 @KINDS
-@on_loop
 async def test_the_same_points_of_two_requests_run_once(info: ModelInfo) -> None:
     dispatcher, worker = up(Memory(), info)
     await known_to_be_quick(dispatcher, worker)
@@ -89,7 +85,6 @@ async def test_the_same_points_of_two_requests_run_once(info: ModelInfo) -> None
     assert first.outcomes[50][1] is True
 
 
-@on_loop
 async def test_callers_of_a_row_that_is_not_a_number_share_it() -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
@@ -100,7 +95,6 @@ async def test_callers_of_a_row_that_is_not_a_number_share_it() -> None:
     assert worker.sent == []
 
 
-@on_loop
 async def test_a_failed_batch_fails_no_caller_of_one_of_its_rows() -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk, other = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, rows(1.0, 3.0, 1.0))
@@ -119,7 +113,6 @@ async def test_a_failed_batch_fails_no_caller_of_one_of_its_rows() -> None:
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_callers_of_a_row_share_its_own_failure() -> None:
     dispatcher, worker = up(Memory())
     await known_to_be_quick(dispatcher, worker)
@@ -150,7 +143,6 @@ async def test_callers_of_a_row_share_its_own_failure() -> None:
 
 
 @KINDS
-@on_loop
 async def test_parts_that_the_queue_refuses_are_sent_later(info: ModelInfo) -> None:
     worker = Worker()
     dispatcher = Dispatcher([worker], memory=Memory(x1=1.0, x3=27.0, x5=125.0), max_queued=1)
@@ -163,7 +155,6 @@ async def test_parts_that_the_queue_refuses_are_sent_later(info: ModelInfo) -> N
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_the_others_get_their_rows_if_the_first_caller_cancels() -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
@@ -177,7 +168,6 @@ async def test_the_others_get_their_rows_if_the_first_caller_cancels() -> None:
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_a_batch_ends_when_all_its_callers_cancel() -> None:
     dispatcher, _ = up(Memory(), BATCHES)
     calls = [asked(dispatcher, c) for c in (rows(1.0, 2.0), cube(2.0), rows(2.0, 1.0))]
@@ -192,7 +182,6 @@ async def test_a_batch_ends_when_all_its_callers_cancel() -> None:
     late.cancel()
 
 
-@on_loop
 async def test_a_caller_that_waited_in_vain_may_cancel() -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
@@ -208,7 +197,6 @@ async def test_a_caller_that_waited_in_vain_may_cancel() -> None:
 
 
 @pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(priority=3)], ids=repr)
-@on_loop
 async def test_rows_with_a_time_limit_or_more_urgent_ones_run_themselves(hints: Hints) -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk, urgent = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, rows(2.0, 1.0, 2.0), hints)
@@ -216,7 +204,6 @@ async def test_rows_with_a_time_limit_or_more_urgent_ones_run_themselves(hints: 
     assert values(await urgent) == [8.0, 1.0, 8.0]
 
 
-@on_loop
 async def test_a_lost_worker_fails_no_caller_of_a_row_in_its_run() -> None:
     dispatcher, worker = up(Memory())
     await known_to_be_quick(dispatcher, worker)
@@ -235,7 +222,6 @@ async def test_a_lost_worker_fails_no_caller_of_a_row_in_its_run() -> None:
     assert set(ran.values()) == {1}, "the lost rows run once more, whoever asked for them"
 
 
-@on_loop
 async def test_parts_of_a_call_that_wait_for_the_same_failure_end_together() -> None:
     dispatcher, worker = up(Memory())
     single = asked(dispatcher, cube(2.0))
@@ -249,7 +235,6 @@ async def test_parts_of_a_call_that_wait_for_the_same_failure_end_together() -> 
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_random_calls_with_failures_get_the_outcomes_of_their_own_rows() -> None:
     random = np.random.default_rng(7)
     for number in range(24):

@@ -20,7 +20,6 @@ from tests.dispatcher.test_gathering import Asked, known
 from tests.dispatcher.test_reuse import Memory, Worker, rows
 from tests.dispatcher.test_reuse import up as up_with
 from tests.scheduler.invariants import check
-from tests.support.coroutines import on_loop
 
 PAIR = ModelInfo(
     "cube", CUBE.inputs, CUBE.outputs, frozenset({Operation.EVALUATE, Operation.GRADIENT})
@@ -73,7 +72,6 @@ def begun(kind: Kind) -> tuple[Dispatcher, Worker, list[TaskId], list[list[Outco
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@on_loop
 async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind) -> None:
     dispatcher, worker, ids, outcomes = begun(kind)
     task_id, of_cancelled = ids.pop(kind.cancelled), outcomes.pop(kind.cancelled)
@@ -88,7 +86,6 @@ async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@on_loop
 async def test_a_farm_that_gives_up_answers_each_call_once(kind: Kind) -> None:
     dispatcher, _, ids, outcomes = begun(kind)
     await turns()
@@ -103,7 +100,6 @@ async def test_a_farm_that_gives_up_answers_each_call_once(kind: Kind) -> None:
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("wait", [0, 1, 10])
-@on_loop
 async def test_gathered_calls_are_cancelled_before_and_after_they_have_a_task(
     count: int, wait: int
 ) -> None:
@@ -122,7 +118,6 @@ async def test_gathered_calls_are_cancelled_before_and_after_they_have_a_task(
         assert transport.sent == []
 
 
-@on_loop
 async def test_an_unknown_call_is_not_cancelled() -> None:
     for memory in (Memory(), Forgetful()):
         dispatcher, _ = up_with(memory)

@@ -17,7 +17,6 @@ from tests.dispatcher.test_dispatcher import W2, cube, served, turns
 from tests.dispatcher.test_reuse import Memory, Points, asked, rows
 from tests.dispatcher.test_reuse import up as up_with
 from tests.dispatcher.test_stage import BOTH, PAIR
-from tests.support.coroutines import on_loop
 
 MINE, OTHERS = Hints("mine", chain="1"), Hints("others")
 
@@ -36,7 +35,6 @@ async def outcomes(*calls: asyncio.Task[Result]) -> list[str]:
     ]
 
 
-@on_loop
 async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() -> None:
     dispatcher, worker = served()
     runs, others = asked(dispatcher, cube(1.0), MINE), asked(dispatcher, cube(2.0), OTHERS)
@@ -64,7 +62,6 @@ async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() 
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_a_call_of_many_rows_fails_if_rows_of_it_wait() -> None:
     dispatcher, worker = served()
     call = asked(dispatcher, rows(*range(500)), MINE)
@@ -77,7 +74,6 @@ async def test_a_call_of_many_rows_fails_if_rows_of_it_wait() -> None:
     assert worker.sent == []
 
 
-@on_loop
 async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
     dispatcher, worker = served()
     points = Points(*range(300))
@@ -95,7 +91,6 @@ async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
     assert await cancel(dispatcher, client="mine") == 0
 
 
-@on_loop
 async def test_a_value_with_its_gradient_is_one_call() -> None:
     dispatcher, _ = served(PAIR)
     runs, pair = asked(dispatcher, cube(), OTHERS), asked(dispatcher, BOTH, MINE)
@@ -105,7 +100,6 @@ async def test_a_value_with_its_gradient_is_one_call() -> None:
     assert dispatcher.stages.calls_open() == 1
 
 
-@on_loop
 async def test_a_call_that_others_wait_for_goes_on_for_them() -> None:
     dispatcher, worker = up_with(Memory())
     busy = asked(dispatcher, cube(1.0), OTHERS)
@@ -119,7 +113,6 @@ async def test_a_call_that_others_wait_for_goes_on_for_them() -> None:
     assert (await twin).outputs[0].tolist() == [8.0]
 
 
-@on_loop
 async def test_a_call_that_waits_for_that_of_another_client() -> None:
     dispatcher, worker = up_with(Memory())
     first, mine = asked(dispatcher, cube(2.0), OTHERS), asked(dispatcher, cube(2.0), MINE)
@@ -131,7 +124,6 @@ async def test_a_call_that_waits_for_that_of_another_client() -> None:
     assert (await first).outputs[0].tolist() == [8.0]
 
 
-@on_loop
 async def test_calls_that_come_meanwhile_stay_and_others_get_their_turn() -> None:
     dispatcher, worker = served()
     calls = [asked(dispatcher, cube(), MINE) for _ in range(1000)]
@@ -155,7 +147,6 @@ async def test_calls_that_come_meanwhile_stay_and_others_get_their_turn() -> Non
 WHY = Cancelled("the owner of the farm cancelled it")
 
 
-@on_loop
 async def test_only_tasks_that_no_worker_has_are_answered_with_an_error() -> None:
     dispatcher, transport = served()
     tasks = dispatcher.stages.tasks

@@ -24,7 +24,7 @@ from farm.errors import (
 )
 from farm.scheduler.state import TaskId, WorkerId
 from tests.dispatcher.test_dispatcher import W1, W2, Recorder, served, turns, up
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 BOTH = Operation.VALUE_AND_GRADIENT
 SPLIT = ModelInfo(
@@ -82,7 +82,6 @@ def two_workers(**limits: int) -> tuple[Dispatcher, Recorder]:
 
 
 @pytest.mark.parametrize("first", ["value", "gradient"])
-@on_loop
 async def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
     dispatcher, transport = two_workers()
     _, outcomes = started(dispatcher)
@@ -103,7 +102,6 @@ async def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["keeps", "whole"])
-@on_loop
 async def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(model: str) -> None:
     dispatcher, transport = two_workers()
     _, outcomes = started(dispatcher, model=model)
@@ -116,7 +114,6 @@ async def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(mode
     assert len(outcomes.one().outputs) == 2
 
 
-@on_loop
 async def test_the_first_error_is_the_outcome_and_cancels_the_other() -> None:
     dispatcher, transport = two_workers()
     _, outcomes = started(dispatcher)
@@ -130,7 +127,6 @@ async def test_the_first_error_is_the_outcome_and_cancels_the_other() -> None:
         outcomes.one()
 
 
-@on_loop
 async def test_cancelling_cancels_both() -> None:
     dispatcher, transport = two_workers()
     for answered in (False, True):
@@ -158,7 +154,6 @@ def no_search_for_garbage() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_search_for_garbage")
 @pytest.mark.parametrize("end", ["answer", "error", "cancelled", "refused"])
-@on_loop
 async def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
     dispatcher, transport = two_workers(max_queued_per_client=1 + (end != "refused"))
     receiver = Outcomes()
@@ -181,7 +176,6 @@ async def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
     assert left() is None
 
 
-@on_loop
 async def test_a_lost_worker_costs_one_run_of_its_half() -> None:
     dispatcher, transport = two_workers()
     _, outcomes = started(dispatcher)
@@ -195,7 +189,6 @@ async def test_a_lost_worker_costs_one_run_of_its_half() -> None:
     assert outcomes.one().worker == v_worker
 
 
-@on_loop
 async def test_what_must_not_run_twice_fails_with_its_worker() -> None:
     dispatcher, transport = served(replace(SPLIT, repeatable=False))
     _, outcomes = started(dispatcher)
@@ -207,7 +200,6 @@ async def test_what_must_not_run_twice_fails_with_its_worker() -> None:
     assert dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_hints_hold_for_both() -> None:
     dispatcher, _ = up()
     dispatcher.expect(MODELS)
@@ -243,7 +235,6 @@ def test_a_pair_is_one_caller(chain: str | None) -> None:
     assert given == [replace(hints, chain="pair -1" if chain is None else chain)] * 2
 
 
-@on_loop
 async def test_if_one_half_is_refused_none_runs() -> None:
     dispatcher, transport = up(max_queued_per_client=1)
     dispatcher.expect(MODELS)
@@ -255,7 +246,6 @@ async def test_if_one_half_is_refused_none_runs() -> None:
     assert transport.sent == []
 
 
-@on_loop
 async def test_a_model_without_both_parts_is_refused() -> None:
     dispatcher, transport = served(replace(SPLIT, operations=frozenset({Operation.EVALUATE})))
     with pytest.raises(UnsupportedFeature, match="does not offer value_and_gradient"):

@@ -6,10 +6,9 @@ import asyncio
 import time
 
 from farm.dispatcher.turns import Changes, Timer
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 
-@on_loop
 async def test_it_rings_at_the_time_that_was_set_last() -> None:
     rung: list[float] = []
     timer = Timer(lambda: rung.append(time.monotonic()))
@@ -23,7 +22,6 @@ async def test_it_rings_at_the_time_that_was_set_last() -> None:
     await until(lambda: len(rung) == 2)
 
 
-@on_loop
 async def test_a_cancelled_timer_does_not_ring_and_can_be_set_again() -> None:
     rung: list[str] = []
     first, second = (Timer(lambda n=name: rung.append(n)) for name in ("first", "second"))  # type: ignore[misc]  # mypy infers no type for the default
@@ -40,7 +38,6 @@ async def test_a_cancelled_timer_does_not_ring_and_can_be_set_again() -> None:
     assert rung == ["second", "first"]
 
 
-@on_loop
 async def test_a_change_makes_those_who_wait_check_again() -> None:
     changes = Changes()
     there: list[int] = []
@@ -54,7 +51,6 @@ async def test_a_change_makes_those_who_wait_check_again() -> None:
     assert await waits
 
 
-@on_loop
 async def test_the_wait_ends_with_its_time() -> None:
     assert not await Changes().until(lambda: False, 0.001)
     assert await Changes().until(lambda: True, 0.0)

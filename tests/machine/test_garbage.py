@@ -19,7 +19,7 @@ from farm.machine.garbage import (
     search_now_and_then,
     search_young_in_time,
 )
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.time_limits import scaled
 
 
@@ -69,7 +69,6 @@ def test_what_takes_long_to_search_is_searched_once(
         gc.unfreeze()
 
 
-@on_loop
 async def test_it_goes_on_until_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "SEARCH_EVERY_S", 0.001)
     searches = []
@@ -103,7 +102,6 @@ def test_hundreds_of_thousands_of_objects_are_never_searched_in_one_go() -> None
     subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(60.0))
 
 
-@on_loop
 async def test_where_as_many_objects_end_as_begin_the_young_are_searched_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,6 @@ import pytest
 from farm.errors import Unavailable
 from farm.machine import keeper as parent
 from farm.machine.keeper_line import KeeperLine, keeper
-from tests.support.coroutines import on_loop
 
 
 class Ends:
@@ -78,7 +77,6 @@ def test_a_handed_socket_is_not_for_programs_that_are_started(ends: Ends) -> Non
 @pytest.mark.parametrize(
     "how", ["asked", "hurried", "asked at once", "ended", "ended with words unread"]
 )
-@on_loop
 async def test_a_stop_is_heard(ends: Ends, how: str) -> None:
     at_once = how == "asked at once"
     line = ends.line(b"restarts 0 \ngo\n" + (b"stop\n" if at_once else b""))

@@ -22,7 +22,7 @@ from farm.monitoring import history as module
 from farm.monitoring.history import RINGS, RUNS, SERIES, History, Ring, Sample
 from farm.scheduler.view import Load
 from tests.dispatcher.ended_calls import answer
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.front_door import front_door
 from tests.support.front_door import until as wait_until
 
@@ -114,7 +114,6 @@ def of_hours(hours: float, clock: Clock) -> tuple[Dispatcher, History]:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it(clock: Clock) -> None:
     _, history = of_hours(26.0, clock)
     for since, step_s, count in (("-60", 1.0, 60), ("-300", 1.0, 300), ("-1800", 10.0, 180)):
@@ -130,7 +129,6 @@ async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it(clock: 
 
 
 @pytest.mark.slow
-@on_loop
 async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour(clock: Clock) -> None:
     _, history = of_hours(26.0, clock)
     answer = history.answer({})
@@ -145,7 +143,6 @@ async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour(clo
     assert len(times) <= sum(count for _, count in RINGS)
 
 
-@on_loop
 async def test_a_young_farm_answers_a_day_with_all_it_has(clock: Clock) -> None:
     _, history = of_hours(0.05, clock)
     assert len(history.answer({})["times"]) == 180
@@ -153,14 +150,12 @@ async def test_a_young_farm_answers_a_day_with_all_it_has(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("since", ["yesterday", "nan", "inf"])
-@on_loop
 async def test_a_time_that_is_none_is_refused(clock: Clock, since: str) -> None:
     _, history = of_hours(0.0, clock)
     with pytest.raises(InvalidInput, match="since is '"):
         history.answer({"since": since})
 
 
-@on_loop
 async def test_it_notes_run_times_of_calls_and_of_nothing_else(clock: Clock) -> None:
     _, history = of_hours(0.0, clock)
     ran = answer(1, 0, 1.0, ran=True, row_s=3.0)
@@ -171,7 +166,6 @@ async def test_it_notes_run_times_of_calls_and_of_nothing_else(clock: Clock) -> 
     assert history.answer({})["series"]["run_p50_s"] == [3.0]
 
 
-@on_loop
 async def test_run_times_are_bounded_however_many_calls_end(clock: Clock) -> None:
     _, history = of_hours(0.0, clock)
     for _ in range(3 * RUNS):
@@ -179,7 +173,6 @@ async def test_run_times_are_bounded_however_many_calls_end(clock: Clock) -> Non
     assert len(history._runs) == RUNS
 
 
-@on_loop
 async def test_it_samples_by_itself_until_it_is_closed() -> None:
     dispatcher = Dispatcher([])
     history = History(dispatcher)

@@ -14,7 +14,6 @@ from farm.functions import served_function
 from farm.monitoring.monitor import watch
 from farm.scheduler.state import WorkerId
 from farm.transports.threads import LocalTransport
-from tests.support.coroutines import on_loop
 from tests.support.front_door import WAIT_S
 
 
@@ -29,7 +28,6 @@ def watched() -> tuple[Dispatcher, LocalTransport]:
     return dispatcher, transport
 
 
-@on_loop
 async def test_lost_workers_are_in_the_snapshot_however_many_join_afterwards() -> None:
     dispatcher, transport = watched()
     dispatcher.worker_joined(WorkerInfo("node1/1-a", (), host="node1"), transport)
@@ -42,7 +40,6 @@ async def test_lost_workers_are_in_the_snapshot_however_many_join_afterwards() -
     assert {event["event"] for event in state["events"]} == {"joined"}
 
 
-@on_loop
 async def test_workers_and_their_calls_are_in_the_snapshot() -> None:
     dispatcher, _ = watched()
     dispatcher.start()
@@ -65,7 +62,6 @@ async def test_workers_and_their_calls_are_in_the_snapshot() -> None:
     await dispatcher.close(grace_s=0.0)
 
 
-@on_loop
 async def test_the_questions_of_all_parts_are_offered() -> None:
     dispatcher = Dispatcher([])
     monitor = watch(dispatcher)

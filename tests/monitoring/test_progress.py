@@ -14,7 +14,6 @@ from farm.errors import InvalidInput
 from farm.monitoring import progress
 from farm.monitoring.progress import CHAINS_SHOWN, KEPT, SHOWN_S, SILENT_S, ProgressBoard
 from tests.dispatcher.test_dispatcher import cube, turns, up
-from tests.support.coroutines import on_loop
 
 
 class Board:
@@ -41,7 +40,6 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     return board
 
 
-@on_loop
 async def test_a_sweep_from_its_first_report_to_its_end(board: Board) -> None:
     board.report(done="0", failed="0", total="10")
     board.now += 2.0
@@ -70,7 +68,6 @@ async def test_a_sweep_from_its_first_report_to_its_end(board: Board) -> None:
     assert board.rows() == []
 
 
-@on_loop
 async def test_a_sweep_whose_client_left_disappears(board: Board) -> None:
     board.report()
     board.now += SILENT_S
@@ -79,7 +76,6 @@ async def test_a_sweep_whose_client_left_disappears(board: Board) -> None:
     assert board.rows() == []
 
 
-@on_loop
 async def test_what_runs_comes_first_and_a_new_run_begins_anew(board: Board) -> None:
     board.report(id="1", state="complete")
     board.now += 5.0
@@ -96,7 +92,6 @@ async def test_what_runs_comes_first_and_a_new_run_begins_anew(board: Board) -> 
     assert sorted(row["since_s"] for row in board.rows()) == [0.0, 5.0, 5.0]
 
 
-@on_loop
 async def test_what_is_no_report_is_refused(board: Board) -> None:
     for wrong in (
         {"kind": "party"},
@@ -112,7 +107,6 @@ async def test_what_is_no_report_is_refused(board: Board) -> None:
     assert board.rows()[0]["name"] == "x" * LONGEST_NAME
 
 
-@on_loop
 async def test_the_number_of_reports_is_bounded(board: Board) -> None:
     for number in range(KEPT + 5):
         board.report(name="0")
@@ -125,7 +119,6 @@ async def test_the_number_of_reports_is_bounded(board: Board) -> None:
     assert "1" not in names
 
 
-@on_loop
 async def test_named_chains_are_listed_and_bulk_is_not(board: Board) -> None:
     board.worker.join()
     for chain in ("3", "", None):

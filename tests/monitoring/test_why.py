@@ -17,7 +17,6 @@ from farm.errors import InvalidInput
 from farm.monitoring import why as why_module
 from farm.monitoring.why import Why
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, turns, up
-from tests.support.coroutines import on_loop
 from tests.support.expected import Expected
 
 SWEEP, CHAIN = Hints("sweep", chain=""), Hints("sampler", chain="3")
@@ -47,7 +46,6 @@ def has(answer: dict[str, Any], text: str) -> bool:
     return any(text in line for line in answer["why"])
 
 
-@on_loop
 async def test_a_chain_behind_a_sweep() -> None:
     dispatcher, worker, _ = busy()
     mine = asked(dispatcher, CHAIN)
@@ -70,7 +68,6 @@ async def test_a_chain_behind_a_sweep() -> None:
     await mine
 
 
-@on_loop
 async def test_the_sweep_itself_and_one_of_its_calls() -> None:
     dispatcher, _, _ = busy()
     asked(dispatcher, CHAIN)
@@ -86,7 +83,6 @@ async def test_the_sweep_itself_and_one_of_its_calls() -> None:
     assert "runs: it was sent to worker node1/1-a" in answer["why"][0]
 
 
-@on_loop
 async def test_only_the_calls_of_a_chain() -> None:
     dispatcher, _, _ = busy()
     for chain in ("1", "2"):
@@ -95,7 +91,6 @@ async def test_only_the_calls_of_a_chain() -> None:
     assert (await why(dispatcher, client="sampler", chain="7"))["phase"] is None
 
 
-@on_loop
 async def test_what_is_not_open() -> None:
     dispatcher, _, _ = busy()
     for arguments, text in (
@@ -109,7 +104,6 @@ async def test_what_is_not_open() -> None:
         await why(dispatcher)
 
 
-@on_loop
 async def test_a_call_by_the_id_of_its_request() -> None:
     dispatcher, worker, _ = busy()
     mine = asked(dispatcher, replace(CHAIN, call_id="abc-123"))
@@ -129,7 +123,6 @@ async def test_a_call_by_the_id_of_its_request() -> None:
     assert answer["why"][0].startswith("call abc-123 is not open: it was answered")
 
 
-@on_loop
 async def test_one_id_for_several_calls_means_the_oldest_that_waits() -> None:
     dispatcher, worker, _ = busy()
     asking = [asked(dispatcher, replace(CHAIN, call_id="trace")) for _ in range(2)]
@@ -145,7 +138,6 @@ async def test_one_id_for_several_calls_means_the_oldest_that_waits() -> None:
     assert (answer["call"], answer["phase"], answer["waiting"]) == ("4", "sent", 0)
 
 
-@on_loop
 async def test_digits_are_a_number_before_a_client_and_a_client_before_an_id() -> None:
     dispatcher, _, _ = busy()
     asked(dispatcher, Hints("2", call_id="3"))
@@ -162,7 +154,6 @@ async def test_digits_are_a_number_before_a_client_and_a_client_before_an_id() -
     )
 
 
-@on_loop
 async def test_clients_without_a_name() -> None:
     dispatcher, _, _ = busy()
     asked(dispatcher, Hints())
@@ -176,7 +167,6 @@ async def test_clients_without_a_name() -> None:
     assert (await why(dispatcher, of="(no name)"))["call"] == "5"
 
 
-@on_loop
 async def test_who_asks_without_a_name_asks_about_their_own_calls() -> None:
     dispatcher, _, _ = busy()
     asked(dispatcher, CHAIN)
@@ -188,7 +178,6 @@ async def test_who_asks_without_a_name_asks_about_their_own_calls() -> None:
     assert answer["client"] == "sweep"
 
 
-@on_loop
 async def test_requests_that_wait_for_the_first_model() -> None:
     dispatcher, _ = up(first_worker_s=60.0)
     Why(dispatcher)
@@ -200,7 +189,6 @@ async def test_requests_that_wait_for_the_first_model() -> None:
     dispatcher.first_worker.close()
 
 
-@on_loop
 async def test_a_full_queue() -> None:
     dispatcher, _, _ = busy(max_queued=6, max_queued_per_client=3)
     await turns()
@@ -214,7 +202,6 @@ async def test_a_full_queue() -> None:
     assert has(await why(dispatcher, client="sampler"), "6 calls wait, the most that the farm")
 
 
-@on_loop
 async def test_workers_that_drain_and_what_happened_before() -> None:
     dispatcher, worker, _ = busy()
     await turns()
@@ -248,7 +235,6 @@ JOB = {
 }
 
 
-@on_loop
 async def test_a_full_partition() -> None:
     dispatcher, _ = up()
     Why(dispatcher)
@@ -276,7 +262,6 @@ async def test_a_full_partition() -> None:
     assert has(await why(dispatcher, client="sampler"), "and 4 more jobs of kind 'small'")
 
 
-@on_loop
 async def test_a_kind_that_is_paused_and_one_without_jobs() -> None:
     dispatcher, _ = up()
     Why(dispatcher)
@@ -292,7 +277,6 @@ async def test_a_kind_that_is_paused_and_one_without_jobs() -> None:
     assert Operation.EVALUATE.value == answer["operation"]
 
 
-@on_loop
 async def test_other_farms_say_why_a_model_has_no_worker() -> None:
     expected = Expected()
     dispatcher, _ = up(expected=expected)
@@ -308,7 +292,6 @@ async def test_other_farms_say_why_a_model_has_no_worker() -> None:
     assert (await why(dispatcher, client="sampler"))["why"][-1] == "cube is being built"
 
 
-@on_loop
 async def test_a_call_that_hangs_is_compared_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher, worker, _ = busy()
     await turns()
@@ -330,7 +313,6 @@ async def test_a_call_that_hangs_is_compared_with_others(monkeypatch: pytest.Mon
         await worker.answer()
 
 
-@on_loop
 async def test_a_call_is_compared_with_others_of_its_config(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

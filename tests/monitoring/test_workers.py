@@ -70,7 +70,6 @@ def result(run_time_s: float, *, worker: str = "") -> Result:
     return Result((np.zeros(1),), run_time_s, worker=worker)
 
 
-@on_loop
 async def test_a_new_worker_has_no_run_times() -> None:
     farm = Farm()
     farm.join(restarts="2")
@@ -82,14 +81,12 @@ async def test_a_new_worker_has_no_run_times() -> None:
 
 
 @pytest.mark.parametrize("label", ["", "-1", "many", "²", "1.5"])
-@on_loop
 async def test_a_label_that_is_no_number_counts_as_none(label: str) -> None:
     farm = Farm()
     farm.join(restarts=label)
     assert farm.row()["restarts"] == 0
 
 
-@on_loop
 async def test_the_run_times_of_its_answers_are_shown() -> None:
     farm = Farm()
     farm.join()
@@ -103,7 +100,6 @@ async def test_the_run_times_of_its_answers_are_shown() -> None:
     assert times["p99"] == pytest.approx(8.0, rel=0.05)
 
 
-@on_loop
 async def test_of_a_run_of_rows_the_time_of_one_row_counts() -> None:
     farm = Farm()
     farm.join()
@@ -122,7 +118,6 @@ async def test_of_a_run_of_rows_the_time_of_one_row_counts() -> None:
     assert farm.row()["run_times_s"]["p99"] == pytest.approx(2e-6, rel=0.05)
 
 
-@on_loop
 async def test_an_answer_may_name_another_process() -> None:
     """As those of a Dask cluster do, which is one worker."""
     farm = Farm()
@@ -131,7 +126,6 @@ async def test_an_answer_may_name_another_process() -> None:
     assert farm.row()["run_times_s"]["count"] == 1
 
 
-@on_loop
 async def test_what_it_uses_is_shown_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     farm = Farm()
     farm.join()
@@ -147,7 +141,6 @@ async def test_what_it_uses_is_shown_until_it_is_old(monkeypatch: pytest.MonkeyP
     assert (row["memory_bytes"], row["processor"]) == (None, None)
 
 
-@on_loop
 async def test_what_a_busy_worker_uses_is_old_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     farm = Farm()
     farm.join()
@@ -161,7 +154,6 @@ async def test_what_a_busy_worker_uses_is_old_sooner(monkeypatch: pytest.MonkeyP
     await task
 
 
-@on_loop
 async def test_a_worker_that_joins_again_keeps_its_facts_and_one_that_left_does_not() -> None:
     farm = Farm()
     farm.join()
@@ -174,7 +166,6 @@ async def test_a_worker_that_joins_again_keeps_its_facts_and_one_that_left_does_
     assert farm.row()["run_times_s"]["count"] == 0
 
 
-@on_loop
 async def test_facts_of_many_workers_are_computed_once_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

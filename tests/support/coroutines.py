@@ -1,4 +1,7 @@
-"""Tests that are coroutines, and waiting for a condition with a limit."""
+"""Tests that are coroutines, and waiting for a condition with a limit.
+
+`tests/conftest.py` runs every such test by `on_loop`, without a decorator.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def on_loop(
     test: Callable[P, Coroutine[Any, Any, None]],
     runner: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> Callable[P, None]:
-    """Decorator: run the coroutine on its own event loop; uncaught errors there fail it."""
+    """Return a test that runs the coroutine on a loop of its own; uncaught errors there fail it."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
