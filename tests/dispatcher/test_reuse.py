@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -60,7 +61,11 @@ class Memory:
 
 
 class Worker(Recorder):
-    """A worker that cubes the rows of each call that the test lets it answer."""
+    """A worker that cubes the rows of each call that the test lets it answer; runs: those rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[list[float]] = []
 
     async def evaluate(self, *, failed: FarmError | None = None, rows: int | None = None) -> Array:
         """Answer the next call and return its inputs. rows: answer so many of them."""
@@ -69,6 +74,7 @@ class Worker(Recorder):
         done = inputs if rows is None else inputs[:rows]
         result = Result((done**3,), 0.001, failed=failed)
         self.dispatcher.finished(worker, [(task_id, result)])
+        self.runs.append(inputs.reshape(-1).tolist())
         return inputs.reshape(-1)
 
 
@@ -92,14 +98,107 @@ def rows(*x: float) -> Call:
     return Call("cube", Operation.EVALUATE, (np.array(x)[:, None],), rows=len(x))
 
 
-async def test_a_known_point_needs_no_worker() -> None:
-    dispatcher, worker = up(Memory(x2=8.0))
-    result = await dispatcher.submit(cube(2.0))
-    assert (result.outputs[0].tolist(), result.reused, result.worker) == ([8.0], True, "then")
-    assert worker.sent == []
-    statistics = dispatcher.statistics()["cube"]
-    assert (statistics.reused, statistics.success.count, statistics.rows) == (1, 1, 0)
-    assert statistics.missed == 0
+class Points(Each):
+    """Rows that are calls of their own, as those of a request to /farm."""
+
+    rows_a_step = 1 << 60
+
+    def __init__(self, *x: float) -> None:
+        super().__init__(len(x), set())
+        self.x = np.array(x)
+
+    def part(self, first: int, most: int) -> Call:
+        return rows(*self.x[first : first + most])
+
+    def value(self, result: Result, row: int) -> tuple[float, bool]:
+        return float(result.outputs[0][row, 0]), result.reused
+
+
+async def answered(worker: Worker, *waiting: asyncio.Task[Result] | Points) -> Counter[float]:
+    """Answer all that is sent until these calls are over; return how often each row was run."""
+    ran: Counter[float] = Counter()
+    while not all(w.ended if isinstance(w, Points) else w.done() for w in waiting):
+        if worker.sent:
+            ran.update((await worker.evaluate()).tolist())
+        await asyncio.sleep(0)
+    return ran
+
+
+DEADLINE, START, URGENT = Hints(deadline_s=60.0), Hints(start_within_s=60.0), Hints(priority=5)
+
+
+class Scene(NamedTuple):
+    """Calls that come together, the rows of each run, and which calls say that they have another's.
+
+    reused, missed: as the statistics of the model count rows. known: the points that are kept.
+    """
+
+    calls: Sequence[Call | tuple[Call, Hints]]
+    runs: list[list[float]]
+    of_others: list[bool]
+    reused: int
+    missed: int
+    known: Sequence[float] = ()
+
+
+SCENES = {
+    "a known point": Scene([cube(2.0)], [], [True], 1, 0, [2.0]),
+    "known rows": Scene([rows(3.0, 2.0)], [], [True], 2, 0, [2.0, 3.0]),
+    "some known rows": Scene(
+        [rows(1.0, 2.0, 3.0, 1.0, 4.0)], [[1.0], [3.0]], [True], 3, 2, [2.0, 4.0]
+    ),
+    "no known rows": Scene([rows(1.0, 2.0)], [[1.0, 2.0]], [False], 0, 2),
+    "a config that has no keys": Scene(
+        [replace(cube(2.0), config='{"a":1}')], [[2.0]], [False], 0, 0, [2.0]
+    ),
+    "twins": Scene([cube(2.0), cube(2.0), rows(2.0)], [[2.0]], [False, True, True], 2, 1),
+    "rows of a batch": Scene(
+        [rows(1.0, 2.0, 3.0), cube(2.0), rows(3.0)], [[1.0, 2.0, 3.0]], [False, True, True], 2, 3
+    ),
+    "rows of calls and batches": Scene(
+        [cube(1.0), rows(2.0, 3.0), rows(0.0, 3.0, 2.0, 9.0, 4.0, 1.0, 4.0)],
+        [[1.0], [2.0, 3.0], [0.0], [4.0]],
+        [False, False, True],
+        5,
+        5,
+        [9.0],
+    ),
+    "a deadline": Scene([(cube(2.0), DEADLINE), cube(2.0)], [[2.0]] * 2, [False] * 2, 0, 2),
+    "a latest start": Scene([cube(2.0), (cube(2.0), START)], [[2.0]] * 2, [False] * 2, 0, 2),
+    "an urgent call": Scene([cube(2.0), (cube(2.0), URGENT)], [[2.0]] * 2, [False] * 2, 0, 2),
+    "rows with a deadline": Scene(
+        [rows(1.0, 2.0), (rows(2.0, 1.0, 2.0), DEADLINE)],
+        [[1.0, 2.0], [2.0, 1.0]],
+        [False, True],
+        1,
+        4,
+    ),
+    "urgent rows": Scene(
+        [rows(1.0, 2.0), (rows(2.0, 1.0, 2.0), URGENT)],
+        [[2.0, 1.0], [1.0, 2.0]],
+        [False, True],
+        1,
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+async def test_each_row_runs_once_unless_its_call_has_a_reason_not_to_wait(scene: Scene) -> None:
+    memory = Memory(**{f"x{x:g}": x**3 for x in scene.known})
+    dispatcher, worker = up(memory, BATCHES)
+    calls = [each if isinstance(each, tuple) else (each, Hints()) for each in scene.calls]
+    waiting = [asked(dispatcher, *each) for each in calls]
+    await answered(worker, *waiting)
+    assert worker.runs == scene.runs
+    results = [await each for each in waiting]
+    for (call, _), result in zip(calls, results, strict=True):
+        assert result.outputs[0].tolist() == (call.inputs[0] ** 3).tolist()
+    assert [result.reused for result in results] == scene.of_others
+    counted = dispatcher.statistics()["cube"]
+    assert (counted.reused, counted.missed) == (scene.reused, scene.missed)
+    assert (counted.success.count, counted.rows) == (len(calls), sum(map(len, scene.runs)))
+    assert dispatcher.stages.calls_open() == 0
 
 
 async def test_an_unknown_point_is_evaluated_once_and_kept_before_it_is_answered() -> None:
@@ -119,19 +218,6 @@ async def test_an_unknown_point_is_evaluated_once_and_kept_before_it_is_answered
     assert order == ["kept", "answered"]
     assert (await dispatcher.submit(cube(2.0))).reused
     assert worker.sent == []
-    assert dispatcher.statistics()["cube"].missed == 1
-
-
-async def test_twins_share_one_run() -> None:
-    dispatcher, worker = up(Memory())
-    first, second, bulk = (asked(dispatcher, call) for call in (cube(2.0), cube(2.0), rows(2.0)))
-    await turns()
-    assert (await worker.evaluate()).tolist() == [2.0]
-    results = await asyncio.gather(first, second, bulk)
-    assert [result.reused for result in results] == [False, True, True]
-    assert [result.outputs[0].shape for result in results] == [(1,), (1,), (1, 1)]
-    assert {float(result.outputs[0].item()) for result in results} == {8.0}
-    assert (worker.sent, dispatcher.statistics()["cube"].reused) == ([], 2)
     assert dispatcher.statistics()["cube"].missed == 1
 
 
@@ -159,23 +245,6 @@ async def test_a_failure_counts_although_the_first_twin_is_cancelled() -> None:
     assert dispatcher.statistics()["cube"].fail.count == 1
 
 
-@pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(start_within_s=60.0)])
-async def test_a_call_with_a_time_limit_of_its_own_runs_alone(hints: Hints) -> None:
-    dispatcher, worker = up(Memory())
-    twins = [asked(dispatcher, cube(2.0), h) for h in (hints, Hints(), hints)]
-    for _ in twins:
-        await worker.evaluate()
-    assert [result.reused for result in await asyncio.gather(*twins)] == [False] * 3
-
-
-async def test_an_urgent_call_does_not_wait_for_one_that_is_not() -> None:
-    dispatcher, worker = up(Memory())
-    slow, urgent = asked(dispatcher, cube(2.0)), asked(dispatcher, cube(2.0), Hints(priority=5))
-    await worker.evaluate()
-    await worker.evaluate()
-    assert [r.reused for r in await asyncio.gather(slow, urgent)] == [False, False]
-
-
 async def test_calls_beyond_a_bound_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.dispatcher.reuse.MOST_JOINED", 2)
     dispatcher, worker = up(Memory())
@@ -185,61 +254,6 @@ async def test_calls_beyond_a_bound_wait_in_the_queue(monkeypatch: pytest.Monkey
     for _ in range(3):
         await worker.evaluate()
     assert sum(result.reused for result in await asyncio.gather(*twins)) == 2
-
-
-async def test_a_call_that_memory_does_not_know_runs_as_ever() -> None:
-    dispatcher, worker = up(Memory(x2=8.0))
-    call = asked(dispatcher, replace(cube(2.0), config='{"a":1}'))
-    await worker.evaluate()
-    assert not (await call).reused
-
-
-async def test_of_a_batch_only_unknown_rows_run_and_each_of_them_once() -> None:
-    dispatcher, worker = up(Memory(x2=8.0, x4=64.0), BATCHES)
-    bulk = asked(dispatcher, rows(1.0, 2.0, 3.0, 1.0, 4.0))
-    assert [(await worker.evaluate()).tolist() for _ in range(2)] == [[1.0], [3.0]]
-    result = await bulk
-    assert worker.sent == []
-    assert result.outputs[0].tolist() == [[1.0], [8.0], [27.0], [1.0], [64.0]]
-    assert result.reused
-    assert dispatcher.statistics()["cube"].reused == 3
-    assert dispatcher.statistics()["cube"].missed == 2
-    again = await dispatcher.submit(rows(4.0, 3.0, 2.0, 1.0))
-    assert again.outputs[0].tolist() == [[64.0], [27.0], [8.0], [1.0]]
-    assert worker.sent == []
-
-
-async def test_a_batch_without_known_rows_is_sent_as_it_is() -> None:
-    dispatcher, worker = up(Memory(), BATCHES)
-    bulk = asked(dispatcher, rows(1.0, 2.0))
-    assert (await worker.evaluate()).tolist() == [1.0, 2.0]
-    assert not (await bulk).reused
-
-
-class Points(Each):
-    """Rows that are calls of their own, as those of a request to /farm."""
-
-    rows_a_step = 1 << 60
-
-    def __init__(self, *x: float) -> None:
-        super().__init__(len(x), set())
-        self.x = np.array(x)
-
-    def part(self, first: int, most: int) -> Call:
-        return rows(*self.x[first : first + most])
-
-    def value(self, result: Result, row: int) -> tuple[float, bool]:
-        return float(result.outputs[0][row, 0]), result.reused
-
-
-async def answered(worker: Worker, *waiting: asyncio.Task[Result] | Points) -> Counter[float]:
-    """Answer all that is sent until these calls are over; return how often each row was run."""
-    ran: Counter[float] = Counter()
-    while not all(w.ended if isinstance(w, Points) else w.done() for w in waiting):
-        if worker.sent:
-            ran.update((await worker.evaluate()).tolist())
-        await asyncio.sleep(0)
-    return ran
 
 
 @pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])

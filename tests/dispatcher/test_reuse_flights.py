@@ -35,28 +35,6 @@ async def known_to_be_quick(dispatcher: Dispatcher, worker: Worker) -> None:
     await answered(worker, call)
 
 
-async def test_a_single_call_joins_a_row_of_a_batch() -> None:
-    dispatcher, worker = up(Memory(), BATCHES)
-    bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
-    single, of_one = asked(dispatcher, cube(2.0)), asked(dispatcher, rows(3.0))
-    assert await answered(worker, bulk, single, of_one) == once(1, 2, 3)
-    assert values(await bulk) == [1.0, 8.0, 27.0]
-    assert [(await call).outputs[0].tolist() for call in (single, of_one)] == [[8.0], [[27.0]]]
-    assert [(await call).reused for call in (bulk, single, of_one)] == [False, True, True]
-    assert dispatcher.statistics()["cube"].reused == 2
-
-
-async def test_a_batch_joins_single_calls_and_batches() -> None:
-    dispatcher, worker = up(Memory(x9=729.0), BATCHES)
-    single, bulk = asked(dispatcher, cube(1.0)), asked(dispatcher, rows(2.0, 3.0))
-    mixed = asked(dispatcher, rows(0.0, 3.0, 2.0, 9.0, 4.0, 1.0, 4.0))
-    assert await answered(worker, single, bulk, mixed) == once(0, 1, 2, 3, 4)
-    assert values(await mixed) == [0.0, 27.0, 8.0, 729.0, 64.0, 1.0, 64.0]
-    assert [(await call).reused for call in (single, bulk, mixed)] == [False, False, True]
-    assert dispatcher.stages.calls_open() == 0
-    assert dispatcher.statistics()["cube"].success.count == 3
-
-
 @KINDS
 async def test_equal_rows_of_one_long_call_run_once(info: ModelInfo) -> None:
     dispatcher, worker = up(Memory(), info)
@@ -194,14 +172,6 @@ async def test_a_caller_that_waited_in_vain_may_cancel() -> None:
     single.cancel()
     await turns()
     assert dispatcher.stages.calls_open() == 0
-
-
-@pytest.mark.parametrize("hints", [Hints(deadline_s=60.0), Hints(priority=3)], ids=repr)
-async def test_rows_with_a_time_limit_or_more_urgent_ones_run_themselves(hints: Hints) -> None:
-    dispatcher, worker = up(Memory(), BATCHES)
-    bulk, urgent = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, rows(2.0, 1.0, 2.0), hints)
-    assert await answered(worker, bulk, urgent) == once(1, 2, 1, 2)
-    assert values(await urgent) == [8.0, 1.0, 8.0]
 
 
 async def test_a_lost_worker_fails_no_caller_of_a_row_in_its_run() -> None:
