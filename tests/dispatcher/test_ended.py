@@ -27,7 +27,7 @@ from farm.dispatcher.ended import (
     EndedCalls,
     Failure,
 )
-from farm.errors import FarmError, ModelFailed, Unavailable, WorkerLost
+from farm.errors import ModelFailed, Unavailable, WorkerLost
 from farm.monitoring import workers
 from farm.monitoring.counters import Counters
 from farm.monitoring.failures import Failures
@@ -200,9 +200,42 @@ async def test_other_ends_have_records_of_their_own(stream: EndedCalls, seen: Se
 
 
 CALL = Call("m", Operation.EVALUATE, (np.zeros(1),))
-OPERATIONS = (*[Operation.EVALUATE] * 4, Operation.GRADIENT, Operation.COST, Operation.DESCRIBE)
-WORKERS, SEATS = ("w0", "w1", "process", ""), ("w0", "w1", "gone")
-STEPS = 400
+FAILURES = [
+    Failure(error, calls, CALL, None, "w0", "c0")
+    for error in (BAD, ModelFailed("stiff"), WorkerLost("it died"))
+    for calls in (1, 3)
+]
+SECONDS = (0.0, 1e-6, 0.01, 0.5, 3.0, 40.0, 1e3)
+VALUES: dict[str, Sequence[Any]] = {
+    "ending": (*[ANSWERED] * 9, WHOLE, REUSED, REFUSED),
+    "model": ("m0", "m1"),
+    "operation": (
+        *[Operation.EVALUATE] * 4,
+        Operation.GRADIENT,
+        Operation.COST,
+        Operation.DESCRIBE,
+    ),
+    "client": [f"c{number}" for number in range(6)],
+    "calls_done": (0, 1, 1, 1, 8),
+    "calls_failed": (0, 0, 0, 1, 3),
+    "rows": (1, 1, 3, 8),
+    "done": (0, 1, 1, 3),
+    "is_run": (True, False),
+    "error": (*[None] * 4, BAD, WorkerLost("it died")),
+    "failure": (*[None] * 20, *FAILURES),
+    "worker": ("w0", "w1", "process", ""),
+    "seat": ("w0", "w1", "gone"),
+    "ran": (True, True, True, False),
+    **dict.fromkeys(("run_s", "row_s", "worker_s", "queue_s"), SECONDS),
+    "idle_s": (-1.0, *SECONDS),
+    "batch_rows": (1, 1, 4, 12),
+    "waited": (True, False),
+    "copied": (*[False] * 9, True),
+    "more": (True, False),
+    "losses": (0, 0, 0, 2),
+    "chain": (*[None] * 4, *[("me", f"chain {number}") for number in range(6)]),
+}
+"""The values that the fields of a record may have, but for its times."""
 
 Step = EndedCall | tuple[CallerName, TaskId, float] | TaskId
 """A call that ended, a task that a chain opened at some time, or a task that is cancelled."""
@@ -210,87 +243,19 @@ Step = EndedCall | tuple[CallerName, TaskId, float] | TaskId
 
 def plan(chance: random.Random) -> Iterator[Step]:
     """Yield what happens to a dispatcher."""
-    now, client, opened = 1000.0, "c0", list[TaskId]()
-    for number in range(STEPS):
+    now, opened = 1000.0, list[TaskId]()
+    for number in range(400):
         now += chance.expovariate(chance.choice((0.1, 5.0, 100.0)))
-        if chance.random() < 0.3:
-            client = f"c{chance.randrange(6)}"
         if chance.random() < 0.2:
             opened.append(TaskId(number))
             yield ("me", f"chain {chance.randrange(4)}"), opened[-1], now
         if opened and chance.random() < 0.05:
             yield opened.pop()
-        ending = chance.choice((*[ANSWERED] * 9, WHOLE, REUSED, REFUSED))
-        if ending is not ANSWERED:
-            yield other(chance, ending, client, now)
-            continue
-        ended = task_ended(chance, client, now)
+        drawn = {name: chance.choice(values) for name, values in VALUES.items()}
+        ended = EndedCall(began=now - chance.uniform(0.0, 9.0), at=now, **drawn)
         if opened and chance.random() < 0.3:
-            ended.more = chance.random() < 0.5
             ended.task = opened[-1] if ended.more else opened.pop()
         yield ended
-
-
-def task_ended(chance: random.Random, client: str, now: float) -> EndedCall:
-    """Return the record of a task with a result, or an error, or some rows and an error."""
-    rows = done = chance.choice((1, 1, 1, 1, 3, 8))
-    ran, is_run = chance.random() < 0.9, rows > 1 and chance.random() < 0.5
-    error = None if ran and chance.random() < 0.8 else error_of(chance)
-    if error is not None or is_run:
-        done = chance.randint(0, rows) if ran and is_run else 0
-    run_s, batch_rows = chance.lognormvariate(0.0, 4.0), 1 if is_run else rows
-    if not is_run and chance.random() < 0.3:
-        batch_rows *= 4
-    calls = chance.choice((0, 1, 1, 1, rows))
-    failed = 0 if error is None else min(1, calls)
-    return EndedCall(
-        *(ANSWERED, f"m{chance.randrange(2)}", chance.choice(OPERATIONS), client),
-        *(now - run_s - chance.uniform(-1e-3, 0.5), now, calls - failed, failed),
-        rows=rows,
-        done=done,
-        is_run=is_run,
-        error=error,
-        failure=failure(error, calls, client),
-        worker=chance.choice(WORKERS),
-        seat=chance.choice(SEATS),
-        ran=ran,
-        run_s=run_s if ran else 0.0,
-        row_s=run_s / max(1, done) if ran else 0.0,
-        worker_s=run_s * rows / batch_rows if ran else 0.0,
-        queue_s=chance.expovariate(10.0),
-        idle_s=chance.uniform(-0.5, 1.0),
-        batch_rows=batch_rows,
-        waited=ran and chance.random() < 0.5,
-        copied=chance.random() < 0.1,
-        losses=chance.choice((0, 0, 0, 2)),
-    )
-
-
-def other(chance: random.Random, ending: module.Ending, client: str, now: float) -> EndedCall:
-    """Return the record of calls without a task of their own."""
-    error = error_of(chance) if ending is REFUSED or chance.random() < 0.3 else None
-    calls, rows = chance.randrange(3), chance.randrange(4)
-    about = f"m{chance.randrange(2)}", Operation.EVALUATE, client
-    chain = chance.choice((None, ("me", f"chain {chance.randrange(6)}")))
-    if ending is REUSED:
-        return EndedCall(
-            *(REUSED, *about, now, now, calls, 0), rows=rows, done=rows // 2, chain=chain
-        )
-    return EndedCall(
-        *(ending, *about, now - chance.random(), now, int(error is None), int(error is not None)),
-        error=error,
-        failure=failure(error, calls, client) if ending is REFUSED else None,
-        queue_s=chance.expovariate(10.0),
-        chain=chain,
-    )
-
-
-def error_of(chance: random.Random) -> FarmError:
-    return chance.choice((ModelFailed("diverged"), ModelFailed("stiff"), WorkerLost("it died")))
-
-
-def failure(error: FarmError | None, calls: int, client: str) -> Failure | None:
-    return Failure(error, calls, CALL, None, "w0", client) if error is not None and calls else None
 
 
 def shown(steps: list[Step], chance: random.Random, often: float) -> dict[str, Any]:
