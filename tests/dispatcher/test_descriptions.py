@@ -30,6 +30,7 @@ def test_the_ones_that_are_used_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.find("b", "1") == info("b", "newer")
     for text in ("", "new"):
         kept.know(info("a", text), WorkerId("w"))
+    assert kept.models == {"a": info("a", "new")}
     assert kept.find("a", "1") is None, "its model has changed"
     assert kept.find("b", "1") is not None
 

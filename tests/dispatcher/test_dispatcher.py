@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import pytest
 from farm.call import (
     NO_HINTS,
     Call,
-    Derivative,
     Hints,
     ModelInfo,
     Operation,
@@ -32,10 +32,8 @@ from farm.errors import (
     LossCause,
     ModelNotFound,
     Unavailable,
-    UnsupportedFeature,
-    WorkerLost,
 )
-from farm.scheduler.actions import Action
+from farm.scheduler.actions import Action, Outcome
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from farm.sequences import SequenceId
@@ -294,28 +292,6 @@ async def test_unknown_model_is_refused_with_the_names_of_the_others() -> None:
         await dispatcher.submit(cube(model="beam"))
 
 
-async def test_input_that_does_not_fit_a_known_description_is_not_sent() -> None:
-    dispatcher, transport = served()
-    with pytest.raises(InvalidInput, match="length 2"):
-        await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(2),)))
-    gradient = Call("cube", Operation.GRADIENT, (np.zeros(1),), "{}", Derivative(0, 0))
-    with pytest.raises(UnsupportedFeature):
-        await dispatcher.submit(gradient)
-    await turns()
-    assert transport.sent == []
-
-
-async def test_done_is_called_once_however_often_it_is_answered() -> None:
-    dispatcher, transport = served()
-    outcomes: list[object] = []
-    task_id = dispatcher.start_call(cube(), Hints(), outcomes.append)
-    await transport.next()
-    for worker in (W2, W1, W1):  # the first answer counts, from any worker
-        dispatcher.finished(worker, [(task_id, Result((), worker=worker))])
-        await turns()
-    assert len(outcomes) == 1
-
-
 async def test_answers_to_calls_of_another_life_are_ignored() -> None:
     dispatcher, transport = served()
     other, _ = up()
@@ -332,27 +308,12 @@ async def test_answers_to_calls_of_another_life_are_ignored() -> None:
 # Time
 
 
-async def test_earlier_deadline_after_a_later_one() -> None:
-    dispatcher, _ = served()
-    dispatcher.worker_left(W1, "gone", drained=True)
-    late = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=1000.0)))
-    await turns()
-    with pytest.raises(DeadlineExceeded):
-        await dispatcher.submit(cube(), Hints(deadline_s=0.02))
-    assert not late.done()
-    late.cancel()
-
-
-@pytest.mark.parametrize("deadline_s", [math.inf, 1e12])
-async def test_deadline_in_the_far_future_is_none(deadline_s: float) -> None:
+async def test_a_deadline_may_be_far_away_but_is_a_number() -> None:
     dispatcher, transport = served()
-    waiting = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=deadline_s)))
-    await transport.answer()
-    await waiting
-
-
-async def test_deadline_that_is_no_number_is_refused() -> None:
-    dispatcher, _ = served()
+    for deadline_s in (math.inf, 1e12):
+        waiting = asyncio.create_task(dispatcher.submit(cube(), Hints(deadline_s=deadline_s)))
+        await transport.answer()
+        await waiting
     with pytest.raises(InvalidInput, match="deadline"):
         await dispatcher.submit(cube(), Hints(deadline_s=math.nan))
 
@@ -373,18 +334,14 @@ async def test_call_of_a_lost_worker_runs_elsewhere() -> None:
     assert events == [("joined", W1), ("joined", W2), ("lost", W1)]
 
 
-@pytest.mark.parametrize("model", [CUBE, ONCE])
-async def test_call_that_went_missing_is_sent_again_if_it_may_run_twice(model: ModelInfo) -> None:
-    dispatcher, transport = served(model)
-    waiting = asyncio.create_task(dispatcher.submit(cube(model=model.name)))
+async def test_call_that_went_missing_is_sent_again() -> None:
+    dispatcher, transport = served()
+    waiting = asyncio.create_task(dispatcher.submit(cube()))
     _, task_id, _ = await transport.next()
     dispatcher.went_missing(W1, [task_id])
-    if model.repeatable:
-        await transport.answer()
-        assert (await waiting).worker == W1
-    else:
-        with pytest.raises(WorkerLost, match="not repeatable"):
-            await waiting
+    await transport.answer()
+    assert (await waiting).worker == W1
+    assert dispatcher.snapshot()["events"][-1]["event"] == "missing"
 
 
 async def test_workers_are_waited_for() -> None:
@@ -426,6 +383,35 @@ async def test_description_is_asked_for_once() -> None:
         await dispatcher.submit(Call("cube", Operation.EVALUATE, (np.zeros(5),), '{"n":2}'))
 
 
+async def test_a_model_is_ready_if_it_is_known_and_a_worker_may_have_it() -> None:
+    dispatcher, transport = up(expected=Expected(may_come=True))
+    assert not dispatcher.is_ready("cube")
+    transport.join()
+    assert dispatcher.is_ready("cube")
+    dispatcher, transport = served()
+    dispatcher.worker_left(W1, "killed")
+    assert not dispatcher.is_ready("cube")
+
+
+@pytest.mark.parametrize(
+    ("operation", "outcome"),
+    [
+        (Operation.DESCRIBE, InvalidInput("no such level")),
+        (Operation.EVALUATE, Result((), info=ONCE)),
+    ],
+    ids=["an error", "an answer to something else"],
+)
+async def test_only_a_worker_that_is_asked_for_it_gives_a_description(
+    operation: Operation, outcome: Outcome
+) -> None:
+    dispatcher, transport = served()
+    call = replace(cube(config='{"n":2}'), operation=operation)
+    dispatcher.start_call(call, NO_HINTS, lambda outcome: None)
+    worker, task_id, _ = await transport.next()
+    dispatcher.finished(worker, [(task_id, outcome)])
+    assert await describe(dispatcher, transport, '{"n":2}')
+
+
 async def test_no_call_waited_for_less_than_no_time() -> None:
     """Not even a call that is submitted during an answer and sent in the same iteration."""
     dispatcher, transport = served()
@@ -447,50 +433,6 @@ async def test_no_call_waited_for_less_than_no_time() -> None:
     assert min(found) >= 0.0
 
 
-async def test_a_model_is_ready_while_a_worker_has_it_or_may_come() -> None:
-    expected = Expected()
-    dispatcher, transport = up(expected=expected)
-    assert not dispatcher.is_ready("cube")
-    transport.join()
-    assert dispatcher.is_ready("cube")
-    assert not dispatcher.is_ready("once")
-    transport.join(W2, (ONCE,))
-    dispatcher.worker_left(W1, "killed")
-    assert not dispatcher.is_ready("cube")
-    assert dispatcher.is_ready("once")
-    expected.may_come = True
-    assert dispatcher.is_ready("cube")
-    assert not dispatcher.is_ready("unknown")
-
-
-async def test_failed_description_is_raised_and_not_kept() -> None:
-    dispatcher, transport = served()
-    waiting = asyncio.create_task(dispatcher.describe("cube", '{"n":0}'))
-    worker, task_id, _ = await transport.next()
-    dispatcher.finished(worker, [(task_id, InvalidInput("n must be positive"))])
-    with pytest.raises(InvalidInput, match="positive"):
-        await waiting
-    assert await describe(dispatcher, transport, '{"n":0}')
-
-
-async def test_worker_with_another_description_of_the_model_makes_old_ones_void() -> None:
-    dispatcher, transport = served()
-    await describe(dispatcher, transport, '{"n":2}')
-    changed = ModelInfo("cube", CUBE.inputs, CUBE.outputs, description="second edition")
-    transport.join(W2, (changed,))
-    assert dispatcher.models() == {"cube": changed}
-    assert await describe(dispatcher, transport, '{"n":2}')
-
-
-async def test_description_in_an_answer_to_something_else_is_not_believed() -> None:
-    dispatcher, transport = served()
-    waiting = asyncio.create_task(dispatcher.submit(cube(config='{"n":2}')))
-    worker, task_id, _ = await transport.next()
-    dispatcher.finished(worker, [(task_id, Result((), info=ONCE))])
-    await waiting
-    assert await describe(dispatcher, transport, '{"n":2}')
-
-
 # Shutdown
 
 
@@ -509,17 +451,7 @@ async def test_close_lets_calls_finish_then_stops_workers_then_closes_transports
     assert transport.life == ["start", "stop workers", "close"]
 
 
-async def test_close_answers_what_does_not_finish() -> None:
-    dispatcher, transport = served()
-    tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(3)]
-    await until(lambda: transport.sent)
-    transport.leave_on_stop = False
-    await dispatcher.close(grace_s=0.02)
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
-
-
-async def test_nothing_is_asked_of_a_closed_transport() -> None:
+async def test_close_answers_what_does_not_finish_and_then_nothing_is_asked_of_transports() -> None:
     dispatcher, transport = served()
     for _ in range(20):  # so short that several are prefetched
         waiting = asyncio.create_task(dispatcher.submit(cube()))
@@ -528,8 +460,9 @@ async def test_nothing_is_asked_of_a_closed_transport() -> None:
     tasks = [asyncio.create_task(dispatcher.submit(cube())) for _ in range(5)]
     await until(lambda: len(transport.sent) > 1)
     transport.leave_on_stop = False
-    await dispatcher.close(grace_s=0.0)
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await dispatcher.close(grace_s=0.02)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
     transport.sent.clear()
     transport.recalled.clear()
     dispatcher.worker_resized(W1, 1)  # recalls again the tasks queued there
@@ -549,53 +482,34 @@ async def test_close_does_not_wait_for_calls_that_are_cancelled_meanwhile() -> N
     await asyncio.wait_for(closing, 10.0)
 
 
-async def test_close_without_a_single_worker() -> None:
-    dispatcher, transport = up()
-    await asyncio.wait_for(dispatcher.close(), 10.0)
-    assert transport.life == ["start", "stop workers", "close"]
-
-
-async def straggle(dispatcher: Dispatcher, transport: Recorder) -> Result:
-    """Return the result of a call that runs on one worker and was answered by its copy."""
-    transport.join()
+async def test_a_slow_call_is_answered_by_its_copy_and_close_waits_only_for_idle_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("farm.dispatcher.dispatcher.WORKERS_GRACE_S", 1000.0)
+    dispatcher, transport = served()
     times = dispatcher._scheduler.queue("cube", Operation.EVALUATE)
     times.counts.done = 20
     for _ in range(20):
         times.run_times.add(1e-3)
     waiting = asyncio.create_task(dispatcher.submit(cube()))
     first, task_id, _ = await transport.next()
-    transport.join(W2)
-    transport.join(WorkerId("node1/3-c"))
-    worker, copied, _ = await transport.next()
-    assert (first, worker, copied) == (W1, W2, task_id)
+    idle = W2, WorkerId("node1/3-c")
+    for worker in idle:
+        transport.join(worker)
+    assert (first, *(await transport.next())[:2]) == (W1, W2, task_id)
     dispatcher.finished(W2, [(task_id, Result((np.array([8.0]),), 0.25))])
     result = await waiting
-    assert transport.ended == [(W1, task_id)]
-    return result
-
-
-async def test_a_slow_call_is_answered_by_its_copy() -> None:
-    dispatcher, transport = up()
-    result = await straggle(dispatcher, transport)
-    assert (result.copied, result.worker) == (True, W2)
+    assert (result.copied, result.worker, transport.ended) == (True, W2, [(W1, task_id)])
     state = dispatcher.snapshot()
     assert state["overhead_s"] is None, "the time before the copy is not farm's overhead"
     assert dispatcher.stages.calls_open() == 0
-
-
-async def test_close_does_not_wait_for_a_run_that_a_copy_has_made_useless(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("farm.dispatcher.dispatcher.WORKERS_GRACE_S", 1000.0)
-    dispatcher, transport = up()
-    await straggle(dispatcher, transport)
     transport.leave_on_stop = False
     closing = asyncio.create_task(dispatcher.close(grace_s=1000.0))
     await until(lambda: "stop workers" in transport.life)
     await turns()
-    assert not closing.done(), "the idle worker has not left"
-    for idle in (W2, WorkerId("node1/3-c")):
-        dispatcher.worker_left(idle, "stopped", drained=True)
+    assert not closing.done(), "the idle workers have not left"
+    for worker in idle:
+        dispatcher.worker_left(worker, "stopped", drained=True)
     await asyncio.wait_for(closing, 10.0)
 
 
@@ -633,15 +547,6 @@ async def test_other_parts_hear_of_workers_and_answers() -> None:
     dispatcher.worker_left(W1, "heard again")
     left = Departure("killed", LossCause.CRASH, "line 3")
     assert heard == [(W1, True), (W1, False), (1, result), (W1, left)]
-
-
-async def test_numbers_that_are_read_after_an_answer_include_it() -> None:
-    dispatcher, transport = served()
-    for number in range(3):
-        submitted = asyncio.ensure_future(dispatcher.submit(cube()))
-        await transport.answer()
-        await submitted
-        assert dispatcher.statistics()["cube"].success.count == number + 1
 
 
 async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
