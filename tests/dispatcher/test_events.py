@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result
+from farm.call import Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.ended import Failure
 from farm.dispatcher.events import EVENTS_KEPT, Listeners
@@ -28,7 +28,6 @@ from farm.scheduler.actions import Outcome
 from tests.dispatcher.ended_calls import Failures
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, rows, turns, up
 from tests.dispatcher.test_feeder import Each
-from tests.dispatcher.test_reuse import Memory
 from tests.support.coroutines import until
 
 
@@ -133,15 +132,22 @@ async def run_of_rows(dispatcher: Dispatcher, transport: Recorder) -> Each:
     return each
 
 
-async def test_a_row_that_fails_in_a_run_is_one_call() -> None:
+@pytest.mark.parametrize("error", [ModelFailed, TimeLimitExceeded])
+async def test_a_row_that_fails_in_a_run_is_one_call(error: type[FarmError]) -> None:
     dispatcher, transport, heard = watched()
     each = await run_of_rows(dispatcher, transport)
-    call = transport.sent[0][2]
-    outcome = Result((np.zeros((2, 1)),), 0.001, failed=BAD)
-    await fail_next(transport, outcome)
-    assert heard() == [Failure(BAD, 1, call, 2, W1, "me")]
-    assert each.outcomes[2] == "diverged"
-    assert dispatcher.snapshot()["failed"] == 1
+    _, task, call = await transport.next()
+    if error is ModelFailed:
+        failed = Result((np.zeros((2, 1)),), 0.001, failed=BAD)
+        dispatcher.finished(W1, [(task, failed)])
+    else:
+        dispatcher.worker_left(W1, "limit", running=[task], row=2, cause=LossCause.TIME_LIMIT)
+    await turns()
+    (failure,) = heard()
+    assert failure == Failure(failure.error, 1, call, 2, W1, "me")
+    assert type(failure.error) is error
+    assert 2 in each.outcomes
+    assert dispatcher.snapshot()["failed"] == dispatcher.statistics()["m"].fail.count == 1
 
 
 async def test_the_rows_of_a_lost_run_fail_only_when_they_are_given_up() -> None:
@@ -165,50 +171,6 @@ async def test_the_rows_of_a_lost_run_fail_only_when_they_are_given_up() -> None
     assert "the call was lost 2 times" in each.outcomes[1]
     assert dispatcher.snapshot()["failed"] == 1, "and not the run that was repeated"
     assert dispatcher.statistics()["m"].fail.count == 1
-
-
-async def test_of_a_run_beyond_the_time_limit_one_row_fails() -> None:
-    dispatcher, transport, heard = watched()
-    each = await run_of_rows(dispatcher, transport)
-    _, task, _ = await transport.next()
-    dispatcher.worker_left(W1, "limit", running=[task], row=1, cause=LossCause.TIME_LIMIT)
-    await turns()
-    assert [(type(x.error), x.calls, x.row) for x in heard()] == [(TimeLimitExceeded, 1, 1)]
-    assert list(each.outcomes) == [1]
-    assert dispatcher.statistics()["m"].fail.count == 1
-
-
-async def test_a_pair_is_one_call_though_both_halves_fail() -> None:
-    dispatcher, transport, heard = watched(SMOOTH)
-    transport.join(W2, (SMOOTH,))
-    wanted = Derivative(0, 0, sens=np.ones(1))
-    call = Call("m", Operation.VALUE_AND_GRADIENT, (np.ones(1),), derivative=wanted)
-    running = asyncio.create_task(dispatcher.submit(call, ME))
-    await fail_next(transport, together=2)
-    with pytest.raises(ModelFailed):
-        await running
-    assert [each.calls for each in heard()] == [1]
-
-
-async def test_calls_that_joined_another_fail_with_it() -> None:
-    dispatcher, transport, heard = watched(memory=Memory())
-    running = [asyncio.create_task(dispatcher.submit(cube(model="m"))) for _ in range(3)]
-    await fail_next(transport)
-    for each in running:
-        with pytest.raises(ModelFailed):
-            await each
-    assert [each.calls for each in heard()] == [3]
-
-
-async def test_the_end_of_a_cancelled_call_is_no_failure() -> None:
-    dispatcher, transport, heard = watched()
-    ended: list[Outcome] = []
-    first = dispatcher.start_call(cube(model="m"), ME, ended.append)
-    _, task, _ = await transport.next()
-    dispatcher.cancel(first)
-    dispatcher.finished(W1, [(task, BAD)])
-    await turns()
-    assert (heard(), ended) == ([], [])
 
 
 async def test_a_call_that_a_full_queue_refuses_is_a_failure() -> None:

@@ -259,7 +259,7 @@ def test_a_full_queue_refuses_a_call_but_not_its_later_parts() -> None:
         farm.ask(5)
     farm.work(lambda call: doubled(call) if call.rows else Result((np.ones(1),), 1e-3))
     assert is_doubled(outcomes, 300)
-    assert len(farm.feeder) == 0
+    assert nothing_is_left(farm)
 
 
 def test_a_cancelled_call_takes_back_what_is_in_the_scheduler() -> None:
@@ -555,16 +555,6 @@ def test_the_parts_of_a_call_are_one_caller_of_their_client() -> None:
     usage = farm.scheduler._models["m"].accounts.entering("a").usage
     assert usage.waiting > 2
     assert usage.weight == 2
-
-
-def test_a_refused_call_leaves_no_rows_to_come() -> None:
-    farm = Farm(workers=0, max_queued=1)
-    farm.scheduler.expect([MODEL])
-    farm.scheduler.submit(Call("m", Operation.EVALUATE, (np.ones(1),)), now=0.0)
-    with pytest.raises(Overloaded):
-        farm.ask(5)
-    assert farm.queue.counts.to_come == 0
-    assert len(farm.feeder) == 0
 
 
 def test_workers_that_join_get_rows_while_the_first_ones_still_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, turns
 from tests.scheduler.invariants import check
 from tests.support.coroutines import until
 
+BATCHED = replace(CUBE, max_batch=8)
 ROW_S = 1e-6
 ME = Hints(client="me")
 
@@ -33,26 +34,24 @@ class Asked:
     """Calls that are asked at once, and their outcomes."""
 
     def __init__(self, dispatcher: Dispatcher, calls: list[Call], hints: Hints = ME) -> None:
-        self.dispatcher = dispatcher
         self.outcomes: dict[int, list[Outcome]] = {n: [] for n in range(len(calls))}
         self.ids = [
             dispatcher.start_call(call, hints, self.outcomes[n].append)
             for n, call in enumerate(calls)
         ]
 
-    def cancel(self, *numbers: int) -> None:
-        for number in numbers:
-            self.dispatcher.cancel(self.ids[number])
+    def shown(self) -> list[list[Any]]:
+        """The numbers or errors that each call got until now."""
+        return [
+            [one.outputs[0].tolist() if isinstance(one, Result) else one for one in found]
+            for found in self.outcomes.values()
+        ]
 
     async def all(self) -> list[Any]:
         """The number that each call got, or its error."""
         await until(lambda: all(self.outcomes.values()))
         assert all(len(found) == 1 for found in self.outcomes.values())
-        return [shown(found[0]) for found in self.outcomes.values()]
-
-
-def shown(outcome: Outcome) -> Any:
-    return outcome.outputs[0].tolist() if isinstance(outcome, Result) else outcome
+        return [found[0] for found in self.shown()]
 
 
 def join(transport: Recorder, worker: WorkerId, *models: ModelInfo, splits: bool = True) -> None:
@@ -95,6 +94,13 @@ async def known(*models: ModelInfo, **limits: Any) -> AsyncIterator[tuple[Dispat
     yield dispatcher, transport
 
 
+def only(transport: Recorder) -> tuple[WorkerId, TaskId, Call]:
+    """Return the only task that was sent."""
+    (task,) = transport.sent
+    transport.sent.clear()
+    return task
+
+
 async def sent(transport: Recorder) -> list[int]:
     """The number of rows of each task that is sent now."""
     await until(lambda: transport.sent)
@@ -119,22 +125,6 @@ async def test_after_a_lone_caller_the_first_of_several_is_started_by_itself() -
             assert await sent(transport) == rows
             work(transport)
             assert await asked.all() == [[n**3.0] for n in range(count)]
-
-
-async def test_each_answer_says_how_long_its_call_ran_and_waited() -> None:
-    async with known() as (dispatcher, transport):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
-        await sent(transport)
-        ((worker, task_id, call),) = transport.sent
-        times = (1e-6, 2e-6, 4e-6)
-        result = replace(answer(call), run_time_s=7e-6, row_times_s=times, queue_time_s=0.5)
-        dispatcher.finished(worker, [(task_id, result)])
-        await asked.all()
-        results = [found[0] for found in asked.outcomes.values()]
-        assert [r.run_time_s for r in results if isinstance(r, Result)] == list(times)
-        assert {r.worker for r in results if isinstance(r, Result)} == {W1}
-        waited = [r.queue_time_s for r in results if isinstance(r, Result)]
-        assert np.diff(waited) == pytest.approx([1e-6, 2e-6], rel=1e-6)
 
 
 async def test_calls_that_differ_in_more_than_numbers_are_not_rows_of_one_task() -> None:
@@ -167,22 +157,34 @@ async def test_calls_of_a_config_whose_runs_are_not_known_are_not_rows_of_one_ta
 
 
 @pytest.mark.parametrize(
-    ("hints", "model"),
+    ("hints", "model", "rows"),
     [
-        (Hints(chain="chain 1"), CUBE),
-        (Hints(call_id="one"), CUBE),
-        (Hints(deadline_s=9.0), CUBE),
-        (Hints(start_within_s=9.0), CUBE),
-        (ME, replace(CUBE, repeatable=False)),
-        (ME, replace(CUBE, repeatable=False, max_batch=8)),
-        (ME, replace(CUBE, keeps_point=True)),
+        (Hints(chain="chain 1"), CUBE, None),
+        (Hints(call_id="one"), CUBE, None),
+        (Hints(deadline_s=9.0), CUBE, None),
+        (Hints(start_within_s=9.0), CUBE, None),
+        (ME, replace(CUBE, repeatable=False), None),
+        (ME, replace(BATCHED, repeatable=False), None),
+        (ME, replace(CUBE, keeps_point=True), None),
+        (ME, BATCHED, 2),
     ],
-    ids=["chain", "id", "deadline", "begin", "not twice", "batch not twice", "keeps its point"],
+    ids=["chain", "id", "deadline", "begin", "once", "batch once", "keeps its point", "two rows"],
 )
-async def test_what_concerns_one_call_alone_keeps_it_alone(hints: Hints, model: ModelInfo) -> None:
+async def test_what_concerns_one_call_alone_keeps_it_alone(
+    hints: Hints, model: ModelInfo, rows: int | None
+) -> None:
     async with known(model) as (dispatcher, transport):
-        Asked(dispatcher, [cube(), cube()], hints)
-        assert set(await sent(transport)) == {1}
+        shape = (1,) if rows is None else (rows, 1)
+        call = Call("cube", Operation.EVALUATE, (np.ones(shape),), rows=rows)
+        Asked(dispatcher, [call, call], hints)
+        assert set(await sent(transport)) == {rows or 1}
+
+
+async def test_calls_that_someone_follows_run_alone() -> None:
+    async with known() as (dispatcher, transport):
+        dispatcher.on_answered.append(lambda task, outcome, now: None)
+        Asked(dispatcher, [cube(), cube()])
+        assert await sent(transport) == [1, 1]
 
 
 async def test_large_inputs_are_not_copied_together() -> None:
@@ -220,20 +222,12 @@ async def test_no_task_takes_longer_than_a_quick_run() -> None:
         assert max(rows) <= QUICK_RUN_S / ROW_S
 
 
-async def test_calls_that_someone_follows_run_alone() -> None:
-    async with known() as (dispatcher, transport):
-        dispatcher.on_answered.append(lambda task, outcome, now: None)
-        Asked(dispatcher, [cube(), cube()])
-        assert await sent(transport) == [1, 1]
-
-
 async def test_the_error_of_a_call_is_its_own() -> None:
     async with known() as (dispatcher, transport):
         failures = Failures(dispatcher)
         asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
         await sent(transport)
-        ((worker, task_id, call),) = transport.sent
-        transport.sent.clear()
+        worker, task_id, call = only(transport)
         some = replace(call, inputs=(call.inputs[0][:2],), rows=2)
         failed = replace(answer(some), failed=ModelFailed("no root"))
         dispatcher.finished(worker, [(task_id, failed)])
@@ -245,78 +239,37 @@ async def test_the_error_of_a_call_is_its_own() -> None:
         assert [failure.calls for failure in failures()] == [1]
 
 
-@pytest.mark.parametrize("model", [CUBE, replace(CUBE, max_batch=8)], ids=["run", "batch"])
-async def test_only_the_call_that_kills_workers_fails(model: ModelInfo) -> None:
-    async with known(model) as (dispatcher, transport):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        assert await sent(transport) == [4]
-        lost = 0
-        while not all(asked.outcomes.values()):
-            await turns()
-            if not transport.sent:
-                continue
-            worker, task_id, call = transport.sent.pop(0)
-            at = np.flatnonzero(call.inputs[0].reshape(-1) == 2.0)
-            if not len(at):
-                dispatcher.finished(worker, [(task_id, answer(call))])
-                continue
-            lost += 1
-            transport.sent.clear()
-            row = None if call.rows is None or model.max_batch > 1 else int(at[0])
-            dispatcher.worker_left(worker, "killed", running=[task_id], row=row)
-            join(transport, WorkerId(f"node1/{lost + 1}-a"), model)
-        found = await asked.all()
-        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
-        assert isinstance(found[2], WorkerLost)
-        assert lost == 4, "as often as a call of its own"
-
-
-def split(transport: Recorder, row: int) -> tuple[WorkerId, TaskId, Call]:
-    """Let the worker of the only run say that `row` takes long; return the run."""
-    (run,) = transport.sent
-    transport.sent.clear()
-    worker, task_id, call = run
-    transport.dispatcher.finished(worker, [(task_id, rows_of(call, row, more=True))])
-    return run
-
-
 def rows_of(call: Call, end: int, *, more: bool = False) -> Result:
     """The answer to the rows of a run before `end`."""
     outputs = (call.inputs[0][:end] ** 3,) if end else ()
     return Result(outputs, end * ROW_S, more=more, row_times_s=(ROW_S,) * end)
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["answered", "cancelled"])
 @pytest.mark.parametrize("row", [0, 2, 3])
-async def test_a_call_that_takes_long_does_not_hold_up_those_beside_it(row: int) -> None:
+async def test_a_call_that_takes_long_does_not_hold_up_those_beside_it(
+    row: int, is_cancelled: bool
+) -> None:
     async with known() as (dispatcher, transport):
         join(transport, W2)
         asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
         assert await sent(transport) == [4]
-        stuck, task_id, call = split(transport, row)
+        stuck, task_id, call = only(transport)
+        dispatcher.finished(stuck, [(task_id, rows_of(call, row, more=True))])
         while not all(asked.outcomes[n] for n in range(4) if n != row):
             await turns()
             assert all(worker != stuck for worker, _, _ in transport.sent)
             work(transport)
         assert asked.outcomes[row] == []
         assert dispatcher.stages.calls_open() == 1
+        if is_cancelled:
+            dispatcher.cancel(asked.ids[row])
+            assert dispatcher.stages.calls_open() == 0
         dispatcher.finished(stuck, [(task_id, rows_of(call, row + 1))])
-        assert await asked.all() == [[0.0], [1.0], [8.0], [27.0]]
+        await turns()
+        assert asked.shown() == [[] if is_cancelled and n == row else [[n**3.0]] for n in range(4)]
         assert dispatcher.stages.calls_open() == 0
-        assert dispatcher.snapshot()["done"] == 7
-
-
-async def test_a_call_that_takes_long_can_be_cancelled() -> None:
-    async with known() as (dispatcher, transport):
-        join(transport, W2)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        await sent(transport)
-        split(transport, 1)
-        asked.cancel(1)
-        while not all(asked.outcomes[n] for n in (0, 2, 3)):
-            await turns()
-            work(transport)
-        assert dispatcher.stages.calls_open() == 0
-        assert asked.outcomes[1] == []
+        assert dispatcher.snapshot()["done"] == 7 - is_cancelled
 
 
 async def test_calls_are_not_gathered_for_workers_that_cannot_split_a_run() -> None:
@@ -335,8 +288,7 @@ async def test_calls_whose_answers_differ_in_shape_run_by_themselves_at_last() -
     async with known(varies) as (dispatcher, transport):
         asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
         assert await sent(transport) == [4]
-        ((worker, task_id, call),) = transport.sent
-        transport.sent.clear()
+        worker, task_id, call = only(transport)
         dispatcher.finished(worker, [(task_id, rows_of(call, 1))])
         assert await sent(transport) == [1, 1, 1]
         work(transport)
@@ -346,16 +298,10 @@ async def test_calls_whose_answers_differ_in_shape_run_by_themselves_at_last() -
 # Models with batches
 
 
-@asynccontextmanager
-async def batched() -> AsyncIterator[tuple[Dispatcher, Recorder]]:
-    async with known(replace(CUBE, max_batch=8)) as (dispatcher, transport):
-        yield dispatcher, transport
-
-
 @pytest.mark.parametrize("rows", [None, 1])
 async def test_calls_of_a_model_with_batches_are_rows_of_a_batch(rows: int | None) -> None:
-    async with batched() as (dispatcher, transport):
-        join(transport, W2, replace(CUBE, max_batch=8), splits=False)
+    async with known(BATCHED) as (dispatcher, transport):
+        join(transport, W2, BATCHED, splits=False)
         shape = (1,) if rows is None else (1, 1)
         calls = [replace(cube(float(n)), rows=rows) for n in range(12)]
         calls = [replace(call, inputs=(call.inputs[0].reshape(shape),)) for call in calls]
@@ -373,21 +319,13 @@ async def test_calls_of_a_model_with_batches_are_rows_of_a_batch(rows: int | Non
             assert outcome.batch_rows in (4, 8)
 
 
-async def test_calls_of_more_rows_are_not_gathered() -> None:
-    async with batched() as (dispatcher, transport):
-        two = Call("cube", Operation.EVALUATE, (np.ones((2, 1)),), rows=2)
-        Asked(dispatcher, [two, two])
-        assert await sent(transport) == [2, 2]
-
-
 @pytest.mark.parametrize("error", [ModelFailed("no root"), InvalidInput("no number")])
 async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: FarmError) -> None:
-    async with batched() as (dispatcher, transport):
+    async with known(BATCHED) as (dispatcher, transport):
         failures = Failures(dispatcher)
         asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
         assert await sent(transport) == [4]
-        ((worker, task_id, _),) = transport.sent
-        transport.sent.clear()
+        worker, task_id, _ = only(transport)
         dispatcher.finished(worker, [(task_id, error)])
         assert await sent(transport) == [1, 1, 1, 1]
         assert failures() == []
@@ -401,28 +339,60 @@ async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: Farm
         assert dispatcher.snapshot()["failed"] == 1
 
 
+async def test_only_the_call_that_kills_workers_fails() -> None:
+    async with known(BATCHED) as (dispatcher, transport):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+        assert await sent(transport) == [4]
+        lost = 0
+        while not all(asked.outcomes.values()):
+            await turns()
+            if not transport.sent:
+                continue
+            worker, task_id, call = transport.sent.pop(0)
+            if 2.0 not in call.inputs[0]:
+                dispatcher.finished(worker, [(task_id, answer(call))])
+                continue
+            lost += 1
+            transport.sent.clear()
+            dispatcher.worker_left(worker, "killed", running=[task_id])
+            join(transport, WorkerId(f"node1/{lost + 1}-a"), BATCHED)
+        found = await asked.all()
+        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
+        assert isinstance(found[2], WorkerLost)
+        assert lost == 4, "as often as a call of its own"
+
+
 # Cancelled
 
 
+@pytest.mark.parametrize(
+    ("count", "cancelled"), [(6, (0, 3, 4)), (6, range(6)), (1, (0,))], ids=["some", "all", "one"]
+)
 @pytest.mark.parametrize("when", ["new", "sent", "queued"])
-async def test_a_cancelled_call_is_not_answered_and_the_others_are(when: str) -> None:
+async def test_a_cancelled_call_is_not_answered_and_the_others_are(
+    when: str, count: int, cancelled: Sequence[int]
+) -> None:
     async with known() as (dispatcher, transport):
         if when == "queued":
             dispatcher.worker_left(W1, "gone", drained=True)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(6)])
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
         if when != "new":
             await turns()
-        asked.cancel(0, 3, 4)
-        dispatcher.cancel(asked.ids[3])  # a second time changes nothing
+        for n in cancelled:
+            assert dispatcher.stages.cancel(asked.ids[n])
+            assert not dispatcher.stages.cancel(asked.ids[n])
         if when == "queued":
             join(transport, W2)
-        while not all(asked.outcomes[n] for n in (1, 2, 5)):
+        if len(cancelled) == count:
+            assert dispatcher.stages.are_over()
+            await turns()
+            assert [call.rows or 1 for _, _, call in transport.sent] == [count] * (when == "sent")
+        while dispatcher.stages.calls_open():
             await turns(1)
             work(transport)
+        work(transport)
         await turns()
-        got = {n: [shown(one) for one in found] for n, found in asked.outcomes.items()}
-        assert got == {0: [], 1: [[1.0]], 2: [[8.0]], 3: [], 4: [], 5: [[125.0]]}
-        assert dispatcher.stages.calls_open() == 0
+        assert asked.shown() == [[] if n in cancelled else [[n**3.0]] for n in range(count)]
 
 
 # Counted

@@ -17,6 +17,7 @@ from farm.dispatcher.partition import Rows
 from farm.errors import FarmError, ModelFailed
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import WorkerId
+from tests.dispatcher.ended_calls import Failures
 from tests.dispatcher.test_dispatcher import CUBE, W1, Recorder, cube, turns
 from tests.dispatcher.test_feeder import Each
 from tests.support.coroutines import until
@@ -223,11 +224,13 @@ async def test_an_unknown_point_is_evaluated_once_and_kept_before_it_is_answered
 
 async def test_twins_share_a_failure() -> None:
     dispatcher, worker = up(Memory())
+    failures = Failures(dispatcher)
     twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
     w, task_id, _ = await worker.next()
     dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
     outcomes = await asyncio.gather(*twins, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["diverged", "diverged"]
+    assert [failure.calls for failure in failures()] == [2]
     again = asked(dispatcher, cube(2.0))  # a failure is not kept: the next call runs
     await worker.evaluate()
     assert not (await again).reused

@@ -15,8 +15,7 @@ from farm.dispatcher.stage import tell
 from farm.errors import ModelFailed, Unavailable
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
-from tests.dispatcher.test_dispatcher import CUBE, W1, W2, cube, turns
-from tests.dispatcher.test_gathering import Asked, known
+from tests.dispatcher.test_dispatcher import CUBE, cube, turns
 from tests.dispatcher.test_reuse import Memory, Worker, rows
 from tests.dispatcher.test_reuse import up as up_with
 from tests.scheduler.invariants import check
@@ -96,26 +95,6 @@ async def test_a_farm_that_gives_up_answers_each_call_once(kind: Kind) -> None:
         [Result if is_known else Unavailable] for _ in ids
     ]
     assert dispatcher.stages.are_over()
-
-
-@pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("wait", [0, 1, 10])
-async def test_gathered_calls_are_cancelled_before_and_after_they_have_a_task(
-    count: int, wait: int
-) -> None:
-    async with known() as (dispatcher, transport):
-        dispatcher.worker_left(W1, "gone", drained=True)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
-        await turns(wait)
-        for task_id in asked.ids:
-            assert dispatcher.stages.cancel(task_id)
-            assert not dispatcher.stages.cancel(task_id)
-        await turns()
-        assert not any(asked.outcomes.values())
-        assert dispatcher.stages.are_over()
-        transport.join(W2)
-        await turns()
-        assert transport.sent == []
 
 
 async def test_an_unknown_call_is_not_cancelled() -> None:

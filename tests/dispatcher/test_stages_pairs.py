@@ -15,16 +15,15 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.stage import OnDone
 from farm.dispatcher.stages import Pairs
 from farm.errors import (
-    DeadlineExceeded,
     FarmError,
     ModelFailed,
     Overloaded,
     UnsupportedFeature,
-    WorkerLost,
 )
+from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
+from tests.dispatcher.ended_calls import Failures
 from tests.dispatcher.test_dispatcher import W1, W2, Recorder, served, turns, up
-from tests.support.coroutines import until
 
 BOTH = Operation.VALUE_AND_GRADIENT
 SPLIT = ModelInfo(
@@ -114,34 +113,19 @@ async def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(mode
     assert len(outcomes.one().outputs) == 2
 
 
-async def test_the_first_error_is_the_outcome_and_cancels_the_other() -> None:
+@pytest.mark.parametrize("other", [VALUE, ModelFailed("no value")], ids=["a value", "an error"])
+async def test_the_first_error_is_the_outcome_of_one_call(other: Outcome) -> None:
     dispatcher, transport = two_workers()
+    failures = Failures(dispatcher)
     _, outcomes = started(dispatcher)
     (v_worker, value), (g_worker, gradient) = await both_sent(transport)
     dispatcher.finished(g_worker, [(gradient, ModelFailed("no slope"))])
-    await turns()
-    assert dispatcher.stages.calls_open() == 0
-    dispatcher.finished(v_worker, [(value, VALUE)])
+    dispatcher.finished(v_worker, [(value, other)])
     await turns()
     with pytest.raises(ModelFailed, match="no slope"):
         outcomes.one()
-
-
-async def test_cancelling_cancels_both() -> None:
-    dispatcher, transport = two_workers()
-    for answered in (False, True):
-        call_id, outcomes = started(dispatcher)
-        (v_worker, value), (g_worker, gradient) = await both_sent(transport)
-        if answered:
-            dispatcher.finished(v_worker, [(value, VALUE)])
-            await turns()
-        dispatcher.cancel(call_id)
-        assert dispatcher.stages.calls_open() == 0
-        dispatcher.finished(v_worker, [(value, VALUE)])
-        dispatcher.finished(g_worker, [(gradient, GRADIENT)])
-        await turns()
-        assert outcomes == []
-        dispatcher.cancel(call_id)  # it is gone, which is no error
+    assert [each.calls for each in failures()] == [1]
+    assert dispatcher.stages.calls_open() == 0
 
 
 @pytest.fixture
@@ -153,8 +137,8 @@ def no_search_for_garbage() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_search_for_garbage")
-@pytest.mark.parametrize("end", ["answer", "error", "cancelled", "refused"])
-async def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
+@pytest.mark.parametrize("end", ["answer", "error", "cancelled", "half cancelled", "refused"])
+async def test_an_ended_pair_has_at_most_one_outcome_and_leaves_no_cycle(end: str) -> None:
     dispatcher, transport = two_workers(max_queued_per_client=1 + (end != "refused"))
     receiver = Outcomes()
     left = weakref.ref(receiver)
@@ -163,53 +147,21 @@ async def test_an_ended_pair_leaves_no_cycle(end: str) -> None:
     except Overloaded:
         assert end == "refused"
     else:
-        sent = await both_sent(transport)
-        if end == "cancelled":
-            dispatcher.cancel(call_id)
-        for worker, task_id in sent:
-            outcome = ModelFailed("no value") if end == "error" else VALUE
+        outcome = ModelFailed("no value") if end == "error" else VALUE
+        (worker, task_id), gradient = await both_sent(transport)
+        if end != "cancelled":
             dispatcher.finished(worker, [(task_id, outcome)])
+            await turns()
+        for _ in range(2 if "cancelled" in end else 0):  # the second time changes nothing
+            dispatcher.cancel(call_id)
+            assert dispatcher.stages.calls_open() == 0
+        for seat, task in ((worker, task_id), gradient):
+            dispatcher.finished(seat, [(task, outcome)])
         await turns()
-        assert len(receiver) == (end != "cancelled")
+        assert len(receiver) == ("cancelled" not in end)
     del receiver
     await turns()
     assert left() is None
-
-
-async def test_a_lost_worker_costs_one_run_of_its_half() -> None:
-    dispatcher, transport = two_workers()
-    _, outcomes = started(dispatcher)
-    (v_worker, value), (g_worker, gradient) = await both_sent(transport)
-    dispatcher.finished(v_worker, [(value, VALUE)])
-    dispatcher.worker_left(g_worker, "killed")
-    worker, task_id, call = await transport.next()
-    assert (worker, task_id, call.operation) == (v_worker, gradient, Operation.GRADIENT)
-    dispatcher.finished(worker, [(task_id, GRADIENT)])
-    await turns()
-    assert outcomes.one().worker == v_worker
-
-
-async def test_what_must_not_run_twice_fails_with_its_worker() -> None:
-    dispatcher, transport = served(replace(SPLIT, repeatable=False))
-    _, outcomes = started(dispatcher)
-    await transport.next()
-    dispatcher.worker_left(W1, "killed")
-    await turns()
-    with pytest.raises(WorkerLost):
-        outcomes.one()
-    assert dispatcher.stages.calls_open() == 0
-
-
-async def test_hints_hold_for_both() -> None:
-    dispatcher, _ = up()
-    dispatcher.expect(MODELS)
-    _, outcomes = started(dispatcher, Hints("me", 3, deadline_s=0.02, chain="c"))
-    rows = [row for row in dispatcher.snapshot()["queues"] if row["queued"]]
-    assert sorted(row["operation"] for row in rows) == ["evaluate", "gradient"]
-    await until(lambda: outcomes)
-    with pytest.raises(DeadlineExceeded):
-        outcomes.one()
-    assert dispatcher.stages.calls_open() == 0
 
 
 @pytest.mark.parametrize("chain", [None, "", "c"])
