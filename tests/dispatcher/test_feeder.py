@@ -18,7 +18,7 @@ from farm.dispatcher.call_statistics import Chains
 from farm.dispatcher.descriptions import Descriptions
 from farm.dispatcher.events import Listeners
 from farm.dispatcher.feeder import PARTS_A_TURN, Feeder
-from farm.dispatcher.partition import QUICK_RUN_S, Rows, WholeCall, part_rows
+from farm.dispatcher.partition import RUNS_A_WORKER, Rows, WholeCall, part_rows
 from farm.dispatcher.stage import OnDone, StageContext
 from farm.dispatcher.turns import LoopTurns
 from farm.errors import (
@@ -161,23 +161,24 @@ def test_one_row_until_the_run_time_is_known_and_then_what_takes_a_run_s() -> No
 
 
 @pytest.mark.parametrize(
-    ("row_s", "rows", "longest"), [(1e-5, 400, 400 // (4 * 5)), (1e-6, 40, 40)]
+    ("row_s", "workers", "to_come", "rows", "row_bytes", "expected"),
+    [
+        (1e-5, 5, 0, 400, 8, 400 // (RUNS_A_WORKER * 5)),
+        (1e-6, 5, 0, 40, 8, 40),
+        (2e-5, 2, 800, 80, 8, 80),
+        (2e-5, 2, 800, 160, 8, 800 // (RUNS_A_WORKER * 2)),
+        (1e-6, 2, 0, 10**6, RUN_BYTES // 3, 3),
+        (1e-6, 2, 0, 10**6, 2 * RUN_BYTES, 1),
+    ],
+    ids=["a share", "quick", "of all calls", "a share of all", "a message", "large rows"],
 )
-def test_each_worker_gets_several_runs_of_a_call_unless_these_are_quick(
-    row_s: float, rows: int, longest: int
+def test_rows_of_a_run(
+    row_s: float, workers: int, to_come: int, rows: int, row_bytes: int, expected: int
 ) -> None:
-    """A run is not made shorter than what it takes to send it."""
-    farm = knowing(row_s, workers=5)
-    farm.ask(rows)
-    farm.work(partial(doubled, row_s=row_s))
-    assert max(farm.made) == longest
-    assert longest == rows or longest > QUICK_RUN_S / row_s
-
-
-def test_a_run_is_at_most_one_message() -> None:
-    queue = knowing(1e-6).queue
-    assert part_rows(queue, queue.run_times, 10**6, 10**6, RUN_BYTES // 3) == 3
-    assert part_rows(queue, queue.run_times, 10**6, 10**6, 2 * RUN_BYTES) == 1
+    """Each worker gets several runs, but none that is shorter than what it takes to send it."""
+    queue = knowing(row_s, workers).queue
+    queue.counts.to_come = to_come
+    assert part_rows(queue, queue.run_times, rows, rows, row_bytes) == expected
 
 
 def test_what_must_not_run_twice_runs_row_by_row() -> None:
@@ -585,15 +586,6 @@ def test_parts_without_a_wanted_row_are_cancelled_and_the_others_go_on() -> None
     farm.work(doubled)
     assert nothing_is_left(farm)
     assert rows.outcomes == {}
-
-
-def test_runs_are_as_long_as_the_rows_of_all_calls_allow() -> None:
-    queue = knowing(2e-5).queue
-    assert part_rows(queue, queue.run_times, 80, 80, 8) == 80 // (4 * 2)
-    queue.counts.to_come = 800
-    assert part_rows(queue, queue.run_times, 80, 80, 8) == 80
-    assert part_rows(queue, queue.run_times, 160, 160, 8) == 800 // (4 * 2)
-    queue.counts.to_come = 0
 
 
 def test_rows_that_fail_together_each_get_the_error() -> None:

@@ -133,33 +133,6 @@ async def test_parts_that_the_queue_refuses_are_sent_later(info: ModelInfo) -> N
     assert dispatcher.stages.calls_open() == 0
 
 
-async def test_the_others_get_their_rows_if_the_first_caller_cancels() -> None:
-    dispatcher, worker = up(Memory(), BATCHES)
-    bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
-    other = asked(dispatcher, rows(2.0, 1.0))
-    await turns()
-    bulk.cancel()
-    await turns()
-    assert (worker.ended, worker.recalled) == ([], [])
-    assert await answered(worker, single, other) == once(1, 2)
-    assert (values(await single), values(await other)) == ([8.0], [8.0, 1.0])
-    assert dispatcher.stages.calls_open() == 0
-
-
-async def test_a_batch_ends_when_all_its_callers_cancel() -> None:
-    dispatcher, _ = up(Memory(), BATCHES)
-    calls = [asked(dispatcher, c) for c in (rows(1.0, 2.0), cube(2.0), rows(2.0, 1.0))]
-    for call in calls:
-        await turns()
-        call.cancel()
-    await turns()
-    assert dispatcher.stages.calls_open() == 0
-    late = asked(dispatcher, cube(2.0))
-    await turns()
-    assert dispatcher.stages.calls_open() == 1
-    late.cancel()
-
-
 async def test_a_caller_that_waited_in_vain_may_cancel() -> None:
     dispatcher, worker = up(Memory(), BATCHES)
     bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))

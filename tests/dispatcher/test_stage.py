@@ -16,7 +16,7 @@ from farm.errors import ModelFailed, Unavailable
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
 from tests.dispatcher.test_dispatcher import CUBE, cube, turns
-from tests.dispatcher.test_reuse import Memory, Worker, rows
+from tests.dispatcher.test_reuse import BATCHES, Memory, Worker, rows
 from tests.dispatcher.test_reuse import up as up_with
 from tests.scheduler.invariants import check
 
@@ -55,6 +55,9 @@ KINDS = {
     "a task for which another waits": Kind([cube(1.0), cube(1.0)], Memory, cancelled=0),
     "a known call": Kind([cube(2.0)], partial(Memory, x2=8.0)),
     "rows that are in flight elsewhere": Kind([cube(1.0), rows(1.0, 2.0)], Memory, PAIR),
+    "rows that others wait for": Kind(
+        [rows(1.0, 2.0), cube(2.0), rows(2.0, 1.0)], Memory, BATCHES, cancelled=0
+    ),
     "a pair with a memory": Kind([BOTH], Memory, PAIR),
 }
 
@@ -80,8 +83,31 @@ async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind)
         await worker.evaluate()
         await turns()
     assert of_cancelled == []
+    others = [call for call in kind.calls if call is not kind.calls[kind.cancelled]]
+    for call, (outcome,) in zip(others, outcomes, strict=True):
+        assert isinstance(outcome, Result)
+        assert outcome.outputs[0].tolist() == (call.inputs[0] ** 3).tolist()
     assert dispatcher.stages.are_over()
     check(dispatcher._scheduler)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+async def test_of_calls_that_are_all_cancelled_none_is_left_for_later_ones(kind: Kind) -> None:
+    dispatcher, worker, ids, outcomes = begun(kind)
+    await turns()
+    before = list(map(len, outcomes))  # a known call has its answer
+    for task_id in ids:
+        dispatcher.cancel(task_id)
+        await turns()
+    assert dispatcher.stages.are_over()
+    late: list[Outcome] = []
+    dispatcher.start_call(kind.calls[0], Hints(), late.append)
+    while not late:
+        await turns()
+        if worker.sent:
+            await worker.evaluate()
+    assert isinstance(late[0], Result)
+    assert list(map(len, outcomes)) == before
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
