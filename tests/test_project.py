@@ -68,6 +68,7 @@ WITHOUT_TEST_FILE = {
         "a value; test_descriptors.py reads all of these",
     ),
     "farm/protocols/interface.py": "values without code",
+    "farm/storage/errors.py": "texts; test_lock.py and test_frames.py read them",
     "farm/worker/kinds.py": "tables; tests/worker/test_specs.py reads them",
     "farm/worker/line_program.py": "tests/worker/test_lines.py, with its only user",
     "farm/version.py": "one constant; this file compares it with the changelog",

@@ -29,14 +29,12 @@ from farm.storage.frames import (
 from farm.sweep.file.journal import FORMAT as SWEEP
 from tests.storage.journals import formats, read, records_of, write
 
+FIVE = [Record(SWEEP.kinds[0], bytes([k]) * 9) for k in range(5)]
+
 
 @pytest.fixture
-def format() -> Format:
-    return SWEEP
-
-
-def five(format: Format) -> list[Record]:
-    return [Record(format.kinds[0], bytes([k]) * 9) for k in range(5)]
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "j"
 
 
 @given(formats.flatmap(lambda f: st.tuples(st.just(f), st.lists(records_of(f), max_size=8))))
@@ -99,13 +97,13 @@ def lengths(*sizes: int) -> list[Record]:
 
 @pytest.mark.parametrize("at_once", [20, 60, 2**20])
 def test_records_that_are_alike_are_read_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+    path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """However much of the file is in memory, and whatever the lengths of the records are."""
     monkeypatch.setattr(frames_module, "READ_BYTES", at_once)
     records = lengths(*[9] * 70, 5, 6, *[0, 3] * 5, 400, *[400] * 8)
-    ends = write(tmp_path / "j", SWEEP, records)
-    runs = list(read_runs(tmp_path / "j", SWEEP))
+    ends = write(path, SWEEP, records)
+    runs = list(read_runs(path, SWEEP))
     found = [frame for run in runs for frame in run.frames()]
     assert [Record(frame.kind, bytes(frame.payload)) for frame in found] == records
     assert [frame.end for frame in found] == ends[1:]
@@ -116,8 +114,7 @@ def test_records_that_are_alike_are_read_together(
 
 
 @pytest.mark.parametrize("hit", [0, 1, 37, 99])
-def test_damage_among_records_that_are_alike_ends_them(tmp_path: Path, hit: int) -> None:
-    path = tmp_path / "j"
+def test_damage_among_records_that_are_alike_ends_them(path: Path, hit: int) -> None:
     records = lengths(*[9] * 100)
     ends = write(path, SWEEP, records)
     whole = path.read_bytes()
@@ -135,72 +132,68 @@ def test_damage_among_records_that_are_alike_ends_them(tmp_path: Path, hit: int)
     [b"\0", b"\0" * 100, b"\xff" * 100, np.random.default_rng(0).bytes(4096)],
     ids=["zero", "zeros", "ones", "random"],
 )
-def test_rubbish_at_the_end_is_ignored(tmp_path: Path, format: Format, tail: bytes) -> None:
-    ends = write(tmp_path / "j", format, five(format))
-    with (tmp_path / "j").open("ab") as file:
+def test_rubbish_at_the_end_is_ignored(path: Path, tail: bytes) -> None:
+    ends = write(path, SWEEP, FIVE)
+    with path.open("ab") as file:
         file.write(tail)
-    assert read(tmp_path / "j", format) == five(format)
-    assert damage_after(tmp_path / "j", format, ends[-1], 5) is None
+    assert read(path, SWEEP) == FIVE
+    assert damage_after(path, SWEEP, ends[-1], 5) is None
 
 
-def test_a_missing_record_is_damage_without_bytes(tmp_path: Path, format: Format) -> None:
-    path = tmp_path / "j"
-    ends = write(path, format, five(format))
+def test_a_missing_record_is_damage_without_bytes(path: Path) -> None:
+    ends = write(path, SWEEP, FIVE)
     data = path.read_bytes()
     path.write_bytes(data[: ends[2]] + data[ends[3] :])
-    assert read(path, format) == five(format)[:2]
-    assert damage_after(path, format, ends[2], 2) == Damage(ends[2], ends[2])
+    assert read(path, SWEEP) == FIVE[:2]
+    assert damage_after(path, SWEEP, ends[2], 2) == Damage(ends[2], ends[2])
 
 
-def test_an_old_record_is_not_taken_for_a_later_one(tmp_path: Path, format: Format) -> None:
-    path = tmp_path / "j"
-    ends = write(path, format, five(format))
+def test_an_old_record_is_not_taken_for_a_later_one(path: Path) -> None:
+    ends = write(path, SWEEP, FIVE)
     data = path.read_bytes()
     path.write_bytes(data + b"x" + data[ends[0] : ends[1]])
-    assert damage_after(path, format, ends[-1], 5) is None
-    assert len(list(read_past_damage(path, format))) == 5
+    assert damage_after(path, SWEEP, ends[-1], 5) is None
+    assert len(list(read_past_damage(path, SWEEP))) == 5
 
 
-def test_a_damaged_first_line_hides_no_record(tmp_path: Path, format: Format) -> None:
-    path = tmp_path / "j"
-    write(path, format, five(format))
+def test_a_damaged_first_line_hides_no_record(path: Path) -> None:
+    write(path, SWEEP, FIVE)
     data = bytearray(path.read_bytes())
     data[3] ^= 1
     path.write_bytes(data)
     with pytest.raises(WrongFormat, match="found not one"):
-        read(path, format)
-    assert len(list(read_past_damage(path, format))) == 5
+        read(path, SWEEP)
+    assert len(list(read_past_damage(path, SWEEP))) == 5
 
 
-def test_a_reader_sees_what_was_there_when_it_began(tmp_path: Path, format: Format) -> None:
-    path = tmp_path / "j"
-    write(path, format, five(format)[:2])
-    reading = read_frames(path, format)
+def test_a_reader_sees_what_was_there_when_it_began(path: Path) -> None:
+    write(path, SWEEP, FIVE[:2])
+    reading = read_frames(path, SWEEP)
     next(reading)
     with path.open("ab") as file:
-        file.write(framed(five(format)[2], 3))
+        file.write(framed(FIVE[2], 3))
     assert len(list(reading)) == 1
-    assert len(read(path, format)) == 3
+    assert len(read(path, SWEEP)) == 3
 
 
-@pytest.mark.parametrize("content", [b"", b"farm", b"something else entirely, and long enough"])
-def test_what_is_no_journal_is_told(tmp_path: Path, format: Format, content: bytes) -> None:
-    (tmp_path / "j").write_bytes(content)
+@pytest.mark.parametrize(
+    ("content", "version", "found"),
+    [
+        (b"", None, "not one"),
+        (b"farm", None, "not one"),
+        (b"something else entirely, and long enough", None, "not one"),
+        (SWEEP._replace(version=7).magic, 7, "version 7"),
+    ],
+)
+def test_what_is_no_journal_is_told(
+    path: Path, content: bytes, version: int | None, found: str
+) -> None:
+    path.write_bytes(content)
     with pytest.raises(WrongFormat) as caught:
-        read(tmp_path / "j", format)
-    assert caught.value.version is None
-
-
-def test_another_version_is_told(tmp_path: Path, format: Format) -> None:
-    write(tmp_path / "j", format._replace(version=7), five(format))
-    with pytest.raises(WrongFormat) as caught:
-        read(tmp_path / "j", format)
-    assert caught.value.version == 7
-
-
-def test_nothing_is_in_an_empty_file(tmp_path: Path, format: Format) -> None:
-    (tmp_path / "j").touch()
-    assert list(read_past_damage(tmp_path / "j", format)) == []
+        read(path, SWEEP)
+    assert str(caught.value) == f"{path}: expected a {SWEEP.name}, found {found}"
+    assert caught.value.version == version
+    assert list(read_past_damage(path, SWEEP)) == []
 
 
 @pytest.mark.parametrize("size", [0, 1, 60])
@@ -222,12 +215,11 @@ def test_a_record_that_no_length_can_say_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_record_that_was_taken_back_is_not_read_as_the_one_in_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    format = SWEEP
-    path, one, other = tmp_path / "j", *format.kinds[:2]
-    before = format.magic + framed(Record(one, bytes(60)), 1)
-    monkeypatch.setattr(frames_module, "READ_BYTES", len(before) - len(format.magic) + 30)
+    one, other = SWEEP.kinds[:2]
+    before = SWEEP.magic + framed(Record(one, bytes(60)), 1)
+    monkeypatch.setattr(frames_module, "READ_BYTES", len(before) - len(SWEEP.magic) + 30)
     path.write_bytes(before + framed(Record(one, b"a" * 100), 2))
 
     class Changing(io.FileIO):
@@ -242,9 +234,9 @@ def test_a_record_that_was_taken_back_is_not_read_as_the_one_in_its_place(
             return super().read(-1 if size is None else size)
 
         def readline(self, size: int | None = -1, /) -> bytes:
-            self.seek(len(format.magic))
-            return format.magic
+            self.seek(len(SWEEP.magic))
+            return SWEEP.magic
 
     monkeypatch.setattr(frames_module, "open_regular", lambda path: Changing(path))
-    runs = frames_module.read_runs(path, format)
+    runs = frames_module.read_runs(path, SWEEP)
     assert [(run.kind, run.sequence) for run in runs] == [(one, 1)]

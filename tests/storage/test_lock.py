@@ -51,6 +51,15 @@ def of_elsewhere(path: Path, **more: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "other", **more}))
 
 
+OTHER = json.dumps({"token": "other", "host": "node7", "pid": 4711})
+
+
+def sees_first(patch: pytest.MonkeyPatch, holder: dict[str, Any]) -> None:
+    """Let the first look at a lock find this holder."""
+    seen, real = [holder], lock_module._read
+    patch.setattr(lock_module, "_read", lambda path: seen.pop() if seen else real(path))
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "file.lock"
@@ -60,7 +69,7 @@ def test_it_is_there_while_held_and_a_second_one_is_refused(path: Path) -> None:
     lock = Lock(path, mode=0o600)
     assert json.loads(path.read_text())["pid"] == os.getpid()
     assert path.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(LockHeld, match=f"process {os.getpid()} on"):
+    with pytest.raises(LockHeld, match=f"^{path} is held by process {os.getpid()} on"):
         Lock(path)
     lock.release()
     assert not path.exists()
@@ -83,9 +92,7 @@ def test_a_holder_that_is_seen_before_it_wrote_its_name_is_named(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = hold(path)
-    seen: list[dict[str, Any]] = [{}]
-    real = lock_module._read
-    monkeypatch.setattr(lock_module, "_read", lambda path: seen.pop() if seen else real(path))
+    sees_first(monkeypatch, {})
     try:
         with pytest.raises(LockHeld, match=f"process {process.pid} on"):
             Lock(path, silence_s=60)
@@ -162,7 +169,7 @@ def test_a_frozen_holder_notices_that_it_was_taken_over(
     frozen = Lock(path)
     of_elsewhere(path)
     taker = Lock(path, silence_s=SILENCE_S)
-    with pytest.raises(LockTaken, match="now held by process"):
+    with pytest.raises(LockTaken, match=f"^{path} is now held by process .*: "):
         frozen.beat()
     frozen.release()
     taker.beat()
@@ -188,9 +195,7 @@ def test_the_lock_of_a_quicker_one_is_put_back(path: Path, monkeypatch: pytest.M
     stale = json.loads(path.read_text())
     quicker = Lock(path)
     before = path.read_bytes()
-    seen = [stale]
-    real = lock_module._read
-    monkeypatch.setattr(lock_module, "_read", lambda path: seen.pop() if seen else real(path))
+    sees_first(monkeypatch, stale)
     with pytest.raises(LockHeld):
         Lock(path)
     assert path.read_bytes() == before
@@ -245,11 +250,10 @@ def test_a_lock_that_another_puts_aside_while_it_settles_is_lost(
 ) -> None:
     """Two processes took over the same stale lock; the later one holds it in the end."""
     end(hold(path))
-    other = json.dumps({"token": "other", "host": "node7", "pid": 4711})
-    monkeypatch.setattr(time, "sleep", lambda _: path.write_text(other))
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_text(OTHER))
     with pytest.raises(LockHeld, match="process 4711 on node7"):
         Lock(path)
-    assert path.read_text() == other
+    assert path.read_text() == OTHER
 
 
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
@@ -284,9 +288,7 @@ def test_it_needs_no_hard_links_of_the_file_system(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", none)
-    seen = [stale]
-    real = lock_module._read
-    monkeypatch.setattr(lock_module, "_read", lambda path: seen.pop() if seen else real(path))
+    sees_first(monkeypatch, stale)
     slower = Lock(path)
     with pytest.raises(LockTaken):
         quicker.beat()
@@ -311,7 +313,7 @@ def test_one_that_is_replaced_while_it_is_written_is_not_taken(
 
     def stalled(fd: int, data: bytes) -> int:
         path.unlink()
-        path.write_text(json.dumps({"token": "other", "host": "node7", "pid": 4711}))
+        path.write_text(OTHER)
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", stalled)
