@@ -128,6 +128,7 @@ def test_a_record_says_what_whose_where_how_long_and_how_it_ended(
     stream: EndedCalls, seen: Seen
 ) -> None:
     reply = answered()
+    reply.task.lose("signal 9", "signal 11")
     result = Result((np.zeros(1),), 2.0, worker="p", queue_time_s=0.5, idle_s=0.1, batch_rows=3)
     stream.answered(reply, result, 1, 0, 12.0)
     stream.fold()
@@ -139,7 +140,7 @@ def test_a_record_says_what_whose_where_how_long_and_how_it_ended(
     assert (ended.run_s, ended.row_s, ended.queue_s, ended.idle_s) == (2.0, 2.0, 0.5, 0.1)
     assert (ended.batch_rows, ended.rows, ended.done) == (3, 1, 1)
     assert (ended.error, ended.failure, counted(ended)) == (None, None, (1, 0))
-    assert ended.worker_s == pytest.approx(2.0 / 3.0)
+    assert (ended.worker_s, ended.losses) == (pytest.approx(2.0 / 3.0), 2)
 
 
 def test_of_a_run_of_rows_those_done_and_the_row_that_failed_are_told(

@@ -6,75 +6,17 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
+import pytest
 
-from farm.call import Operation, Result, WorkerInfo
+from farm.call import WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.dispatcher.ended import WHOLE, EndedCall
 from farm.dispatcher.events import Departure
-from farm.errors import FarmError, LossCause, ModelFailed, WorkerLost
+from farm.errors import FarmError, LossCause, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.monitoring.counters import Counters, Histogram
-from farm.scheduler.actions import Reply
-from farm.scheduler.state import TaskId, WorkerId
-from tests.dispatcher.ended_calls import AtOnce
-from tests.scheduler.recorder import Recorder, call, model
+from tests.dispatcher.ended_calls import answer
 
 WORKER = WorkerInfo("node1/0", ())
-
-
-class Answered:
-    """A scheduler whose replies are counted, as the dispatcher does it."""
-
-    def __init__(self, *workers: str, max_batch: int = 1) -> None:
-        self.farm = Recorder()
-        self.counters = Counters(Dispatcher([]))
-        self.stream = AtOnce()
-        self.stream.add_window(self.counters)
-        for worker in workers:
-            self.farm.scheduler.worker_joined(
-                WorkerId(worker),
-                [model(max_batch=max_batch)],
-                now=self.farm.now,
-            )
-
-    def act(self) -> None:
-        for action in self.farm.scheduler.actions(self.farm.now):
-            if isinstance(action, Reply):
-                outcome = action.outcome
-                if isinstance(outcome, Result):
-                    outcome = action.result(outcome)
-                self.stream.answered(action, outcome, 1, 0, self.farm.now)
-
-    def submit(self, rows: int | None = None) -> TaskId:
-        task = self.farm.scheduler.submit(call(rows=rows), now=self.farm.now)
-        self.act()
-        return task
-
-    def finish(self, worker: str, task: TaskId, outcome: Result | FarmError, after: float) -> None:
-        self.farm.now += after
-        self.farm.scheduler.finished(
-            WorkerId(worker),
-            task,
-            outcome,
-            now=self.farm.now,
-        )
-        self.act()
-
-    def lose(self, task: TaskId) -> None:
-        """Lose the worker that runs a task."""
-        attempt = self.farm.scheduler._open.by_id[task].attempt
-        self.farm.scheduler.worker_left(
-            attempt.worker.id, "it died", running=[task], now=self.farm.now
-        )
-        self.act()
-
-    def row(self) -> dict[str, Any]:
-        (row,) = self.counters.snapshot()["queues"]
-        assert isinstance(row, dict)
-        return row
-
-
-def done(run_time_s: float, rows: int = 1, **more: Any) -> Result:
-    return replace(Result((np.zeros((rows, 1)),), run_time_s), **more)
 
 
 def times(histogram: dict[str, Any]) -> dict[float, int]:
@@ -97,71 +39,68 @@ def test_workers_that_come_and_go() -> None:
     assert json.loads(json.dumps(shown)) == shown
 
 
-def test_times_of_a_call_that_finds_a_free_worker() -> None:
-    seen = Answered("a")
-    task = seen.submit()
-    seen.finish("a", task, done(1.5, queue_time_s=0.004), after=1.515)
-    row = seen.row()
-    assert (row["model"], row["operation"]) == ("m", Operation.EVALUATE.value)
-    assert row["ends"] == {"done": 1}
-    assert times(row["run_times_s"]) == {2.0: 1}
-    assert times(row["waits_s"]) == {0.005: 1}
-    assert times(row["overheads_s"]) == {0.02: 1}
-    assert row["run_times_s"]["sum"] == 1.5
+def ran(run_s: float, *, began: float = 0.0, done: int = 1, **more: Any) -> EndedCall:
+    """Return the record of a task that took `run_s` seconds in the model, and 15 ms more."""
+    given = {"ran": True, "done": done, "run_s": run_s, "row_s": run_s / done, **more}
+    return replace(answer(1, 0, began + run_s + 0.015), began=began, **given)
 
 
-def test_the_wait_of_a_call_is_no_overhead() -> None:
-    seen = Answered("a")
-    first, second = seen.submit(), seen.submit()
-    seen.finish("a", first, done(3.0), after=3.0)
-    seen.finish("a", second, done(3.0), after=3.0)
-    row = seen.row()
-    assert times(row["waits_s"]) == {1e-4: 1, 5.0: 1}
-    assert sum(row["overheads_s"]["counts"]) == 1
+def lost(error: FarmError, losses: int) -> EndedCall:
+    return answer(0, 1, 9.0, error=error, losses=losses)
 
 
-def test_a_run_of_rows_counts_each_row() -> None:
-    seen = Answered("a")
-    task = seen.submit(rows=8)
-    seen.finish("a", task, done(0.3, rows=6, failed=ModelFailed("row 6")), after=0.3)
-    row = seen.row()
-    assert times(row["run_times_s"]) == {0.05: 6}
-    assert row["ends"] == {"done": 6, "ModelFailed": 1}
+FAILED = ModelFailed("it raised")
 
 
-def test_a_batch_counts_as_one_run_for_each_call() -> None:
-    seen = Answered("a", max_batch=4)
-    task = seen.submit(rows=4)
-    seen.finish("a", task, done(0.3, rows=4, batch_rows=4), after=0.3)
-    assert times(seen.row()["run_times_s"]) == {0.5: 1}
-
-
-def test_failures_by_class_of_error() -> None:
-    seen = Answered("a")
-    seen.finish("a", seen.submit(), ModelFailed("it raised"), after=1.0)
-    row = seen.row()
-    assert row["ends"] == {"done": 0, "ModelFailed": 1}
-    assert sum(row["run_times_s"]["counts"]) == 0
-
-
-def test_retries_after_losses_that_ended_well() -> None:
-    seen = Answered("a", "b", "c")
-    task = seen.submit()
-    seen.lose(task)
-    seen.lose(task)
-    (last,) = seen.farm.scheduler._workers
-    seen.finish(last, task, done(1.0), after=1.0)
-    assert seen.row()["retries"] == 2
-
-
-def test_the_loss_that_ends_a_call_is_no_retry() -> None:
-    seen = Answered(*"abcd")
-    task = seen.submit()
-    for _ in "abcd":
-        seen.lose(task)
-    row = seen.row()
-    assert row["ends"] == {"done": 0, WorkerLost.__name__: 1}
-    assert row["retries"] == seen.farm.scheduler._open._retries == 3
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (
+            [ran(1.5, queue_s=0.004)],
+            {
+                "ends": {"done": 1},
+                "run_times_s": {2.0: 1},
+                "waits_s": {0.005: 1},
+                "overheads_s": {0.02: 1},
+            },
+        ),
+        (
+            [ran(3.0, queue_s=2.9, waited=True), ran(3.0, copied=True)],
+            {"waits_s": {1e-4: 1, 5.0: 1}, "overheads_s": {}},
+        ),
+        ([ran(3.0, began=5.0, rows=4, batch_rows=4)], {"run_times_s": {5.0: 1}}),
+        (
+            [ran(0.3, done=6, rows=8, is_run=True, error=FAILED)],
+            {"ends": {"done": 6, "ModelFailed": 1}, "run_times_s": {0.05: 6}, "waits_s": {1e-4: 6}},
+        ),
+        ([lost(FAILED, 0)], {"ends": {"done": 0, "ModelFailed": 1}, "run_times_s": {}}),
+        ([ran(1.0, losses=2)], {"retries": 2}),
+        ([lost(WorkerLost("died"), 4)], {"ends": {"done": 0, "WorkerLost": 1}, "retries": 3}),
+        ([lost(TimeLimitExceeded("long"), 1)], {"retries": 0}),
+        ([replace(ran(1.0), ending=WHOLE), ran(1.0)], {"ends": {"done": 1}}),
+    ],
+    ids=[
+        "a call that finds a free worker",
+        "calls whose wait, or the time before a copy, is no overhead",
+        "a batch",
+        "a run of rows, each of which counts",
+        "a failure",
+        "retries that ended well",
+        "a loss that is no retry",
+        "a time limit that is no retry",
+        "a call whose tasks count",
+    ],
+)
+def test_what_is_counted_of_ended_calls(
+    records: list[EndedCall], expected: dict[str, object]
+) -> None:
+    counters = Counters(Dispatcher([]))
+    counters.fold(records)
+    (row,) = counters.snapshot()["queues"]
+    assert (row["model"], row["operation"]) == ("m", "evaluate")
+    for name in expected:
+        shown = times(row[name]) if name.endswith("_s") else row[name]
+        assert shown == expected[name], name
 
 
 def test_a_time_belongs_to_the_first_bound_that_is_not_below_it() -> None:

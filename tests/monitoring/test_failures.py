@@ -171,16 +171,6 @@ def test_the_group_that_is_forgotten_was_seen_longest_ago() -> None:
     assert {row["text"] for row in failures.snapshot()} == {first, *others, last}
 
 
-def test_summaries_of_inputs_are_rare_when_failures_are_frequent() -> None:
-    failures = Watched()
-    for x in range(1000):
-        failures.fail(failure(x=float(x)))
-    assert failures.snapshot()[0]["inputs"] == "x = [0.0]"
-    failures.now += 1.0
-    failures.fail(failure(x=7.0))
-    assert failures.snapshot()[0]["inputs"] == "x = [7.0]"
-
-
 def test_the_inputs_are_those_of_the_call_that_the_text_is_about() -> None:
     failures = Watched()
     for x in range(3):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from farm import wording
-from farm.call import Call, Operation, Result, WorkerInfo
+from farm.call import NO_HINTS, Result, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import ModelFailed
@@ -34,6 +34,7 @@ from farm.monitoring.workers import (
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import WorkerId
 from farm.wire.usage import Used
+from tests.dispatcher.ended_calls import answer
 from tests.dispatcher.test_dispatcher import CUBE, W1, cube, up
 from tests.support.coroutines import on_loop, until
 from tests.support.virtual_time import run_virtually
@@ -90,68 +91,38 @@ async def test_a_label_that_is_no_number_counts_as_none(label: str) -> None:
 async def test_the_run_times_of_its_answers_are_shown() -> None:
     farm = Farm()
     farm.join()
-    for seconds in (1.0, 1.0, 8.0):
+    for seconds in (1.0, 1.0):
         await farm.call(result(seconds))
+    await farm.call(result(8.0, worker="node7/dask-3"))  # of a Dask cluster, which is one worker
+    farm.dispatcher.ended.add(answer(8, 0, 9.0, ran=True, run_s=64.0, row_s=8.0, seat=W1))
     await farm.call(ModelFailed("it raised"))
     row = farm.row()
     times = row["run_times_s"]
-    assert (row["done"], row["failed"], times["count"]) == (3, 1, 3)
+    assert (row["done"], row["failed"], times["count"]) == (3, 1, 4)
     assert times["p50"] == pytest.approx(1.0, rel=0.05)
     assert times["p99"] == pytest.approx(8.0, rel=0.05)
 
 
-async def test_of_a_run_of_rows_the_time_of_one_row_counts() -> None:
-    farm = Farm()
-    farm.join()
-    call = Call("cube", Operation.EVALUATE, (np.zeros((4096, 1)),), rows=4096)
-    task = asyncio.create_task(farm.dispatcher.submit(call))
-    most = 0
-    while not task.done():
-        await until(lambda: task.done() or bool(farm.transport.sent))
-        sent, farm.transport.sent = farm.transport.sent, []
-        for worker, task_id, part in sent:
-            rows = part.rows or 1
-            most = max(most, rows)
-            y = np.zeros((1,) if part.rows is None else (rows, 1))
-            farm.dispatcher.finished(worker, [(task_id, Result((y,), 2e-6 * rows))])
-    assert most > 1
-    assert farm.row()["run_times_s"]["p99"] == pytest.approx(2e-6, rel=0.05)
-
-
-async def test_an_answer_may_name_another_process() -> None:
-    """As those of a Dask cluster do, which is one worker."""
-    farm = Farm()
-    farm.join()
-    await farm.call(result(1.0, worker="node7/dask-3"))
-    assert farm.row()["run_times_s"]["count"] == 1
-
-
-async def test_what_it_uses_is_shown_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+async def test_what_it_uses_is_shown_until_it_is_old(
+    monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    """An idle worker reports seldom, so that its use is old later."""
     farm = Farm()
     farm.join()
     farm.use(Used(1000, 0.5))
     farm.use(Used(1, 1.0), WorkerId("unknown"))
-    row = farm.row()
-    assert (row["memory_bytes"], row["processor"]) == (1000, 0.5)
-    monkeypatch.setattr(workers, "STALE_S", 0.0)
-    row = farm.row()
-    assert (row["memory_bytes"], row["processor"]) == (1000, 0.5), "an idle worker reports seldom"
-    monkeypatch.setattr(workers, "STALE_IDLE_S", 0.0)
-    row = farm.row()
-    assert (row["memory_bytes"], row["processor"]) == (None, None)
-
-
-async def test_what_a_busy_worker_uses_is_old_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    farm = Farm()
-    farm.join()
-    farm.use(Used(1000, 0.5))
-    task = asyncio.create_task(farm.dispatcher.submit(cube()))
-    await until(lambda: farm.transport.sent)
-    monkeypatch.setattr(workers, "STALE_S", 0.0)
-    row = farm.row()
-    assert (row["memory_bytes"], row["processor"]) == (None, None)
-    await farm.transport.answer()
-    await task
+    if is_busy:
+        farm.dispatcher.start_call(cube(), NO_HINTS, lambda outcome: None)
+        await until(lambda: farm.transport.sent)
+    shown = [farm.row()]
+    for limit in ("STALE_S", "STALE_IDLE_S"):
+        monkeypatch.setattr(workers, limit, 0.0)
+        shown.append(farm.row())
+    used, old = (1000, 0.5), (None, None)
+    assert [(row["memory_bytes"], row["processor"]) for row in shown] == [
+        *(used, old if is_busy else used, old)
+    ]
 
 
 async def test_a_worker_that_joins_again_keeps_its_facts_and_one_that_left_does_not() -> None:
@@ -192,6 +163,8 @@ P = ParamSpec("P")
 
 WITHIN = 2.0 ** (0.5 / STEPS) - 1.0
 LEVELS = (0.5, 0.9, 0.99)
+
+RowAndRuns = tuple[dict[str, Any], RunTimeSketch]
 
 
 def sketch_of(seconds: list[float]) -> RunTimeSketch:
@@ -234,7 +207,7 @@ def row(
     failed: int = 0,
     restarts: int = 0,
     models: tuple[str, ...] = ("m",),
-) -> tuple[dict[str, Any], RunTimeSketch]:
+) -> RowAndRuns:
     sketch = sketch_of(list(run_times_s))
     levels = zip(("p50", "p90", "p99"), sketch.quantiles(*LEVELS), strict=True)
     told = {
@@ -249,7 +222,7 @@ def row(
     return told, sketch
 
 
-def found(*rows: tuple[dict[str, Any], RunTimeSketch]) -> list[list[str]]:
+def found(*rows: RowAndRuns) -> list[list[str]]:
     return troubles([told for told, _ in rows], [sketch for _, sketch in rows])
 
 
@@ -260,48 +233,45 @@ def runs(seconds: float, longest: float | None = None) -> list[float]:
 HEALTHY = [row(*runs(1.0)), row(*runs(1.2, 2.0)), row(*runs(0.9, 2.0))]
 
 
-def test_workers_that_are_alike_are_healthy() -> None:
+OTHER_MODEL = row(*runs(50.0), models=("other",))
+FAST = [row(*[1e-3] * 10)] * 3
+FAIL_SELDOM, FAIL_OFTEN = [row(done=90, failed=2)] * 3, [row(done=50, failed=50)] * 3
+
+
+@pytest.mark.parametrize(
+    ("others", "worker", "trouble"),
+    [
+        (HEALTHY, row(done=0), []),
+        (HEALTHY, row(*runs(1.0), running_s=18.0), []),
+        # A new worker is compared as well: it has no run times of its own.
+        (HEALTHY, row(done=0, running_s=30.0), ["its call runs 15 times as long as others did"]),
+        (FAST, row(running_s=5.0, p95_s=1e-3), []),
+        (FAST, row(running_s=11.0, p95_s=1e-3), ["its call runs 11000 times as long as"]),
+        (FAST, row(running_s=11.0, p95_s=0.0), ["its call runs 110000000 times as long as"]),
+        ([*HEALTHY, OTHER_MODEL], row(*runs(3.0)), ["its runs take 2.6 times as long as on other"]),
+        (HEALTHY, row(*[3.0] * 4), []),
+        (HEALTHY[:1], row(*runs(3.0)), []),  # which of two is the slow one?
+        (FAIL_SELDOM, row(done=90, failed=4), []),
+        (FAIL_SELDOM, row(done=5, failed=5), ["fails 50% of its calls, others 2%"]),
+        # A model that fails for half of its inputs makes no worker sick.
+        (FAIL_OFTEN, row(done=50, failed=50), []),
+        (HEALTHY, row(restarts=MANY_RESTARTS), [f"was started again {MANY_RESTARTS} times"]),
+    ],
+    ids=[
+        *("healthy", "long", "stuck", "short", "stuck, of short ones", "stuck, of none", "slow"),
+        *("few runs", "two workers", "few failures", "failures", "a model that fails", "restarts"),
+    ],
+)
+def test_troubles_of_a_worker_among_others(
+    others: list[RowAndRuns], worker: RowAndRuns, trouble: list[str]
+) -> None:
+    *of_others, own = found(*others, worker)
+    assert of_others == [[]] * len(others)
+    assert [text[: len(start)] for text, start in zip(own, trouble, strict=True)] == trouble
+
+
+def test_no_workers_have_no_troubles() -> None:
     assert found() == []
-    assert found(*HEALTHY, row(done=0)) == [[]] * 4
-
-
-def test_a_call_that_runs_much_longer_than_others_did_is_shown() -> None:
-    assert found(*HEALTHY, row(*runs(1.0), running_s=18.0))[3] == []
-    # A new worker is compared as well: it has no run times of its own.
-    stuck = found(*HEALTHY, row(done=0, running_s=30.0))
-    assert stuck == [[], [], [], ["its call runs 15 times as long as others did"]]
-
-
-def test_a_short_call_is_not_called_stuck() -> None:
-    fast = [row(*[1e-3] * 10)] * 3
-    assert found(*fast, row(*[1e-3] * 10, running_s=5.0, p95_s=1e-3))[3] == []
-    for p95_s in (1e-3, 0.0):
-        assert found(*fast, row(*[1e-3] * 10, running_s=11.0, p95_s=p95_s))[3] != []
-
-
-def test_a_slow_worker_is_shown_among_others_of_its_models() -> None:
-    told = found(*HEALTHY, row(*runs(3.0)), row(*runs(50.0), models=("other",)))
-    assert told[:3] == [[]] * 3
-    assert told[3] == ["its runs take 2.6 times as long as on other workers"]
-    assert told[4] == []  # there is nothing to compare it with
-
-
-def test_a_slow_worker_with_few_runs_is_not() -> None:
-    assert found(*HEALTHY, row(*[3.0] * 4))[3] == []
-    assert found(row(*runs(1.0)), row(*runs(3.0)))[1] == []  # which of two is the slow one?
-
-
-def test_a_worker_that_fails_more_often_than_others_is_shown() -> None:
-    others = [row(done=90, failed=2) for _ in range(3)]
-    assert found(*others, row(done=90, failed=4))[3] == []
-    assert found(*others, row(done=5, failed=5))[3] == ["fails 50% of its calls, others 2%"]
-    # A model that fails for half of its inputs makes no worker sick.
-    assert found(*[row(done=50, failed=50)] * 4) == [[]] * 4
-
-
-def test_a_worker_that_was_restarted_often_is_shown() -> None:
-    told = found(*HEALTHY, row(restarts=MANY_RESTARTS))
-    assert told[3] == [f"was started again {MANY_RESTARTS} times"]
 
 
 def exact(few: int, of: int, few_of_all: int, of_all: int) -> float:
@@ -336,7 +306,7 @@ class Simulated:
             self.done += 1
             self.sketch.add([self.slower * chance.lognormvariate(0.0, 1.5)])
 
-    def row(self) -> tuple[dict[str, Any], RunTimeSketch]:
+    def row(self) -> RowAndRuns:
         told, _ = row(done=self.done, failed=self.failed)
         p50, p90, p99 = self.sketch.quantiles(*LEVELS)
         told["run_times_s"] = {"p50": p50, "p90": p90, "p99": p99, "count": self.sketch.count}
