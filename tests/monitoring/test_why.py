@@ -83,44 +83,69 @@ async def test_the_sweep_itself_and_one_of_its_calls() -> None:
     assert "runs: it was sent to worker node1/1-a" in answer["why"][0]
 
 
-async def test_only_the_calls_of_a_chain() -> None:
-    dispatcher, _, _ = busy()
-    for chain in ("1", "2"):
-        asked(dispatcher, Hints("sampler", chain=chain))
-    assert (await why(dispatcher, client="sampler", chain="2"))["call"] == "5"
-    assert (await why(dispatcher, client="sampler", chain="7"))["phase"] is None
+OTHERS = [
+    replace(CHAIN, call_id="abc-123"),
+    Hints("sampler", chain="4"),
+    Hints("2", call_id="3"),
+    Hints("77", call_id="88"),
+    Hints("88", call_id="77"),
+    Hints(),
+]
+"""Who asks for calls 4 to 9, behind those of the sweep."""
+
+NAMED = "call 4 with the id 'abc-123', evaluate of model 'cube', of client 'sampler' in chain '3', "
+NAMELESS = "call 9, evaluate of model 'cube', of a client without a name, has waited"
+UNKNOWN = "client 'no-such-id' has no open call, and no open call has this id"
 
 
-async def test_what_is_not_open() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "asker", "call", "first_line"),
+    [
+        ({"client": "sampler"}, "", "4", NAMED),
+        ({"client": "sampler", "chain": "4"}, "", "5", "call 5, "),
+        ({"client": "sampler", "chain": "7"}, "", None, "client 'sampler' has no open call in"),
+        ({"call": "1"}, "", "1", "call 1, "),
+        ({"call": "99"}, "", None, "call 99 is not open: it was answered"),
+        ({"client": "nobody"}, "", None, "client 'nobody' has no open call"),
+        ({"call": "abc-123"}, "", "4", NAMED),
+        ({"of": "abc-123"}, "", "4", NAMED),
+        # Digits are a number before they are a client, and a client before they are an id.
+        ({"of": "2"}, "", "2", "call 2, "),
+        ({"of": "3"}, "", "3", "call 3, "),
+        ({"of": "77"}, "", "7", "call 7 with the id '88', "),
+        ({"of": "88"}, "", "8", "call 8 with the id '77', "),
+        ({"of": "10"}, "", None, "call 10 is not open"),
+        ({"of": "no-such-id"}, "", None, UNKNOWN),
+        ({"client": ""}, "", "9", NAMELESS),
+        ({"of": ""}, "", "9", NAMELESS),
+        ({"of": "(no name)"}, "", "9", NAMELESS),
+        ({}, "sampler", "4", NAMED),
+        ({"chain": "4"}, "sampler", "5", "call 5, "),
+        ({"asker": "sampler"}, "sweep", "2", "call 2, "),
+    ],
+    ids=str,
+)
+async def test_which_call_is_meant(
+    arguments: dict[str, str], asker: str, call: str | None, first_line: str
+) -> None:
     dispatcher, _, _ = busy()
-    for arguments, text in (
-        ({"call": "99"}, "call 99 is not open"),
-        ({"client": "nobody"}, "client 'nobody' has no open call"),
-    ):
-        answer = await why(dispatcher, **arguments)
-        assert (answer["phase"], answer["workers"]) == (None, None)
-        assert answer["why"][0].startswith(text)
+    for hints in OTHERS:
+        dispatcher.start_call(cube(), hints, lambda outcome: None)
+    await turns()
+    answer = await dispatcher.questions.ask("why", arguments, asker=asker)
+    assert answer.get("call") == call
+    assert answer["why"][0].startswith(first_line)
+    assert (answer["phase"] is None) == (answer["workers"] is None) == (call is None)
     with pytest.raises(InvalidInput, match="a call by its number"):
         await why(dispatcher)
 
 
-async def test_a_call_by_the_id_of_its_request() -> None:
-    dispatcher, worker, _ = busy()
-    mine = asked(dispatcher, replace(CHAIN, call_id="abc-123"))
-    for arguments in ({"call": "abc-123"}, {"of": "abc-123"}):
-        answer = await why(dispatcher, **arguments)
-        assert (answer["call"], answer["id"], answer["waiting"]) == ("4", "abc-123", 1)
-        assert answer["why"][0].startswith(
-            "call 4 with the id 'abc-123', evaluate of model 'cube', of client 'sampler' in chain"
-        )
-        assert answer["why"][1] == "it is next: no other call goes first"
-    assert (await why(dispatcher, call="1"))["id"] == ""
-    for _ in range(4):
-        await worker.answer()
-    await mine
-    answer = await why(dispatcher, call="abc-123")
-    assert answer["phase"] is None
-    assert answer["why"][0].startswith("call abc-123 is not open: it was answered")
+async def test_a_client_may_be_called_as_those_without_a_name() -> None:
+    dispatcher, _, _ = busy()
+    asked(dispatcher, Hints())
+    asked(dispatcher, Hints("(no name)"))
+    assert (await why(dispatcher, of="(no name)"))["call"] == "5"
+    assert has(await why(dispatcher, client="sweep"), "1 of a client without a name")
 
 
 async def test_one_id_for_several_calls_means_the_oldest_that_waits() -> None:
@@ -136,46 +161,6 @@ async def test_one_id_for_several_calls_means_the_oldest_that_waits() -> None:
     await turns()
     answer = await why(dispatcher, call="trace")
     assert (answer["call"], answer["phase"], answer["waiting"]) == ("4", "sent", 0)
-
-
-async def test_digits_are_a_number_before_a_client_and_a_client_before_an_id() -> None:
-    dispatcher, _, _ = busy()
-    asked(dispatcher, Hints("2", call_id="3"))
-    asked(dispatcher, Hints("77", call_id="88"))
-    asked(dispatcher, Hints("88", call_id="77"))
-    await turns()
-    found = [(await why(dispatcher, of=of))["call"] for of in ("2", "3", "4", "77", "88")]
-    assert found == ["2", "3", "4", "5", "6"]
-    answer = await why(dispatcher, of="9")
-    assert answer["why"][0].startswith("call 9 is not open")
-    answer = await why(dispatcher, of="no-such-id")
-    assert answer["why"][0] == (
-        "client 'no-such-id' has no open call, and no open call has this id"
-    )
-
-
-async def test_clients_without_a_name() -> None:
-    dispatcher, _, _ = busy()
-    asked(dispatcher, Hints())
-    for arguments in ({"client": ""}, {"of": ""}, {"of": "(no name)"}):
-        answer = await why(dispatcher, **arguments)
-        assert (answer["call"], answer["client"]) == ("4", "")
-        assert "evaluate of model 'cube', of a client without a name, has " in answer["why"][0]
-    answer = await why(dispatcher, client="sweep")
-    assert has(answer, "1 of a client without a name")
-    asked(dispatcher, Hints("(no name)"))
-    assert (await why(dispatcher, of="(no name)"))["call"] == "5"
-
-
-async def test_who_asks_without_a_name_asks_about_their_own_calls() -> None:
-    dispatcher, _, _ = busy()
-    asked(dispatcher, CHAIN)
-    await turns()
-    for arguments in ({}, {"chain": "3"}):
-        answer = await dispatcher.questions.ask("why", arguments, asker="sampler")
-        assert answer["call"] == "4"
-    answer = await dispatcher.questions.ask("why", {"asker": "sampler"}, asker="sweep")
-    assert answer["client"] == "sweep"
 
 
 async def test_requests_that_wait_for_the_first_model() -> None:
