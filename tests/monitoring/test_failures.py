@@ -14,7 +14,7 @@ from farm.call import NO_HINTS, Array, Call, ModelInfo, Operation, TensorInfo, W
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.ended import Failure
 from farm.dispatcher.events import Departure
-from farm.errors import FarmError, InvalidInput, InvalidOutput, LossCause, ModelFailed, WorkerLost
+from farm.errors import FarmError, InvalidInput, InvalidOutput, LossCause, ModelFailed
 from farm.monitoring import failures as module
 from farm.monitoring.failures import (
     LONGEST_DETAIL,
@@ -113,15 +113,6 @@ def test_other_reasons_are_other_groups_and_the_last_one_comes_first() -> None:
         *(("1", 2), ("4", 1), ("3", 1), ("2", 1), ("m", 1))
     ]
     assert len({row["id"] for row in rows}) == len(rows)
-
-
-def test_losses_of_one_kind_are_one_group_whatever_happened_to_the_call() -> None:
-    failures = Watched()
-    for worker, story in (("n1/1-a", "queued 0.1 s"), ("n2/2-b", "queued 3 s, lost with n1/1-a")):
-        text = f"worker {worker} was killed: time limit of 2 s; what happened: {story}"
-        failures.fail(failure(text, kind=WorkerLost, worker=worker))
-    (row,) = failures.snapshot()
-    assert row["count"] == 2
 
 
 def test_the_id_of_a_group_is_the_same_in_another_farm() -> None:
@@ -308,6 +299,8 @@ def test_losses_of_one_reason_are_one_group(monkeypatch: pytest.MonkeyPatch) -> 
     losses.left(worker(1), Departure("exit code 3", LossCause.CRASH, "first"))
     losses.left(worker(2), Departure("exit code 3", LossCause.CRASH, "second"))
     losses.left(worker(3, "node2"), Departure("exit code 3", LossCause.CRASH))
+    losses.left(worker(4), Departure("stopped", drained=True))
+    losses.left(worker(5), Departure("stopped by its supervisor", LossCause.STOPPED))
     (row,) = losses.losses()
     assert [row] == [
         {
@@ -340,13 +333,6 @@ def test_other_causes_codes_and_signals_are_other_groups() -> None:
         ("crash", 1, ""),
         ("crash", 3, ""),
     ]
-
-
-def test_a_worker_that_leaves_in_order_is_not_lost() -> None:
-    losses = Failures(Dispatcher([]))
-    losses.left(worker(), Departure("stopped", drained=True))
-    losses.left(worker(), Departure("stopped by its supervisor", LossCause.STOPPED))
-    assert losses.losses() == []
 
 
 def test_memory_is_bounded() -> None:

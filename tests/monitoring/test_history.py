@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import farm
 from farm.call import Operation
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import InvalidInput
@@ -23,8 +22,6 @@ from farm.monitoring.history import RINGS, RUNS, SERIES, History, Ring, Sample
 from farm.scheduler.view import Load
 from tests.dispatcher.ended_calls import answer
 from tests.support.coroutines import until
-from tests.support.front_door import front_door
-from tests.support.front_door import until as wait_until
 
 
 def sample(at: float, *, queued: int = 0, done: int = 0, **more: Any) -> Sample:
@@ -114,7 +111,7 @@ def of_hours(hours: float, clock: Clock) -> tuple[Dispatcher, History]:
 
 
 @pytest.mark.slow
-async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it(clock: Clock) -> None:
+async def test_a_day_is_in_bounded_memory_and_the_finest_steps_answer_a_time(clock: Clock) -> None:
     _, history = of_hours(26.0, clock)
     for since, step_s, count in (("-60", 1.0, 60), ("-300", 1.0, 300), ("-1800", 10.0, 180)):
         answer = history.answer({"since": since})
@@ -126,11 +123,6 @@ async def test_a_time_is_answered_by_the_finest_steps_that_go_back_to_it(clock: 
         assert answer["series"]["calls_per_s"] == [2.0] * len(answer["times"])
     absolute = history.answer({"since": str(answer["now"] - 60)})
     assert len(absolute["times"]) == pytest.approx(60, abs=1)
-
-
-@pytest.mark.slow
-async def test_a_day_is_in_bounded_memory_with_finer_steps_for_the_last_hour(clock: Clock) -> None:
-    _, history = of_hours(26.0, clock)
     answer = history.answer({})
     times = np.asarray(answer["times"])
     assert (np.diff(times) > 0).all()
@@ -179,32 +171,3 @@ async def test_it_samples_by_itself_until_it_is_closed() -> None:
     await until(lambda: history.answer({})["times"])
     history.close()
     await dispatcher.close(grace_s=0.0)
-
-
-@farm.model(inputs={"x": 1}, outputs={"y": 1})
-def double(x: Any) -> Any:
-    return 2 * x
-
-
-def test_a_farm_answers_page_and_python_alike() -> None:
-    with front_door({"double": double}, workers=2) as door:
-
-        async def begin() -> History:
-            return History(door.dispatcher)
-
-        history = door.wait(begin())
-        for _ in range(20):
-            door.ask("POST", "/Evaluate", {"name": "double", "input": [[1]]})
-        client = farm.connect(door.url)
-
-        async def counted() -> float:
-            return float(sum(history.answer({})["series"]["calls_per_s"]))
-
-        wait_until(lambda: door.wait(counted()) > 0, "calls are counted")
-        with client:
-            told = client.history(since=-60)
-            assert told["series"]["workers"][0] == 2.0
-            assert len(told["times"]) == len(told["series"]["queued"])
-        answer = door.ask("GET", "/farm/history?since=soon")
-        assert (answer.status, answer.json()["error"]["type"]) == (400, "InvalidInput")
-        door.loop.call_soon_threadsafe(history.close)

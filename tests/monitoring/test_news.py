@@ -133,15 +133,6 @@ def test_lines_are_few_however_much_happens(log: Log) -> None:
     ]
 
 
-def test_where_nobody_reads_failures_they_are_not_counted(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, news.log.name):
-        log = Log(caplog)
-        log.news.failed(failure())
-        assert log.due == []
-        log.news.left(worker(1), Departure("exit code 3"))
-    assert log.lines() == ["WARNING: worker n/1 lost: exit code 3"]
-
-
 QUESTION = {"name": "root", "input": [[4]], "config": {}}
 
 
@@ -166,44 +157,38 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(form.format(r)) for r in caplog.records if r.name == "farm.calls"]
 
 
-def test_a_line_for_each_call_with_an_id(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    headers = {"X-Request-ID": "a-1", "Farm-Client": "anna"}
-    answered = door.ask("POST", "/Evaluate", QUESTION, headers)
-    assert (answered.status, answered.headers["x-request-id"]) == (200, "a-1")
-    (line,) = lines(caplog)
-    fields = ("level", "call", "client", "model", "operation", "worker")
-    assert tuple(line[name] for name in fields) == (
-        "INFO",
-        "a-1",
-        "anna",
-        "root",
-        "evaluate",
-        answered.headers["farm-worker"],
-    )
-    assert line["message"].startswith("call a-1: evaluate of model 'root' answered after ")
+INFER = "/v2/models/root/infer"
+TENSOR = {"name": "x", "shape": [3, 1], "datatype": "FP64", "data": [1, 4, 9]}
 
 
-def test_a_failed_call_has_its_error(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    asked = {**QUESTION, "input": [[-4]]}
-    assert door.ask("POST", "/Evaluate", asked, {"X-Request-ID": "a-2"}).status == 500
-    (line,) = lines(caplog)
-    assert line["message"].endswith("ModelFailed: ValueError: negative")
-    assert line["call"] == "a-2"
-
-
-def test_calls_without_an_id_have_no_line(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    answered = door.ask("POST", "/Evaluate", QUESTION)
-    assert answered.status == 200
-    assert "x-request-id" not in answered.headers
-    assert lines(caplog) == []
-
-
-def test_every_part_of_a_long_call_has_its_id(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    tensor = {"name": "x", "shape": [3, 1], "datatype": "FP64", "data": [1, 4, 9]}
-    headers = {"X-Request-ID": "a-3"}
-    answered = door.ask("POST", "/v2/models/root/infer", {"inputs": [tensor]}, headers)
-    assert answered.status == 200
-    assert {line["call"] for line in lines(caplog)} == {"a-3"}
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "message"),
+    [
+        ("/Evaluate", QUESTION, {}, "call a-1: evaluate of model 'root' answered after "),
+        ("/Evaluate", {**QUESTION, "input": [[-4]]}, {}, "ModelFailed: ValueError: negative"),
+        (INFER, {"inputs": [TENSOR]}, {}, "call a-1: evaluate of model 'root' answered after "),
+        ("/Evaluate", QUESTION, {"X-Request-ID": ""}, ""),
+    ],
+    ids=["a call", "a failed call", "every part of a long call", "a call without an id"],
+)
+def test_calls_with_an_id_have_lines(
+    door: Door,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    body: dict[str, Any],
+    headers: dict[str, str],
+    message: str,
+) -> None:
+    headers = {"X-Request-ID": "a-1", "Farm-Client": "anna", **headers}
+    answered = door.ask("POST", path, body, headers)
+    logged = lines(caplog)
+    assert bool(logged) == bool(message)
+    for line in logged:
+        fields = ("level", "call", "client", "model", "operation")
+        about = "INFO", "a-1", "anna", "root", "evaluate"
+        assert tuple(line[name] for name in fields) == about
+        assert line.get("worker") == answered.headers.get("farm-worker")
+        assert message in line["message"]
 
 
 def test_a_log_without_such_lines_costs_nothing() -> None:

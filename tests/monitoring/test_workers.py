@@ -173,10 +173,6 @@ def sketch_of(seconds: list[float]) -> RunTimeSketch:
     return sketch
 
 
-def test_there_are_none_before_the_first_run() -> None:
-    assert RunTimeSketch().quantiles(*LEVELS) == [None, None, None]
-
-
 @pytest.mark.parametrize("count", [1, 2, 10, 99, 100, 1000, 1900])
 def test_they_are_near_the_exact_ones(count: int) -> None:
     chance = random.Random(count)
@@ -268,10 +264,6 @@ def test_troubles_of_a_worker_among_others(
     *of_others, own = found(*others, worker)
     assert of_others == [[]] * len(others)
     assert [text[: len(start)] for text, start in zip(own, trouble, strict=True)] == trouble
-
-
-def test_no_workers_have_no_troubles() -> None:
-    assert found() == []
 
 
 def exact(few: int, of: int, few_of_all: int, of_all: int) -> float:
