@@ -61,29 +61,17 @@ def test_calls_of_one_batch_are_one_execution() -> None:
     assert model.last == pytest.approx(time.time() - time.monotonic() + 3.0, abs=1.0)
 
 
-def test_rows_evaluated_one_after_another_are_as_many_executions() -> None:
-    stream, statistics = counting()
-    stream.end(task(rows=9), Result((np.zeros((6, 1)),), 0.5), 1.0)
-    model = statistics.models["m"]
-    assert (model.rows, model.executions, model.compute.seconds) == (6, 6.0, 0.5)
-    assert {rows: (ran.count, ran.seconds) for rows, ran in model.by_batch.items()} == {1: (6, 0.5)}
-
-
-def test_failures_count_apart() -> None:
-    stream, statistics = counting()
-    stream.end(task(), ModelFailed("diverged"), 4.0)
-    model = statistics.models["m"]
-    assert (model.fail.count, model.fail.seconds) == (1, 4.0)
-    assert (model.success.count, model.rows, model.executions, model.last) == (0, 0, 0, 0.0)
-
-
-def test_of_a_run_the_row_that_failed_is_one_call() -> None:
+def test_of_a_run_the_rows_are_executions_and_the_row_that_failed_is_one_call() -> None:
     stream, statistics = counting()
     ran = Result((np.zeros((6, 1)),), 0.5, failed=ModelFailed("diverged"))
     stream.end(task(rows=9), ran, 4.0, calls=9, fails=1)
     stream.end(task(rows=9), ran, 4.0, calls=0)  # rows of a call that fails later
     model = statistics.models["m"]
-    assert (model.success.count, model.fail.count, model.rows) == (6, 1, 12)
+    assert (model.success.count, model.fail.count, model.fail.seconds) == (6, 1, 4.0)
+    assert (model.rows, model.executions, model.compute.seconds) == (12, 12.0, 1.0)
+    assert {size: (ran.count, ran.seconds) for size, ran in model.by_batch.items()} == {
+        1: (12, 1.0)
+    }
     (row,) = statistics.clients.snapshot({}, 1000.0)
     assert (row["done"], row["failed"]) == (6, 1)
 
@@ -185,28 +173,22 @@ def test_rate_of_more_calls_than_are_kept_is_over_the_time_they_span() -> None:
     assert measures.snapshot(now)["calls_per_s"] == pytest.approx(1000.0, rel=1e-3)
 
 
-def test_overhead_is_of_calls_that_found_a_worker_idle() -> None:
-    stream, measures = measuring()
-    stream.end(task(began=1.0), Result((), 2.0), 3.5)
-    stream.end(task(began=1.0, alone=False), Result((), 2.0), 99.0)
-    overhead = measures.snapshot(100.0)["overhead_s"]
-    assert overhead == pytest.approx({"p50": 0.5, "p95": 0.5, "p99": 0.5, "samples": 1})
-
-
 @pytest.mark.parametrize("alone", [True, False])
-def test_idle_gap_is_of_calls_that_waited_for_the_worker_here_or_there(alone: bool) -> None:
+def test_overhead_is_of_calls_that_found_a_worker_idle_and_a_gap_of_those_that_waited(
+    alone: bool,
+) -> None:
+    """They waited for the worker here, or there."""
     stream, measures = measuring()
     for idle_s in (0.1, 0.2, 0.3, -1.0):  # below 0: the worker does not report it
-        stream.end(task(alone=alone, refill=alone), Result((), 2.0, idle_s=idle_s), 9.0)
-    stream.end(task(), Result((), 2.0, idle_s=5.0), 9.0)
-    gap = measures.snapshot(9.0)["idle_gap_s"]
-    assert gap is not None
-    assert gap["samples"] == 3
-    assert gap["p50"] == pytest.approx(0.2)
-    assert gap["p99"] == pytest.approx(0.298)
-    overhead = measures.snapshot(9.0)["overhead_s"]
-    assert overhead is not None
-    assert overhead["samples"] == 1  # only the call that did not wait
+        waited = task(alone=alone, refill=alone)
+        stream.end(waited, Result((), 2.0, idle_s=idle_s), 9.0)
+    stream.end(task(began=1.0), Result((), 2.0, idle_s=5.0), 3.5)
+    stream.end(task(began=1.0), Result((), 2.0, copied=True), 99.0)
+    state = measures.snapshot(100.0)
+    overhead = {"p50": 0.5, "p95": 0.5, "p99": 0.5, "samples": 1}
+    assert state["overhead_s"] == pytest.approx(overhead)
+    gap = {"p50": 0.2, "p95": 0.29, "p99": 0.298, "samples": 3}
+    assert state["idle_gap_s"] == pytest.approx(gap)
 
 
 def test_each_row_of_a_run_counts() -> None:
@@ -281,13 +263,9 @@ def test_seconds_of_old_steps_no_longer_count() -> None:
     assert tally.lately(1000.0 + 10.0 * BUCKETS)[1] == 2.0
     assert tally.lately(1010.0 + 10.0 * BUCKETS)[1] == 0.0
     assert tally.lately(1010.0)[0] == pytest.approx(0.4)
-
-
-def test_a_run_that_is_longer_than_all_steps_counts_with_their_length() -> None:
-    tally = Tally(0.0, 10.0)
     tally.fold([answer(1, 0, 5000.0, 3600.0)])
-    assert tally.worker_s == 3600.0
-    assert tally.lately(5000.0)[1] == 10.0 * BUCKETS
+    assert tally.lately(5000.0)[1] == 10.0 * BUCKETS, "a longer run counts as all steps"
+    assert tally.worker_s == 3607.0
 
 
 def test_the_sum_of_two_tallies() -> None:
@@ -368,22 +346,17 @@ def test_a_chain_counts_its_calls() -> None:
 
 def test_rows_and_parts_count_as_the_calls_that_they_are() -> None:
     farm = Farm()
-    farm.close(farm.open(A), done=3, failed=1)
+    task = farm.open(A)
+    farm.close(task, done=2, more=True)
+    assert (farm.row()["queued"], farm.row()["done"]) == (1, 2)
+    farm.close(task, failed=1)
+    assert farm.row()["queued"] == 0
     farm.close(farm.open(A), done=0, worker_s=1.0)
     assert (farm.row()["done"], farm.row()["failed"]) == (3, 1)
     farm.close(chain=A, failed=2)
     assert (farm.row()["done"], farm.row()["failed"], farm.row()["run_time_s"]) == (4, 3, 1.0)
     farm.close(chain=("me", "new"))
     assert [row["done"] for row in farm.rows()] == [4, 1]
-
-
-def test_a_task_of_which_more_rows_have_no_answer_is_open() -> None:
-    farm = Farm()
-    task = farm.open(A)
-    farm.close(task, more=True)
-    assert (farm.row()["queued"], farm.row()["done"]) == (1, 1)
-    farm.close(task)
-    assert (farm.row()["queued"], farm.row()["done"]) == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -143,42 +143,28 @@ def test_a_record_says_what_whose_where_how_long_and_how_it_ended(
     assert (ended.worker_s, ended.losses) == (pytest.approx(2.0 / 3.0), 2)
 
 
-def test_of_a_run_of_rows_those_done_and_the_row_that_failed_are_told(
-    stream: EndedCalls, seen: Seen
+@pytest.mark.parametrize(
+    ("done", "calls", "counts"),
+    [(4, 6, (4, 1)), (4, 1, (0, 1)), (4, 0, (0, 0)), (0, 6, (0, 6))],
+    ids=["its rows are calls", "a call in parts", "a part of a call", "a lost run"],
+)
+async def test_of_a_run_of_rows_those_done_and_those_that_failed_are_told(
+    stream: EndedCalls, seen: Seen, done: int, calls: int, counts: tuple[int, int]
 ) -> None:
     reply = answered(rows=6)
     assert reply.task.is_run
     result = Result((np.zeros((4, 1)),), 2.0, worker="p", failed=BAD)
-    ended = ends(stream, seen, reply, result, calls=6)
-    assert (ended.done, ended.row_s, counted(ended)) == (4, 0.5, (4, 1))
-    assert (ended.worker_s, ended.batch_rows) == (2.0, 1)
-    whole = ends(stream, seen, reply, result, calls=1)
-    assert counted(whole) == (0, 1)
-    part = ends(stream, seen, reply, result, calls=0)
-    assert counted(part) == (0, 0)
-    lost = ends(stream, seen, reply, BAD, calls=6)
-    assert (lost.ran, lost.done, counted(lost)) == (False, 0, (0, 6))
-
-
-def ends(
-    stream: EndedCalls, seen: Seen, reply: Reply, outcome: Result | ModelFailed, calls: int
-) -> EndedCall:
-    stream.answered(reply, outcome, calls, 0, 12.0)
+    fails = counts[1]
+    stream.answered(reply, result if done else BAD, calls, fails, 12.0)
     stream.fold()
-    (ended,) = seen.batches.pop()
-    return ended
-
-
-async def test_calls_that_fail_for_good_are_in_the_record(stream: EndedCalls, seen: Seen) -> None:
-    reply = answered(rows=6)
-    stream.answered(reply, BAD, 6, 6, 12.0)
-    result = Result((np.zeros((4, 1)),), 2.0, worker="p", failed=BAD)
-    stream.answered(reply, result, 6, 1, 12.0)
-    stream.fold()
-    ((lost, failed),) = seen.batches
+    ((ended,),) = seen.batches
+    assert (ended.ran, ended.done, counted(ended)) == (done > 0, done, counts)
+    if done:
+        assert (ended.row_s, ended.worker_s, ended.batch_rows) == (0.5, 2.0, 1)
+    row, worker = (done, "p") if done else (None, "w")
     client = reply.task.account.client.name
-    assert lost.failure == Failure(BAD, 6, reply.task.call, None, "w", client)
-    assert failed.failure == Failure(BAD, 1, reply.task.call, 4, "p", client)
+    failure = Failure(BAD, fails, reply.task.call, row, worker, client)
+    assert ended.failure == (failure if fails else None)
 
 
 async def test_other_ends_have_records_of_their_own(stream: EndedCalls, seen: Seen) -> None:

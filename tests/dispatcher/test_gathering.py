@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,8 +76,7 @@ def work(transport: Recorder) -> list[int]:
     return [call.rows or 1 for _, _, call in sent]
 
 
-@asynccontextmanager
-async def known(*models: ModelInfo, **limits: Any) -> AsyncIterator[tuple[Dispatcher, Recorder]]:
+async def known(*models: ModelInfo, **limits: Any) -> tuple[Dispatcher, Recorder]:
     """A dispatcher and its worker, after quick calls of each model, of which two came together."""
     dispatcher, transport = up(**limits)
     join(transport, W1, *models)
@@ -91,7 +89,7 @@ async def known(*models: ModelInfo, **limits: Any) -> AsyncIterator[tuple[Dispat
     while not all(both.outcomes.values()):
         await turns(1)
         work(transport)
-    yield dispatcher, transport
+    return dispatcher, transport
 
 
 def only(transport: Recorder) -> tuple[WorkerId, TaskId, Call]:
@@ -109,51 +107,51 @@ async def sent(transport: Recorder) -> list[int]:
 
 
 async def test_calls_that_arrive_together_are_one_task_and_each_has_its_own_answer() -> None:
-    async with known() as (dispatcher, transport):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
-        assert dispatcher.stages.calls_open() == 16
-        assert await sent(transport) == [16]
-        work(transport)
-        assert await asked.all() == [[n**3.0] for n in range(16)]
-        assert dispatcher.stages.calls_open() == 0
+    dispatcher, transport = await known()
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
+    assert dispatcher.stages.calls_open() == 16
+    assert await sent(transport) == [16]
+    work(transport)
+    assert await asked.all() == [[n**3.0] for n in range(16)]
+    assert dispatcher.stages.calls_open() == 0
 
 
 async def test_after_a_lone_caller_the_first_of_several_is_started_by_itself() -> None:
-    async with known() as (dispatcher, transport):
-        for count, rows in ((1, [1]), (1, [1]), (4, [1, 3]), (4, [4]), (1, [1])):
-            asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
-            assert await sent(transport) == rows
-            work(transport)
-            assert await asked.all() == [[n**3.0] for n in range(count)]
+    dispatcher, transport = await known()
+    for count, rows in ((1, [1]), (1, [1]), (4, [1, 3]), (4, [4]), (1, [1])):
+        asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
+        assert await sent(transport) == rows
+        work(transport)
+        assert await asked.all() == [[n**3.0] for n in range(count)]
 
 
 async def test_calls_that_differ_in_more_than_numbers_are_not_rows_of_one_task() -> None:
     free = ModelInfo("free", (TensorInfo("x", (-1,)),), CUBE.outputs)
-    async with known(CUBE, free) as (dispatcher, transport):
-        calls = [cube(), cube(config='{"a":1}'), cube(model="free")]
-        calls.append(Call("free", Operation.EVALUATE, (np.ones(2),)))
-        calls.append(Call("cube", Operation.EVALUATE, (np.array([2]),)))
-        Asked(dispatcher, calls)
-        Asked(dispatcher, [cube()], Hints(client="another"))
-        Asked(dispatcher, [cube()], Hints(client="me", priority=1))
-        Asked(dispatcher, [cube()], Hints(client="me", shown_as=("me", None)))
-        rows: list[int] = []
-        while len(rows) < 8:  # nothing waits behind a call of another config
-            await sent(transport)
-            rows += work(transport)
-        assert rows == [1] * 8
+    dispatcher, transport = await known(CUBE, free)
+    calls = [cube(), cube(config='{"a":1}'), cube(model="free")]
+    calls.append(Call("free", Operation.EVALUATE, (np.ones(2),)))
+    calls.append(Call("cube", Operation.EVALUATE, (np.array([2]),)))
+    Asked(dispatcher, calls)
+    Asked(dispatcher, [cube()], Hints(client="another"))
+    Asked(dispatcher, [cube()], Hints(client="me", priority=1))
+    Asked(dispatcher, [cube()], Hints(client="me", shown_as=("me", None)))
+    rows: list[int] = []
+    while len(rows) < 8:  # nothing waits behind a call of another config
+        await sent(transport)
+        rows += work(transport)
+    assert rows == [1] * 8
 
 
 async def test_calls_of_a_config_whose_runs_are_not_known_are_not_rows_of_one_task() -> None:
     """It may choose a level of the model whose runs take a thousand times as long."""
-    async with known() as (dispatcher, transport):
-        slow = [cube(config='{"level":1}') for _ in range(4)]
-        Asked(dispatcher, [*slow, *[cube() for _ in range(4)]])
-        rows: list[int] = []
-        while sum(rows) < 8:
-            await sent(transport)
-            rows += work(transport)
-        assert sorted(rows) == [1, 1, 1, 1, 4]
+    dispatcher, transport = await known()
+    slow = [cube(config='{"level":1}') for _ in range(4)]
+    Asked(dispatcher, [*slow, *[cube() for _ in range(4)]])
+    rows: list[int] = []
+    while sum(rows) < 8:
+        await sent(transport)
+        rows += work(transport)
+    assert sorted(rows) == [1, 1, 1, 1, 4]
 
 
 @pytest.mark.parametrize(
@@ -173,70 +171,70 @@ async def test_calls_of_a_config_whose_runs_are_not_known_are_not_rows_of_one_ta
 async def test_what_concerns_one_call_alone_keeps_it_alone(
     hints: Hints, model: ModelInfo, rows: int | None
 ) -> None:
-    async with known(model) as (dispatcher, transport):
-        shape = (1,) if rows is None else (rows, 1)
-        call = Call("cube", Operation.EVALUATE, (np.ones(shape),), rows=rows)
-        Asked(dispatcher, [call, call], hints)
-        assert set(await sent(transport)) == {rows or 1}
+    dispatcher, transport = await known(model)
+    shape = (1,) if rows is None else (rows, 1)
+    call = Call("cube", Operation.EVALUATE, (np.ones(shape),), rows=rows)
+    Asked(dispatcher, [call, call], hints)
+    assert set(await sent(transport)) == {rows or 1}
 
 
 async def test_calls_that_someone_follows_run_alone() -> None:
-    async with known() as (dispatcher, transport):
-        dispatcher.on_answered.append(lambda task, outcome, now: None)
-        Asked(dispatcher, [cube(), cube()])
-        assert await sent(transport) == [1, 1]
+    dispatcher, transport = await known()
+    dispatcher.on_answered.append(lambda task, outcome, now: None)
+    Asked(dispatcher, [cube(), cube()])
+    assert await sent(transport) == [1, 1]
 
 
 async def test_large_inputs_are_not_copied_together() -> None:
     large = replace(CUBE, inputs=(TensorInfo("x", (-1,)),))
-    async with known(large) as (dispatcher, transport):
-        most = LARGEST_BYTES // 8
-        for size, rows in ((most, [2]), (most + 1, [1, 1])):
-            calls = [Call("cube", Operation.EVALUATE, (np.ones(size),)) for _ in range(2)]
-            Asked(dispatcher, calls)
-            assert await sent(transport) == rows
-            work(transport)
+    dispatcher, transport = await known(large)
+    most = LARGEST_BYTES // 8
+    for size, rows in ((most, [2]), (most + 1, [1, 1])):
+        calls = [Call("cube", Operation.EVALUATE, (np.ones(size),)) for _ in range(2)]
+        Asked(dispatcher, calls)
+        assert await sent(transport) == rows
+        work(transport)
 
 
 async def test_calls_of_a_slower_model_go_to_as_many_workers_as_there_are() -> None:
-    async with known() as (dispatcher, transport):
-        join(transport, W2)
-        join(transport, WorkerId("node3/3-c"))
-        first = asyncio.create_task(dispatcher.submit(cube()))
-        await transport.answer(run_time_s=2 * QUICK_RUN_S)
-        await first
-        Asked(dispatcher, [cube(), cube()])
-        assert await sent(transport) == [1, 1]
-        assert len({worker for worker, _, _ in transport.sent}) == 2
+    dispatcher, transport = await known()
+    join(transport, W2)
+    join(transport, WorkerId("node3/3-c"))
+    first = asyncio.create_task(dispatcher.submit(cube()))
+    await transport.answer(run_time_s=2 * QUICK_RUN_S)
+    await first
+    Asked(dispatcher, [cube(), cube()])
+    assert await sent(transport) == [1, 1]
+    assert len({worker for worker, _, _ in transport.sent}) == 2
 
 
 async def test_no_task_takes_longer_than_a_quick_run() -> None:
-    async with known() as (dispatcher, transport):
-        many = int(2.5 * QUICK_RUN_S / ROW_S)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(many)])
-        rows: list[int] = []
-        while not all(asked.outcomes.values()):
-            rows += work(transport)
-            await turns(1)
-        assert await asked.all() == [[n**3.0] for n in range(many)]
-        assert max(rows) <= QUICK_RUN_S / ROW_S
+    dispatcher, transport = await known()
+    many = int(2.5 * QUICK_RUN_S / ROW_S)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(many)])
+    rows: list[int] = []
+    while not all(asked.outcomes.values()):
+        rows += work(transport)
+        await turns(1)
+    assert await asked.all() == [[n**3.0] for n in range(many)]
+    assert max(rows) <= QUICK_RUN_S / ROW_S
 
 
 async def test_the_error_of_a_call_is_its_own() -> None:
-    async with known() as (dispatcher, transport):
-        failures = Failures(dispatcher)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        await sent(transport)
-        worker, task_id, call = only(transport)
-        some = replace(call, inputs=(call.inputs[0][:2],), rows=2)
-        failed = replace(answer(some), failed=ModelFailed("no root"))
-        dispatcher.finished(worker, [(task_id, failed)])
-        assert await sent(transport) == [1], "the last one runs again"
-        work(transport)
-        found = await asked.all()
-        assert found[:2] + found[3:] == [[0.0], [1.0], [27.0]]
-        assert isinstance(found[2], ModelFailed)
-        assert [failure.calls for failure in failures()] == [1]
+    dispatcher, transport = await known()
+    failures = Failures(dispatcher)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+    await sent(transport)
+    worker, task_id, call = only(transport)
+    some = replace(call, inputs=(call.inputs[0][:2],), rows=2)
+    failed = replace(answer(some), failed=ModelFailed("no root"))
+    dispatcher.finished(worker, [(task_id, failed)])
+    assert await sent(transport) == [1], "the last one runs again"
+    work(transport)
+    found = await asked.all()
+    assert found[:2] + found[3:] == [[0.0], [1.0], [27.0]]
+    assert isinstance(found[2], ModelFailed)
+    assert [failure.calls for failure in failures()] == [1]
 
 
 def rows_of(call: Call, end: int, *, more: bool = False) -> Result:
@@ -250,49 +248,49 @@ def rows_of(call: Call, end: int, *, more: bool = False) -> Result:
 async def test_a_call_that_takes_long_does_not_hold_up_those_beside_it(
     row: int, is_cancelled: bool
 ) -> None:
-    async with known() as (dispatcher, transport):
-        join(transport, W2)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        assert await sent(transport) == [4]
-        stuck, task_id, call = only(transport)
-        dispatcher.finished(stuck, [(task_id, rows_of(call, row, more=True))])
-        while not all(asked.outcomes[n] for n in range(4) if n != row):
-            await turns()
-            assert all(worker != stuck for worker, _, _ in transport.sent)
-            work(transport)
-        assert asked.outcomes[row] == []
-        assert dispatcher.stages.calls_open() == 1
-        if is_cancelled:
-            dispatcher.cancel(asked.ids[row])
-            assert dispatcher.stages.calls_open() == 0
-        dispatcher.finished(stuck, [(task_id, rows_of(call, row + 1))])
+    dispatcher, transport = await known()
+    join(transport, W2)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+    assert await sent(transport) == [4]
+    stuck, task_id, call = only(transport)
+    dispatcher.finished(stuck, [(task_id, rows_of(call, row, more=True))])
+    while not all(asked.outcomes[n] for n in range(4) if n != row):
         await turns()
-        assert asked.shown() == [[] if is_cancelled and n == row else [[n**3.0]] for n in range(4)]
+        assert all(worker != stuck for worker, _, _ in transport.sent)
+        work(transport)
+    assert asked.outcomes[row] == []
+    assert dispatcher.stages.calls_open() == 1
+    if is_cancelled:
+        dispatcher.cancel(asked.ids[row])
         assert dispatcher.stages.calls_open() == 0
-        assert dispatcher.snapshot()["done"] == 7 - is_cancelled
+    dispatcher.finished(stuck, [(task_id, rows_of(call, row + 1))])
+    await turns()
+    assert asked.shown() == [[] if is_cancelled and n == row else [[n**3.0]] for n in range(4)]
+    assert dispatcher.stages.calls_open() == 0
+    assert dispatcher.snapshot()["done"] == 7 - is_cancelled
 
 
 async def test_calls_are_not_gathered_for_workers_that_cannot_split_a_run() -> None:
-    async with known() as (dispatcher, transport):
-        join(transport, W2, splits=False)
-        Asked(dispatcher, [cube(), cube()])
-        assert await sent(transport) == [1, 1]
-        work(transport)
-        dispatcher.worker_left(W2, "gone", drained=True)
-        Asked(dispatcher, [cube(), cube()])
-        assert await sent(transport) == [2]
+    dispatcher, transport = await known()
+    join(transport, W2, splits=False)
+    Asked(dispatcher, [cube(), cube()])
+    assert await sent(transport) == [1, 1]
+    work(transport)
+    dispatcher.worker_left(W2, "gone", drained=True)
+    Asked(dispatcher, [cube(), cube()])
+    assert await sent(transport) == [2]
 
 
 async def test_calls_whose_answers_differ_in_shape_run_by_themselves_at_last() -> None:
     varies = replace(CUBE, outputs=(TensorInfo("y", (-1,)),))
-    async with known(varies) as (dispatcher, transport):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        assert await sent(transport) == [4]
-        worker, task_id, call = only(transport)
-        dispatcher.finished(worker, [(task_id, rows_of(call, 1))])
-        assert await sent(transport) == [1, 1, 1]
-        work(transport)
-        assert await asked.all() == [[0.0], [1.0], [8.0], [27.0]]
+    dispatcher, transport = await known(varies)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+    assert await sent(transport) == [4]
+    worker, task_id, call = only(transport)
+    dispatcher.finished(worker, [(task_id, rows_of(call, 1))])
+    assert await sent(transport) == [1, 1, 1]
+    work(transport)
+    assert await asked.all() == [[0.0], [1.0], [8.0], [27.0]]
 
 
 # Models with batches
@@ -300,66 +298,66 @@ async def test_calls_whose_answers_differ_in_shape_run_by_themselves_at_last() -
 
 @pytest.mark.parametrize("rows", [None, 1])
 async def test_calls_of_a_model_with_batches_are_rows_of_a_batch(rows: int | None) -> None:
-    async with known(BATCHED) as (dispatcher, transport):
-        join(transport, W2, BATCHED, splits=False)
-        shape = (1,) if rows is None else (1, 1)
-        calls = [replace(cube(float(n)), rows=rows) for n in range(12)]
-        calls = [replace(call, inputs=(call.inputs[0].reshape(shape),)) for call in calls]
-        asked = Asked(dispatcher, calls)
-        assert sorted(await sent(transport)) == [4, 8]
-        for worker, task_id, call in transport.sent:
-            result = Result((call.inputs[0] ** 3,), 7e-6, batch_rows=call.rows or 1)
-            dispatcher.finished(worker, [(task_id, result)])
-        await until(lambda: all(asked.outcomes.values()))
-        for n, (outcome,) in asked.outcomes.items():
-            assert isinstance(outcome, Result)
-            assert outcome.outputs[0].shape == shape
-            assert outcome.outputs[0].reshape(-1)[0] == n**3.0
-            assert outcome.run_time_s == 7e-6, "that of the batch"
-            assert outcome.batch_rows in (4, 8)
+    dispatcher, transport = await known(BATCHED)
+    join(transport, W2, BATCHED, splits=False)
+    shape = (1,) if rows is None else (1, 1)
+    calls = [replace(cube(float(n)), rows=rows) for n in range(12)]
+    calls = [replace(call, inputs=(call.inputs[0].reshape(shape),)) for call in calls]
+    asked = Asked(dispatcher, calls)
+    assert sorted(await sent(transport)) == [4, 8]
+    for worker, task_id, call in transport.sent:
+        result = Result((call.inputs[0] ** 3,), 7e-6, batch_rows=call.rows or 1)
+        dispatcher.finished(worker, [(task_id, result)])
+    await until(lambda: all(asked.outcomes.values()))
+    for n, (outcome,) in asked.outcomes.items():
+        assert isinstance(outcome, Result)
+        assert outcome.outputs[0].shape == shape
+        assert outcome.outputs[0].reshape(-1)[0] == n**3.0
+        assert outcome.run_time_s == 7e-6, "that of the batch"
+        assert outcome.batch_rows in (4, 8)
 
 
 @pytest.mark.parametrize("error", [ModelFailed("no root"), InvalidInput("no number")])
 async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: FarmError) -> None:
-    async with known(BATCHED) as (dispatcher, transport):
-        failures = Failures(dispatcher)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        assert await sent(transport) == [4]
-        worker, task_id, _ = only(transport)
-        dispatcher.finished(worker, [(task_id, error)])
-        assert await sent(transport) == [1, 1, 1, 1]
-        assert failures() == []
-        for worker, task_id, call in list(transport.sent):
-            is_bad = call.inputs[0].reshape(-1)[0] == 2.0
-            dispatcher.finished(worker, [(task_id, error if is_bad else answer(call))])
-        found = await asked.all()
-        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
-        assert found[2] is error
-        assert [failure.calls for failure in failures()] == [1]
-        assert dispatcher.snapshot()["failed"] == 1
+    dispatcher, transport = await known(BATCHED)
+    failures = Failures(dispatcher)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+    assert await sent(transport) == [4]
+    worker, task_id, _ = only(transport)
+    dispatcher.finished(worker, [(task_id, error)])
+    assert await sent(transport) == [1, 1, 1, 1]
+    assert failures() == []
+    for worker, task_id, call in list(transport.sent):
+        is_bad = call.inputs[0].reshape(-1)[0] == 2.0
+        dispatcher.finished(worker, [(task_id, error if is_bad else answer(call))])
+    found = await asked.all()
+    assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
+    assert found[2] is error
+    assert [failure.calls for failure in failures()] == [1]
+    assert dispatcher.snapshot()["failed"] == 1
 
 
 async def test_only_the_call_that_kills_workers_fails() -> None:
-    async with known(BATCHED) as (dispatcher, transport):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
-        assert await sent(transport) == [4]
-        lost = 0
-        while not all(asked.outcomes.values()):
-            await turns()
-            if not transport.sent:
-                continue
-            worker, task_id, call = transport.sent.pop(0)
-            if 2.0 not in call.inputs[0]:
-                dispatcher.finished(worker, [(task_id, answer(call))])
-                continue
-            lost += 1
-            transport.sent.clear()
-            dispatcher.worker_left(worker, "killed", running=[task_id])
-            join(transport, WorkerId(f"node1/{lost + 1}-a"), BATCHED)
-        found = await asked.all()
-        assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
-        assert isinstance(found[2], WorkerLost)
-        assert lost == 4, "as often as a call of its own"
+    dispatcher, transport = await known(BATCHED)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
+    assert await sent(transport) == [4]
+    lost = 0
+    while not all(asked.outcomes.values()):
+        await turns()
+        if not transport.sent:
+            continue
+        worker, task_id, call = transport.sent.pop(0)
+        if 2.0 not in call.inputs[0]:
+            dispatcher.finished(worker, [(task_id, answer(call))])
+            continue
+        lost += 1
+        transport.sent.clear()
+        dispatcher.worker_left(worker, "killed", running=[task_id])
+        join(transport, WorkerId(f"node1/{lost + 1}-a"), BATCHED)
+    found = await asked.all()
+    assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
+    assert isinstance(found[2], WorkerLost)
+    assert lost == 4, "as often as a call of its own"
 
 
 # Cancelled
@@ -372,90 +370,90 @@ async def test_only_the_call_that_kills_workers_fails() -> None:
 async def test_a_cancelled_call_is_not_answered_and_the_others_are(
     when: str, count: int, cancelled: Sequence[int]
 ) -> None:
-    async with known() as (dispatcher, transport):
-        if when == "queued":
-            dispatcher.worker_left(W1, "gone", drained=True)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
-        if when != "new":
-            await turns()
-        for n in cancelled:
-            assert dispatcher.stages.cancel(asked.ids[n])
-            assert not dispatcher.stages.cancel(asked.ids[n])
-        if when == "queued":
-            join(transport, W2)
-        if len(cancelled) == count:
-            assert dispatcher.stages.are_over()
-            await turns()
-            assert [call.rows or 1 for _, _, call in transport.sent] == [count] * (when == "sent")
-        while dispatcher.stages.calls_open():
-            await turns(1)
-            work(transport)
-        work(transport)
+    dispatcher, transport = await known()
+    if when == "queued":
+        dispatcher.worker_left(W1, "gone", drained=True)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(count)])
+    if when != "new":
         await turns()
-        assert asked.shown() == [[] if n in cancelled else [[n**3.0]] for n in range(count)]
+    for n in cancelled:
+        assert dispatcher.stages.cancel(asked.ids[n])
+        assert not dispatcher.stages.cancel(asked.ids[n])
+    if when == "queued":
+        join(transport, W2)
+    if len(cancelled) == count:
+        assert dispatcher.stages.are_over()
+        await turns()
+        assert [call.rows or 1 for _, _, call in transport.sent] == [count] * (when == "sent")
+    while dispatcher.stages.calls_open():
+        await turns(1)
+        work(transport)
+    work(transport)
+    await turns()
+    assert asked.shown() == [[] if n in cancelled else [[n**3.0]] for n in range(count)]
 
 
 # Counted
 
 
 async def test_each_is_counted_as_a_call_and_as_a_caller() -> None:
-    async with known() as (dispatcher, transport):
-        dispatcher.worker_left(W1, "gone", drained=True)
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
-        await turns()
-        (queue,) = [q for q in dispatcher.snapshot()["queues"] if q["operation"] == "evaluate"]
-        assert queue["queued"] == 16
-        assert dispatcher.view.clients(0.0)["me"].callers == 16
-        join(transport, W2)
-        await sent(transport)
-        assert dispatcher.view.clients(0.0)["me"].callers == 16
-        work(transport)
-        await asked.all()
-        assert "me" not in dispatcher.view.clients(0.0)
-        counts = dispatcher.statistics()["cube"]
-        assert (counts.success.count, counts.rows, counts.executions) == (19, 19, 19)
-        (row,) = [r for r in dispatcher.snapshot()["clients"] if r["client"] == "me"]
-        assert row["done"] == 18
+    dispatcher, transport = await known()
+    dispatcher.worker_left(W1, "gone", drained=True)
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(16)])
+    await turns()
+    (queue,) = [q for q in dispatcher.snapshot()["queues"] if q["operation"] == "evaluate"]
+    assert queue["queued"] == 16
+    assert dispatcher.view.clients(0.0)["me"].callers == 16
+    join(transport, W2)
+    await sent(transport)
+    assert dispatcher.view.clients(0.0)["me"].callers == 16
+    work(transport)
+    await asked.all()
+    assert "me" not in dispatcher.view.clients(0.0)
+    counts = dispatcher.statistics()["cube"]
+    assert (counts.success.count, counts.rows, counts.executions) == (19, 19, 19)
+    (row,) = [r for r in dispatcher.snapshot()["clients"] if r["client"] == "me"]
+    assert row["done"] == 18
 
 
 # Not accepted after all
 
 
 async def test_calls_that_the_queue_has_no_room_for_get_its_error() -> None:
-    async with known(max_queued=4) as (dispatcher, _):
-        dispatcher.worker_left(W1, "gone", drained=True)
-        failures = Failures(dispatcher)
-        hints = [Hints(client=f"client {n}") for n in range(9)]
-        outcomes: list[Outcome] = []
-        refused: list[FarmError] = []
-        for one in hints:
-            try:
-                dispatcher.start_call(cube(), one, outcomes.append)
-            except Overloaded as error:
-                refused.append(error)
-        await turns()
-        assert len(outcomes) + len(refused) == 5
-        assert {type(outcome) for outcome in outcomes} <= {Overloaded}
-        assert sum(failure.calls for failure in failures()) == 5
+    dispatcher, _ = await known(max_queued=4)
+    dispatcher.worker_left(W1, "gone", drained=True)
+    failures = Failures(dispatcher)
+    hints = [Hints(client=f"client {n}") for n in range(9)]
+    outcomes: list[Outcome] = []
+    refused: list[FarmError] = []
+    for one in hints:
+        try:
+            dispatcher.start_call(cube(), one, outcomes.append)
+        except Overloaded as error:
+            refused.append(error)
+    await turns()
+    assert len(outcomes) + len(refused) == 5
+    assert {type(outcome) for outcome in outcomes} <= {Overloaded}
+    assert sum(failure.calls for failure in failures()) == 5
 
 
 async def test_new_calls_end_with_the_farm_once() -> None:
-    async with known() as (dispatcher, transport):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
-        closing = asyncio.create_task(dispatcher.close())
-        await sent(transport)
-        work(transport)
-        await closing
-        assert await asked.all() == [[0.0], [1.0], [8.0]]
+    dispatcher, transport = await known()
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
+    closing = asyncio.create_task(dispatcher.close())
+    await sent(transport)
+    work(transport)
+    await closing
+    assert await asked.all() == [[0.0], [1.0], [8.0]]
 
 
 async def test_calls_that_nobody_answers_end_with_the_farm() -> None:
-    async with known() as (dispatcher, _):
-        asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
-        dispatcher.give_up()
-        found = await asked.all()
-        assert {type(one) for one in found} == {Unavailable}
-        assert dispatcher.stages.calls_open() == 0
+    dispatcher, _ = await known()
+    asked = Asked(dispatcher, [cube(float(n)) for n in range(3)])
+    dispatcher.give_up()
+    found = await asked.all()
+    assert {type(one) for one in found} == {Unavailable}
+    assert dispatcher.stages.calls_open() == 0
 
 
 # All together
@@ -464,76 +462,76 @@ async def test_calls_that_nobody_answers_end_with_the_farm() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2, 7, 8, 11])  # of 20, with all their branches
 async def test_whatever_happens_each_call_has_one_outcome_of_its_own(seed: int) -> None:
     rng = random.Random(seed)
-    async with known() as (dispatcher, transport):
-        outcomes: dict[int, list[Outcome]] = {}
-        open_ids: dict[int, TaskId] = {}
-        cancelled: set[int] = set()
-        stuck: list[tuple[WorkerId, TaskId, Result]] = []
-        workers, names = {W1}, 1
+    dispatcher, transport = await known()
+    outcomes: dict[int, list[Outcome]] = {}
+    open_ids: dict[int, TaskId] = {}
+    cancelled: set[int] = set()
+    stuck: list[tuple[WorkerId, TaskId, Result]] = []
+    workers, names = {W1}, 1
 
-        def ask() -> None:
-            for _ in range(rng.randint(1, 40)):
-                n = len(outcomes)
-                outcomes[n] = []
-                hints = rng.choice([ME, ME, ME, Hints(client="b"), Hints(chain="c")])
-                open_ids[n] = dispatcher.start_call(cube(float(n)), hints, outcomes[n].append)
+    def ask() -> None:
+        for _ in range(rng.randint(1, 40)):
+            n = len(outcomes)
+            outcomes[n] = []
+            hints = rng.choice([ME, ME, ME, Hints(client="b"), Hints(chain="c")])
+            open_ids[n] = dispatcher.start_call(cube(float(n)), hints, outcomes[n].append)
 
-        def cancel() -> None:
-            for n in rng.sample(sorted(open_ids), min(3, len(open_ids))):
-                if not outcomes[n]:
-                    cancelled.add(n)
-                    dispatcher.cancel(open_ids.pop(n))
+    def cancel() -> None:
+        for n in rng.sample(sorted(open_ids), min(3, len(open_ids))):
+            if not outcomes[n]:
+                cancelled.add(n)
+                dispatcher.cancel(open_ids.pop(n))
 
-        def some_work() -> None:
-            while transport.sent and rng.random() < 0.9:
-                worker, task_id, call = transport.sent.pop(0)
-                if worker not in workers:
-                    continue
-                result: Outcome = answer(call)
-                rows = call.rows or 1
-                if rows > 1 and rng.random() < 0.3:
-                    row = rng.randint(0, rows - 1)
-                    first = rows_of(call, row, more=True)
-                    dispatcher.finished(worker, [(task_id, first)])
-                    stuck.append((worker, task_id, rows_of(call, row + 1)))
-                    continue
-                if rows > 1 and isinstance(result, Result) and rng.random() < 0.3:
-                    done = rng.randint(0, rows - 1)
-                    part = replace(call, inputs=(call.inputs[0][:done],), rows=done)
-                    result = replace(answer(part), failed=ModelFailed("no"))
-                dispatcher.finished(worker, [(task_id, result)])
-
-        def go_on() -> None:
-            while stuck and rng.random() < 0.7:
-                worker, task_id, last = stuck.pop(rng.randrange(len(stuck)))
-                if worker in workers:
-                    dispatcher.finished(worker, [(task_id, last)])
-
-        def lose() -> None:
-            nonlocal names
-            if workers and rng.random() < 0.3:
-                worker = workers.pop()
-                dispatcher.worker_left(worker, "killed", row=rng.choice([None, 0, 1]))
-            names += 1
-            workers.add(WorkerId(f"node1/{names}-a"))
-            join(transport, WorkerId(f"node1/{names}-a"))
-
-        for _ in range(60):
-            rng.choice([ask, cancel, some_work, some_work, go_on, lose])()
-            await turns(rng.randint(0, 2))
-            check(dispatcher._scheduler)
-        while dispatcher.stages.calls_open():
-            await turns(1)
-            go_on()
-            work(transport)
-        for n, found in outcomes.items():
-            if n in cancelled:
-                assert found == []
+    def some_work() -> None:
+        while transport.sent and rng.random() < 0.9:
+            worker, task_id, call = transport.sent.pop(0)
+            if worker not in workers:
                 continue
-            (one,) = found
-            if isinstance(one, Result):
-                assert one.outputs[0].tolist() == [float(n) ** 3]
-            else:
-                assert isinstance(one, ModelFailed | WorkerLost)
+            result: Outcome = answer(call)
+            rows = call.rows or 1
+            if rows > 1 and rng.random() < 0.3:
+                row = rng.randint(0, rows - 1)
+                first = rows_of(call, row, more=True)
+                dispatcher.finished(worker, [(task_id, first)])
+                stuck.append((worker, task_id, rows_of(call, row + 1)))
+                continue
+            if rows > 1 and isinstance(result, Result) and rng.random() < 0.3:
+                done = rng.randint(0, rows - 1)
+                part = replace(call, inputs=(call.inputs[0][:done],), rows=done)
+                result = replace(answer(part), failed=ModelFailed("no"))
+            dispatcher.finished(worker, [(task_id, result)])
+
+    def go_on() -> None:
+        while stuck and rng.random() < 0.7:
+            worker, task_id, last = stuck.pop(rng.randrange(len(stuck)))
+            if worker in workers:
+                dispatcher.finished(worker, [(task_id, last)])
+
+    def lose() -> None:
+        nonlocal names
+        if workers and rng.random() < 0.3:
+            worker = workers.pop()
+            dispatcher.worker_left(worker, "killed", row=rng.choice([None, 0, 1]))
+        names += 1
+        workers.add(WorkerId(f"node1/{names}-a"))
+        join(transport, WorkerId(f"node1/{names}-a"))
+
+    for _ in range(60):
+        rng.choice([ask, cancel, some_work, some_work, go_on, lose])()
+        await turns(rng.randint(0, 2))
         check(dispatcher._scheduler)
-        assert dispatcher.stages.calls_open() == 0
+    while dispatcher.stages.calls_open():
+        await turns(1)
+        go_on()
+        work(transport)
+    for n, found in outcomes.items():
+        if n in cancelled:
+            assert found == []
+            continue
+        (one,) = found
+        if isinstance(one, Result):
+            assert one.outputs[0].tolist() == [float(n) ** 3]
+        else:
+            assert isinstance(one, ModelFailed | WorkerLost)
+    check(dispatcher._scheduler)
+    assert dispatcher.stages.calls_open() == 0
