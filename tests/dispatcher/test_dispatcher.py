@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -33,8 +32,7 @@ from farm.errors import (
     ModelNotFound,
     Unavailable,
 )
-from farm.scheduler.actions import Action, Outcome
-from farm.scheduler.core import Scheduler
+from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
 from farm.sequences import SequenceId
 from farm.wire.usage import ENDS_RUNS
@@ -134,6 +132,8 @@ async def test_call_goes_to_a_worker_and_its_result_comes_back() -> None:
     waiting = asyncio.create_task(dispatcher.submit(call))
     worker, task_id, sent = await transport.next()
     assert (worker, sent) == (W1, call)
+    (row,) = dispatcher.snapshot()["workers"]
+    assert (row["host"], row["pid"], row["in_flight"]) == ("node1", 7, 1)
     answer = Result((np.array([8.0]),), 0.25, idle_s=0.5)
     dispatcher.finished(worker, [(task_id, answer)])
     result = await waiting
@@ -516,22 +516,6 @@ async def test_a_slow_call_is_answered_by_its_copy_and_close_waits_only_for_idle
 # Snapshots
 
 
-async def test_snapshot_is_json_and_tells_of_workers_and_calls() -> None:
-    dispatcher, transport = served()
-    for value in (1.0, 2.0):
-        waiting = asyncio.create_task(dispatcher.submit(cube()))
-        await transport.answer(value)
-        await waiting
-    running = asyncio.create_task(dispatcher.submit(cube()))
-    await until(lambda: transport.sent)
-    state = json.loads(json.dumps(dispatcher.snapshot()))
-    (worker,) = state["workers"]
-    assert (worker["name"], worker["host"], worker["pid"]) == (W1, "node1", 7)
-    assert worker["in_flight"] == 1
-    assert (state["done"], state["failed"], state["models"]) == (2, 0, ["cube"])
-    running.cancel()
-
-
 async def test_other_parts_hear_of_workers_and_answers() -> None:
     dispatcher, transport = up()
     heard: list[object] = []
@@ -562,23 +546,3 @@ async def test_call_of_a_callback_is_sent_before_the_turn_ends() -> None:
     answer = Result((np.array([8.0]),), 0.001)
     dispatcher.turns.act_on(lambda: dispatcher.finished(worker, [(task_id, answer)]))
     assert [task_id for _, task_id, _ in transport.sent][1:] == second
-
-
-async def test_scheduler_is_asked_once_for_each_event_of_a_lone_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    dispatcher, transport = served()
-    await turns()
-    asked: list[float] = []
-    actions = Scheduler.actions
-
-    def counted(scheduler: Scheduler, now: float) -> list[Action]:
-        asked.append(now)
-        return actions(scheduler, now)
-
-    monkeypatch.setattr(Scheduler, "actions", counted)
-    running = asyncio.create_task(dispatcher.submit(cube()))
-    await transport.answer()
-    await running
-    await turns()
-    assert len(asked) == 2, "for its call and for its answer"

@@ -55,17 +55,6 @@ class Waits:
         self.first.call_begins(task_id, model, hints, now)
 
 
-async def test_requests_continue_in_order_once_a_worker_has_joined() -> None:
-    waits, went = Waits(LONG_S), list[int]()
-    for number in range(3):
-        waits.first.when_known(partial(went.append, number))
-    assert waits.first.requests == 3
-    assert went == []
-    waits.join()
-    assert went == [0, 1, 2]
-    assert waits.first.requests == 0
-
-
 async def test_models_that_are_expected_end_the_wait_too() -> None:
     waits = Waits(LONG_S)
     waiting = asyncio.ensure_future(waits.first.known())
@@ -103,11 +92,12 @@ async def test_a_request_that_has_waited_too_long_goes_on_without_a_model() -> N
     assert str(waits.first.no_model()) == "no model is known yet: job 7 is PENDING"
 
 
-async def test_many_requests_continue_in_several_iterations_of_the_loop() -> None:
+async def test_requests_continue_in_order_and_many_in_several_iterations_of_the_loop() -> None:
     waits, went = Waits(LONG_S), list[int]()
     count = 3 * first_worker.AT_ONCE
     for number in range(count):
         waits.first.when_known(partial(went.append, number))
+    assert (waits.first.requests, went) == (count, [])
     waits.join()
     assert len(went) == first_worker.AT_ONCE
     while waits.first.requests:
@@ -246,36 +236,27 @@ async def test_a_request_for_a_name_goes_on_at_its_limit_with_the_reason() -> No
 # Several sources of workers
 
 
-def test_a_farm_without_sources_expects_nothing() -> None:
-    for expected in (Expectation(), Expectation([]), Expectation([Expectation()])):
-        assert not expected.incomplete
-        assert not expected.may_come
-        assert expected.awaited(()) == expected.why("beam") == ""
-        assert expected.starts_in("beam") is None
+NOTHING = (False, False, "", "", None)
+HERE = Expected(may_come=True, starts={"beam": 90.0})
+JOBS = Expected(
+    incomplete=True, reason="job 7 is PENDING", whys={"beam": "job 8 waits"}, starts={"beam": 70.0}
+)
+LOADS = Expected(reason="it loads beam.py", whys={"beam": "beam.py is loaded"})
 
 
-def test_the_first_source_with_a_reason_gives_it() -> None:
-    here, jobs = Expected(), Expected(reason="job 7 is PENDING", whys={"beam": "job 8 waits"})
-    expected = Expectation([here, jobs])
-    assert (expected.awaited(()), expected.why("beam")) == ("job 7 is PENDING", "job 8 waits")
-    here.reason, here.whys["beam"] = "it loads beam.py", "beam.py is loaded"
-    assert (expected.awaited(()), expected.why("beam")) == ("it loads beam.py", "beam.py is loaded")
-
-
-def test_any_source_may_bring_workers_and_models() -> None:
-    here, jobs = Expected(may_come=True), Expected(incomplete=True)
-    assert Expectation([here, jobs]).may_come
-    assert Expectation([here, jobs]).incomplete
-    assert not Expectation([here]).incomplete
-    assert not Expectation([jobs]).may_come
-
-
-def test_the_earliest_start_counts_unless_the_user_has_set_a_limit() -> None:
-    sources: list[Expectation] = [
-        Expected(starts={"beam": 90.0}),
-        Expected(starts={"beam": 70.0}),
-        Expectation(),
-    ]
-    assert Expectation(sources).starts_in("beam") == 70.0
-    assert Expectation(sources).starts_in("plate") is None
-    assert Expectation(sources, forecasts=False).starts_in("beam") is None
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ([], NOTHING),
+        ([Expectation([Expectation()])], NOTHING),
+        ([HERE], (False, True, "", "", 90.0)),
+        ([HERE, JOBS], (True, True, "job 7 is PENDING", "job 8 waits", 70.0)),
+        ([LOADS, JOBS], (True, False, "it loads beam.py", "beam.py is loaded", 70.0)),
+    ],
+    ids=["none", "one without sources", "one", "any may bring more", "the first reason"],
+)
+def test_sources_are_expected_together(sources: list[Expectation], expected: object) -> None:
+    farm = Expectation(sources)
+    shown = farm.incomplete, farm.may_come, farm.awaited(()), farm.why("beam")
+    assert (*shown, farm.starts_in("beam")) == expected
+    assert Expectation(sources, forecasts=False).starts_in("beam") is None, "a limit is set"

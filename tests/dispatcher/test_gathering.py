@@ -142,18 +142,6 @@ async def test_calls_that_differ_in_more_than_numbers_are_not_rows_of_one_task()
     assert rows == [1] * 8
 
 
-async def test_calls_of_a_config_whose_runs_are_not_known_are_not_rows_of_one_task() -> None:
-    """It may choose a level of the model whose runs take a thousand times as long."""
-    dispatcher, transport = await known()
-    slow = [cube(config='{"level":1}') for _ in range(4)]
-    Asked(dispatcher, [*slow, *[cube() for _ in range(4)]])
-    rows: list[int] = []
-    while sum(rows) < 8:
-        await sent(transport)
-        rows += work(transport)
-    assert sorted(rows) == [1, 1, 1, 1, 4]
-
-
 @pytest.mark.parametrize(
     ("hints", "model", "rows"),
     [

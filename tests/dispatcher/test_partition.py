@@ -52,10 +52,11 @@ def answer(k: int, worker: str = "w") -> Result:
     return Result(outputs, 1.0 + k, worker=worker, queue_time_s=float(k), batch_rows=2 + k)
 
 
-def test_results_are_written_to_the_place_of_their_rows() -> None:
+@pytest.mark.parametrize(("workers", "shown"), [("www", "w"), ("aba", "2 workers")])
+def test_results_are_written_to_the_place_of_their_rows(workers: str, shown: str) -> None:
     of, outcomes = whole(6)
     for k in (2, 0, 1):
-        of.done(2 * k, 2 * k + 2, answer(k))
+        of.done(2 * k, 2 * k + 2, answer(k, workers[k]))
     assert outcomes == []
     of.finished()
     (result,) = outcomes
@@ -63,7 +64,7 @@ def test_results_are_written_to_the_place_of_their_rows() -> None:
     assert result.outputs[0][:, 0].tolist() == [0, 0, 1, 1, 2, 2]
     assert result.outputs[1].tolist() == [[b"a"], [b"b"]] * 3
     assert (result.run_time_s, result.queue_time_s, result.batch_rows) == (6.0, 2.0, 4)
-    assert result.worker == "w"
+    assert result.worker == shown
 
 
 @pytest.mark.parametrize("parts", [(), (1,), (0, 2)])
@@ -79,15 +80,6 @@ def test_a_call_of_which_a_part_was_copied_or_reused_says_so(
     assert isinstance(result, Result)
     marks = {"copied": result.copied, "reused": result.reused}
     assert [name for name, is_set in marks.items() if is_set] == ([mark] if parts else [])
-
-
-def test_the_number_of_workers_stands_for_several() -> None:
-    of, outcomes = whole(6)
-    for k, worker in enumerate("aba"):
-        of.done(2 * k, 2 * k + 2, answer(k, worker))
-    of.finished()
-    assert isinstance(outcomes[0], Result)
-    assert outcomes[0].worker == "2 workers"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 
 from farm.call import Array, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.dispatcher.partition import Rows
 from farm.errors import FarmError, ModelFailed
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import WorkerId
@@ -257,24 +256,6 @@ async def test_calls_beyond_a_bound_wait_in_the_queue(monkeypatch: pytest.Monkey
     for _ in range(3):
         await worker.evaluate()
     assert sum(result.reused for result in await asyncio.gather(*twins)) == 2
-
-
-@pytest.mark.parametrize("info", [CUBE, BATCHES], ids=["one by one", "batches"])
-async def test_each_of_many_points_says_whether_it_ran(info: ModelInfo) -> None:
-    dispatcher, worker = up(Memory(x1=1.0, x2=8.0, x5=125.0), info)
-    points = Points(1.0, 2.0, 3.0, 4.0, 5.0, 3.0)
-    checked: Rows = points
-    dispatcher.start_rows(checked, "cube", Operation.EVALUATE, Hints())
-    ran = await answered(worker, points)
-    assert [points.outcomes[k] for k in range(5)] == [
-        (1.0, True),
-        (8.0, True),
-        (27.0, False),
-        (64.0, False),
-        (125.0, True),
-    ]
-    assert points.outcomes[5] in ((27.0, True), (27.0, False))
-    assert set(ran) == {3.0, 4.0}
 
 
 async def test_a_failed_batch_fails_no_point_that_is_known() -> None:

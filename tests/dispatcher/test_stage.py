@@ -123,13 +123,6 @@ async def test_a_farm_that_gives_up_answers_each_call_once(kind: Kind) -> None:
     assert dispatcher.stages.are_over()
 
 
-async def test_an_unknown_call_is_not_cancelled() -> None:
-    for memory in (Memory(), Forgetful()):
-        dispatcher, _ = up_with(memory)
-        assert not dispatcher.stages.cancel(TaskId(-7))
-        assert not dispatcher.stages.cancel(TaskId(7))
-
-
 def test_a_receiver_says_how_many_calls_end_and_fail_or_is_one_call() -> None:
     done, stopped = Result(()), Result((), failed=ModelFailed("diverged"))
     outcomes: list[Outcome] = [done, stopped, ModelFailed("diverged")]

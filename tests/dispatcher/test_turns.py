@@ -1,11 +1,10 @@
-"""When the dispatcher acts, at a set time, and who waits for a change."""
+"""When the dispatcher acts at a set time; test_dispatcher.py has who waits for a change."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 
-from farm.dispatcher.turns import Changes, Timer
+from farm.dispatcher.turns import Timer
 from tests.support.coroutines import until
 
 
@@ -36,21 +35,3 @@ async def test_a_cancelled_timer_does_not_ring_and_can_be_set_again() -> None:
     first.set(now)
     await until(lambda: len(rung) == 2)
     assert rung == ["second", "first"]
-
-
-async def test_a_change_makes_those_who_wait_check_again() -> None:
-    changes = Changes()
-    there: list[int] = []
-    waits = asyncio.create_task(changes.until(lambda: len(there) > 1, 30.0))
-    for n in range(2):
-        there.append(n)
-        changes.tell()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert waits.done() == (n == 1)
-    assert await waits
-
-
-async def test_the_wait_ends_with_its_time() -> None:
-    assert not await Changes().until(lambda: False, 0.001)
-    assert await Changes().until(lambda: True, 0.0)

@@ -39,9 +39,9 @@ def test_workers_that_come_and_go() -> None:
     assert json.loads(json.dumps(shown)) == shown
 
 
-def ran(run_s: float, *, began: float = 0.0, done: int = 1, **more: Any) -> EndedCall:
+def ran(run_s: float, *, done: int = 1, **more: Any) -> EndedCall:
     """Return the record of a task that took `run_s` seconds in the model, and 15 ms more."""
-    given = {"ran": True, "done": done, "run_s": run_s, "row_s": run_s / done, **more}
+    began, given = 5.0, {"ran": True, "done": done, "run_s": run_s, "row_s": run_s / done, **more}
     return replace(answer(1, 0, began + run_s + 0.015), began=began, **given)
 
 
@@ -68,13 +68,13 @@ FAILED = ModelFailed("it raised")
             [ran(3.0, queue_s=2.9, waited=True), ran(3.0, copied=True)],
             {"waits_s": {1e-4: 1, 5.0: 1}, "overheads_s": {}},
         ),
-        ([ran(3.0, began=5.0, rows=4, batch_rows=4)], {"run_times_s": {5.0: 1}}),
+        ([ran(3.0, rows=4, batch_rows=4)], {"run_times_s": {5.0: 1}}),
         (
             [ran(0.3, done=6, rows=8, is_run=True, error=FAILED)],
             {"ends": {"done": 6, "ModelFailed": 1}, "run_times_s": {0.05: 6}, "waits_s": {1e-4: 6}},
         ),
         ([lost(FAILED, 0)], {"ends": {"done": 0, "ModelFailed": 1}, "run_times_s": {}}),
-        ([ran(1.0, losses=2)], {"retries": 2}),
+        ([ran(1.0, losses=2), lost(FAILED, 1)], {"retries": 3}),
         ([lost(WorkerLost("died"), 4)], {"ends": {"done": 0, "WorkerLost": 1}, "retries": 3}),
         ([lost(TimeLimitExceeded("long"), 1)], {"retries": 0}),
         ([replace(ran(1.0), ending=WHOLE), ran(1.0)], {"ends": {"done": 1}}),
@@ -85,7 +85,7 @@ FAILED = ModelFailed("it raised")
         "a batch",
         "a run of rows, each of which counts",
         "a failure",
-        "retries that ended well",
+        "retries that had an answer",
         "a loss that is no retry",
         "a time limit that is no retry",
         "a call whose tasks count",
