@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -296,18 +297,9 @@ class Farm:
         self.chains.opened(task_id, call(), name, self.now)
         return task_id
 
-    def close(
-        self,
-        task: TaskId = NO_TASK,
-        *,
-        chain: CallerName | None = None,
-        done: int = 1,
-        failed: int = 0,
-        worker_s: float = 0.0,
-        more: bool = False,
-    ) -> None:
-        ended = answer(done, failed, self.now, worker_s, task=task, chain=chain, more=more)
-        self.chains.fold([ended])
+    def close(self, task: TaskId = NO_TASK, *, done: int = 1, failed: int = 0, **more: Any) -> None:
+        """Let a task of a chain, or other calls, end now."""
+        self.chains.fold([replace(answer(done, failed, self.now, task=task), **more)])
 
     def rows(self, sent: Iterable[TaskId] = ()) -> list[dict[str, Any]]:
         return self.chains.snapshot(sent, self.now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -95,8 +95,20 @@ class Recorder:
 
     async def answer(self, value: float = 8.0, run_time_s: float = 0.001) -> None:
         """Answer the next call that is sent to a worker."""
-        worker, task_id, _ = await self.next()
-        self.dispatcher.finished(worker, [(task_id, Result((np.array([value]),), run_time_s))])
+        await self.end(Result((np.array([value]),), run_time_s))
+
+    async def end(self, outcome: Outcome) -> Call:
+        """End the next call that is sent, and return it."""
+        worker, task_id, call = await self.next()
+        self.dispatcher.finished(worker, [(task_id, outcome)])
+        return call
+
+    def end_all(self, model: Callable[[Call], Outcome]) -> list[Call]:
+        """End all calls that were sent as the model does; return them."""
+        sent, self.sent = self.sent, []
+        for worker, task_id, call in sent:
+            self.dispatcher.finished(worker, [(task_id, model(call))])
+        return [call for _, _, call in sent]
 
 
 def up(**limits: Any) -> tuple[Dispatcher, Recorder]:
@@ -220,16 +232,12 @@ async def test_call_of_rows_that_began_in_time_may_take_its_time(
 ) -> None:
     dispatcher, transport = served()
     waiting = asyncio.create_task(dispatcher.submit(rows(20, "cube"), Hints(start_within_s=1000.0)))
-    worker, task_id, call = await transport.next()
+    await until(lambda: transport.sent)
     clock = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: clock() + 2000.0)
-    await turns()
-    dispatcher.finished(worker, [(task_id, doubled(call))])
     while not waiting.done():
         await turns()
-        for worker, task_id, call in transport.sent:
-            dispatcher.finished(worker, [(task_id, doubled(call))])
-        transport.sent.clear()
+        transport.end_all(doubled)
     assert len((await waiting).outputs[0]) == 20
 
 
@@ -279,7 +287,7 @@ async def test_calls_of_one_turn_leave_in_one_message() -> None:
     tasks = [asyncio.create_task(dispatcher.submit(cube(i))) for i in range(5)]
     await until(lambda: transport.messages)
     assert transport.messages == [(W1, 5)]
-    dispatcher.finished(W1, [(task_id, Result(())) for _, task_id, _ in transport.sent])
+    transport.end_all(lambda call: Result(()))
     await asyncio.gather(*tasks)
 
 
@@ -366,9 +374,8 @@ async def describe(dispatcher: Dispatcher, transport: Recorder, config: str) -> 
     if waiting.done():
         assert waiting.result() == CUBE
         return False
-    worker, task_id, call = await transport.next()
+    call = await transport.end(Result((), info=CUBE))
     assert (call.operation, call.config) == (Operation.DESCRIBE, config)
-    dispatcher.finished(worker, [(task_id, Result((), info=CUBE))])
     assert await waiting == CUBE
     return True
 
@@ -407,8 +414,7 @@ async def test_only_a_worker_that_is_asked_for_it_gives_a_description(
     dispatcher, transport = served()
     call = replace(cube(config='{"n":2}'), operation=operation)
     dispatcher.start_call(call, NO_HINTS, lambda outcome: None)
-    worker, task_id, _ = await transport.next()
-    dispatcher.finished(worker, [(task_id, outcome)])
+    await transport.end(outcome)
     assert await describe(dispatcher, transport, '{"n":2}')
 
 

@@ -70,36 +70,22 @@ def record(at: float = 0.0) -> EndedCall:
     return EndedCall(ANSWERED, "m", Operation.EVALUATE, "me", 0.0, at)
 
 
-async def test_few_records_wait_until_someone_reads(stream: EndedCalls, seen: Seen) -> None:
-    for at in range(BATCH - 1):
-        stream.add(record(float(at)))
-    await asyncio.sleep(0)
-    assert seen.batches == []
-    stream.fold()
-    assert [each.at for each in seen.batches[0]] == [float(at) for at in range(BATCH - 1)]
-    stream.fold()
-    assert len(seen.batches) == 1, "nothing is given twice"
-
-
-async def test_many_records_are_folded_together_in_the_next_turn(
-    stream: EndedCalls, seen: Seen
+@pytest.mark.parametrize(
+    ("count", "at_once", "next_turn"),
+    [(BATCH - 1, [], []), (3 * BATCH, [], [3 * BATCH]), (3 * FULL + 1, [FULL] * 3, [1])],
+    ids=["few", "many", "too many"],
+)
+async def test_records_are_folded_together(
+    stream: EndedCalls, seen: Seen, count: int, at_once: list[int], next_turn: list[int]
 ) -> None:
-    for _ in range(3 * BATCH):
-        stream.add(record())
-    assert seen.batches == []
-    await asyncio.sleep(0)
-    assert seen.sizes() == [3 * BATCH]
-
-
-async def test_a_full_stream_is_folded_at_once_and_loses_nothing(
-    stream: EndedCalls, seen: Seen
-) -> None:
-    for at in range(3 * FULL + 1):
+    for at in range(count):
         stream.add(record(float(at)))
-    assert seen.sizes() == [FULL] * 3
-    stream.fold()
-    ends = [each.at for batch in seen.batches for each in batch]
-    assert ends == [float(at) for at in range(3 * FULL + 1)]
+    assert seen.sizes() == at_once
+    await asyncio.sleep(0)
+    assert seen.sizes() == at_once + next_turn
+    for _ in range(2):  # nothing is given twice
+        stream.fold()
+    assert [each.at for batch in seen.batches for each in batch] == list(range(count))
 
 
 async def test_a_failure_is_told_in_the_next_turn(stream: EndedCalls, seen: Seen) -> None:

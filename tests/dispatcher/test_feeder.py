@@ -263,21 +263,6 @@ def test_a_full_queue_refuses_a_call_but_not_its_later_parts() -> None:
     assert nothing_is_left(farm)
 
 
-def test_a_cancelled_call_takes_back_what_is_in_the_scheduler() -> None:
-    farm = Farm(workers=2)
-    call, outcomes = farm.ask(4_000_000)
-    other, _ = farm.ask(7)
-    farm.turn()
-    farm.feeder.cancel(call)
-    assert farm.cancelled == 4
-    farm.feeder.cancel(call)
-    farm.feeder.cancel(other)
-    farm.work(doubled)
-    assert outcomes == []
-    assert len(farm.feeder) == len(farm.scheduler) == 0
-    assert farm.scheduler.view.snapshot(0.0)["queues"] == []
-
-
 # Outcomes
 
 
@@ -386,16 +371,6 @@ def test_rows_beside_the_one_that_kills_are_made_again_as_runs() -> None:
     assert is_doubled(outcomes, 2_000)
     assert nothing_is_left(farm)
     assert farm.made.count(1) <= 2, "the suspect runs alone, the rest does not"
-
-
-def test_parts_of_a_call_that_has_ended_fail_no_further_call() -> None:
-    farm = Farm(workers=2)
-    _, outcomes = farm.ask(10)
-    farm.turn()
-    first, second = (farm.on_done[task] for _, task, _ in farm.sent[:2])
-    assert first(ModelFailed("diverged")) == (0, 1)
-    assert second(ModelFailed("diverged")) == (0, 0)
-    assert len(outcomes) == 1
 
 
 # Rows with separate outcomes

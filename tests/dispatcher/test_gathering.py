@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,11 +70,7 @@ def answer(call: Call) -> Result:
 
 def work(transport: Recorder) -> list[int]:
     """Answer all that was sent; return the number of rows of each task."""
-    sent = list(transport.sent)
-    transport.sent.clear()
-    for worker, task_id, call in sent:
-        transport.dispatcher.finished(worker, [(task_id, answer(call))])
-    return [call.rows or 1 for _, _, call in sent]
+    return [call.rows or 1 for call in transport.end_all(answer)]
 
 
 async def known(*models: ModelInfo, **limits: Any) -> tuple[Dispatcher, Recorder]:
@@ -274,8 +271,7 @@ async def test_calls_whose_answers_differ_in_shape_run_by_themselves_at_last() -
     dispatcher, transport = await known(varies)
     asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
     assert await sent(transport) == [4]
-    worker, task_id, call = only(transport)
-    dispatcher.finished(worker, [(task_id, rows_of(call, 1))])
+    transport.end_all(partial(rows_of, end=1))
     assert await sent(transport) == [1, 1, 1]
     work(transport)
     assert await asked.all() == [[0.0], [1.0], [8.0], [27.0]]
@@ -293,9 +289,7 @@ async def test_calls_of_a_model_with_batches_are_rows_of_a_batch(rows: int | Non
     calls = [replace(call, inputs=(call.inputs[0].reshape(shape),)) for call in calls]
     asked = Asked(dispatcher, calls)
     assert sorted(await sent(transport)) == [4, 8]
-    for worker, task_id, call in transport.sent:
-        result = Result((call.inputs[0] ** 3,), 7e-6, batch_rows=call.rows or 1)
-        dispatcher.finished(worker, [(task_id, result)])
+    transport.end_all(lambda call: Result((call.inputs[0] ** 3,), 7e-6, batch_rows=call.rows or 1))
     await until(lambda: all(asked.outcomes.values()))
     for n, (outcome,) in asked.outcomes.items():
         assert isinstance(outcome, Result)
@@ -311,13 +305,10 @@ async def test_after_the_failure_of_a_batch_each_call_runs_by_itself(error: Farm
     failures = Failures(dispatcher)
     asked = Asked(dispatcher, [cube(float(n)) for n in range(4)])
     assert await sent(transport) == [4]
-    worker, task_id, _ = only(transport)
-    dispatcher.finished(worker, [(task_id, error)])
+    await transport.end(error)
     assert await sent(transport) == [1, 1, 1, 1]
     assert failures() == []
-    for worker, task_id, call in list(transport.sent):
-        is_bad = call.inputs[0].reshape(-1)[0] == 2.0
-        dispatcher.finished(worker, [(task_id, error if is_bad else answer(call))])
+    transport.end_all(lambda call: error if 2.0 in call.inputs[0] else answer(call))
     found = await asked.all()
     assert [np.reshape(one, -1)[0] for one in found[:2] + found[3:]] == [0.0, 1.0, 27.0]
     assert found[2] is error

@@ -13,7 +13,7 @@ import pytest
 
 from farm.call import Array, Call, Hints, ModelInfo, Operation, Result, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.errors import FarmError, ModelFailed
+from farm.errors import ModelFailed
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import WorkerId
 from tests.dispatcher.ended_calls import Failures
@@ -67,13 +67,11 @@ class Worker(Recorder):
         super().__init__()
         self.runs: list[list[float]] = []
 
-    async def evaluate(self, *, failed: FarmError | None = None, rows: int | None = None) -> Array:
-        """Answer the next call and return its inputs. rows: answer so many of them."""
+    async def evaluate(self) -> Array:
+        """Answer the next call and return its inputs."""
         worker, task_id, call = await self.next()
         inputs = call.inputs[0]
-        done = inputs if rows is None else inputs[:rows]
-        result = Result((done**3,), 0.001, failed=failed)
-        self.dispatcher.finished(worker, [(task_id, result)])
+        self.dispatcher.finished(worker, [(task_id, Result((inputs**3,), 0.001))])
         self.runs.append(inputs.reshape(-1).tolist())
         return inputs.reshape(-1)
 
@@ -225,8 +223,7 @@ async def test_twins_share_a_failure() -> None:
     dispatcher, worker = up(Memory())
     failures = Failures(dispatcher)
     twins = [asked(dispatcher, cube(2.0)) for _ in range(2)]
-    w, task_id, _ = await worker.next()
-    dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
+    await worker.end(ModelFailed("diverged"))
     outcomes = await asyncio.gather(*twins, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["diverged", "diverged"]
     assert [failure.calls for failure in failures()] == [2]
@@ -262,9 +259,8 @@ async def test_a_failed_batch_fails_no_point_that_is_known() -> None:
     dispatcher, worker = up(Memory(x1=1.0, x3=27.0), BATCHES)
     points = Points(1.0, 2.0, 3.0)
     dispatcher.start_rows(points, "cube", Operation.EVALUATE, Hints())
-    w, task_id, call = await worker.next()
+    call = await worker.end(ModelFailed("diverged"))
     assert call.inputs[0].tolist() == [[2.0]]
-    dispatcher.finished(w, [(task_id, ModelFailed("diverged"))])
     await until(lambda: points.ended)
     assert points.outcomes == {0: (1.0, True), 1: "diverged", 2: (27.0, True)}
 
@@ -272,10 +268,8 @@ async def test_a_failed_batch_fails_no_point_that_is_known() -> None:
 async def test_a_failed_row_is_named_by_its_place_in_the_call() -> None:
     dispatcher, worker = up(Memory(x1=1.0, x2=8.0))
     bulk = asked(dispatcher, rows(1.0, 2.0, 3.0))
-    await until(lambda: worker.sent)
-    _, task_id, call = worker.sent.pop()
+    call = await worker.end(Result((), failed=ModelFailed("diverged")))
     assert call.inputs[0].reshape(-1).tolist() == [3.0]
-    dispatcher.finished(W1, [(task_id, Result((), failed=ModelFailed("diverged")))])
     with pytest.raises(ModelFailed, match="row 2: diverged"):
         await bulk
 

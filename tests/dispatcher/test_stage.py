@@ -83,6 +83,7 @@ async def test_a_cancelled_call_leaves_nothing_and_is_cancelled_once(kind: Kind)
         await worker.evaluate()
         await turns()
     assert of_cancelled == []
+    assert not any(map(dispatcher.stages.cancel, ids)), "they have their outcomes"
     others = [call for call in kind.calls if call is not kind.calls[kind.cancelled]]
     for call, (outcome,) in zip(others, outcomes, strict=True):
         assert isinstance(outcome, Result)

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from farm.call import Hints, Operation, Result
+from farm.call import Call, Hints, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import Cancelled, InvalidInput
-from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId
 from tests.dispatcher.test_dispatcher import W2, cube, served, turns
 from tests.dispatcher.test_reuse import Memory, Points, asked, rows
 from tests.dispatcher.test_reuse import up as up_with
-from tests.dispatcher.test_stage import BOTH, PAIR
+from tests.dispatcher.test_stage import BOTH, PAIR, Kind
 
 MINE, OTHERS = Hints("mine", chain="1"), Hints("others")
 
@@ -53,6 +52,9 @@ async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() 
         assert await cancel(dispatcher, **arguments) == 0
     with pytest.raises(Cancelled, match="the owner of the farm cancelled the waiting calls"):
         await one
+    begun = [*dispatcher.view.sent(), TaskId(7)]  # since they were listed
+    why = Cancelled("the owner of the farm cancelled it")
+    assert [dispatcher.stages.cancel_if_waiting(each, why) for each in begun] == [0, 0]
     with pytest.raises(InvalidInput, match="'client' is missing"):
         await cancel(dispatcher)
     for _ in range(2):
@@ -62,16 +64,34 @@ async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() 
     assert dispatcher.stages.calls_open() == 0
 
 
-async def test_a_call_of_many_rows_fails_if_rows_of_it_wait() -> None:
-    dispatcher, worker = served()
-    call = asked(dispatcher, rows(*range(500)), MINE)
+@pytest.mark.parametrize(
+    ("kind", "before", "mine", "after"),
+    [
+        (Kind([]), [], rows(*range(500)), []),
+        (Kind([], model=PAIR), [cube()], BOTH, []),
+        (Kind([], Memory), [cube(1.0)], cube(2.0), [cube(2.0)]),
+        (Kind([], Memory), [cube(2.0)], cube(2.0), []),
+    ],
+    ids=["many rows", "a pair", "others wait for it", "it waits for another"],
+)
+async def test_a_call_that_waits_is_one_and_those_of_others_go_on(
+    kind: Kind, before: list[Call], mine: Call, after: list[Call]
+) -> None:
+    dispatcher, worker = up_with(kind.memory(), kind.model)
+    others = [asked(dispatcher, call, OTHERS) for call in before]
+    waiting = asked(dispatcher, mine, MINE)
+    others += [asked(dispatcher, call, OTHERS) for call in after]
     await turns()
-    assert await cancel(dispatcher, client="mine") == 1
-    assert await outcomes(call) == ["Cancelled"]
-    assert dispatcher.snapshot()["queues"][0]["queued"] == 0
-    await worker.answer()  # of the abandoned part
-    await turns()
-    assert worker.sent == []
+    assert await cancel(dispatcher, client="mine", chain="2") == 0
+    assert await cancel(dispatcher, client="mine", chain="1") == 1
+    assert await cancel(dispatcher, client="mine") == 0
+    assert await outcomes(waiting, *others) == ["Cancelled", *["open"] * len(others)]
+    assert dispatcher.snapshot()["queues"][0]["queued"] == len(after)
+    while worker.sent:  # without others, what was begun is abandoned
+        await worker.evaluate()
+        await turns()
+    assert await outcomes(*others) == ["Result"] * len(others)
+    assert len(worker.runs) == max(1, len(before)) + len(after)
 
 
 async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
@@ -91,39 +111,6 @@ async def test_of_rows_that_are_calls_those_at_workers_go_on() -> None:
     assert await cancel(dispatcher, client="mine") == 0
 
 
-async def test_a_value_with_its_gradient_is_one_call() -> None:
-    dispatcher, _ = served(PAIR)
-    runs, pair = asked(dispatcher, cube(), OTHERS), asked(dispatcher, BOTH, MINE)
-    await turns()
-    assert await cancel(dispatcher, client="mine") == 1
-    assert await outcomes(runs, pair) == ["open", "Cancelled"]
-    assert dispatcher.stages.calls_open() == 1
-
-
-async def test_a_call_that_others_wait_for_goes_on_for_them() -> None:
-    dispatcher, worker = up_with(Memory())
-    busy = asked(dispatcher, cube(1.0), OTHERS)
-    mine, twin = asked(dispatcher, cube(2.0), MINE), asked(dispatcher, cube(2.0), OTHERS)
-    await turns()
-    assert await cancel(dispatcher, client="mine") == 1
-    assert await cancel(dispatcher, client="mine") == 0
-    assert await outcomes(busy, mine, twin) == ["open", "Cancelled", "open"]
-    await worker.evaluate()
-    await worker.evaluate()
-    assert (await twin).outputs[0].tolist() == [8.0]
-
-
-async def test_a_call_that_waits_for_that_of_another_client() -> None:
-    dispatcher, worker = up_with(Memory())
-    first, mine = asked(dispatcher, cube(2.0), OTHERS), asked(dispatcher, cube(2.0), MINE)
-    await turns()
-    assert await cancel(dispatcher, client="mine", chain="2") == 0
-    assert await cancel(dispatcher, client="mine", chain="1") == 1
-    assert await outcomes(first, mine) == ["open", "Cancelled"]
-    await worker.evaluate()
-    assert (await first).outputs[0].tolist() == [8.0]
-
-
 async def test_calls_that_come_meanwhile_stay_and_others_get_their_turn() -> None:
     dispatcher, worker = served()
     calls = [asked(dispatcher, cube(), MINE) for _ in range(1000)]
@@ -139,29 +126,3 @@ async def test_calls_that_come_meanwhile_stay_and_others_get_their_turn() -> Non
     worker.join(W2)
     await turns()
     assert len(worker.sent) == 2
-
-
-# The innermost stage
-
-
-WHY = Cancelled("the owner of the farm cancelled it")
-
-
-async def test_only_tasks_that_no_worker_has_are_answered_with_an_error() -> None:
-    dispatcher, transport = served()
-    tasks = dispatcher.stages.tasks
-    outcomes: list[list[Outcome]] = [[], []]
-    runs, waits = (
-        dispatcher.start_call(cube(1.0), Hints("me", chain=str(n)), found.append)
-        for n, found in enumerate(outcomes)
-    )
-    await turns()
-    assert tasks.waiting("me", None) == tasks.waiting("me", "1") == [waits]
-    assert tasks.waiting("me", "0") == tasks.waiting("you", None) == []
-    assert [tasks.fail(each, WHY) for each in (runs, waits, waits, TaskId(7))] == [0, 1, 0, 0]
-    assert outcomes == [[], [WHY]]
-    await transport.answer()
-    await turns()
-    assert isinstance(outcomes[0][0], Result)
-    assert tasks.open == {}
-    assert not tasks.cancel(runs), "it has its outcome"

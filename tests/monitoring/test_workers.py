@@ -61,8 +61,7 @@ class Farm:
     async def call(self, outcome: Outcome) -> None:
         """Run a call whose outcome the worker gives."""
         task = asyncio.create_task(self.dispatcher.submit(cube()))
-        worker, task_id, _ = await self.transport.next()
-        self.dispatcher.finished(worker, [(task_id, outcome)])
+        await self.transport.end(outcome)
         await asyncio.wait({task})
         assert task.exception() is None or isinstance(outcome, ModelFailed)
 
