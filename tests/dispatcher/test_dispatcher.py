@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.call import (
-    NO_HINTS,
-    Call,
-    Hints,
-    ModelInfo,
-    Operation,
-    Result,
-    TensorInfo,
-    WorkerInfo,
-)
+from farm.call import NO_HINTS, Call, Hints, ModelInfo, Operation, Result, TensorInfo, WorkerInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.events import Departure
 from farm.errors import (

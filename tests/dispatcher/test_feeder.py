@@ -21,14 +21,7 @@ from farm.dispatcher.feeder import PARTS_A_TURN, Feeder
 from farm.dispatcher.partition import RUNS_A_WORKER, Rows, WholeCall, part_rows
 from farm.dispatcher.stage import OnDone, StageContext
 from farm.dispatcher.turns import LoopTurns
-from farm.errors import (
-    FarmError,
-    InvalidInput,
-    LossCause,
-    ModelFailed,
-    Overloaded,
-    WorkerLost,
-)
+from farm.errors import FarmError, InvalidInput, LossCause, ModelFailed, Overloaded, WorkerLost
 from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.queues import Queue

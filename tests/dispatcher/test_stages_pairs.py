@@ -14,12 +14,7 @@ from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, Ten
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.stage import OnDone
 from farm.dispatcher.stages import Pairs
-from farm.errors import (
-    FarmError,
-    ModelFailed,
-    Overloaded,
-    UnsupportedFeature,
-)
+from farm.errors import FarmError, ModelFailed, Overloaded, UnsupportedFeature
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
 from tests.dispatcher.ended_calls import Failures
@@ -55,11 +50,10 @@ class Outcomes(list[Result | FarmError]):
         return outcome
 
 
-def started(
-    dispatcher: Dispatcher, hints: Hints | None = None, model: str = "split"
-) -> tuple[TaskId, Outcomes]:
+def started(dispatcher: Dispatcher, model: str = "split") -> Outcomes:
     outcomes = Outcomes()
-    return dispatcher.start_call(asked(model), hints or Hints(), outcomes.append), outcomes
+    dispatcher.start_call(asked(model), Hints(), outcomes.append)
+    return outcomes
 
 
 async def both_sent(transport: Recorder) -> tuple[tuple[WorkerId, TaskId], tuple[WorkerId, TaskId]]:
@@ -83,7 +77,7 @@ def two_workers(**limits: int) -> tuple[Dispatcher, Recorder]:
 @pytest.mark.parametrize("first", ["value", "gradient"])
 async def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
     dispatcher, transport = two_workers()
-    _, outcomes = started(dispatcher)
+    outcomes = started(dispatcher)
     value, gradient = await both_sent(transport)
     assert value[0] != gradient[0]
     answers = [(value, VALUE), (gradient, GRADIENT)]
@@ -103,7 +97,7 @@ async def test_both_run_side_by_side_and_are_one_answer(first: str) -> None:
 @pytest.mark.parametrize("model", ["keeps", "whole"])
 async def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(model: str) -> None:
     dispatcher, transport = two_workers()
-    _, outcomes = started(dispatcher, model=model)
+    outcomes = started(dispatcher, model=model)
     worker, task_id, call = await transport.next()
     assert call.operation is BOTH
     await turns()
@@ -117,7 +111,7 @@ async def test_one_worker_does_both_if_it_keeps_the_point_or_has_the_method(mode
 async def test_the_first_error_is_the_outcome_of_one_call(other: Outcome) -> None:
     dispatcher, transport = two_workers()
     failures = Failures(dispatcher)
-    _, outcomes = started(dispatcher)
+    outcomes = started(dispatcher)
     (v_worker, value), (g_worker, gradient) = await both_sent(transport)
     dispatcher.finished(g_worker, [(gradient, ModelFailed("no slope"))])
     dispatcher.finished(v_worker, [(value, other)])
