@@ -88,9 +88,10 @@ class Recorder:
         """Answer the next call that is sent to a worker."""
         await self.end(Result((np.array([value]),), run_time_s))
 
-    async def end(self, outcome: Outcome) -> Call:
-        """End the next call that is sent, and return it."""
+    async def end(self, end: Outcome | Callable[[Call], Outcome]) -> Call:
+        """End the next call that is sent, or let a model do so; return it."""
         worker, task_id, call = await self.next()
+        outcome = end(call) if callable(end) else end
         self.dispatcher.finished(worker, [(task_id, outcome)])
         return call
 
@@ -249,28 +250,6 @@ async def test_calls_in_different_shapes_and_types_meet_in_a_batch() -> None:
         task.cancel()
 
 
-async def test_stream_gives_its_answers_and_then_its_end() -> None:
-    dispatcher, transport = up()
-    transport.join(W1, (ModelInfo("s", (), (), frozenset({Operation.STREAM})),))
-    heard: list[object] = []
-    task_id = dispatcher.start_call(Call("s", Operation.STREAM), Hints(), heard.append)
-    worker, sent, _ = await transport.next()
-    for k in range(2):
-        dispatcher.finished(worker, [(sent, Result((np.array([k]),), more=True))])
-        await until(lambda k=k: len(heard) == k + 1)  # type: ignore[misc]  # mypy on lambdas
-    assert dispatcher.snapshot()["done"] == 0
-    dispatcher.finished(worker, [(sent, Result((), 3.0))])
-    await until(lambda: len(heard) == 3)
-    assert [r.more for r in heard if isinstance(r, Result)] == [True, True, False]
-    assert dispatcher.snapshot()["done"] == 1
-    assert dispatcher.statistics()["s"].executions == 1
-    again = dispatcher.start_call(Call("s", Operation.STREAM), Hints(), heard.append)
-    await transport.next()
-    dispatcher.cancel(again)
-    await until(lambda: transport.ended == [(W1, again)])
-    assert task_id == sent
-
-
 async def test_calls_of_one_turn_leave_in_one_message() -> None:
     dispatcher, transport = up()
     batching = ModelInfo("cube", CUBE.inputs, CUBE.outputs, max_batch=8)
@@ -382,11 +361,9 @@ async def test_description_is_asked_for_once() -> None:
 
 
 async def test_a_model_is_ready_if_it_is_known_and_a_worker_may_have_it() -> None:
-    dispatcher, transport = up(expected=Expected(may_come=True))
-    assert not dispatcher.is_ready("cube")
-    transport.join()
+    assert not up(expected=Expected(may_come=True))[0].is_ready("cube")
+    dispatcher, _ = served()
     assert dispatcher.is_ready("cube")
-    dispatcher, transport = served()
     dispatcher.worker_left(W1, "killed")
     assert not dispatcher.is_ready("cube")
 

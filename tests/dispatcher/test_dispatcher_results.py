@@ -52,6 +52,8 @@ async def test_a_call_has_its_answers_and_an_end_that_is_none_of_a_stream(
     answers.close()
     await turns()
     assert transport.ended == []
+    assert transport.dispatcher.snapshot()["done"] == 1
+    assert transport.dispatcher.statistics()["m"].executions == 1
 
 
 async def test_an_error_is_raised_behind_the_answers_that_came() -> None:

@@ -459,16 +459,6 @@ def test_rows_beside_one_that_is_beyond_the_time_limit_have_their_own_outcomes()
     assert nothing_is_left(farm)
 
 
-def test_no_rows_are_finished_when_parts_are_fed() -> None:
-    farm = Farm()
-    rows = Each(0, set())
-    farm.begin(rows)
-    assert rows.ended == 0, "not before its caller has the id"
-    farm.feeder.turn()
-    assert rows.ended == 1
-    assert len(farm.feeder) == 0
-
-
 def test_only_as_many_rows_are_open_as_may_be() -> None:
     farm = knowing(1e-6)
     rows = Each(1000, set())

@@ -161,12 +161,9 @@ async def test_calls_that_have_ended_are_forgotten() -> None:
         waits.open.clear()
     assert len(waits.first._calls._heaps[BEAM.name]) <= 2 * first_worker.SLACK
     waits.first.close()
-
-
-async def test_without_a_limit_nothing_is_kept() -> None:
     waits = Waits(float("inf"), BEAM)
     waits.call(1)
-    assert not waits.first._calls.models()
+    assert not waits.first._calls.models(), "without a limit"
 
 
 async def test_nothing_waits_for_a_worker_that_is_expected_after_its_limit(

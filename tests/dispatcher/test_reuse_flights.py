@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 
-from farm.call import Array, Hints, ModelInfo, Operation, Result
+from farm.call import Array, Call, Hints, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.errors import FarmError, ModelFailed
+from farm.errors import ModelFailed
+from farm.scheduler.actions import Outcome
 from farm.scheduler.state import WorkerId
 from tests.dispatcher.test_dispatcher import CUBE, W1, cube, turns
 from tests.dispatcher.test_reuse import BATCHES, Memory, Points, Worker, answered, asked, rows, up
@@ -51,15 +52,6 @@ async def test_the_same_points_of_two_requests_run_once(info: ModelInfo) -> None
     marks = [first.outcomes[k][1] for k in range(51)] + [second.outcomes[k][1] for k in range(50)]
     assert marks.count(False) <= 50, "each point is new at most once"
     assert first.outcomes[50][1] is True
-
-
-async def test_callers_of_a_row_that_is_not_a_number_share_it() -> None:
-    dispatcher, worker = up(Memory(), BATCHES)
-    bulk, single = asked(dispatcher, rows(1.0, 2.0)), asked(dispatcher, cube(2.0))
-    await worker.end(Result((np.array([[1.0], [math.nan]]),), 0.001))
-    assert math.isnan((await single).outputs[0][0])
-    assert math.isnan((await bulk).outputs[0][1, 0])
-    assert worker.sent == []
 
 
 async def test_a_failed_batch_fails_no_caller_of_one_of_its_rows() -> None:
@@ -162,6 +154,17 @@ async def test_parts_of_a_call_that_wait_for_the_same_failure_end_together() -> 
     assert dispatcher.stages.calls_open() == 0
 
 
+def cubed_up_to_five(call: Call, *, batches: bool) -> Outcome:
+    """Cube the rows of a call up to the first 5, which fails."""
+    bad = np.flatnonzero(call.inputs[0] == 5)
+    if not len(bad):
+        return Result((call.inputs[0] ** 3,), 0.001)
+    if batches or call.inputs[0].size == 1:
+        return ModelFailed("five")
+    done = call.inputs[0][: bad[0]] ** 3
+    return Result((done,) if len(done) else (), 0.001, failed=ModelFailed("five"))
+
+
 async def test_random_calls_with_failures_get_the_outcomes_of_their_own_rows() -> None:
     random = np.random.default_rng(7)
     for number in range(24):
@@ -170,24 +173,7 @@ async def test_random_calls_with_failures_get_the_outcomes_of_their_own_rows() -
         await known_to_be_quick(dispatcher, worker)
         calls: list[tuple[asyncio.Task[Result], Array]] = []
         requests: list[Points] = []
-
-        def answer(
-            dispatcher: Dispatcher = dispatcher, worker: Worker = worker, batches: bool = batches
-        ) -> None:
-            """Cube the rows of the next call up to the first 5, which fails."""
-            name, task_id, call = worker.sent.pop(0)
-            inputs = call.inputs[0].reshape(-1, 1)
-            bad = np.flatnonzero(inputs[:, 0] == 5)
-            outcome: Result | FarmError
-            if not len(bad):
-                outcome = Result((call.inputs[0] ** 3,), 0.001)
-            elif batches or len(inputs) == 1:
-                outcome = ModelFailed("five")
-            else:
-                done = inputs[: bad[0]] ** 3
-                outcome = Result((done,) if len(done) else (), 0.001, failed=ModelFailed("five"))
-            dispatcher.finished(name, [(task_id, outcome)])
-
+        model = partial(cubed_up_to_five, batches=batches)
         for _ in range(40):
             what = random.random()
             points = random.integers(0, 6, size=random.integers(1, 20)).astype(float)
@@ -201,11 +187,11 @@ async def test_random_calls_with_failures_get_the_outcomes_of_their_own_rows() -
             elif what < 0.7 and calls:
                 calls[random.integers(len(calls))][0].cancel()
             elif worker.sent:
-                answer()
+                await worker.end(model)
             await asyncio.sleep(0)
         while not all(task.done() for task, _ in calls) or not all(r.ended for r in requests):
             if worker.sent:
-                answer()
+                await worker.end(model)
             await asyncio.sleep(0)
         for task, points in calls:
             if task.cancelled():

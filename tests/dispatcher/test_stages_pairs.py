@@ -13,7 +13,7 @@ import pytest
 from farm.call import Call, Derivative, Hints, ModelInfo, Operation, Result, TensorInfo
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.stage import OnDone
-from farm.dispatcher.stages import Pairs
+from farm.dispatcher.stages import Tasks
 from farm.errors import FarmError, ModelFailed, Overloaded, UnsupportedFeature
 from farm.scheduler.actions import Outcome
 from farm.scheduler.state import TaskId, WorkerId
@@ -159,26 +159,22 @@ async def test_an_ended_pair_has_at_most_one_outcome_and_leaves_no_cycle(end: st
 
 
 @pytest.mark.parametrize("chain", [None, "", "c"])
-def test_a_pair_is_one_caller(chain: str | None) -> None:
-    given: list[Hints] = []
+def test_hints_hold_for_both_and_a_pair_is_one_caller(
+    chain: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[Hints, float]] = []
 
-    class Inner:
-        def start(
-            self, call: Call, hints: Hints, done: OnDone, now: float, lost_on: tuple[str, ...] = ()
-        ) -> TaskId:
-            given.append(hints)
-            assert now == 7.0
-            return TaskId(len(given))
+    def start(_: Tasks, call: Call, hints: Hints, done: OnDone, now: float) -> TaskId:
+        given.append((hints, now))
+        return TaskId(len(given))
 
-        def cancel(self, task_id: TaskId) -> bool:
-            raise AssertionError("no half is cancelled")
-
+    monkeypatch.setattr(Tasks, "start", start)
     dispatcher, _ = up()
     dispatcher.expect(MODELS)
-    pairs = Pairs(dispatcher.stages.context, Inner())
     hints = Hints("me", 3, 1.0, 2.0, chain)
-    pairs.start(asked(), hints, Outcomes().append, 7.0)
-    assert given == [replace(hints, chain="pair -1" if chain is None else chain)] * 2
+    dispatcher.start_call(asked(), hints, Outcomes().append)
+    of_both = replace(hints, chain="pair -1" if chain is None else chain)
+    assert given == [(of_both, given[0][1])] * 2
 
 
 async def test_if_one_half_is_refused_none_runs() -> None:
