@@ -50,9 +50,7 @@ async def test_only_waiting_calls_of_the_client_or_of_its_chain_are_cancelled() 
         assert dispatcher.snapshot()["events"][-1]["text"] == "the owner cancelled 1 waiting calls"
         assert await outcomes(runs, others, waiting) == ["open", "open", "Cancelled"]
         assert await cancel(dispatcher, **arguments) == 0
-    with pytest.raises(
-        Cancelled, match=r"the owner of the farm cancelled the waiting calls of 'mine'$"
-    ):
+    with pytest.raises(Cancelled, match=r"the owner of the farm cancelled .* of 'mine'$"):
         await one
     begun = [*dispatcher.view.sent(), TaskId(7)]  # since they were listed
     why = Cancelled("the owner of the farm cancelled it")
