@@ -254,6 +254,7 @@ async def test_errors(start: Start) -> None:
         with pytest.raises(ModelFailed, match=r"ValueError: diverged at 7\.0") as caught:
             await dispatcher.submit(cube(7.0, "fail"))
         assert "Traceback" in caught.value.detail
+        assert Path(__file__).name in caught.value.detail
         with pytest.raises(InvalidOutput, match=r"expected \(2,\)"):
             await dispatcher.submit(cube(7.0, "short"))
         with pytest.raises(InvalidInput):

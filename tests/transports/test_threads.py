@@ -52,25 +52,6 @@ async def test_two_transports_of_one_program_get_along() -> None:
     await dispatcher.close()
 
 
-@on_loop
-async def test_threads_share_the_models_themselves() -> None:
-    seen: set[int] = set()
-
-    class Counter(farm.Model):
-        inputs = {"x": 1}
-        outputs = {"y": 1}
-
-        def evaluate(self, inputs: Any, config: Any) -> Any:
-            seen.add(id(self))
-            return inputs["x"]
-
-    dispatcher = Dispatcher([LocalTransport({"gate": Counter()}, workers=4)])
-    dispatcher.start()
-    await asyncio.gather(*[dispatcher.submit(call(i)) for i in range(50)])
-    assert len(seen) == 1
-    await dispatcher.close()
-
-
 def test_thread_that_outlives_its_loop_is_no_trouble() -> None:
     """As when a notebook cell is interrupted: the model ends after the loop is closed."""
     opened, waits = threading.Event(), threading.Event()

@@ -12,9 +12,9 @@ import distributed
 import numpy as np
 import pytest
 
-from farm.call import NO_HINTS, Call, Operation, Result, canonical_config
+from farm.call import NO_HINTS, Call, Operation, canonical_config
 from farm.dispatcher.dispatcher import Dispatcher
-from farm.errors import InvalidOutput, ModelFailed, WorkerLost
+from farm.errors import WorkerLost
 from farm.transports.dask.cluster import Membership, one_line
 from farm.transports.dask.transport import DaskTransport
 from farm.wire.usage import Used
@@ -139,18 +139,6 @@ async def test_a_killed_worker_costs_nothing(cluster: Cluster) -> None:
         assert [len(outcomes) for outcomes in answers.values()] == [1] * 200
         expect_squares([outcomes[0] for outcomes in answers.values()])  # type: ignore[misc]
     assert cluster.tasks() == []
-
-
-@on_loop
-async def test_errors_are_outcomes(cluster: Cluster) -> None:
-    cluster.add_worker()
-    async with joined(cluster) as dispatcher:
-        with pytest.raises(ModelFailed, match="ValueError: diverged") as caught:
-            await dispatcher.submit(square(1.0, **{"raise": "diverged"}))
-        assert "square.py" in caught.value.detail
-        with pytest.raises(InvalidOutput, match=r"expected \(1,\)"):
-            await dispatcher.submit(square(1.0, wrong=True))
-        expect_squares(await outcomes_of(dispatcher, [square(0.0), square(1.0)]))
 
 
 @on_loop
@@ -300,16 +288,6 @@ async def test_an_adaptive_cluster_sees_calls_before_it_has_workers(cluster: Clu
         await until(lambda: len(cluster.tasks()) == 3, LIMIT_S)
         cluster.add_worker()
         expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
-
-
-@on_loop
-async def test_calls_of_a_batchable_model_share_tasks(cluster: Cluster) -> None:
-    cluster.add_worker()
-    async with joined(cluster) as dispatcher:
-        calls = [replace(square(float(i)), model="Batched") for i in range(100)]
-        outcomes = await outcomes_of(dispatcher, calls)
-        expect_squares(outcomes)
-        assert len({o.run_time_s for o in outcomes if isinstance(o, Result)}) < 20
 
 
 def test_reasons_are_one_line() -> None:
