@@ -8,7 +8,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,6 @@ from farm.call import (
     Call,
     Derivative,
     Hints,
-    ModelInfo,
     Operation,
     Result,
     TensorInfo,
@@ -536,61 +537,26 @@ def test_points_that_a_starting_farm_refuses_are_sent_again(
 # Servers that are silent or end early
 
 
-HALF = ModelInfo("half", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
-PATIENCE_S = 60.0
-
-
-class Away(BaseHTTPRequestHandler):
-    """Answers as many points of each request as the server says, and closes the connection."""
-
-    server: AwayFarm
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(HALF.to_json()).encode())
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        points = [x for [[x]] in asked["inputs"]]
-        after_s, most = self.server.turns.pop(0)
-        self.server.clock.now += after_s
-        self.send_response(200)
-        self.end_headers()
-        for index, x in enumerate(points[:most]):
-            line = {"index": index, "status": "done", "outputs": [[x / 2]]}
-            told = {"run_time_s": 0.0, "queue_time_s": 0.0, "worker": "w"}
-            self.wfile.write(json.dumps(line | told).encode() + b"\n")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
-
-
-class AwayFarm(ThreadingHTTPServer):
-    """turns: for each request, the seconds that pass first, and how many points are answered."""
-
-    daemon_threads = True
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(("127.0.0.1", 0), Away)
-        self.clock = clock
-        self.turns: list[tuple[float, int]] = []
-
-
-@pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayFarm]:
+def test_each_answer_renews_the_patience(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """turns: for each request, the seconds that pass first, and how many answers are read."""
     clock = Clock()
     monkeypatch.setattr(http_calls, "time", clock)
-    with in_a_thread(AwayFarm(clock)) as server:
-        yield server
+    line = HttpLine(door.url, patience_s=60.0)
+    line.describe("gate", EMPTY_CONFIG)
+    turns, answer = [(0.0, 0), (120.0, 1), (30.0, 0), (0.0, 3)], line._client.answer
 
+    @contextmanager
+    def cut_short(*given: Any, **options: Any) -> Iterator[Any]:
+        after_s, most = turns.pop(0)
+        clock.now += after_s
+        with answer(*given, **options) as whole:
+            lines = b"".join(whole.portions()).splitlines(keepends=True)
+            yield SimpleNamespace(status=whole.status, portions=lambda: lines[:most])
 
-def test_each_answer_renews_the_patience(away: AwayFarm) -> None:
-    line = HttpLine(f"http://127.0.0.1:{away.server_port}", patience_s=PATIENCE_S)
-    assert line.is_farm
-    line.describe("half", EMPTY_CONFIG)
-    away.turns = [(0.0, 0), (2 * PATIENCE_S, 1), (PATIENCE_S / 2, 0), (0.0, 3)]
-    assert numbers(answered(line, halves(4))) == {0: 0.0, 1: 0.5, 2: 1.0, 3: 1.5}
+    monkeypatch.setattr(line._client, "answer", cut_short)
+    inbox = answered(line, [(k, call(float(k))) for k in range(4)])
+    assert numbers(inbox) == {k: 2.0 * k for k in range(4)}
+    assert turns == []
     line.close()
 
 

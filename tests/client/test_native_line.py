@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -31,7 +30,6 @@ from farm.errors import (
     Cancelled,
     InvalidInput,
     InvalidRequest,
-    ModelNotFound,
     Unavailable,
 )
 from farm.transports.connection import read_connection, read_worker_connection
@@ -255,36 +253,6 @@ def test_silence_is_asked_about_and_then_given_up(
     line.close()
 
 
-def test_nobody_gives_up_while_the_dispatcher_is_heard(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native_end, "TICK_S", 0.02)
-    patience_s = scaled(0.4)
-    line = NativeLine(desk.connection, patience_s=patience_s)
-    future = send(line, 1.0)
-    calls = heard(desk)
-    for _ in range(6):
-        time.sleep(patience_s / 4)
-        desk.say(Kind.PROBE)
-    double(desk, calls)
-    assert value(future.result(LIMIT_S)) == 2.0
-    line.close()
-
-
-def test_an_idle_client_counts_no_silence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_end, "TICK_S", 0.02)
-    patience_s = scaled(0.5)
-    line = NativeLine(desk.connection, patience_s=patience_s)
-    time.sleep(1.5 * patience_s)
-    future = send(line, 1.0)
-    calls = heard(desk)
-    time.sleep(0.4 * patience_s)
-    assert not future.done()
-    double(desk, calls)
-    assert value(future.result(LIMIT_S)) == 2.0
-    line.close()
-
-
 def test_with_a_new_number_open_calls_are_said_again(desk: Desk, line: NativeLine) -> None:
     answered, taken, kept = send(line, 1.0), send(line, 2.0), send(line, 3.0, hints=HINTS)
     calls = heard(desk, 3)
@@ -412,47 +380,14 @@ def worker(farm: Farm) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def worker_of(folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = host_process.start(read_worker_connection(folder), name)
+def at_work(farm: Farm, name: str = "node/1-a") -> Iterator[subprocess.Popen[bytes]]:
+    process = host_process.start(read_worker_connection(farm.connect), name)
     try:
+        wait_until(lambda: name in [row["name"] for row in farm.snapshot()["workers"]])
         yield process
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def at_work(farm: Farm, name: str = "node/1-a") -> Iterator[subprocess.Popen[bytes]]:
-    with worker_of(farm.connect, name) as process:
-        wait_until(lambda: name in [row["name"] for row in farm.snapshot()["workers"]])
-        yield process
-
-
-def test_unknown_models_and_wrong_sizes_are_refused(farm: Farm, worker: object) -> None:
-    line = NativeLine(read_connection(farm.connect))
-    with pytest.raises(ModelNotFound, match="model 'nope' is not served here"):
-        send(line, 1.0, "nope").result(LIMIT_S)
-    long = Call("cube", Operation.EVALUATE, (np.ones(2),))
-    with pytest.raises(InvalidInput, match="has length 2"):
-        submit(line, long, NO_HINTS, as_it_is).result(LIMIT_S)
-    assert sorted(line.names()) == ["crash", "cube", "hold", "sleep"]
-    with pytest.raises(InvalidInput, match="config has the key 'any'"):
-        line.describe("cube", '{"any":1}')
-    info = line.describe("cube", EMPTY_CONFIG)
-    assert [(t.shape, t.unit) for t in (*info.inputs, *info.outputs)] == [((1,), "m"), ((1,), "m3")]
-    with pytest.raises(ModelNotFound):
-        line.describe("nope", EMPTY_CONFIG)
-    line.close()
-
-
-def test_the_calls_of_a_client_that_leaves_are_cancelled(farm: Farm, worker: object) -> None:
-    line = NativeLine(read_connection(farm.connect))
-    for _ in range(5):
-        send(line, 600.0, "sleep")
-    wait_until(lambda: queued(farm) == 4)
-    line.close()
-    wait_until(lambda: queued(farm) == 0)
-    assert farm.snapshot()["done"] == 0
 
 
 @pytest.mark.slow
@@ -590,32 +525,3 @@ def test_a_child_does_not_keep_the_calls_of_a_killed_parent(tmp_path: Path) -> N
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
             parent.communicate()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("wire")
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_dead_or_frozen_dispatcher_is_given_up(
-    tmp_path: Path, signal_number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = (
-        "import asyncio, sys\n"
-        "from pathlib import Path\n"
-        "from tests.support.running_farm import Farm\n"
-        "farm = Farm(Path(sys.argv[1]), wire=sys.argv[2])\n"
-    )
-    monkeypatch.setattr(native_end, "TICK_S", 0.02)
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), Farm.wire])
-    try:
-        wait_until((tmp_path / "farm.json").exists)
-        with worker_of(tmp_path, "node/2-b"):
-            line = NativeLine(read_connection(tmp_path), patience_s=1.5, heartbeat_s=0.5)
-            wait_until(lambda: "cube" in line.names())
-            assert value(send(line, 2.0).result(LIMIT_S)) == 8.0
-            future = send(line, 600.0, "sleep")
-            process.send_signal(signal_number)
-            assert isinstance(future.exception(LIMIT_S), Unavailable)
-            line.close()
-    finally:
-        process.kill()
-        process.wait()

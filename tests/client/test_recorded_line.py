@@ -60,10 +60,10 @@ def entries(path: Path) -> list[Entry]:
 
 
 @contextmanager
-def recorded(path: Path, square: Square, *, reuse: bool = True) -> Iterator[Client]:
+def recorded(path: Path, square: Square) -> Iterator[Client]:
     """A client of a farm of this process, with a record."""
     run = path.with_name("run")
-    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=reuse) as client:
+    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=True) as client:
         yield client
 
 
@@ -124,14 +124,6 @@ def test_a_model_without_a_version_is_recorded_and_asked(
     assert len(square.ran) == len(entries(path)) == 2
     (said,) = [r for r in caplog.records if r.levelno >= logging.WARNING and "version" in r.message]
     assert 'farm.connect(..., version="1")' in said.message
-
-
-def test_a_record_without_reuse_only_keeps(path: Path) -> None:
-    square = Square()
-    with recorded(path, square, reuse=False) as client:
-        for _ in range(2):
-            client.model()([1.0, 1.0])
-    assert len(square.ran) == len(entries(path)) == 2
 
 
 def test_two_clients_cannot_share_a_record(path: Path) -> None:
@@ -238,11 +230,16 @@ def test_an_urgent_call_or_one_with_a_deadline_is_sent(
 
 
 @pytest.mark.parametrize(("version", "reuse"), [("", True), ("1", False)])
-def test_without_a_version_or_reuse_all_are_sent(path: Path, version: str, reuse: bool) -> None:
+def test_without_a_version_or_reuse_all_are_sent_and_kept(
+    path: Path, version: str, reuse: bool
+) -> None:
     own = Own(path, version=version, reuse=reuse)
-    own.ask(2.0, 2.0)
-    assert own.sent() == [2.0, 2.0]
+    for _ in range(2):
+        own.ask(2.0, 2.0)
+        assert own.sent() == [2.0, 2.0]
+        own.line.answer_all()
     own.recorded.close()
+    assert len(entries(path)) == 4
 
 
 def test_who_waits_for_a_call_that_cannot_be_sent_is_told(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, as_completed
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import numpy as np
@@ -62,16 +61,6 @@ def test_shapes_follow_the_config(two: RemoteModel) -> None:
     assert out["copy"].tolist() == [1.0, 2.0, 4.0]
     assert two.describe({"n": 3}).inputs[0].shape == (3,)
     assert two.info.inputs[0].shape == (2,)
-
-
-def test_derivatives_have_the_shapes_of_inputs_and_outputs(
-    affine: RemoteModel, two: RemoteModel
-) -> None:
-    assert affine.gradient("y", "x", X, [1.0, 2.0]).tolist() == [[1.0, 1.0], [2.0, 2.0]]
-    assert affine.gradient(0, 0, X, [1.0, 2.0]).shape == (2, 2)
-    assert affine.apply_jacobian(0, 0, X, np.ones((2, 2))).tolist() == [2.0, 2.0]
-    point = {"a": [1.0, 2.0], "k": [1]}
-    assert two.apply_hessian("sum", "a", "k", point, [2.0], [3.0]).tolist() == [6.0, 6.0]
 
 
 def test_long_vectors_come_through(client: Client) -> None:
@@ -143,33 +132,11 @@ def test_points_of_any_kind_give_outputs_in_their_order(two: RemoteModel) -> Non
     assert [out["sum"][0] for out in outs] == [2.0 * i + 2.0 for i in range(100)]
 
 
-def test_slow_points_do_not_change_the_order(moody: RemoteModel) -> None:
-    points = [100.3, 1.0, 2.0, 100.2, 3.0]
-    assert [y[0] for y in moody.map(points)] == points
-
-
 def test_as_completed_gives_the_quick_ones_first(moody: RemoteModel) -> None:
     points = [102.0, 1.0, 2.0]
     order = [(i, y[0]) for i, y in moody.as_completed(points)]
     assert order[-1] == (0, 102.0)
     assert sorted(order) == list(enumerate(points))
-
-
-@pytest.mark.slow
-def test_an_endless_source_is_taken_as_there_is_room(moody: RemoteModel) -> None:
-    taken = []
-
-    def endless() -> Iterator[float]:
-        k = 0.0
-        while True:
-            taken.append(k)
-            yield k
-            k += 1.0
-
-    outs = moody.map(endless(), in_flight=10)
-    for k in range(100):
-        assert next(outs)[0] == float(k)
-        assert len(taken) <= k + 11
 
 
 def test_an_error_is_raised_at_its_place(moody: RemoteModel) -> None:
@@ -234,14 +201,6 @@ def end_what_runs(client: Client, processes: list[int]) -> None:
 
 
 # Futures
-
-
-def test_futures_are_those_of_the_standard_library(moody: RemoteModel) -> None:
-    futures = {moody.submit(x): x for x in (101.5, 1.0, 2.0)}
-    order = [futures[f] for f in as_completed(futures, timeout=LIMIT_S)]
-    assert order[-1] == 101.5
-    failing = moody.submit(-1.0)
-    assert isinstance(failing.exception(LIMIT_S), ModelFailed)
 
 
 def test_a_cancelled_future_is_taken_back(client: Client, moody: RemoteModel) -> None:
@@ -374,47 +333,3 @@ def test_the_official_server_serves_as_well(official: str) -> None:
         assert np.array_equal(nonfinite, [np.nan, np.inf, -np.inf], equal_nan=True)
         with pytest.raises(UnsupportedFeature, match="is not a farm"):
             client.status()
-
-
-SLEEPER = """
-import sys, time, umbridge
-
-class Sleeper(umbridge.Model):
-    def __init__(self): super().__init__("sleeper")
-    def get_input_sizes(self, config): return [1]
-    def get_output_sizes(self, config): return [1]
-    def supports_evaluate(self): return True
-    def __call__(self, parameters, config):
-        print("asleep", flush=True)
-        time.sleep(parameters[0][0])
-        return parameters
-
-umbridge.serve_models([Sleeper()], int(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_official_server_is_no_reason_to_hang() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with subprocess.Popen(
-        [sys.executable, "-c", SLEEPER, str(port)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        wait_until(lambda: is_listening(port))
-        with connect(f"http://127.0.0.1:{port}", wait=1.0) as client:
-            sleeper = client.model()
-            future = sleeper.submit(600.0)
-            assert process.stdout is not None
-            while process.stdout.readline() != "asleep\n":
-                assert process.poll() is None
-            process.kill()
-            assert isinstance(future.exception(LIMIT_S), Unavailable)
-
-
-def is_listening(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True

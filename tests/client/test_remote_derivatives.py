@@ -246,6 +246,8 @@ def test_what_is_asked_wrongly_is_refused_at_once(client: Client) -> None:
         split.map(X, operation="stream")
     with pytest.raises(InvalidInput, match="evaluate takes neither sens nor vec"):
         split.map(X, sens=[1.0])
+    with pytest.raises(ValueError, match="in_flight is 0"):
+        split.map(list(X), in_flight=0)
 
 
 def test_no_points_give_no_rows(client: Client) -> None:
