@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import HTTPServer
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from farm.client import Client, RemoteModel, connect
-from tests.support.coroutines import wait_until
+from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.dispatcher_farm import Served, serving
 from tests.support.scripted_lines import MODELS, in_farm
 from tests.support.umbridge_models import official_server
@@ -56,6 +58,37 @@ def client(target: str | Path) -> Iterator[Client]:
 @pytest.fixture
 def moody(client: Client) -> RemoteModel:
     return client.model("moody")
+
+
+SQUARE = """
+import time
+from pathlib import Path
+import farm
+
+class Square(farm.Model):
+    inputs = {"x": 1}
+    outputs = {"y": 1}
+    version = "1"
+
+    def evaluate(self, inputs, config):
+        while inputs["x"][0] == 50.0 and not Path(__file__).with_name("go").exists():
+            time.sleep(0.01)
+        return inputs["x"] ** 2
+"""
+
+
+@pytest.fixture(params=["native", "http"])
+def run_forker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Runs a program that forks: with a farm's target, whose model waits at 50 for a file `go`."""
+    (tmp_path / "square.py").write_text(SQUARE)
+
+    def run(program: str, *words: object) -> None:
+        target = served.folder if request.param == "native" else served.connection.url
+        command = [sys.executable, "-c", program, *map(str, (target, *words))]
+        subprocess.run(command, check=True, timeout=3 * LIMIT_S)
+
+    with serving(tmp_path, "square.py", "--workers", "2") as served:
+        yield run
 
 
 S = TypeVar("S", bound=HTTPServer)

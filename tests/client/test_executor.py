@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import subprocess
-import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ import farm
 from farm.client import Client, Executor, RemoteModel
 from farm.errors import ModelFailed
 from tests.support.coroutines import LIMIT_S, wait_until
-from tests.support.dispatcher_farm import serving
 
 
 @pytest.fixture
@@ -139,21 +136,6 @@ def test_threads_end_with_it() -> None:
     wait_until(lambda: not [t for t in threading.enumerate() if t.name == "farm executor"])
 
 
-SLEEP = """
-import time
-from pathlib import Path
-import farm
-
-class Square(farm.Model):
-    inputs = {"x": 1}
-    outputs = {"y": 1}
-
-    def evaluate(self, inputs, config):
-        while inputs["x"][0] == 50.0 and not Path(__file__).with_name("go").exists():
-            time.sleep(0.01)
-        return inputs["x"] ** 2
-"""
-
 FORKER = """
 import concurrent.futures, os, signal, sys, threading
 from pathlib import Path
@@ -200,15 +182,10 @@ assert [future.result(0) for future in (of_thread, *waiting)] == [True] * 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("native", [True, False], ids=["native", "http"])
 def test_a_forked_process_has_an_executor_without_its_parents_calls(
-    tmp_path: Path, native: bool
+    run_forker: Callable[..., None], tmp_path: Path
 ) -> None:
-    (tmp_path / "square.py").write_text(SLEEP)
-    with serving(tmp_path, "square.py", "--workers", "2") as served:
-        target = str(served.folder) if native else served.connection.url
-        command = [sys.executable, "-c", FORKER, target, str(tmp_path / "go")]
-        subprocess.run(command, check=True, timeout=2 * LIMIT_S)
+    run_forker(FORKER, tmp_path / "go")
 
 
 def test_an_executor_has_a_thread() -> None:

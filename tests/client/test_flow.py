@@ -195,15 +195,11 @@ async def on_the_loop(line: HandLine, count: int) -> AsyncGenerator[float]:
             yield value(outcome)
 
 
-async def flowing(
-    line: HandLine, count: int, into: list[float] | None = None
-) -> asyncio.Task[None]:
+async def flowing(line: HandLine, count: int) -> asyncio.Task[list[float]]:
     """Take the outcomes of so many calls in a task; return it once all calls are sent."""
-    got = [] if into is None else into
 
-    async def take() -> None:
-        async for outcome in on_the_loop(line, count):
-            got.append(outcome)
+    async def take() -> list[float]:
+        return [outcome async for outcome in on_the_loop(line, count)]
 
     task = asyncio.create_task(take())
     await until(lambda: len(line.waiting) == count)
@@ -211,47 +207,18 @@ async def flowing(
 
 
 @on_loop
-async def test_outcomes_come_in_order_on_a_loop() -> None:
-    line = HandLine()
-    got: list[float] = []
-    task = await flowing(line, 5, got)
-    line.answer(3, 2, 5)
-    await asyncio.sleep(0)
-    assert got == []
-    line.answer(1)
-    await until(lambda: len(got) == 3)
-    line.answer(4)
-    await task
-    assert got == [0.0, 1.0, 8.0, 27.0, 64.0]
-
-
-@on_loop
-async def test_calls_leave_many_to_a_message_on_a_loop() -> None:
-    line = HandLine()
-    got: list[float] = []
-    task = await flowing(line, 600, got)
-    assert len(line.messages) < 100
-    assert set(line.hints) == {replace(HINTS, chain="")}
-    line.answer_all()
-    await task
-    assert len(got) == 600
-
-
-@on_loop
 async def test_a_full_queue_is_waited_for_on_a_loop() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_module, "PAUSE_S", 0.001)
         line = HandLine()
-        got: list[float] = []
-        task = await flowing(line, 4, got)
+        task = await flowing(line, 4)
         messages = len(line.messages)
         line.answer(1, 2, 4, outcome=Overloaded("full"))
         line.answer(3)
         await until(lambda: len(line.waiting) == 3)
         assert len(line.messages) == messages + 1, "sent again together"
         line.answer_all()
-        await task
-        assert got == [0.0, 1.0, 8.0, 27.0]
+        assert await task == [0.0, 1.0, 8.0, 27.0]
 
 
 @on_loop

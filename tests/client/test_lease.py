@@ -21,12 +21,12 @@ from farm.client.line import as_it_is, submit, waited_for
 from farm.client.native_end import End
 from farm.client.native_line import NativeLine
 from farm.errors import Cancelled, InvalidInput, ModelFailed, Unavailable
-from farm.transports.connection import Connection
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
+from tests.client.test_native_end import Places, described
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.scripted_lines import cube_calls
-from tests.transports.peers import CUBE, Desk, value
+from tests.transports.peers import Desk, value
 
 Answer = Callable[[int, float], None]
 
@@ -98,13 +98,8 @@ def serving(*steps: Callable[[], None]) -> Iterator[None]:
 
 def rested(desk: Desk, line: NativeLine) -> None:
     """Let the farm describe its model, and make a call, after which the thread rests."""
-
-    def tell() -> None:
-        asked = desk.hear(Kind.ASK, skip=True).data
-        desk.say(Kind.TELL, {"id": asked["id"], "models": [CUBE.to_json()]})
-
-    with serving(tell, lambda: answer(desk, *heard(desk))):
-        assert line.names() == ["cube"]
+    described(desk, line)
+    with serving(lambda: answer(desk, *heard(desk))):
         assert call(line, 2.0) == 8.0
     wait_until(lambda: holder(line) is None)
 
@@ -323,29 +318,20 @@ def test_a_signal_handler_may_close_before_its_thread_waits(
 
 
 def test_a_call_goes_on_at_the_farm_that_replaces_the_lost_one(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in "ab"]
-    for folder in folders:
-        folder.mkdir()
-    desks = [Desk(folders[0])]
-
-    class File:
-        def read(self) -> Connection:
-            return desks[-1].connection
-
-    file: Any = File()
-    line = NativeLine(desks[0].connection, file=file)
-    rested(desks[0], line)
+    places = Places(tmp_path)
+    line, lost = places.line(), places.desk
+    rested(lost, line)
 
     def restart() -> None:
-        heard(desks[0])
-        desks.append(Desk(folders[1]))
-        desks[0].close()
-        answer(desks[1], *heard(desks[1]))
+        heard(lost)
+        places.restart()
+        lost.close()
+        answer(places.desk, *heard(places.desk))
 
     with serving(restart):
         assert call(line, 3.0) == 27.0
     line.close()
-    desks[1].close()
+    places.close()
 
 
 # The lease alone

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from farm.errors import FarmError, ModelFailed, Unavailable
 from farm.model import Config, Inputs
 from farm.record.entry import Entry, Status
 from farm.record.file import entries_in
-from tests.support.dispatcher_farm import serving
 from tests.support.scripted_lines import HandLine, Inbox
 from tests.support.time_limits import scaled
 
@@ -316,7 +313,7 @@ from pathlib import Path
 import farm
 from farm.errors import Unavailable
 
-record, target = sys.argv[1:]
+target, record = sys.argv[1:]
 client = farm.connect(target, record=record, reuse=True)
 model = client.model()
 assert model([1.0])[0] == 1.0
@@ -348,30 +345,11 @@ assert (state["trouble"], state["points"]) == ("", 4), state
 client.close()
 """
 
-SQUARE = """
-import time
-from pathlib import Path
-import farm
-
-class Square(farm.Model):
-    inputs = {"x": 1}
-    outputs = {"y": 1}
-    version = "1"
-
-    def evaluate(self, inputs, config):
-        while inputs["x"][0] == 50.0 and not Path(__file__).with_name("go").exists():
-            time.sleep(0.01)
-        return inputs["x"] ** 2
-"""
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("native", [True, False], ids=["native", "http"])
-def test_a_forked_process_records_nothing_and_works(path: Path, native: bool) -> None:
-    (path.parent / "square.py").write_text(SQUARE)
-    with serving(path.parent, "square.py", "--workers", "2") as served:
-        target = str(served.folder) if native else served.connection.url
-        command = [sys.executable, "-c", FORKER, str(path), target]
-        subprocess.run(command, check=True, timeout=2 * LIMIT_S)
+def test_a_forked_process_records_nothing_and_works(
+    run_forker: Callable[..., None], path: Path
+) -> None:
+    run_forker(FORKER, path)
     assert sorted(float(e.inputs[0][0]) for e in entries(path)) == [1.0, 2.0, 3.0, 50.0]
     assert not path.with_name(path.name + ".lock").exists()

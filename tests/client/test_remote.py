@@ -149,12 +149,6 @@ def test_an_error_is_raised_at_its_place(moody: RemoteModel) -> None:
     assert list(outs) == []
 
 
-def test_an_error_in_an_array_is_raised(moody: RemoteModel) -> None:
-    with pytest.raises(ModelFailed, match="minus one") as caught:
-        moody.map(np.array([[1.0], [-1.0], [2.0]]))
-    assert caught.value.__notes__[0] == "at point 1"
-
-
 def test_errors_may_be_given_in_place_of_outputs(moody: RemoteModel) -> None:
     outs = list(moody.map([1.0, -1.0, "two", -2.0, 5.0], return_errors=True))
     kinds = [type(out) for out in outs]

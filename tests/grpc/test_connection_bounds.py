@@ -30,28 +30,16 @@ from farm.grpc.http2.frames import (
 from farm.grpc.server import GrpcServer
 from farm.http1.turns import A_TURN
 from tests.grpc.test_connection import Client, connected
-from tests.support.coroutines import LIMIT_S, on_loop, on_uvloop, until
+from tests.support.coroutines import LIMIT_S, LoopTurns, on_loop, on_uvloop, until
 from tests.support.http2_bytes import GREETING, block, framed, request
 
 
-class Turn:
-    """Counts turns of the loop."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._loop = asyncio.get_running_loop()
-        self._go_on()
-
-    def _go_on(self) -> None:
-        self.number += 1
-        self._handle = self._loop.call_soon(self._go_on)
-
-    def stop(self) -> None:
-        self._handle.cancel()
-
-
 def counting(
-    monkeypatch: pytest.MonkeyPatch, turn: Turn, cls: type, name: str, cost: Callable[[Any], int]
+    monkeypatch: pytest.MonkeyPatch,
+    turn: LoopTurns,
+    cls: type,
+    name: str,
+    cost: Callable[[Any], int],
 ) -> dict[int, int]:
     """Sum up the cost of a method's calls by the turn of the loop in which they ran."""
     by_turn: dict[int, int] = {}
@@ -92,7 +80,7 @@ async def test_many_frames_are_handled_a_few_in_each_turn(monkeypatch: pytest.Mo
         monkeypatch.setattr(grpc_connection, "LONGEST_STEP", STEP)
         client = await connect()
         await client.echoes()
-        turn = Turn()
+        turn = LoopTurns()
         spent = counting(
             monkeypatch, turn, Http2Connection, "receive", lambda http2: int(http2.spent)
         )
@@ -133,7 +121,7 @@ async def test_calls_of_a_client_that_is_gone_are_cancelled_a_few_in_each_turn(
                 + frame(DATA, 1, 2 * i + 1, framed(b""))
             )
         await until(lambda: methods.started == 500)
-        turn = Turn()
+        turn = LoopTurns()
         cancelled = counting(monkeypatch, turn, GrpcCall, "cancel", lambda _: 1)
         client.writer.transport.abort()
         await until(lambda: methods.cancelled == 500)
@@ -151,7 +139,7 @@ async def test_deadlines_that_pass_together_are_told_a_few_in_each_turn(
         await client.echoes()
         streams = [client.ask("Hold", b"", grpc_timeout="60S") for _ in range(200)]
         await until(lambda: methods.started == 200)
-        turn = Turn()
+        turn = LoopTurns()
         expired = counting(monkeypatch, turn, GrpcCall, "expire", lambda _: 1)
         connection = newest(server)
         for call in list(connection._calls.values()):
@@ -167,7 +155,7 @@ async def test_deadlines_that_pass_together_are_told_a_few_in_each_turn(
 @on_loop
 async def test_messages_that_come_together_are_taken_a_few_in_each_turn() -> None:
     async with connected() as (methods, _, connect):
-        turn = Turn()
+        turn = LoopTurns()
         taken: dict[int, int] = {}
 
         async def count(requests: Any, write: Any, caller: Any) -> None:

@@ -56,6 +56,23 @@ def on_uvloop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
     return on_loop(test, uvloop.run)
 
 
+class LoopTurns:
+    """Counts the iterations of the running event loop until it is stopped."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._loop = asyncio.get_running_loop()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.number += 1
+        self._handle = self._loop.call_soon(self._go_on)
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._handle.cancel()
+
+
 async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     """Run the loop until `condition()` is true; TimeoutError after `limit_s` seconds."""
     async with asyncio.timeout(limit_s):

@@ -36,7 +36,7 @@ from farm.wire import messages as wire
 from farm.wire.bounds import LONGEST_JSON, MOST_LISTS, MOST_VALUES
 from farm.wire.messages import Kind
 from farm.wire.runs import A_PIECE
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import LoopTurns, on_loop, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
@@ -47,10 +47,19 @@ BATCHES = ModelInfo("batches", CUBE.inputs, CUBE.outputs, max_batch=10_000, repe
 
 @asynccontextmanager
 async def up(**limits: int) -> AsyncIterator[tuple[Farm, Peer, Peer]]:
-    """A farm, a worker that has joined, and a client."""
+    """A farm, a worker that has joined, and a client that it knows."""
     async with Farm.up(**limits) as farm:
         worker = await farm.worker("node1/1-a", CUBE, ONCE)
-        yield farm, worker, farm.peer(ME)
+        yield farm, worker, await welcomed(farm)
+
+
+async def welcomed(farm: Farm, name: str = ME) -> Peer:
+    """A client that the farm knows."""
+    client = farm.peer(name)
+    client.say(Kind.PROBE)
+    for _ in range(2):  # as it is new, and as it asks
+        await client.hear(Kind.WELCOME)
+    return client
 
 
 def cube(x: float = 2.0, model: str = "cube") -> Call:
@@ -62,12 +71,6 @@ def ask(
 ) -> None:
     kind = Kind.CALLS_AGAIN if again else Kind.CALLS
     client.send(wire.encode_calls(calls, hints, kind=kind))
-
-
-async def first_ask(client: Peer, *calls: tuple[int, Call], again: bool = False) -> None:
-    """Ask as a client that the farm does not know yet."""
-    ask(client, *calls, again=again)
-    await client.hear(Kind.WELCOME)
 
 
 async def answer(worker: Peer) -> int:
@@ -86,8 +89,10 @@ async def answers(client: Peer, worker: Peer | None = None) -> dict[int, Any]:
 
 @on_loop
 async def test_calls_are_answered_by_the_clients_own_numbers() -> None:
-    async with up() as (_, worker, client):
-        await first_ask(client, (7, cube(2.0)))
+    async with up() as (farm, worker, _):
+        client = farm.peer(CLIENT_PREFIX.decode() + "new")
+        ask(client, (7, cube(2.0)))
+        await client.hear(Kind.WELCOME)
         outcome = (await answers(client, worker))[7]
         assert value(outcome) == 8.0
         assert outcome.worker == "node1/1-a"
@@ -99,7 +104,7 @@ async def test_answers_of_one_turn_share_a_message() -> None:
         other = await farm.worker("node2/2-b", CUBE, slots=8)
         worker.say(Kind.RESIZE, 0)
         await until(lambda: farm.slots()[0] == 0)
-        await first_ask(client, *[(i, cube(i)) for i in range(8)])
+        ask(client, *[(i, cube(i)) for i in range(8)])
         calls: list[tuple[int, Call]] = []
         while len(calls) < 8:
             calls += await other.hear_calls()
@@ -110,9 +115,7 @@ async def test_answers_of_one_turn_share_a_message() -> None:
 @on_loop
 async def test_call_that_cannot_be_taken_is_answered_at_once() -> None:
     async with up(max_queued=1) as (_, worker, client):
-        await first_ask(
-            client, (1, cube()), (2, cube(model="beam")), (3, Call("cube", Operation.EVALUATE))
-        )
+        ask(client, (1, cube()), (2, cube(model="beam")), (3, Call("cube", Operation.EVALUATE)))
         outcomes = await answers(client)
         assert isinstance(outcomes[2], ModelNotFound)
         assert isinstance(outcomes[3], InvalidInput)
@@ -127,7 +130,6 @@ async def test_call_that_cannot_be_taken_is_answered_at_once() -> None:
 async def test_call_that_cannot_be_read_is_answered() -> None:
     async with up() as (_, worker, client):
         client.say(Kind.CALLS, [None, [[1, "cube", "evaluate", [["<f8", [10**18], 0]]]]])
-        await client.hear(Kind.WELCOME)
         assert isinstance((await answers(client))[1], InvalidRequest)
         ask(client, (2, cube()))
         assert value((await answers(client, worker))[2]) == 8.0
@@ -136,7 +138,7 @@ async def test_call_that_cannot_be_read_is_answered() -> None:
 @on_loop
 async def test_hints_hold_for_all_calls_of_a_message() -> None:
     async with up() as (_, worker, client):
-        await first_ask(client, (1, cube()))
+        ask(client, (1, cube()))
         first = await worker.hear_call()
         ask(client, (2, cube(2.0)))
         ask(client, (3, cube(3.0)), hints=Hints(priority=5))
@@ -152,7 +154,7 @@ async def test_hints_hold_for_all_calls_of_a_message() -> None:
 @on_loop
 async def test_cancelled_call_is_taken_back() -> None:
     async with up() as (farm, worker, client):
-        await first_ask(client, (1, cube(1.0)))
+        ask(client, (1, cube(1.0)))
         first = await worker.hear_call()
         ask(client, (2, cube(2.0)), (3, cube(3.0)))
         client.say(Kind.CANCEL, [2, 99])
@@ -165,7 +167,7 @@ async def test_cancelled_call_is_taken_back() -> None:
 @on_loop
 async def test_calls_that_wait_are_cancelled_and_answered_and_one_that_runs_goes_on() -> None:
     async with up() as (farm, worker, client):
-        await first_ask(client, (1, cube(1.0)))
+        ask(client, (1, cube(1.0)))
         first = await worker.hear_call()
         ask(client, (2, cube(2.0)), (3, cube(3.0, "once")), (4, cube(4.0)))
         client.say(Kind.CANCEL_WAITING, [1, 2, 3, 99])
@@ -185,8 +187,8 @@ async def test_calls_that_wait_are_cancelled_and_answered_and_one_that_runs_goes
 @on_loop
 async def test_a_call_that_waits_for_its_model_is_cancelled_and_answered() -> None:
     async with Farm.up() as farm:
-        client = farm.peer(ME)
-        await first_ask(client, (1, cube()), (2, cube()))
+        client = await welcomed(farm)
+        ask(client, (1, cube()), (2, cube()))
         client.say(Kind.CANCEL_WAITING, [1])
         ((call_id, outcome),) = (await answers(client)).items()
         assert (call_id, type(outcome)) == (1, Cancelled)
@@ -198,7 +200,7 @@ async def test_a_call_that_waits_for_its_model_is_cancelled_and_answered() -> No
 @on_loop
 async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> None:
     async with up() as (farm, worker, client):
-        await first_ask(client, (1, cube(1.0)))
+        ask(client, (1, cube(1.0)))
         first = await worker.hear_call()
         ask(client, *[(i, cube()) for i in range(2, 50)])
         await until(lambda: farm.queued() == 48)
@@ -208,9 +210,8 @@ async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> N
             client.close()
         await until(lambda: farm.queued() == 0)
         worker.settle(first, 1.0)  # its client is gone
-        other = farm.peer(CLIENT_PREFIX.decode() + "other")
+        other = await welcomed(farm, CLIENT_PREFIX.decode() + "other")
         ask(other, (1, cube()))
-        await other.hear(Kind.WELCOME)
         assert value((await answers(other, worker))[1]) == 8.0
 
 
@@ -222,7 +223,8 @@ async def test_who_was_forgotten_or_meets_another_farm_sees_another_number() -> 
     numbers: list[int] = []
     for _ in range(2):
         async with up() as (_, _, client):
-            client.say(Kind.PROBE)
+            for _ in range(2):
+                client.say(Kind.PROBE)
             first, same = [(await client.hear(Kind.WELCOME)).data for _ in range(2)]
             assert first == same
             client.say(Kind.LEAVE)
@@ -232,30 +234,14 @@ async def test_who_was_forgotten_or_meets_another_farm_sees_another_number() -> 
 
 
 @on_loop
-async def test_call_said_again_runs_once_when_it_was_not_lost() -> None:
+async def test_call_said_again_runs_once_unless_its_answer_was_lost() -> None:
     async with up() as (_, worker, client):
         for again in (False, True, True):
             ask(client, (1, cube()), again=again)
-        await client.hear(Kind.WELCOME)
         assert list(await answers(client, worker)) == [1]
-        ask(client, (2, cube()))
-        assert list(await answers(client, worker)) == [2]
-
-
-@on_loop
-async def test_call_said_again_runs_anew_when_its_answer_was_lost() -> None:
-    async with up() as (_, worker, client):
         for again in (False, True):
-            ask(client, (1, cube()), again=again)
-            assert list(await answers_after_welcome(client, worker)) == [1]
-
-
-async def answers_after_welcome(client: Peer, worker: Peer) -> dict[int, Any]:
-    await answer(worker)
-    message = await client.hear(Kind.ANSWERS, Kind.WELCOME)
-    if message.kind is Kind.WELCOME:
-        message = await client.hear(Kind.ANSWERS)
-    return dict(wire.decode_answers(message))
+            ask(client, (2, cube()), again=again)
+            assert list(await answers(client, worker)) == [2]
 
 
 @on_loop
@@ -263,10 +249,9 @@ async def test_call_said_again_that_must_not_run_twice_is_given_up() -> None:
     """It may have begun: by an earlier front door, or here, so that its answer was lost."""
     async with up() as (_, worker, client):
         ask(client, (2, cube(model="once")))  # such calls may overtake those before them
-        number = (await client.hear(Kind.WELCOME)).data
         assert list(await answers(client, worker)) == [2]
-        client.say(Kind.PROBE, number - 1)
-        await client.hear(Kind.WELCOME)
+        client.say(Kind.PROBE, 0)
+        number = (await client.hear(Kind.WELCOME)).data
         ask(client, (1, cube(model="once")), again=True)
         assert isinstance((await answers(client))[1], WorkerLost)
         client.say(Kind.PROBE, number)
@@ -291,16 +276,18 @@ async def test_the_next_front_door_starts_what_has_not_begun(
     keeper = SimpleNamespace(take_file=files.get, hand=files.__setitem__) if kept else None
     monkeypatch.setattr(begun, "keeper", lambda: keeper)
     calls = [(i, cube(model="once")) for i in (1, 2, 3)]
-    async with up() as (_, worker, client), up() as (farm, next_worker, _):
-        ask(client, *calls)
+    async with up() as (_, worker, client), Farm.up() as farm:
+        next_worker = await farm.worker("node1/1-a", ONCE)
+        client.say(Kind.PROBE)
         client.say(Kind.PROBE, (await client.hear(Kind.WELCOME)).data)
         await client.hear(Kind.WELCOME)
+        ask(client, *calls)
         await answer(worker)
         await client.hear(Kind.ANSWERS)
         await worker.hear_calls()  # the second one
         farm.transport._clients._begun = begun.Begun()  # that front door starts now
-        client = farm.peer(ME)
-        await first_ask(client, *calls, again=True)
+        client = await welcomed(farm)
+        ask(client, *calls, again=True)
         lost = await answers(client)
         assert sorted(lost) == ([1, 2] if kept else [1, 2, 3])
         assert {type(outcome) for outcome in lost.values()} == {WorkerLost}
@@ -316,7 +303,7 @@ async def test_the_next_front_door_starts_what_has_not_begun(
 async def test_a_call_that_has_run_is_no_refused_one(error: type[FarmError]) -> None:
     """A client would send it again."""
     async with up() as (_, worker, client):
-        await first_ask(client, (1, cube(model="once")))
+        ask(client, (1, cube(model="once")))
         task_id = await worker.hear_call()
         worker.send(wire.encode_answers([(task_id, error("a farm that the model uses is full"))]))
         outcome = (await answers(client))[1]
@@ -329,7 +316,7 @@ async def test_a_call_that_has_run_is_no_refused_one(error: type[FarmError]) -> 
 @on_loop
 async def test_calls_that_end_in_the_queue_leave_nothing() -> None:
     async with up() as (farm, worker, client):
-        await first_ask(client, (1, cube(model="once")), (2, cube(model="once")))
+        ask(client, (1, cube(model="once")), (2, cube(model="once")))
         ask(client, (3, cube(model="once")), hints=Hints(deadline_s=0.01))
         assert isinstance((await answers(client))[3], DeadlineExceeded)
         assert len(farm.dispatcher.beginning) == 1
@@ -345,7 +332,7 @@ async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(transport_module, "PROBE_EVERY_S", 1000.0)
     async with up() as (farm, worker, client):
-        await first_ask(client, (1, cube()))
+        ask(client, (1, cube()))
         client.close()
         again = farm.peer(ME)
         ask(again, (1, cube()), again=True)
@@ -359,7 +346,7 @@ async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
 ) -> None:
     monkeypatch.setattr(native_client, "PATIENCE_PROBES", 1000)
     async with up() as (farm, worker, client):
-        await first_ask(client, (1, cube(model="once")))
+        ask(client, (1, cube(model="once")))
         client.close()
         await until(lambda: not farm.put(client, Kind.PROBE))
         await answer(worker)
@@ -376,7 +363,6 @@ async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
 async def test_models_and_status_are_told() -> None:
     async with up() as (_, _, client):
         client.say(Kind.ASK, {"id": 5, "what": "models"})
-        await client.hear(Kind.WELCOME)
         told = (await client.hear(Kind.TELL)).data
         models = json.loads(json.dumps([CUBE.to_json(), ONCE.to_json()]))
         assert told == {"id": 5, "models": models}
@@ -391,25 +377,18 @@ async def test_one_question_is_answered_in_a_turn_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with up() as (farm, _, client):
-        loop = asyncio.get_running_loop()
-        turn, asked_in = 0, []
-
-        def count() -> None:
-            nonlocal turn
-            turn += 1
-            loop.call_soon(count)
+        turn, asked_in = LoopTurns(), []
 
         def snapshot() -> dict[str, int]:
-            asked_in.append(turn)
+            asked_in.append(turn.number)
             return {}
 
-        loop.call_soon(count)
         monkeypatch.setattr(farm.dispatcher, "snapshot", snapshot)
         for number in range(100):
             client.say(Kind.ASK, {"id": number, "what": "status"})
-        await client.hear(Kind.WELCOME)
         told = [(await client.hear(Kind.TELL)).data["id"] for _ in range(100)]
         monkeypatch.undo()
+        turn.stop()
         assert told == list(range(100))
         assert len(set(asked_in)) == 100
 
@@ -426,7 +405,6 @@ async def test_a_question_is_answered_or_refused_by_name() -> None:
         farm.dispatcher.questions.offer("odd", lambda arguments: object())
         for number, what in enumerate(("slow", "snow", "broken", "odd")):
             client.say(Kind.ASK, {"id": number, "what": what, "with": {"a": "b"}})
-        await client.hear(Kind.WELCOME)
         told = {}
         for _ in range(4):
             data = (await client.hear(Kind.TELL)).data
@@ -457,7 +435,6 @@ async def test_a_question_is_answered_or_refused_by_name() -> None:
 async def test_nonsense_is_refused_with_a_reason(kind: Kind, data: Any, complaint: str) -> None:
     async with up() as (_, _, client):
         client.say(kind, data)
-        await client.hear(Kind.WELCOME)
         assert complaint in (await client.hear(Kind.REFUSED)).data
 
 
@@ -467,7 +444,7 @@ async def test_nonsense_is_refused_with_a_reason(kind: Kind, data: Any, complain
 @on_loop
 async def test_answers_of_the_last_moment_still_leave() -> None:
     async with up() as (farm, worker, client):
-        await first_ask(client, (1, cube()))
+        ask(client, (1, cube()))
         task_id = await worker.hear_call()
         closing = asyncio.create_task(farm.dispatcher.close(grace_s=20.0))
         await asyncio.sleep(0)
@@ -483,9 +460,6 @@ async def test_answers_of_the_last_moment_still_leave() -> None:
 async def test_clients_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "PROBE_EVERY_S", 0.01)
     async with up() as (_, _, client):
-        client.say(Kind.PROBE)
-        for _ in range(2):
-            await client.hear(Kind.WELCOME)
         await client.hear(Kind.PROBE)
 
 
@@ -504,7 +478,7 @@ async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> Non
         count = 20 * STEPS_A_TURN
         tasks = farm.dispatcher.stages.tasks
         ask(client, *[(number, cube()) for number in range(count)])
-        await first_ask(client, (count, cube()))
+        ask(client, (count, cube()))
         assert await most_a_turn(lambda: len(tasks.open), count + 1) <= 2 * STEPS_A_TURN
         client.say(Kind.CANCEL, list(range(count)))
         client.say(Kind.ASK, {"id": 1, "what": "status"})
@@ -516,9 +490,7 @@ async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> Non
 
 @on_loop
 async def test_very_many_messages_of_one_call_are_taken_in_over_many_turns() -> None:
-    async with up(max_queued=100_000) as (farm, _, client):
-        client.say(Kind.PROBE)
-        await client.hear(Kind.WELCOME)
+    async with up(max_queued=100_000) as (farm, _, _):
         (known,) = farm.transport._clients._clients.values()
         messages = [wire.encode_calls([(number, cube())]) for number in range(20 * STEPS_A_TURN)]
 
@@ -536,7 +508,7 @@ async def test_very_many_messages_of_one_call_are_taken_in_over_many_turns() -> 
 async def test_very_many_answers_leave_in_many_messages() -> None:
     async with up(max_queued=1) as (_, _, client):
         count = 4 * ANSWERS_A_MESSAGE
-        await first_ask(client, *[(number, cube(model="beam")) for number in range(count)])
+        ask(client, *[(number, cube(model="beam")) for number in range(count)])
         got: dict[int, Any] = {}
         while len(got) < count:
             some = await answers(client)
@@ -552,7 +524,7 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
         once = await farm.worker("node2/2-b", BATCHES)
         supervisor = farm.peer("supervisor:node2/1")
         supervisor.send(wire.encode(Kind.LOST))
-        await first_ask(client, (0, cube(0.0, "batches")))
+        ask(client, (0, cube(0.0, "batches")))
         first = await once.hear_call()
         count = 3 * STEPS_A_TURN
         ask(client, *[(number, cube(number, "batches")) for number in range(1, count)])
@@ -579,7 +551,7 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
 @on_loop
 async def test_a_message_that_takes_long_to_read_is_refused(what: list[Any]) -> None:
     async with up() as (_, worker, client):
-        await first_ask(client, (1, cube()))
+        ask(client, (1, cube()))
         await answers(client, worker)
         client.say(Kind.CANCEL, what)
         refused = await client.hear(Kind.REFUSED)

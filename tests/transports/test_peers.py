@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from farm.errors import InvalidInput, LossCause, TimeLimitExceeded, WorkerLost
 from farm.scheduler.state import WorkerId
 from farm.transports import peers as module
 from farm.transports.agenda import STEPS_A_TURN
+from farm.transports.stream import listener as stream_module
 from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
@@ -210,46 +212,34 @@ async def test_call_that_never_reached_a_lost_worker_counts_no_attempt(
         assert {(await task).worker for task in tasks} == {W2}
 
 
+@pytest.mark.parametrize(
+    ("when", "reason"),
+    [
+        ("first", "signal SIGKILL"),
+        ("after the connection", "signal SIGKILL"),
+        ("too late", "its connection was lost"),
+    ],
+)
 @on_loop
-async def test_word_of_the_supervisor_comes_first() -> None:
-    async with Farm.up() as farm:
-        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
-        waiting, task_id = await farm.sent_to(worker)
-        supervisor.tell(Loss(W1, "signal SIGSEGV", [task_id]))
-        await until(lambda: not farm.workers())
-        worker.close()
-        await (await farm.worker(W2)).answer_next()
-        await waiting
-        assert farm.events() == ["signal SIGSEGV"]
-
-
-@on_loop
-async def test_word_of_the_supervisor_comes_after_the_connection_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_word_of_the_supervisor(
+    when: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
+    if when == "after the connection":
+        monkeypatch.setattr(module, "SUPERVISOR_GRACE_S", 1000.0)
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
         waiting, task_id = await farm.sent_to(worker)
-        worker.close()
-        await until(lambda: farm.slots() == [0])
-        supervisor.tell(Loss(W1, "signal SIGKILL", [task_id]))
+        if when == "first":
+            supervisor.tell(Loss(W1, reason, [task_id]))
+            await until(lambda: not farm.workers())
+            worker.close()
+        else:
+            worker.close()
+            await until(lambda: farm.slots() == ([0] if when == "after the connection" else []))
+            supervisor.tell(Loss(W1, "signal SIGKILL", [task_id]))
         await (await farm.worker(W2)).answer_next()
         await waiting
-        assert farm.events() == ["signal SIGKILL"]
-
-
-@on_loop
-async def test_word_of_the_supervisor_that_comes_too_late_is_ignored() -> None:
-    async with Farm.up() as farm:
-        worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
-        worker.close()
-        await until(lambda: not farm.workers())
-        supervisor.tell(Loss(W1, "signal SIGKILL", None))
-        waiting = farm.submit()
-        await (await farm.worker(W2)).answer_next()
-        await waiting
-        assert farm.events() == ["its connection was lost"]
+        assert farm.events() == [reason]
 
 
 @on_loop
@@ -536,9 +526,16 @@ async def test_tasks_are_taken_back_from_a_worker() -> None:
 
 
 @on_loop
-async def test_one_worker_is_asked_to_leave() -> None:
+async def test_a_worker_or_supervisor_is_asked_by_name_and_forgotten_when_gone() -> None:
     async with Farm.up() as farm:
-        one, two = await farm.worker(), await farm.worker("node2/2")
+        supervisor, other = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
+        for peer in (supervisor, other):
+            peer.say(Kind.LOST)
+        await until(lambda: len(farm.transport._supervisors) == 2)
+        one, two = await farm.worker(W1), await farm.worker("node2/2")
+        assert farm.transport.restart(W1, "node1/1")
+        assert (await supervisor.hear(Kind.RESTART)).data == [W1]
+        assert not farm.transport.restart(W1, "node3/3")
         two.say(Kind.RESIZE, 0)
         await until(lambda: 0 in farm.slots())
         assert farm.transport.drain("node2/2")
@@ -547,21 +544,12 @@ async def test_one_worker_is_asked_to_leave() -> None:
         call = farm.submit()
         await one.hear(Kind.CALLS)  # and nothing before
         call.cancel()
-
-
-@on_loop
-async def test_supervisors_are_asked_to_stop_and_forgotten_when_gone() -> None:
-    async with Farm.up() as farm:
-        one, two = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
-        for supervisor in (one, two):
-            supervisor.say(Kind.LOST)
-        await until(lambda: len(farm.transport._supervisors) == 2)
-        two.close()
+        assert other.line.receive() in (None, [wire.encode(Kind.PROBE)[0]])
+        other.close()
         await until(lambda: len(farm.transport._supervisors) == 1)
-        worker = await farm.worker()
         farm.transport.stop_workers()
+        await supervisor.hear(Kind.STOP)
         await one.hear(Kind.STOP)
-        await worker.hear(Kind.STOP)
 
 
 @on_loop
@@ -596,19 +584,6 @@ async def test_what_a_worker_uses_is_passed_on_and_nonsense_is_refused() -> None
 
 
 @on_loop
-async def test_a_restart_goes_to_the_supervisor_that_is_named() -> None:
-    async with Farm.up() as farm:
-        supervisor, other = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
-        for peer in (supervisor, other):
-            peer.say(Kind.LOST)
-        await until(lambda: len(farm.transport._supervisors) == 2)
-        assert farm.transport.restart(W1, "node1/1")
-        assert (await supervisor.hear(Kind.RESTART)).data == [W1]
-        assert not farm.transport.restart(W1, "node3/3")
-        assert other.line.receive() in (None, [wire.encode(Kind.PROBE)[0]])
-
-
-@on_loop
 async def test_short_messages_that_had_to_wait_count_as_work_like_others() -> None:
     async with Farm.up() as farm:
         await farm.worker()
@@ -626,3 +601,32 @@ async def test_short_messages_that_had_to_wait_count_as_work_like_others() -> No
             await asyncio.sleep(0)
         done = [before - after for before, after in zip(steps, [*steps[1:], 0], strict=True)]
         assert 0 < max(done) <= STEPS_A_TURN, done
+
+
+@on_loop
+async def test_one_talkative_peer_does_not_hold_up_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for listener in (stream_module, zmq_module):
+        monkeypatch.setattr(listener, "MESSAGES_PER_TURN", 3)
+    async with Farm.up() as farm:
+        worker, client = await farm.worker(), farm.peer("client:x")
+        reads: list[int] = []
+        act_on, received = farm.dispatcher.turns.act_on, farm.transport.received
+
+        def reading(read: Callable[[], None]) -> None:
+            reads.append(0)
+            act_on(read)
+
+        def counted(line: Any, frames: Any) -> None:
+            reads[-1] += line.name == b"client:x"
+            received(line, frames)
+
+        monkeypatch.setattr(farm.dispatcher.turns, "act_on", reading)
+        monkeypatch.setattr(farm.transport, "received", counted)
+        for _ in range(100):
+            client.say(Kind.PROBE)
+        for _ in range(101):
+            await client.hear(Kind.WELCOME)
+        assert max(reads) == 3
+        await farm.served_by(worker)

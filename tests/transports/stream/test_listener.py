@@ -24,7 +24,7 @@ from farm.transports.stream import listener as module
 from farm.transports.stream.listener import UnixListener
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
-from tests.support.coroutines import on_loop, on_uvloop, until
+from tests.support.coroutines import LoopTurns, on_loop, on_uvloop, until
 from tests.transports.peers import ONCE, Farm, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
@@ -100,58 +100,17 @@ async def test_the_supervisors_word_ends_a_line_that_a_child_of_the_model_holds_
         os.close(held)
 
 
-@on_loop
-async def test_one_talkative_peer_does_not_hold_up_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "MESSAGES_PER_TURN", 3)
-    async with Farm.up() as farm:
-        worker, client = await farm.worker(), farm.peer("client:x")
-        await until(lambda: farm.put(client, Kind.PROBE))
-        turns: list[int] = []
-        before = farm.transport.received
-
-        def received(line: Any, frames: Any) -> None:
-            if line.name == b"client:x":
-                turns[-1] += 1
-            before(line, frames)
-
-        farm.transport.received = received  # type: ignore[method-assign]  # counts
-        read = unix(farm)._read_some
-
-        def counted(peers: Any) -> None:
-            turns.append(0)
-            read(peers)
-
-        unix(farm)._read_some = counted  # type: ignore[method-assign]  # counts
-        for _ in range(100):
-            client.say(Kind.PROBE)
-        for _ in range(101):
-            await client.hear(Kind.WELCOME)
-        assert max(turns) == 3
-        await farm.served_by(worker)
-
-
 @on_uvloop
 async def test_many_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PEERS_PER_TURN", 3)
     async with Farm.up() as farm:
         worker = await farm.worker()
         clients = [farm.peer(f"client:{number}") for number in range(40)]
-        loop = asyncio.get_running_loop()
-        turn, ticking = 0, loop.call_soon(lambda: None)
-        reads: Counter[int] = Counter()
+        turn, reads = LoopTurns(), Counter[int]()
         read = unix(farm)._read_some
 
-        def next_turn() -> None:
-            nonlocal turn, ticking
-            turn += 1
-            ticking = loop.call_soon(next_turn)
-
-        ticking = loop.call_soon(next_turn)
-
         def counted(peers: Any) -> None:
-            reads[turn] += len(peers)
+            reads[turn.number] += len(peers)
             assert len(peers) <= 3
             read(peers)
 
@@ -160,7 +119,7 @@ async def test_many_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             client.say(Kind.PROBE)
         for client in clients:
             await client.hear(Kind.WELCOME)
-        ticking.cancel()
+        turn.stop()
         assert max(reads.values()) <= 6  # some at once, and the next three of those that wait
         await farm.served_by(worker)
 

@@ -59,20 +59,6 @@ async def test_message_that_came_while_another_was_sent_is_read(
 
 
 @on_loop
-async def test_one_talkative_peer_does_not_hold_up_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "MESSAGES_PER_TURN", 3)
-    async with Farm.up() as farm:
-        worker, client = await farm.worker(), farm.peer("client:x")
-        for _ in range(100):
-            client.say(Kind.PROBE)
-        for _ in range(101):
-            await client.hear(Kind.WELCOME)
-        await farm.served_by(worker)
-
-
-@on_loop
 async def test_frame_above_the_limit_ends_in_an_error_and_not_in_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
