@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import Popen
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -140,17 +139,6 @@ class Peer:
         if isinstance(self.line, DealerLine) and not self.line._socket.closed:
             self.line._socket.set(zmq.LINGER, 0)
         self.line.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Farm:

@@ -7,7 +7,6 @@ import socket
 import tempfile
 import threading
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from farm.transports.connection import Connection
@@ -96,12 +95,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
         self._listener.close()
