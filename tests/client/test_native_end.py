@@ -127,16 +127,6 @@ def test_questions_without_an_answer_are_asked_again(places: Places, line: Nativ
     assert names == ["cube"]
 
 
-def test_calls_that_must_not_run_twice_are_lost_with_the_farm(places: Places) -> None:
-    line = places.line(patience_s=PATIENCE_S)
-    described(places.desk, line)
-    once = send(line, 1.0, "once")
-    heard(places.desk)
-    places.desk.close()
-    assert isinstance(once.exception(LIMIT_S), WorkerLost)
-    line.close()
-
-
 @pytest.mark.parametrize("road", ["stream"], indirect=True)
 def test_calls_that_were_never_sent_are_sent_as_new(places: Places, line: NativeLine) -> None:
     """A call made while there is no farm has not run, whatever the model.
@@ -185,12 +175,13 @@ def test_deadlines_hold_without_a_farm(places: Places, line: NativeLine) -> None
 def test_patience_ends(places: Places) -> None:
     line = places.line(patience_s=PATIENCE_S)
     described(places.desk, line)
-    future = send(line, 3.0)
-    heard(places.desk)
+    future, once = send(line, 3.0), send(line, 1.0, "once")
+    heard(places.desk, 2)
     places.desk.close()
     error = future.exception(LIMIT_S)
     assert isinstance(error, Unavailable)
     assert "no word from the farm" in error.message
+    assert isinstance(once.exception(LIMIT_S), WorkerLost)  # it may have run
     with pytest.raises(Unavailable):
         line.describe("cube", EMPTY_CONFIG)
     line.close()

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,12 +27,7 @@ from farm.client import native_end
 from farm.client.line import as_it_is, submit
 from farm.client.native_end import BYTES_A_MESSAGE, CALLS_A_MESSAGE
 from farm.client.native_line import NativeLine
-from farm.errors import (
-    Cancelled,
-    InvalidInput,
-    InvalidRequest,
-    Unavailable,
-)
+from farm.errors import Cancelled, InvalidInput, InvalidRequest, Unavailable
 from farm.transports.connection import read_connection, read_worker_connection
 from farm.transports.keys import Keys, new_keys
 from farm.wire import bounds as wire_bounds
@@ -276,20 +272,23 @@ def test_with_a_new_number_open_calls_are_said_again(desk: Desk, line: NativeLin
     assert value(kept.result(LIMIT_S)) == 6.0
 
 
-def test_a_refusal_fails_everything(desk: Desk, line: NativeLine) -> None:
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (wire.encode(Kind.REFUSED, "this farm speaks version 2"), "this farm speaks version 2"),
+        ([b"\x09garbage-"], "wire version 9"),
+    ],
+    ids=["a refusal", "garbage"],
+)
+def test_a_refusal_and_what_cannot_be_read_fail_what_is_open(
+    desk: Desk, line: NativeLine, said: list[Any], text: str
+) -> None:
     future = send(line, 1.0)
     desk.hear(Kind.CALLS)
-    desk.say(Kind.REFUSED, "message of wire version 1; this farm speaks 2")
+    desk.send(said)
     error = future.exception(LIMIT_S)
     assert isinstance(error, InvalidRequest)
-    assert "this farm speaks 2" in error.message
-
-
-def test_what_cannot_be_read_fails_everything(desk: Desk, line: NativeLine) -> None:
-    future = send(line, 1.0)
-    desk.hear(Kind.CALLS)
-    desk.send([b"\x09garbage-"])
-    assert isinstance(future.exception(LIMIT_S), InvalidRequest)
+    assert text in error.message
     late = send(line, 2.0)  # and the line still works
     double(desk, heard(desk))
     assert value(late.result(LIMIT_S)) == 4.0
