@@ -18,7 +18,7 @@ W1, W2 = "node1/1-a", "node2/2-b"
 
 
 async def turns(farm: Farm, count: int) -> None:
-    """Let the listener probe `times` times."""
+    """Let the listener probe `count` times."""
     begin = farm.router._turn
     await until(lambda: farm.router._turn >= begin + count)
 
