@@ -83,11 +83,11 @@ def run_forker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
     (tmp_path / "square.py").write_text(SQUARE)
 
     def run(program: str, *words: object) -> None:
-        target = served.folder if request.param == "native" else served.connection.url
+        target = farm.folder if request.param == "native" else farm.connection.url
         command = [sys.executable, "-c", program, *map(str, (target, *words))]
         subprocess.run(command, check=True, timeout=3 * LIMIT_S)
 
-    with serving(tmp_path, "square.py", "--workers", "2") as served:
+    with serving(tmp_path, "square.py", "--workers", "2") as farm:
         yield run
 
 

@@ -146,7 +146,7 @@ async def test_whatever_a_peer_says_others_are_served(
 
 SLOTS: list[object] = [[0], [0, -1], [0, "x"], [1, 2, 3], "x", None, -1, 1.5]
 GOODBYES: list[object] = [None, "drained", ["drained"], ["drained", 1.5], [3, 3]]
-OF_ITSELF: list[dict[str, object]] = [
+OF_ITSELF: list[Any] = [
     *({"slots": slots} for slots in (0, -2, 1.5, None)),
     {"ends_at": "soon"},
     {"labels": [1]},
