@@ -42,11 +42,13 @@ class NativeLine:
         file: ConnectionFile | None = None,
         patience_s: float = PATIENCE_S,
         answer_s: float = 10.0,
+        heartbeat_s: float = 5.0,
     ) -> None:
         self._connection = connection
         self._file = file
         self._patience_s = patience_s
         self._answer_s = answer_s
+        self._heartbeat_s = heartbeat_s
         self._ids = itertools.count(1)
         self._repeatable: dict[str, bool] = {}  # by the names of the models described so far
         self._lock = threading.Lock()
@@ -55,7 +57,13 @@ class NativeLine:
         renew_in_children(self)
 
     def _opened(self, *, at_once: bool) -> End:
-        dialer = Dialer(self._connection, client_identity(), file=self._file, watched=True)
+        dialer = Dialer(
+            self._connection,
+            client_identity(),
+            file=self._file,
+            heartbeat_s=self._heartbeat_s,
+            watched=True,
+        )
         line = dialer.dial() if at_once else NoLine()
         end = End(dialer, line, self._ids, self._repeatable, self._patience_s)
         self._finish = weakref.finalize(self, end.close)
