@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 from collections.abc import Callable, Iterator
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import h5py
 import pytest
+from rich.console import Console, Group, RenderableType
 
 from farm.cli import run
-from tests.support.dispatcher_farm import BEAM, Served, serving
+from tests.support.dispatcher_farm import BEAM, Served, farm_of
 
 Command = Callable[..., tuple[int, str, str]]
 """Runs a command with these words: one text that a shell would split, and further words."""
@@ -25,6 +27,21 @@ def command_of(capsys: pytest.CaptureFixture[str], verb: str) -> Command:
     return command
 
 
+def assert_one_line(found: tuple[int, str, str], complaint: str, status: int = 2) -> None:
+    """A command ended with this status and printed one line, an error that has these words."""
+    assert found[:2] == (status, "")
+    assert found[2].startswith("farm: error: ")
+    assert found[2].count("\n") == 1
+    assert complaint in found[2]
+
+
+def rendered(*parts: RenderableType, width: int = 160, height: int | None = None) -> str:
+    """Return what a terminal of this size shows."""
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(Group(*parts))
+    return console.export_text()
+
+
 @pytest.fixture
 def sweep(capsys: pytest.CaptureFixture[str]) -> Command:
     return command_of(capsys, "sweep")
@@ -35,13 +52,8 @@ def experiment(capsys: pytest.CaptureFixture[str]) -> Command:
     return command_of(capsys, "experiment")
 
 
-@pytest.fixture(scope="session")
-def beam_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A farm of two workers."""
-    folder = tmp_path_factory.mktemp("beam")
-    (folder / "beam.py").write_text(BEAM)
-    with serving(folder, "beam.py", "--workers", "2") as farm:
-        yield farm
+beam_farm = farm_of(BEAM, workers=2, scope="session")
+"""A farm of two workers."""
 
 
 GATE = """
@@ -56,14 +68,14 @@ def gate(x):
 """
 
 
+gate_farm = farm_of(GATE, scope="function")
+
+
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Served]:
+def held(gate_farm: Served, tmp_path: Path) -> Iterator[Served]:
     """A farm whose only worker holds its first call until a file `open` is in the folder."""
-    (tmp_path / "m.py").write_text(GATE)
-    with serving(tmp_path, "m.py", "--workers", "1") as served:
-        served.wait_for_workers(1)
-        yield served
-        (tmp_path / "open").touch()
+    yield gate_farm
+    (tmp_path / "open").touch()
 
 
 def sent_by_somebody(path: Path, model: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ from typing import Any
 import pytest
 
 from tests.experiment.talk import TWO
-from tests.support.dispatcher_farm import LIMIT_S
-from tests.support.experiment_server import CLIENTS, ExperimentServer, start_experiments
+from tests.support.experiment_server import CLIENTS, Client, ExperimentServer, start_experiments
 
 sys.path.append(str(CLIENTS))
 client_package = pytest.importorskip("aepsych_client")
@@ -104,37 +102,10 @@ def new_client(server: ExperimentServer) -> Iterator[NewClient]:
         yield new
 
 
-class Wire:
-    """A plain socket that sends text and receives JSON objects."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
-
-    def send(self, *pieces: str) -> None:
-        for piece in pieces:
-            self.socket.sendall(piece.encode())
-
-    def read(self) -> dict[str, Any]:
-        data = b""
-        while True:
-            more = self.socket.recv(65536)
-            assert more, "the server has closed the connection"
-            data += more
-            with contextlib.suppress(ValueError):
-                answer = json.loads(data)
-                assert isinstance(answer, dict)
-                return answer
-
-    def say(self, text: str) -> dict[str, Any]:
-        self.send(text)
-        return self.read()
-
-
 @pytest.fixture
-def wire(server: ExperimentServer) -> Iterator[Wire]:
-    wire = Wire(server.port)
-    yield wire
-    wire.socket.close()
+def wire(server: ExperimentServer) -> Iterator[Client]:
+    with Client(server.port) as wire:
+        yield wire
 
 
 def text(value: object) -> str:
@@ -336,7 +307,7 @@ def test_an_experiment_goes_on_after_its_server_was_killed(tmp_path: Path) -> No
 # Messages of other clients
 
 
-def test_the_matlab_clients_messages(wire: Wire) -> None:
+def test_the_matlab_clients_messages(wire: Client) -> None:
     number = wire.say(
         text(
             {"type": "setup", "version": "0.01", "metadata": {}, "message": {"config_str": CONFIG}}
@@ -355,7 +326,7 @@ def test_the_matlab_clients_messages(wire: Wire) -> None:
     assert wire.say('{"type":"params","message":""}\n')["x1"] == [-5.0, 10.0]
 
 
-def test_the_unity_clients_messages(wire: Wire) -> None:
+def test_the_unity_clients_messages(wire: Client) -> None:
     def unity(type: str, message: object, extra: object = None) -> dict[str, Any]:
         return wire.say(text({"message": message, "type": type, "extra_info": extra}))
 

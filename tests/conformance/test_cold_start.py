@@ -23,7 +23,7 @@ from graphpipe import remote
 
 import farm
 from tests.provision.slurm_stand_in import install
-from tests.support.dispatcher_farm import LIMIT_S, Served, serving, start_farm
+from tests.support.dispatcher_farm import LIMIT_S, Served, farm_command, serving
 from tests.support.running_farm import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:numElems is deprecated:DeprecationWarning")
@@ -155,15 +155,9 @@ def cold(
     return serving(folder, *models, "--grpc-port", "0", *mip_at, *options, cold=True)
 
 
-@contextlib.contextmanager
-def worker(folder: Path) -> Iterator[None]:
+def worker(folder: Path) -> contextlib.AbstractContextManager[object]:
     """A worker that joins from elsewhere."""
-    worker = start_farm("worker", "double.py", "--to", "run/farm.json", cwd=folder)
-    try:
-        yield
-    finally:
-        worker.terminate()
-        worker.communicate(timeout=LIMIT_S)
+    return farm_command("worker", "double.py", "--to", "run/farm.json", cwd=folder)
 
 
 @contextlib.contextmanager
@@ -187,7 +181,7 @@ def test_first_calls_wait_for_the_first_worker(
     folder: Path,
     pool: ThreadPoolExecutor,
     models: Sequence[str],
-    comes: Callable[[Path], contextlib.AbstractContextManager[None]],
+    comes: Callable[[Path], contextlib.AbstractContextManager[object]],
 ) -> None:
     with cold(folder, models=models) as served:
         url = served.connection.url

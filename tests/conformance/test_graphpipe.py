@@ -6,7 +6,6 @@ Today's flatbuffers package encodes its requests, with the same bytes as in the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ import requests
 from graphpipe import convert, remote
 
 from farm.protocols.graphpipe.tensors import NUMBERS
-from tests.support.dispatcher_farm import serving
+from tests.support.dispatcher_farm import Served, farm_of
 from tests.support.graphpipe_bytes import INFER_REQUEST, METADATA_REQUEST
 
 pytestmark = pytest.mark.filterwarnings("ignore:numElems is deprecated:DeprecationWarning")
@@ -62,14 +61,12 @@ for dtype in {sorted(NUMBERS)}:
 SPECS = ("Twice", "Add", *(f"echo_{dtype}" for dtype in sorted(NUMBERS)))
 
 
+served = farm_of(MODELS, *SPECS, options="--graphpipe-default twice")
+
+
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("graphpipe")
-    (folder / "models.py").write_text(MODELS)
-    names = [f"models.py:{name}" for name in SPECS]
-    options = ("--workers", "1", "--graphpipe-default", "twice")
-    with serving(folder, *names, *options) as running:
-        yield running.connection.url
+def url(served: Served) -> str:
+    return served.connection.url
 
 
 def test_the_default_model_at_the_root(url: str) -> None:

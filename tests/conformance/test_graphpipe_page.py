@@ -7,40 +7,35 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from farm.protocols.graphpipe.tensors import TypeCode
-from tests.support.dispatcher_farm import LIMIT_S, serving
+from tests.support.dispatcher_farm import LIMIT_S, Served, farm_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "graphpipe.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ADDRESS = "http://127.0.0.1:4242"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("page")
+served = farm_of(PYTHON[0], options="--unix farm.sock")
 
 
 @pytest.fixture(scope="module")
-def url(folder: Path) -> Iterator[str]:
-    (folder / "waves.py").write_text(PYTHON[0])
-    with serving(folder, "waves.py", "--workers", "1", "--unix", "farm.sock") as running:
-        yield running.connection.url
+def url(served: Served) -> str:
+    return served.connection.url
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_the_lines_for_curl(url: str, folder: Path, which: int) -> None:
+def test_the_lines_for_curl(url: str, served: Served, which: int) -> None:
     lines = re.findall(r"`(curl .*?)`", PAGE)
     assert len(lines) == 2
     command = shlex.split(lines[which].replace(ADDRESS, url))
     done = subprocess.run(
         [command[0], "-sS", "--fail", *command[1:]],
-        cwd=folder,
+        cwd=served.folder.parent,
         capture_output=True,
         timeout=LIMIT_S,
         check=True,

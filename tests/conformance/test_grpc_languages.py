@@ -6,13 +6,13 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from farm.protocols.kserve import grpc as kserve_grpc
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 from tests.support.time_limits import scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(scaled(300.0))]
@@ -137,14 +137,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return made(tmp_path_factory.mktemp(made.__name__))
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("farm")
-    (folder / "models.py").write_text(MODELS)
-    specs = [f"models.py:{name}" for name in ("Twice", "Same", "Slow", "Count")]
-    with serving(folder, *specs, "--workers", "2", "--grpc-port", "0") as running:
-        running.wait_for_workers(2)
-        yield running
+served = farm_of(MODELS, "Twice", "Same", "Slow", "Count", options="--grpc-port 0", workers=2)
 
 
 def lines(client: Path, served: Served, what: str) -> list[str]:

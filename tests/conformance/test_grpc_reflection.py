@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(20.0)
@@ -37,12 +37,7 @@ SERVICES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("reflection")
-    (folder / "model.py").write_text(MODEL)
-    with serving(folder, "model.py", "--grpc-port", "0") as running:
-        yield running
+served = farm_of(MODEL, options="--grpc-port 0")
 
 
 @pytest.fixture

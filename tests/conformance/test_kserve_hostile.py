@@ -13,7 +13,8 @@ import urllib3
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
+from tests.support.front_door import read_answer
 from tests.support.time_limits import scaled
 
 MODEL = """
@@ -23,17 +24,10 @@ import farm
 def twice(x):
     return 2 * x
 """
+served = farm_of(MODEL)
 WAIT_S = scaled(20.0)
 FEW_BYTES = 64 << 20
 """Most memory growth of a process after hundreds of requests of up to 100 kB."""
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("hostile")
-    (folder / "model.py").write_text(MODEL)
-    with serving(folder, "model.py", "--workers", "1") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +41,15 @@ ROW_BYTES = 32
 
 
 def post(
-    served: Served, connections: urllib3.PoolManager, body: bytes, length: object = None
+    served: Served,
+    connections: urllib3.PoolManager,
+    body: bytes,
+    length: object = None,
+    path: str = "v2/models/twice/infer",
 ) -> tuple[int, Any]:
     """Return status and JSON of the answer to an inference request."""
     headers = {} if length is None else {"Inference-Header-Content-Length": str(length)}
-    url = f"{served.connection.url}/v2/models/twice/infer"
+    url = f"{served.connection.url}/{path}"
     response = connections.request("POST", url, body=body, headers=headers, timeout=WAIT_S)
     return response.status, json.loads(response.data)
 
@@ -104,55 +102,35 @@ HOSTILE: list[tuple[bytes, object]] = [
 ]
 
 
-def test_hostile_requests_are_refused_and_cost_nothing(
-    served: Served, connections: urllib3.PoolManager
-) -> None:
-    process = psutil.Process(served.process.pid)
-    good(served, connections)
-    before = process.memory_info().rss
-    for _ in range(5):
-        for body, length in HOSTILE:
-            status, told = post(served, connections, body, length)
-            assert status == 400, (body[:200], length)
-            assert list(told) == ["error"]
-            assert len(told["error"]) < 1000
-        good(served, connections)
-    assert process.memory_info().rss - before < FEW_BYTES
-
-
-HOSTILE_V1: list[bytes] = [
-    b"",
-    b"{}",
-    b'{"instances": []}',
+HOSTILE_V1 = [
     b'{"instances": %b}' % DEEP,
     b'{"instances": %b1%b}' % (b"[" * 1000, b"]" * 1000),
     b'{"inputs": {"x": %b}}' % (b"[" * 500 + b"]" * 500),
-    b'{"instances": [[1, 2, 3, 1e400]]}',
-    b'{"instances": [[1, 2, 3, null]]}',
     b'{"instances": [[1, 2, 3, %d]]}' % 10**400,
-    b'{"instances": [1, 2, 3, 4]}',
     b'{"instances": [%b]}' % b",".join([b"{}"] * 20_000),
     b'{"instances": [%b[]]}' % (b"[1,2,3,4]," * 10_000),
-    b'{"instances": [{"b64": "////"}]}',
-    b'{"instances": [[1, 2, 3, 4]], "inputs": [[1, 2, 3, 4]]}',
     b'{"instances": [[1, 2, 3, 4]], "signature_name": %b}' % (b"[" * 500 + b"]" * 500),
     b'{"instances": [[1, 2, 3, 4]], "parameters": {"content_type": "\\ud800"}}',
     b"\xff" * 100,
 ]
 
 
-def test_hostile_requests_of_v1_are_refused(
+def test_hostile_requests_are_refused_and_cost_nothing(
     served: Served, connections: urllib3.PoolManager
 ) -> None:
-    url = f"{served.connection.url}/v1/models/twice:predict"
-    for _ in range(2):
-        for body in HOSTILE_V1:
-            answer = connections.request("POST", url, body=body, timeout=WAIT_S)
-            assert answer.status == 400, body[:200]
-            told = answer.json()
+    process = psutil.Process(served.process.pid)
+    good(served, connections)
+    before = process.memory_info().rss
+    hostile = [(body, length, "v2/models/twice/infer") for body, length in HOSTILE]
+    hostile += [(body, None, "v1/models/twice:predict") for body in HOSTILE_V1]
+    for _ in range(5):
+        for body, length, path in hostile:
+            status, told = post(served, connections, body, length, path)
+            assert status == 400, (body[:200], length)
             assert list(told) == ["error"]
             assert len(told["error"]) < 1000
         good(served, connections)
+    assert process.memory_info().rss - before < FEW_BYTES
 
 
 @settings(max_examples=50)
@@ -173,14 +151,8 @@ def test_any_path_is_answered_in_the_same_form(
     address = served.connection.url.removeprefix("http://")
     host, _, port = address.partition(":")
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
-        connection.sendall(
-            f"GET /v2/{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
-        )
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status = int(head.split()[1])
+        connection.sendall(f"GET /v2/{path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+        status, body = read_answer(connection)
     assert status in (200, 400, 404, 405, 501)
     if status != 200:
         assert isinstance(json.loads(body)["error"], str)

@@ -7,12 +7,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from farm.protocols.kserve.shared_memory.regions import OBJECTS
-from tests.support.dispatcher_farm import LIMIT_S, serving
+from tests.support.dispatcher_farm import LIMIT_S, Served, farm_of
 from tests.support.shared_objects import shared_object
 from tests.support.shown_blocks import text_of
 
@@ -22,13 +21,12 @@ CURL = re.findall(r"^curl (?:.*\\\n)*.*$", PAGE, re.MULTILINE)
 ADDRESS = "127.0.0.1:4242"
 
 
+served = farm_of(next(block for block in PYTHON if block.startswith("# waves.py")))
+
+
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("page")
-    (model,) = [block for block in PYTHON if block.startswith("# waves.py")]
-    (folder / "waves.py").write_text(model)
-    with serving(folder, "waves.py", "--workers", "1") as running:
-        yield running.connection.url.removeprefix("http://")
+def address(served: Served) -> str:
+    return served.connection.url.removeprefix("http://")
 
 
 def test_the_lines_for_curl(address: str) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 import requests
-import tritonclient.grpc as triton
-import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.conformance.triton_farm import GRPC, HTTP, Stream, Way
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 from tests.support.graphpipe_bytes import WITH_CONFIG
 from tests.support.time_limits import scaled
 
@@ -46,45 +41,33 @@ class Longer(farm.Model):
 """
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder: Path = tmp_path_factory.mktemp("reused")
-    (folder / "models.py").write_text(MODEL)
-    names = ("models.py:Total", "models.py:Longer")
-    options = ("--record", "a.record", "--reuse", "--grpc-port", "0", "--workers", "1")
-    with serving(folder, *names, *options) as running:
-        yield running
+served = farm_of(MODEL, "Total", "Longer", options="--record a.record --reuse --grpc-port 0")
 
 
-def given(kind: Any, *x: float) -> Any:
-    tensor = kind("x", [2], "FP64")
-    tensor.set_data_from_numpy(np.array(x))
-    return tensor
+@pytest.fixture
+def way() -> Way:
+    return GRPC
 
 
 @pytest.mark.parametrize("model", ["total", "longer"])
-def test_tritonclient_over_grpc(served: Served, model: str) -> None:
-    with triton.InferenceServerClient(served.connection.grpc) as client:
-        for is_again in (False, True):
-            result = client.infer(model, [given(triton.InferInput, 1.0, 2.0)])
-            assert result.as_numpy("y")[0] == 3.0
-            marks = {k: v.bool_param for k, v in result.get_response().parameters.items()}
-            assert marks == ({"farm_reused": True} if is_again else {})
+def test_tritonclient_over_grpc(client: Any, model: str) -> None:
+    for is_again in (False, True):
+        result = client.infer(model, [GRPC.tensor([1.0, 2.0])])
+        assert result.as_numpy("y")[0] == 3.0
+        marks = {k: v.bool_param for k, v in result.get_response().parameters.items()}
+        assert marks == ({"farm_reused": True} if is_again else {})
 
 
 @pytest.mark.parametrize("model", ["total", "longer"])
-def test_a_stream_of_tritonclient(served: Served, model: str) -> None:
-    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    with triton.InferenceServerClient(served.connection.grpc) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        for is_again in (False, True):
-            client.async_stream_infer(model, [given(triton.InferInput, 2.0, 2.0)])
-            result, error = answers.get(timeout=LIMIT_S)
-            assert error is None
-            marks = {k: v.bool_param for k, v in result.get_response().parameters.items()}
-            assert marks.pop("triton_final_response") is True
-            assert marks == ({"farm_reused": True} if is_again else {})
-        client.stop_stream()
+def test_a_stream_of_tritonclient(client: Any, model: str) -> None:
+    stream = Stream(client)
+    for is_again in (False, True):
+        stream.ask(model, GRPC.tensor([2.0, 2.0]))
+        parameters = stream.result().get_response().parameters
+        marks = {k: v.bool_param for k, v in parameters.items()}
+        assert marks.pop("triton_final_response") is True
+        assert marks == ({"farm_reused": True} if is_again else {})
+    stream.end()
 
 
 def test_the_metadata_of_a_grpc_call(served: Served) -> None:
@@ -100,12 +83,8 @@ def test_the_metadata_of_a_grpc_call(served: Served) -> None:
             assert metadata.get("farm-reused") == ("true" if is_again else None)
 
 
-def test_tritonclient_sees_a_response_cache(served: Served) -> None:
-    url = served.connection.url.removeprefix("http://")
-    with (
-        triton_http.InferenceServerClient(url) as http,
-        triton.InferenceServerClient(served.connection.grpc) as client,
-    ):
+def test_tritonclient_sees_a_response_cache(served: Served, client: Any) -> None:
+    with HTTP.sync.InferenceServerClient(HTTP.address(served)) as http:
 
         def counts() -> tuple[int, int]:
             (of_grpc,) = client.get_inference_statistics("total").model_stats
@@ -118,7 +97,7 @@ def test_tritonclient_sees_a_response_cache(served: Served) -> None:
 
         hits, misses = counts()
         for _ in range(3):
-            client.infer("total", [given(triton.InferInput, 10.0, 2.0)])
+            client.infer("total", [GRPC.tensor([10.0, 2.0])])
         wait_until(lambda: counts() == (hits + 2, misses + 1))
         assert http.get_model_config("total")["response_cache"] == {"enable": True}
         assert client.get_model_config("total").config.response_cache.enable

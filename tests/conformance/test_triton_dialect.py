@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,13 @@ import requests
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor
+from tritonclient.utils import deserialize_bytes_tensor
 
 import farm
 from farm.transports.connection import read_connection
+from tests.conformance.triton_farm import GRPC, HTTP, Stream, Way
 from tests.support import triton_models
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(20.0)
@@ -31,25 +30,11 @@ UNKNOWN = "Request for unknown model: 'wrong_model_name' is not found"
 A, B = np.arange(16, dtype=np.int32)[None], np.full((1, 16), -1, np.int32)
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    specs = [f"{triton_models.__file__}:{name}" for name in ("Simple", "SimpleInt8", "RepeatInt32")]
-    specs.append(f"{triton_models.__file__}:SimpleString")
-    options = ["--kserve-dialect", "triton", "--workers", "1", "--grpc-port", "0"]
-    with serving(tmp_path_factory.mktemp("triton"), *specs, *options) as running:
-        yield running
-
-
-@pytest.fixture
-def over_grpc(served: Served) -> Iterator[triton_grpc.InferenceServerClient]:
-    with triton_grpc.InferenceServerClient(served.connection.grpc) as client:
-        yield client
-
-
-@pytest.fixture
-def over_http(served: Served) -> Iterator[triton_http.InferenceServerClient]:
-    with triton_http.InferenceServerClient(served.connection.url.removeprefix("http://")) as client:
-        yield client
+served = farm_of(
+    Path(triton_models.__file__).read_text(),
+    *("Simple", "SimpleInt8", "RepeatInt32", "SimpleString"),
+    options="--kserve-dialect triton --grpc-port 0",
+)
 
 
 @pytest.fixture
@@ -58,13 +43,8 @@ def stub(served: Served) -> Iterator[Any]:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
-def inputs_of(kind: Any) -> list[Any]:
-    """Return INPUT0 and INPUT1 for the client's module `kind`."""
-    given = []
-    for name, values in (("INPUT0", A), ("INPUT1", B)):
-        given.append(kind.InferInput(name, [1, 16], "INT32"))
-        given[-1].set_data_from_numpy(values)
-    return given
+def inputs_of(way: Way) -> list[Any]:
+    return [way.tensor(A, "INPUT0", "INT32"), way.tensor(B, "INPUT1", "INT32")]
 
 
 def check(result: Any) -> None:
@@ -72,52 +52,40 @@ def check(result: Any) -> None:
     np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), A - B)
 
 
-@contextmanager
-def refused(status: str, text: str) -> Iterator[None]:
-    with pytest.raises(InferenceServerException) as caught:
-        yield
-    assert (caught.value.status(), caught.value.message()) == (status, text)
-
-
 # simple_grpc_health_metadata, simple_http_health_metadata
 
 
-@pytest.mark.parametrize("form", ["grpc", "http"])
-def test_health_and_metadata(form: str, request: pytest.FixtureRequest) -> None:
-    client = request.getfixturevalue(f"over_{form}")
-    is_http = form == "http"
-    more: Any = {"query_params": {"test_1": 1}} if is_http else {"headers": {"test": "1"}}
+def test_health_and_metadata(way: Way, client: Any) -> None:
+    more: Any = {"query_params": {"test_1": 1}} if way is HTTP else {"headers": {"test": "1"}}
     assert client.is_server_live(**more)
     assert client.is_server_ready()
     assert client.is_model_ready("simple")
     assert not client.is_model_ready("wrong_model_name")
-    server, model = client.get_server_metadata(), client.get_model_metadata("simple", **more)
-    names = (server["name"], model["name"]) if is_http else (server.name, model.name)
-    assert names == ("triton", "simple")
-    extensions = server["extensions"] if is_http else server.extensions
-    assert {"statistics", "binary_tensor_data"} <= set(extensions)
-    with refused("400" if is_http else "StatusCode.INVALID_ARGUMENT", UNKNOWN):
+    server = client.get_server_metadata(**way.as_json)
+    assert server["name"] == "triton"
+    assert {"statistics", "binary_tensor_data"} <= set(server["extensions"])
+    assert client.get_model_metadata("simple", **way.as_json, **more)["name"] == "simple"
+    with way.refused("INVALID_ARGUMENT", UNKNOWN, whole=True):
         client.get_model_metadata("wrong_model_name")
     unknown = "Request for unknown model: 'simple' version 99 is not found"
-    with refused("404" if is_http else "StatusCode.NOT_FOUND", unknown):
+    with way.refused("NOT_FOUND", unknown, whole=True):
         client.get_model_metadata("simple", "99")
 
 
 # simple_http_infer_client, simple_http_aio_infer_client
 
 
+@pytest.mark.parametrize("way", [HTTP])
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
-def test_inference_over_http(
-    over_http: triton_http.InferenceServerClient, compression: str | None
-) -> None:
+def test_inference_over_http(way: Way, client: Any, compression: str | None) -> None:
     outputs = [
         triton_http.InferRequestedOutput("OUTPUT0", binary_data=True),
         triton_http.InferRequestedOutput("OUTPUT1", binary_data=False),
     ]
     for wished in (outputs, None):
-        result = over_http.infer(
+        result = client.infer(
             "simple",
-            inputs_of(triton_http),
+            inputs_of(way),
             outputs=wished,
             query_params={"test_1": 1},
             headers={"test": "1"},
@@ -125,9 +93,9 @@ def test_inference_over_http(
             response_compression_algorithm=compression,
         )
         check(result)
-    assert len(over_http.get_inference_statistics("simple")["model_stats"]) == 1
-    with refused("400", UNKNOWN):
-        over_http.infer("wrong_model_name", inputs_of(triton_http))
+    assert len(client.get_inference_statistics("simple")["model_stats"]) == 1
+    with way.refused("INVALID_ARGUMENT", UNKNOWN, whole=True):
+        client.infer("wrong_model_name", inputs_of(way))
 
 
 # simple_grpc_async_infer_client, simple_grpc_keepalive_client, simple_grpc_custom_args_client
@@ -144,7 +112,7 @@ def test_asynchronous_inference(served: Served) -> None:
         for _ in range(8):
             client.async_infer(
                 "simple",
-                inputs_of(triton_grpc),
+                inputs_of(GRPC),
                 callback=lambda result, error: answers.put((result, error)),
                 client_timeout=LIMIT_S,
             )
@@ -198,9 +166,7 @@ def test_errors_that_the_explicit_examples_expect(stub: Any) -> None:
 # Errors that Triton's own tests compare
 
 
-def test_wrong_inputs_over_both(
-    over_grpc: triton_grpc.InferenceServerClient, over_http: triton_http.InferenceServerClient
-) -> None:
+def test_wrong_inputs(way: Way, client: Any) -> None:
     of = "[request id: <id_unknown>] "
     missing = (
         f"{of}expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ['INPUT0'], but "
@@ -210,28 +176,19 @@ def test_wrong_inputs_over_both(
         f"{of}inference input 'INPUT0' data-type is 'INT32', but model 'simple_int8' expects 'INT8'"
     )
     output = "unexpected inference output 'OUTPUT9' for model 'simple'"
-    clients: list[tuple[Any, Any, str]] = [
-        (over_grpc, triton_grpc, "StatusCode.INVALID_ARGUMENT"),
-        (over_http, triton_http, "400"),
-    ]
-    for client, kind, status in clients:
-        with refused(status, missing):
-            client.infer("simple", inputs_of(kind)[:1])
-        with refused(status, datatype):
-            client.infer("simple_int8", inputs_of(kind))
-        with refused(status, output):
-            wished = [kind.InferRequestedOutput("OUTPUT9")]
-            client.infer("simple", inputs_of(kind), outputs=wished)
+    with way.refused("INVALID_ARGUMENT", missing, whole=True):
+        client.infer("simple", inputs_of(way)[:1])
+    with way.refused("INVALID_ARGUMENT", datatype, whole=True):
+        client.infer("simple_int8", inputs_of(way))
+    with way.refused("INVALID_ARGUMENT", output, whole=True):
+        client.infer("simple", inputs_of(way), outputs=way.outputs("OUTPUT9"))
 
 
-def test_models_that_stream_are_refused_where_there_is_one_answer(
-    over_grpc: triton_grpc.InferenceServerClient, over_http: triton_http.InferenceServerClient
-) -> None:
-    policy = "doesn't support models with decoupled transaction policy"
-    with refused("StatusCode.UNIMPLEMENTED", f"ModelInfer RPC {policy}"):
-        over_grpc.infer("repeat_int32", repeats(triton_grpc, 2))
-    with refused("501", f"HTTP end point {policy}"):
-        over_http.infer("repeat_int32", repeats(triton_http, 2))
+def test_models_that_stream_are_refused_where_there_is_one_answer(way: Way, client: Any) -> None:
+    what = "HTTP end point" if way is HTTP else "ModelInfer RPC"
+    text = f"{what} doesn't support models with decoupled transaction policy"
+    with way.refused("UNIMPLEMENTED", text, whole=True):
+        client.infer("repeat_int32", repeats(way, 2))
 
 
 @pytest.mark.parametrize(
@@ -264,41 +221,28 @@ def test_a_long_wrong_body_is_told_in_the_same_words(served: Served) -> None:
 # simple_grpc_custom_repeat
 
 
-def repeats(kind: Any, count: int) -> list[Any]:
-    values = {
-        "IN": np.arange(100, 100 + count, dtype=np.int32),
-        "DELAY": np.ones(count, np.uint32),
-        "WAIT": np.array([1], np.uint32),
-    }
-    given = []
-    for name, array in values.items():
-        tensor = kind.InferInput(name, list(array.shape), array.dtype.name.upper())
-        tensor.set_data_from_numpy(array)
-        given.append(tensor)
-    return given
+def repeats(way: Way, count: int) -> list[Any]:
+    return [
+        way.tensor(np.arange(100, 100 + count, dtype=np.int32), "IN", "INT32"),
+        way.tensor(np.ones(count, np.uint32), "DELAY", "UINT32"),
+        way.tensor(np.array([1], np.uint32), "WAIT", "UINT32"),
+    ]
 
 
-def test_a_decoupled_model_answers_as_often_as_it_is_asked_to(served: Served) -> None:
-    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    with triton_grpc.InferenceServerClient(served.connection.grpc) as client:
-        client.start_stream(
-            partial(lambda where, result, error: where.put((result, error)), answers)
-        )
-        client.async_stream_infer(
-            "repeat_int32", repeats(triton_grpc, 10), enable_empty_final_response=True
-        )
-        for expected in range(100, 110):
-            result, error = answers.get(timeout=LIMIT_S)
-            assert error is None
-            assert result.as_numpy("OUT").tolist() == [expected]
-            assert not result.get_response().parameters["triton_final_response"].bool_param
-        result, error = answers.get(timeout=LIMIT_S)
-        assert error is None
-        assert result.get_response().parameters["triton_final_response"].bool_param
-        client.async_stream_infer("wrong_model_name", inputs_of(triton_grpc))
-        result, error = answers.get(timeout=LIMIT_S)
-        assert result is None
-        assert error.message() == UNKNOWN
+@pytest.mark.parametrize("way", [GRPC])
+def test_a_decoupled_model_answers_as_often_as_it_is_asked_to(way: Way, client: Any) -> None:
+    stream = Stream(client)
+    stream.ask("repeat_int32", *repeats(way, 10), enable_empty_final_response=True)
+    for expected in range(100, 110):
+        result = stream.result()
+        assert result.as_numpy("OUT").tolist() == [expected]
+        assert not result.get_response().parameters["triton_final_response"].bool_param
+    assert stream.result().get_response().parameters["triton_final_response"].bool_param
+    stream.ask("wrong_model_name", *inputs_of(way))
+    result, error = stream.get()
+    assert result is None
+    assert error.message() == UNKNOWN
+    stream.end()
 
 
 # Python

@@ -14,29 +14,14 @@ import numpy as np
 import pytest
 
 from farm.protocols.kserve.tensors import DATATYPES
-from tests.conformance.triton_farm import GRPC, HTTP, JSON, SPECS, VALUES, Way, triton_farm
+from tests.conformance.triton_farm import GRPC, HTTP, JSON, SPECS, TRITON_FARM, VALUES, Way
 from tests.support.coroutines import on_loop
 from tests.support.dispatcher_farm import Served
 
 X = np.array([[1.5, -math.inf, 3.0], [4.0, 5.0, math.nan]])
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with triton_farm(tmp_path_factory.mktemp("triton")) as running:
-        yield running
-
-
-@pytest.fixture(params=[HTTP, GRPC], ids=lambda way: way.name)
-def way(request: pytest.FixtureRequest) -> Way:
-    found: Way = request.param
-    return found
-
-
-@pytest.fixture
-def client(way: Way, served: Served) -> Iterator[Any]:
-    with way.sync.InferenceServerClient(way.address(served)) as found:
-        yield found
+served = TRITON_FARM
 
 
 # Requests that run no model

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import tritonclient.grpc as of_grpc
-import tritonclient.http as of_http
 from google.protobuf.json_format import MessageToDict
 from tritonclient.utils import InferenceServerException
 
-from tests.support.dispatcher_farm import serving
+from tests.conformance.triton_farm import HTTP, Way
+from tests.support.dispatcher_farm import farm_of
 
 MODELS = """
 import numpy as np
@@ -53,57 +50,32 @@ class Slash(Net):
     name = "a/b"
 """
 
-SPECS = [f"models.py:{name}" for name in ("Animals", "Net", "Net2", "Net10", "Slash")]
-
-
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    folder = tmp_path_factory.mktemp("extensions")
-    (folder / "models.py").write_text(MODELS)
-    with serving(folder, *SPECS, "--workers", "1", "--grpc-port", "0") as running:
-        address = urlsplit(running.connection.url).netloc
-        yield {"http": address, "grpc": running.connection.grpc}
-
-
-@pytest.fixture(params=["http", "grpc"])
-def triton(request: pytest.FixtureRequest) -> Any:
-    return of_http if request.param == "http" else of_grpc
-
-
-@pytest.fixture
-def client(triton: Any, addresses: dict[str, str]) -> Iterator[Any]:
-    address = addresses["http" if triton is of_http else "grpc"]
-    with triton.InferenceServerClient(address) as found:
-        yield found
-
-
+served = farm_of(MODELS, "Animals", "Net", "Net2", "Net10", "Slash", options="--grpc-port 0")
 X = np.array([[0.1, 0.4, 0.3, 0.2], [4, 1, 3, 2]], np.float32)
 
 
-def sent(triton: Any, values: Any = X) -> Any:
-    given = triton.InferInput("x", list(values.shape), "FP32")
-    given.set_data_from_numpy(values)
-    return [given]
+def sent(way: Way, values: Any = X) -> Any:
+    return [way.tensor(values, datatype="FP32")]
 
 
-def classes(triton: Any, client: Any, output: str, count: Any, values: Any = X, **more: Any) -> Any:
-    wish = triton.InferRequestedOutput(output, class_count=count, **more)
-    array = client.infer("animals", sent(triton, values), outputs=[wish]).as_numpy(output)
+def classes(way: Way, client: Any, output: str, count: Any, values: Any = X, **more: Any) -> Any:
+    wish = way.sync.InferRequestedOutput(output, class_count=count, **more)
+    array = client.infer("animals", sent(way, values), outputs=[wish]).as_numpy(output)
     return np.vectorize(lambda e: e if isinstance(e, str) else e.decode(), otypes=[object])(array)
 
 
-def test_classes_with_and_without_labels(triton: Any, client: Any) -> None:
-    found = classes(triton, client, "score", 2)
+def test_classes_with_and_without_labels(way: Way, client: Any) -> None:
+    found = classes(way, client, "score", 2)
     assert found.tolist() == [
         ["0.400000:1:bee", "0.300000:2:cat"],
         ["4.000000:0:ant", "3.000000:2:cat"],
     ]
-    assert classes(triton, client, "count", 1).tolist() == [["4:1"], ["40:0"]]
-    assert classes(triton, client, "count", 1, X[0]).tolist() == ["4:1"]
-    assert classes(triton, client, "score", 1, X[:1]).tolist() == [["0.400000:1:bee"]]
-    assert classes(triton, client, "score", 10**9, X[:1]).shape == (1, 4)
-    if triton is of_http:
-        in_json = classes(triton, client, "score", 1, binary_data=False)
+    assert classes(way, client, "count", 1).tolist() == [["4:1"], ["40:0"]]
+    assert classes(way, client, "count", 1, X[0]).tolist() == ["4:1"]
+    assert classes(way, client, "score", 1, X[:1]).tolist() == [["0.400000:1:bee"]]
+    assert classes(way, client, "score", 10**9, X[:1]).shape == (1, 4)
+    if way is HTTP:
+        in_json = classes(way, client, "score", 1, binary_data=False)
         assert in_json.tolist() == [["0.400000:1:bee"], ["4.000000:0:ant"]]
 
 
@@ -117,7 +89,13 @@ def data(told: Any) -> Any:
     return MessageToDict(told, preserving_proto_field_name=True)
 
 
-def test_metadata_has_the_versions(triton: Any, client: Any) -> None:
+def indexed(client: Any) -> Any:
+    """Return the rows of the index of the repository."""
+    index = data(client.get_model_repository_index())
+    return index["models"] if isinstance(index, dict) else index
+
+
+def test_metadata_has_the_versions(way: Way, client: Any) -> None:
     for version in ("", "1", "2", "10"):
         told = data(client.get_model_metadata("net", version))
         assert (told["name"], list(told["versions"])) == ("net", ["1", "2", "10"])
@@ -140,24 +118,22 @@ def test_metadata_has_the_versions(triton: Any, client: Any) -> None:
     ],
 )
 def test_a_version_is_called(
-    triton: Any, client: Any, name: str, version: str, factor: int, answered: str
+    way: Way, client: Any, name: str, version: str, factor: int, answered: str
 ) -> None:
-    result = client.infer(name, sent(triton), model_version=version)
+    result = client.infer(name, sent(way), model_version=version)
     np.testing.assert_array_equal(result.as_numpy("y"), factor * X)
     response = data(result.get_response())
     assert (response["model_name"], response["model_version"]) == (name, answered)
 
 
-def test_index_and_statistics_of_versions(triton: Any, client: Any) -> None:
-    index = data(client.get_model_repository_index())
-    rows = index if triton is of_http else index["models"]
-    assert {(row["name"], row["version"]) for row in rows} >= {
+def test_index_and_statistics_of_versions(way: Way, client: Any) -> None:
+    assert {(row["name"], row["version"]) for row in indexed(client)} >= {
         ("net", "1"),
         ("net", "2"),
         ("net", "10"),
         ("a/b", "1"),
     }
-    client.infer("net", sent(triton), model_version="2")
+    client.infer("net", sent(way), model_version="2")
     told = data(client.get_inference_statistics("net", "2"))["model_stats"]
     assert [(row["name"], row["version"]) for row in told] == [("net", "2")]
     assert int(told[0]["inference_count"]) > 0
@@ -168,7 +144,7 @@ def test_index_and_statistics_of_versions(triton: Any, client: Any) -> None:
 # Model control, as the published examples go through it
 
 
-def test_load_and_unload(triton: Any, client: Any) -> None:
+def test_load_and_unload(way: Way, client: Any) -> None:
     client.load_model("net")
     assert client.is_model_ready("net")
     for changes in (
@@ -181,12 +157,9 @@ def test_load_and_unload(triton: Any, client: Any) -> None:
     try:
         assert not client.is_model_ready("net")
         with pytest.raises(InferenceServerException, match="'net' is unloaded"):
-            client.infer("net", sent(triton))
-        index = data(client.get_model_repository_index())
-        rows = index if triton is of_http else index["models"]
-        states = {
-            row["version"]: (row["state"], row["reason"]) for row in rows if row["name"] == "net"
-        }
+            client.infer("net", sent(way))
+        rows = [row for row in indexed(client) if row["name"] == "net"]
+        states = {row["version"]: (row["state"], row["reason"]) for row in rows}
         assert states == dict.fromkeys(["1", "2", "10"], ("UNAVAILABLE", "unloaded"))
         assert client.is_model_ready("a/b")
     finally:

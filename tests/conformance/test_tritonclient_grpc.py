@@ -6,58 +6,34 @@ import asyncio
 import queue
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
-from tritonclient.utils import InferenceServerException
 
 import farm
 from farm.protocols.kserve.grpc.codec import messages
-from tests.conformance.triton_farm import triton_farm
+from tests.conformance.triton_farm import GRPC, TRITON_FARM, Stream, Way
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import Served
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(20.0)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with triton_farm(tmp_path_factory.mktemp("triton")) as running:
-        yield running
+served = TRITON_FARM
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(served.connection.grpc) as found:
-        yield found
+def way() -> Way:
+    return GRPC
 
 
-def tensor(values: Any, name: str = "x", datatype: str = "FP64") -> triton.InferInput:
-    array = np.asarray(values)
-    given = triton.InferInput(name, list(array.shape), datatype)
-    given.set_data_from_numpy(array)
-    return given
-
-
-def ask(client: triton.InferenceServerClient, values: Any, **options: Any) -> Any:
+def ask(client: Any, values: Any, **options: Any) -> Any:
     """Return the outputs of the model `twice` for the rows."""
-    return client.infer("twice", [tensor(values)], **options).as_numpy("y")
-
-
-@contextmanager
-def refused(status: str, text: str) -> Iterator[None]:
-    with pytest.raises(InferenceServerException) as caught:
-        yield
-    assert caught.value.status() == f"StatusCode.{status}"
-    assert text in caught.value.message()
+    return client.infer("twice", [GRPC.tensor(values)], **options).as_numpy("y")
 
 
 # Requests that run no model
@@ -95,7 +71,7 @@ def _compare(ours: Any, theirs: Any) -> int:
 
 
 @pytest.mark.parametrize("packing", ["gzip", "deflate"])
-def test_compressed_messages(client: triton.InferenceServerClient, packing: str) -> None:
+def test_compressed_messages(client: Any, packing: str) -> None:
     assert ask(client, [1.0, 2.0, 3.0], compression_algorithm=packing).tolist() == [2, 4, 6]
 
 
@@ -127,37 +103,34 @@ def waiting(served: Served) -> tuple[int, int]:
     return sum(row["queued"] for row in rows), sum(row["in_flight"] for row in rows)
 
 
-def test_a_deadline_ends_the_wait(client: triton.InferenceServerClient, served: Served) -> None:
-    with refused("DEADLINE_EXCEEDED", ""):
-        client.infer("slow", [tensor([1.5], "seconds")], client_timeout=0.2)
-    second = [tensor([1.0], "seconds")]
+def test_a_deadline_ends_the_wait(client: Any, served: Served) -> None:
+    with GRPC.refused("DEADLINE_EXCEEDED", ""):
+        client.infer("slow", [GRPC.tensor([1.5], "seconds")], client_timeout=0.2)
+    second = [GRPC.tensor([1.0], "seconds")]
     calls = [client.async_infer("slow", second, lambda result, error: None) for _ in range(20)]
     wait_until(lambda: waiting(served)[0] > 10)
-    with refused("DEADLINE_EXCEEDED", ""):
-        client.infer("slow", [tensor([0.0], "seconds")], timeout=100_000)
+    with GRPC.refused("DEADLINE_EXCEEDED", ""):
+        client.infer("slow", [GRPC.tensor([0.0], "seconds")], timeout=100_000)
     for call in calls:
         call.cancel()
 
 
-def test_a_cancelled_call_leaves_the_queue(served: Served) -> None:
-    with triton.InferenceServerClient(served.connection.grpc) as client:
-        done: queue.Queue[Any] = queue.Queue()
-        calls = [
-            client.async_infer(
-                "slow", [tensor([1.0], "seconds")], lambda result, error: done.put(error)
-            )
-            for _ in range(40)
-        ]
-        wait_until(lambda: sum(waiting(served)) > 20)
-        for call in calls:
-            call.cancel()
-        wait_until(lambda: waiting(served)[0] == 0)
-        errors = [done.get(timeout=LIMIT_S) for _ in calls]
-        assert {error.status() for error in errors if error} == {"StatusCode.CANCELLED"}
-        assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+def test_a_cancelled_call_leaves_the_queue(client: Any, served: Served) -> None:
+    done: queue.Queue[Any] = queue.Queue()
+    second = [GRPC.tensor([1.0], "seconds")]
+    calls = [
+        client.async_infer("slow", second, lambda result, error: done.put(error)) for _ in range(40)
+    ]
+    wait_until(lambda: sum(waiting(served)) > 20)
+    for call in calls:
+        call.cancel()
+    wait_until(lambda: waiting(served)[0] == 0)
+    errors = [done.get(timeout=LIMIT_S) for _ in calls]
+    assert {error.status() for error in errors if error} == {"StatusCode.CANCELLED"}
+    assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
 
 
-def test_a_client_that_vanishes_leaves_the_queue(served: Served) -> None:
+def test_a_client_that_vanishes_leaves_the_queue(client: Any, served: Served) -> None:
     program = f"""
 import numpy as np, tritonclient.grpc as triton, time
 client = triton.InferenceServerClient({served.connection.grpc!r})
@@ -180,40 +153,19 @@ time.sleep(60)
         child.kill()
         child.communicate()
     wait_until(lambda: waiting(served)[0] == 0)
-    with triton.InferenceServerClient(served.connection.grpc) as client:
-        assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+    assert ask(client, [1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
 
 
 # Streams
 
 
-class Stream:
-    """A client's stream and the answers that it received."""
-
-    def __init__(self, client: triton.InferenceServerClient, **options: Any) -> None:
-        self.client = client
-        self._answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        client.start_stream(lambda result, error: self._answers.put((result, error)), **options)
-
-    def ask(self, model: str, given: triton.InferInput, request_id: str, **options: Any) -> None:
-        self.client.async_stream_infer(model, [given], request_id=request_id, **options)
-
-    def get(self) -> tuple[Any, Any]:
-        return self._answers.get(timeout=LIMIT_S)
-
-    def none_left(self) -> bool:
-        return self._answers.empty()
-
-
-def test_a_stream_answers_in_order_and_stays_open_after_errors(
-    client: triton.InferenceServerClient,
-) -> None:
+def test_a_stream_answers_in_order_and_stays_open_after_errors(client: Any) -> None:
     stream = Stream(client)
-    stream.ask("slow", tensor([1.0], "seconds"), "slow")
-    stream.ask("nobody", tensor([1.0]), "nobody")
-    stream.ask("twice", tensor([13.0, 0.0, 0.0]), "raises")
-    stream.ask("twice", tensor([1.0, 2.0, 3.0]), "quick")
-    stream.ask("twice", tensor([1.0]), "short", enable_empty_final_response=True)
+    stream.ask("slow", GRPC.tensor([1.0], "seconds"), request_id="slow")
+    stream.ask("nobody", GRPC.tensor([1.0]), request_id="nobody")
+    stream.ask("twice", GRPC.tensor([13.0, 0.0, 0.0]), request_id="raises")
+    stream.ask("twice", GRPC.tensor([1.0, 2.0, 3.0]), request_id="quick")
+    stream.ask("twice", GRPC.tensor([1.0]), request_id="short", enable_empty_final_response=True)
     errors, ids = [], []
     for _ in range(5):
         result, error = stream.get()
@@ -228,32 +180,30 @@ def test_a_stream_answers_in_order_and_stays_open_after_errors(
     assert "nobody" in nobody
     assert "thirteen" in raises
     assert "[1]" in short
-    client.stop_stream()
-    assert stream.none_left()
+    stream.end()
 
 
-def test_a_decoupled_model_gives_several_answers(client: triton.InferenceServerClient) -> None:
+def test_a_decoupled_model_gives_several_answers(client: Any) -> None:
     config = client.get_model_config("count").config
     assert config.model_transaction_policy.decoupled
-    with refused("UNIMPLEMENTED", "ModelStreamInfer"):
+    with GRPC.refused("UNIMPLEMENTED", "ModelStreamInfer"):
         client.infer("count", [count_to(3)])
     stream = Stream(client)
-    stream.ask("count", count_to(3), "marked", enable_empty_final_response=True)
-    answers = [stream.get()[0] for _ in range(4)]
+    stream.ask("count", count_to(3), request_id="marked", enable_empty_final_response=True)
+    answers = [stream.result() for _ in range(4)]
     assert [a.as_numpy("i").tolist() for a in answers[:3]] == [[0], [1], [2]]
     assert answers[3].as_numpy("i") is None
     finals = [a.get_response().parameters["triton_final_response"].bool_param for a in answers]
     assert finals == [False, False, False, True]
-    stream.ask("count", count_to(2), "plain")
-    assert [stream.get()[0].as_numpy("i").tolist() for _ in range(2)] == [[0], [1]]
-    stream.ask("count", tensor(np.array([[2]], np.int32), "n", "INT32"), "a row")
-    assert [stream.get()[0].as_numpy("i").tolist() for _ in range(2)] == [[[0]], [[1]]]
-    client.stop_stream()
-    assert stream.none_left()
+    stream.ask("count", count_to(2), request_id="plain")
+    assert [stream.result().as_numpy("i").tolist() for _ in range(2)] == [[0], [1]]
+    stream.ask("count", GRPC.tensor(np.array([[2]], np.int32), "n", "INT32"), request_id="a row")
+    assert [stream.result().as_numpy("i").tolist() for _ in range(2)] == [[[0]], [[1]]]
+    stream.end()
 
 
-def count_to(n: int) -> triton.InferInput:
-    return tensor(np.array([n], np.int32), "n", "INT32")
+def count_to(n: int) -> Any:
+    return GRPC.tensor(np.array([n], np.int32), "n", "INT32")
 
 
 # Many at once, and the asynchronous clients
@@ -263,7 +213,7 @@ def test_the_asynchronous_client_and_its_stream(served: Served) -> None:
     async def use() -> list[tuple[str, float]]:
         async def requests() -> AsyncIterator[dict[str, Any]]:
             for i in range(50):
-                given = tensor([float(i), 0.0, 0.0])
+                given = GRPC.tensor([float(i), 0.0, 0.0])
                 yield {"model_name": "twice", "inputs": [given], "request_id": str(i)}
 
         async with triton_aio.InferenceServerClient(served.connection.grpc) as client:

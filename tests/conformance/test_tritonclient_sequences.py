@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import select
 import signal
 import socket
@@ -19,14 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException
 
 import farm
 from farm.settings import Settings
+from tests.conformance.triton_farm import GRPC, HTTP, Stream, Way
 from tests.support.dispatcher_farm import Served, serving
 from tests.support.front_door import front_door, read_answer
-from tests.support.running_farm import LIMIT_S, wait_until
+from tests.support.running_farm import wait_until
 
 MODELS = """
 import os
@@ -71,19 +69,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(served.connection.grpc) as found:
-        yield found
-
-
-def tensor(x: float, library: Any = triton, rows: int = 1) -> Any:
-    given = library.InferInput("x", [rows, 1], "FP64")
-    given.set_data_from_numpy(np.full((rows, 1), float(x)))
-    return given
+def way() -> Way:
+    return GRPC
 
 
 def ask(
-    client: triton.InferenceServerClient,
+    client: Any,
     x: float,
     sequence: int | str,
     flags: str = "",
@@ -93,7 +84,7 @@ def ask(
     """Send a request of a sequence. flags: "s" for its start, "e" for its end."""
     return client.infer(
         model,
-        [tensor(x)],
+        [GRPC.tensor([[float(x)]])],
         sequence_id=sequence,
         sequence_start="s" in flags,
         sequence_end="e" in flags,
@@ -108,50 +99,40 @@ def pid(result: Any) -> int:
     return int(result.as_numpy("pid")[0, 0])
 
 
-@contextmanager
-def refused(status: str, text: str) -> Iterator[None]:
-    with pytest.raises(InferenceServerException) as caught:
-        yield
-    assert caught.value.status() == status
-    assert text in caught.value.message()
-
-
-INVALID = "StatusCode.INVALID_ARGUMENT"
-
-
 # Requests of sequences
 
 
 @pytest.mark.parametrize("sequence", [5, 2**63 - 1, "5", "a name é", "x" * 128])
-def test_requests_of_a_sequence_share_a_state(
-    client: triton.InferenceServerClient, sequence: int | str
-) -> None:
+def test_requests_of_a_sequence_share_a_state(client: Any, sequence: int | str) -> None:
     results = [ask(client, x, sequence, flags) for x, flags in ((1, "s"), (2, ""), (4, "e"))]
     assert [total(result) for result in results] == [1.0, 3.0, 7.0]
     assert len({pid(result) for result in results}) == 1
-    with refused(INVALID, f"inference request for sequence {sequence} to model 'total' must"):
+    with GRPC.refused(
+        "INVALID_ARGUMENT", f"inference request for sequence {sequence} to model 'total' must"
+    ):
         ask(client, 8, sequence)
 
 
 def test_over_http(served: Served) -> None:
-    with triton_http.InferenceServerClient(served.connection.url.removeprefix("http://")) as client:
-        infer = partial(client.infer, "total", [tensor(2.0, triton_http)], sequence_id="over http")
+    with HTTP.sync.InferenceServerClient(HTTP.address(served)) as client:
+        two = HTTP.tensor([[2.0]])
+        infer = partial(client.infer, "total", [two], sequence_id="over http")
         assert total(infer(sequence_start=True)) == 2.0
         assert total(infer()) == 4.0
         assert total(infer(sequence_end=True)) == 6.0
-        with refused("400", "must specify the START flag on the first request of the sequence"):
+        start = "must specify the START flag on the first request of the sequence"
+        with HTTP.refused("INVALID_ARGUMENT", start):
             infer()
 
 
-def test_interleaved_sequences_of_a_stream(client: triton.InferenceServerClient) -> None:
+def test_interleaved_sequences_of_a_stream(client: Any) -> None:
     """Their requests are sent without waiting for answers, and come in order."""
-    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    client.start_stream(lambda result, error: answers.put((result, error)))
+    stream = Stream(client)
     for step in range(12):
         for sequence in (100, 101, "text"):
-            client.async_stream_infer(
+            stream.ask(
                 "total",
-                [tensor(step)],
+                GRPC.tensor([[float(step)]]),
                 request_id=f"{sequence} {step}",
                 sequence_id=sequence,
                 sequence_start=step == 0,
@@ -159,52 +140,45 @@ def test_interleaved_sequences_of_a_stream(client: triton.InferenceServerClient)
             )
     found: dict[str, list[float]] = {}
     for _ in range(36):
-        result, error = answers.get(timeout=LIMIT_S)
-        assert error is None, error.message()
+        result = stream.result()
         found.setdefault(result.get_response().id.split()[0], []).append(total(result))
-    client.stop_stream()
+    stream.end()
     sums = list(np.cumsum(np.arange(12.0)))
     assert found == {"100": sums, "101": sums, "text": sums}
 
 
-def test_a_long_request_keeps_its_place_in_a_stream(
-    served: Served, client: triton.InferenceServerClient
-) -> None:
+def test_a_long_request_keeps_its_place_in_a_stream(client: Any) -> None:
     """It takes longer to read than the short ones behind it."""
-    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    client.start_stream(lambda result, error: answers.put((result, error)))
+    stream = Stream(client)
     long = {"note": "x" * (4 << 20)}
     for step in range(4):
-        client.async_stream_infer(
+        stream.ask(
             "total",
-            [tensor(1.0)],
+            GRPC.tensor([[1.0]]),
             sequence_id=31,
             sequence_start=step == 0,
             sequence_end=step == 3,
             parameters=long if step in (0, 2) else None,
         )
-    for step in range(4):
-        result, error = answers.get(timeout=LIMIT_S)
-        assert error is None, error.message()
-        assert total(result) == step + 1.0
-    client.stop_stream()
+    assert [total(stream.result()) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    stream.end()
 
 
-def test_a_start_begins_anew(client: triton.InferenceServerClient) -> None:
+def test_a_start_begins_anew(client: Any) -> None:
     assert [total(ask(client, 1, 9, flags)) for flags in ("s", "", "s", "e")] == [1, 2, 1, 2]
 
 
 def test_an_error_of_the_model_does_not_end_a_sequence(
-    client: triton.InferenceServerClient,
+    client: Any,
 ) -> None:
     ask(client, 1, 10, "s")
-    with refused("StatusCode.INTERNAL", "thirteen"):
+    with GRPC.refused("INTERNAL", "thirteen"):
         ask(client, 13, 10)
     assert total(ask(client, 1, 10, "e")) == 2.0
 
 
 def test_sequences_that_are_idle_end_and_free_their_places(
-    client: triton.InferenceServerClient,
+    client: Any,
 ) -> None:
     """Each of two workers has one place, so that five sequences need that some end by themselves.
 
@@ -212,7 +186,7 @@ def test_sequences_that_are_idle_end_and_free_their_places(
     """
     for sequence in range(1, 6):
         assert total(ask(client, 1, sequence, "s", model="brief")) == 1.0
-    with refused(INVALID, "must specify the START flag"):
+    with GRPC.refused("INVALID_ARGUMENT", "must specify the START flag"):
         ask(client, 1, 1, model="brief")
 
 
@@ -228,7 +202,7 @@ def test_other_protocols_say_that_a_sequence_is_needed(served: Served) -> None:
 
 
 def test_the_configuration_names_the_sequence_batcher(
-    client: triton.InferenceServerClient,
+    client: Any,
 ) -> None:
     config = client.get_model_config("brief", as_json=True)["config"]
     assert config["sequence_batching"] == {
@@ -255,7 +229,7 @@ def test_a_killed_worker_breaks_off_its_sequences_and_no_others(tmp_path: Path) 
         wait_until(lambda: killed not in _pids(running), "its loss is noticed")
         for sequence, at in where.items():
             if at == killed:
-                with refused(INVALID, "must specify the START flag"):
+                with GRPC.refused("INVALID_ARGUMENT", "must specify the START flag"):
                     ask(client, 2, sequence)
                 assert total(ask(client, 2, sequence, "s")) == 2.0
             else:
@@ -267,7 +241,7 @@ def test_a_draining_worker_goes_on_with_its_sequences(tmp_path: Path) -> None:
         with triton.InferenceServerClient(running.connection.grpc) as client:
             drained = pid(ask(client, 1, 1, "s"))
             os.kill(drained, signal.SIGTERM)
-            wait_until(lambda: drained in _shut(running), "it drains")
+            wait_until(lambda: drained in _pids(running, "shut"), "it drains")
             # New ones begin at the other worker.
             assert drained not in {pid(ask(client, 1, i, "se")) for i in range(2, 8)}
             for x, flags, expected in ((2, "", 3.0), (4, "e", 7.0)):
@@ -320,11 +294,8 @@ def test_sequences_that_are_never_ended_are_bounded() -> None:
         assert all(b"calls are waiting, the most the farm takes" in body for body in refusals)
 
 
-def _pids(running: Served) -> set[int]:
+def _pids(running: Served, *phases: str) -> set[int]:
+    """Return the processes of the workers, of those in these phases if there are any."""
     with farm.connect(running.folder) as client:
-        return {row["pid"] for row in client.status()["workers"]}
-
-
-def _shut(running: Served) -> set[int]:
-    with farm.connect(running.folder) as client:
-        return {row["pid"] for row in client.status()["workers"] if row["phase"] == "shut"}
+        rows = client.status()["workers"]
+        return {row["pid"] for row in rows if not phases or row["phase"] in phases}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
-import tritonclient.grpc.aio as triton_grpc_aio
 import tritonclient.http as triton_http
-import tritonclient.http.aio as triton_http_aio
 from tritonclient.utils import (
     InferenceServerException,
     serialize_byte_tensor,
@@ -24,8 +20,9 @@ from tritonclient.utils import (
 
 from farm.bodies.body import HEAVY_BYTES
 from farm.protocols.kserve.shared_memory.regions import MOST_REGIONS, OBJECTS
+from tests.conformance.triton_farm import GRPC, HTTP, Stream, Way
 from tests.support.coroutines import on_loop, wait_until
-from tests.support.dispatcher_farm import LIMIT_S, Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 from tests.support.shared_objects import open_of, shared_object
 
 pytestmark = pytest.mark.skipif(not OBJECTS.is_dir(), reason="this system has no /dev/shm")
@@ -69,29 +66,12 @@ class Count(farm.Model):
 """
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("triton")
-    (folder / "models.py").write_text(MODELS)
-    names = [f"models.py:{name}" for name in ("Numbers", "Texts", "Both", "Count")]
-    with serving(folder, *names, "--workers", "1", "--grpc-port", "0") as running:
-        yield running
-
-
-def address(served: Served, module: Any) -> str:
-    if module in (triton_grpc, triton_grpc_aio):
-        return str(served.connection.grpc)
-    return urlsplit(served.connection.url).netloc
-
-
-@pytest.fixture(params=[triton_http, triton_grpc], ids=["http", "grpc"])
-def module(request: pytest.FixtureRequest) -> Any:
-    return request.param
+served = farm_of(MODELS, "Numbers", "Texts", "Both", "Count", options="--grpc-port 0")
 
 
 @pytest.fixture
-def client(served: Served, module: Any) -> Iterator[Any]:
-    with module.InferenceServerClient(address(served, module)) as found:
+def client(way: Way, served: Served) -> Iterator[Any]:
+    with way.sync.InferenceServerClient(way.address(served)) as found:
         yield found
         found.unregister_system_shared_memory()
 
@@ -139,43 +119,27 @@ def test_regions_are_registered_shown_and_unregistered(client: Any) -> None:
         assert not regions(client)
 
 
-def test_errors_have_tritons_texts(client: Any, module: Any) -> None:
-    is_grpc = module is triton_grpc
+def test_errors_have_tritons_texts(client: Any, way: Way) -> None:
     with region(client, 64), shared_object(8) as other:
-        faults: list[tuple[Callable[[], Any], tuple[str, str, str]]] = [
-            (
-                lambda: client.register_system_shared_memory("region", other.key, 8),
-                ("shared memory region 'region' already in manager", "ALREADY_EXISTS", "400"),
-            ),
-            (
-                lambda: client.get_system_shared_memory_status("nobody"),
-                ("Unable to find system shared memory region: 'nobody'", "NOT_FOUND", "404"),
-            ),
-            (
-                lambda: client.register_system_shared_memory("q", other.key, 9),
-                ("failed to register shared memory region 'q'", "INVALID_ARGUMENT", "400"),
-            ),
-            (
-                lambda: client.infer("numbers", **tensors(module, [8], 64)),
-                ("Invalid offset for shared memory region: 'region'", "INVALID_ARGUMENT", "400"),
-            ),
-        ]
-        for ask, texts in faults:
-            with pytest.raises(InferenceServerException) as caught:
-                ask()
-            text, grpc, http = texts
-            assert text in caught.value.message()
-            assert caught.value.status() == (f"StatusCode.{grpc}" if is_grpc else http)
+        register = client.register_system_shared_memory
+        with way.refused("ALREADY_EXISTS", "shared memory region 'region' already in manager"):
+            register("region", other.key, 8)
+        with way.refused("NOT_FOUND", "Unable to find system shared memory region: 'nobody'"):
+            client.get_system_shared_memory_status("nobody")
+        with way.refused("INVALID_ARGUMENT", "failed to register shared memory region 'q'"):
+            register("q", other.key, 9)
+        with way.refused("INVALID_ARGUMENT", "Invalid offset for shared memory region: 'region'"):
+            client.infer("numbers", **tensors(way.sync, [8], 64))
         assert set(regions(client)) == {"region"}
 
 
 @pytest.mark.parametrize("count", [4, HEAVY_BYTES])  # 2 MiB
 @pytest.mark.parametrize("lead", [[], [1]])
-def test_numbers(client: Any, module: Any, count: int, lead: list[int]) -> None:
+def test_numbers(client: Any, way: Way, count: int, lead: list[int]) -> None:
     x = np.random.default_rng(5).random(count)
     with region(client, 2 * x.nbytes) as handle:
         shared_memory.set_shared_memory_region(handle, [x])
-        result = client.infer("numbers", **tensors(module, [*lead, count], x.nbytes))
+        result = client.infer("numbers", **tensors(way.sync, [*lead, count], x.nbytes))
         assert shape_of(result.get_output("y")) == [*lead, count]
         y = shared_memory.get_contents_as_numpy(handle, np.float64, [count], offset=x.nbytes)
         assert np.array_equal(x, y)
@@ -183,24 +147,24 @@ def test_numbers(client: Any, module: Any, count: int, lead: list[int]) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 20_000])  # in this process; in a reader process
-def test_texts(client: Any, module: Any, count: int) -> None:
+def test_texts(client: Any, way: Way, count: int) -> None:
     texts = np.array([b"x" * (i % 40) for i in range(count)], object)
     raw = serialize_byte_tensor(texts)
     size = serialized_byte_size(raw)
     assert (size > HEAVY_BYTES) is (count > 4)
     with region(client, 2 * size) as handle:
         shared_memory.set_shared_memory_region(handle, [raw])
-        result = client.infer("texts", **tensors(module, [count], size, "BYTES"))
+        result = client.infer("texts", **tensors(way.sync, [count], size, "BYTES"))
         assert shape_of(result.get_output("y")) == [count]
         got = shared_memory.get_contents_as_numpy(handle, np.object_, [count], offset=size)
         assert got.tolist() == texts.tolist()
         del got
 
 
-def test_an_output_of_another_size_than_its_place(client: Any, module: Any) -> None:
+def test_an_output_of_another_size_than_its_place(client: Any, way: Way) -> None:
     with region(client, 256) as handle:
         shared_memory.set_shared_memory_region(handle, [np.arange(4.0)])
-        asked = tensors(module, [4], 32)
+        asked = tensors(way.sync, [4], 32)
         y = asked["outputs"][0]
         y.set_shared_memory("region", 31, offset=32)
         with pytest.raises(
@@ -220,7 +184,7 @@ def test_a_message_for_a_reader_process_may_name_places(served: Served) -> None:
     """The long input and output are JSON, which other processes read and write."""
     b = np.random.default_rng(6).random(30_000)
     with (
-        triton_http.InferenceServerClient(address(served, triton_http)) as client,
+        triton_http.InferenceServerClient(HTTP.address(served)) as client,
         region(client, 32) as handle,
     ):
         shared_memory.set_shared_memory_region(handle, [np.array([1.0, 2.0])])
@@ -243,47 +207,38 @@ def test_a_message_for_a_reader_process_may_name_places(served: Served) -> None:
         client.unregister_system_shared_memory()
 
 
-@pytest.mark.parametrize("aio", [triton_http_aio, triton_grpc_aio], ids=["http", "grpc"])
-def test_asyncio_clients(served: Served, aio: Any) -> None:
+@on_loop
+async def test_asyncio_clients(served: Served, way: Way) -> None:
     x = np.arange(4.0)
-
-    @on_loop
-    async def go() -> None:
-        async with aio.InferenceServerClient(address(served, aio)) as client:
-            with shared_object(64) as made:
-                made.write(x.tobytes())
-                await client.register_system_shared_memory("region", made.key, 64)
-                await client.infer("numbers", **tensors(aio, [4], 32))
-                assert np.frombuffer(made.read()[32:]).tolist() == x.tolist()
-                await client.unregister_system_shared_memory("region")
-
-    go()
+    async with way.aio.InferenceServerClient(way.address(served)) as client:
+        with shared_object(64) as made:
+            made.write(x.tobytes())
+            await client.register_system_shared_memory("region", made.key, 64)
+            await client.infer("numbers", **tensors(way.aio, [4], 32))
+            assert np.frombuffer(made.read()[32:]).tolist() == x.tolist()
+            await client.unregister_system_shared_memory("region")
 
 
 def test_streams(served: Served) -> None:
-    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with (
-        triton_grpc.InferenceServerClient(address(served, triton_grpc)) as client,
+        triton_grpc.InferenceServerClient(GRPC.address(served)) as client,
         region(client, 64) as handle,
     ):
         shared_memory.set_shared_memory_region(handle, [np.array([3.0, 5.0])])
-        client.start_stream(lambda result, error: answers.put((result, error)))
+        stream = Stream(client)
         client.async_stream_infer("numbers", **tensors(triton_grpc, [2], 16))
-        result, error = answers.get(timeout=LIMIT_S)
-        assert error is None
-        assert list(result.get_output("y").shape) == [2]
+        assert list(stream.result().get_output("y").shape) == [2]
         got = shared_memory.get_contents_as_numpy(handle, np.float64, [2], offset=16)
         assert got.tolist() == [3, 5]
         client.async_stream_infer("count", **tensors(triton_grpc, [1], 8))
         for _ in range(3):
-            assert answers.get(timeout=LIMIT_S)[1] is None
+            stream.result()
         got = shared_memory.get_contents_as_numpy(handle, np.float64, [1], offset=8)
         assert got.tolist() == [2]
         client.unregister_system_shared_memory()
         client.async_stream_infer("numbers", **tensors(triton_grpc, [2], 16))
-        result, error = answers.get(timeout=LIMIT_S)
-        assert "Unable to find shared memory region: 'region'" in str(error)
-        client.stop_stream()
+        assert "Unable to find shared memory region: 'region'" in str(stream.get()[1])
+        stream.end()
         del got
 
 
@@ -297,7 +252,7 @@ def error_of(client: Any, **asked: Any) -> str | None:
 
 
 def test_objects_that_are_cut_all_the_time_never_end_the_server(
-    client: Any, module: Any, served: Served
+    client: Any, way: Way, served: Served
 ) -> None:
     """A mapping would end it by SIGBUS at the first such request."""
     size = 1 << 20
@@ -314,12 +269,12 @@ def test_objects_that_are_cut_all_the_time_never_end_the_server(
         cutting.start()
         try:
             for _ in range(40):
-                error = error_of(client, **tensors(module, [size // 8], size))
+                error = error_of(client, **tensors(way.sync, [size // 8], size))
                 assert error is None or "'region' was cut: its object" in error
         finally:
             stop.set()
             cutting.join()
-        client.infer("numbers", **tensors(module, [size // 8], size))
+        client.infer("numbers", **tensors(way.sync, [size // 8], size))
     assert served.process.poll() is None
 
 

@@ -1,5 +1,5 @@
-"""UM-Bridge from outside: the stock client and the conformity suite's checks, against `farm serve`
-with a worker process, and malformed messages.
+"""UM-Bridge from outside: the stock client against `farm serve` with a worker process, the
+conformity suite's further checks, and malformed messages.
 """
 
 from __future__ import annotations
@@ -143,13 +143,7 @@ def test_the_lines_of_the_manual_run(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == "[2] [1]\n[[3.0]]\n[[4.0]]\n"
 
 
-# The checks of the official conformity suite, protocol version 1.0
-
-
-def ask(url: str, path: str, message: Any) -> requests.Response:
-    """Send a request like the suite: indented JSON without a content type."""
-    body = "" if message is None else json.dumps(message, indent=4)
-    return requests.post(url + path, data=body.encode(), timeout=TIMEOUT_S)
+# Other messages
 
 
 def error(response: requests.Response) -> tuple[int, str]:
@@ -160,103 +154,13 @@ def error(response: requests.Response) -> tuple[int, str]:
     return response.status_code, data["error"]["type"]
 
 
-class Suite:
-    """Sends the suite's requests to the first model, with every vector constant 0."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.name = requests.get(url + "/Info", timeout=TIMEOUT_S).json()["models"][0]
-        self.inputs = ask(url, "/InputSizes", {"name": self.name}).json()["inputSizes"]
-        self.outputs = ask(url, "/OutputSizes", {"name": self.name}).json()["outputSizes"]
-
-    def ask(self, path: str, *, longer: int = 0, **changes: Any) -> requests.Response:
-        message = {
-            "name": self.name,
-            "input": [[0.0] * (n + longer) for n in self.inputs],
-            "config": {},
-        }
-        if path != "/Evaluate":
-            message |= {"outWrt": 0, "inWrt": 0, "inWrt1": 0, "inWrt2": 0}
-            message |= {"sens": [0.0] * self.outputs[0], "vec": [0.0] * self.inputs[0]}
-        return ask(self.url, path, message | changes)
-
-
-@pytest.fixture(scope="module")
-def suite(url: str) -> Suite:
-    return Suite(url)
-
-
-def test_the_root_answers_head(url: str) -> None:
+def test_what_the_official_conformity_suite_asks_beside_calls(url: str) -> None:
+    """Protocol version 1.0. It sends indented JSON without a content type."""
     assert requests.head(url, timeout=TIMEOUT_S).status_code == 200
-
-
-def test_questions_are_answered_by_their_schemas(suite: Suite) -> None:
-    response = requests.get(suite.url + "/Info", timeout=TIMEOUT_S)
-    assert response.status_code == 200
-    data = response.json()
-    assert set(data) == {"protocolVersion", "models"}
-    assert data["protocolVersion"] == 1.0
-    assert isinstance(data["protocolVersion"], float)
-    assert all(isinstance(name, str) for name in data["models"])
-
-    def asked(path: str, key: str) -> Any:
-        response = ask(suite.url, path, {"name": suite.name})
-        assert (response.status_code, list(response.json())) == (200, [key])
-        return response.json()[key]
-
-    support = asked("/ModelInfo", "support")
-    assert set(support) == {"Evaluate", "Gradient", "ApplyJacobian", "ApplyHessian"}
-    assert all(isinstance(value, bool) for value in support.values())
-    for path, key in (("/InputSizes", "inputSizes"), ("/OutputSizes", "outputSizes")):
-        assert asked(path, key)
-        assert all(type(n) is int for n in asked(path, key))
-
-
-@pytest.mark.parametrize("path", [path for path in Endpoint if path != "/Info"])
-def test_a_wrong_name_is_not_found_whatever_else_is_missing(url: str, path: str) -> None:
-    assert error(ask(url, path, {"name": "no such model"})) == (400, "ModelNotFound")
-
-
-@pytest.mark.parametrize("path", ["/Evaluate", "/Gradient", "/ApplyJacobian", "/ApplyHessian"])
-def test_answers_have_their_schema_and_lengths(suite: Suite, path: str) -> None:
-    response = suite.ask(path)
-    assert response.status_code == 200
-    assert list(response.json()) == ["output"]
-    output = response.json()["output"]
-    vectors = output if path == "/Evaluate" else [output]
-    of_inputs = path in ("/Gradient", "/ApplyHessian")
-    lengths = suite.inputs[:1] if of_inputs else suite.outputs[: len(vectors)]
-    assert [len(vector) for vector in vectors] == lengths
-    assert (path == "/Evaluate") <= (len(vectors) == len(suite.outputs))
-    assert all(isinstance(y, int | float) for vector in vectors for y in vector)
-
-
-def test_indices_one_past_the_end_and_longer_vectors_are_invalid(suite: Suite) -> None:
-    assert error(suite.ask("/Evaluate", longer=1)) == (400, "InvalidInput")
-    for change in ({"inWrt": len(suite.inputs)}, {"outWrt": len(suite.outputs)}, {"inWrt": -1}):
-        for path in ("/Gradient", "/ApplyJacobian"):
-            assert error(suite.ask(path, **change)) == (400, "InvalidInput")
-    for key in ("inWrt1", "inWrt2"):
-        change = {key: len(suite.inputs)}
-        assert error(suite.ask("/ApplyHessian", **change)) == (400, "InvalidInput")
-
-
-class Unable(farm.Model):
-    """A model without operations."""
-
-    inputs, outputs = {"x": 1}, {"y": 1}
-    operations = frozenset()
-
-
-def test_what_the_first_model_cannot_do_is_unsupported() -> None:
-    with front_door({"unable": Unable()}) as door:
-        for path in ("/Gradient", "/ApplyJacobian", "/ApplyHessian"):
-            asked = ask(door.url, path, {"name": "unable"})
-            assert error(asked) == (400, "UnsupportedFeature")
-        assert error(ask(door.url, "/Evaluate", None)) == (400, "UnsupportedFeature")
-
-
-# Other messages
+    unknown = json.dumps({"name": "no such model"}, indent=4).encode()
+    for path in set(Endpoint) - {Endpoint.INFO}:
+        answer = requests.post(url + path, data=unknown, timeout=TIMEOUT_S)
+        assert error(answer) == (400, "ModelNotFound"), path
 
 
 json_values = st.recursive(

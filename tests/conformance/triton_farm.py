@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
 from farm.protocols.kserve.tensors import DATATYPES
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import LIMIT_S, Served, farm_of
 
 MODELS = f"""
 import time
@@ -97,13 +97,36 @@ VALUES: dict[str, Any] = {
 """Two values of each datatype."""
 
 
-@contextmanager
-def triton_farm(folder: Path) -> Iterator[Served]:
-    """Serve the models of `MODELS` by two workers, over HTTP and gRPC."""
-    (folder / "models.py").write_text(MODELS)
-    names = [f"models.py:{name}" for name in SPECS]
-    with serving(folder, *names, "--workers", "2", "--grpc-port", "0") as running:
-        yield running
+TRITON_FARM = farm_of(MODELS, *SPECS, options="--grpc-port 0", workers=2)
+"""A fixture: the models of `MODELS` at two workers, over HTTP and gRPC."""
+
+
+class Stream:
+    """A client's stream over gRPC, and the answers that it received."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(lambda result, error: self._answers.put((result, error)))
+
+    def ask(self, model: str, *given: Any, **options: Any) -> None:
+        """Send a request with these inputs."""
+        self.client.async_stream_infer(model, list(given), **options)
+
+    def get(self) -> tuple[Any, Any]:
+        """Return the next result or error."""
+        return self._answers.get(timeout=LIMIT_S)
+
+    def result(self) -> Any:
+        """Return the next result, which is no error."""
+        result, error = self.get()
+        assert error is None, error.message()
+        return result
+
+    def end(self) -> None:
+        """End it; no further answer has come."""
+        self.client.stop_stream()
+        assert self._answers.empty()
 
 
 @dataclass(frozen=True)
@@ -137,16 +160,17 @@ class Way:
         return [self.sync.InferRequestedOutput(name, **self.forms) for name in names]
 
     @contextmanager
-    def refused(self, status: str, text: str) -> Iterator[None]:
-        """Expect an error. status: by its name in gRPC."""
+    def refused(self, status: str, text: str, *, whole: bool = False) -> Iterator[None]:
+        """Expect an error. status: by its name in gRPC; whole: the text is all of its message."""
         with pytest.raises(InferenceServerException) as caught:
             yield
         assert caught.value.status() == self.statuses[status]
-        assert text in caught.value.message()
+        message = caught.value.message()
+        assert (message == text) if whole else (text in message)
 
 
 _NUMBERS = {"NOT_FOUND": "404", "INVALID_ARGUMENT": "400", "UNIMPLEMENTED": "501"}
-_NUMBERS["INTERNAL"] = "500"
+_NUMBERS |= {"INTERNAL": "500", "ALREADY_EXISTS": "400", "DEADLINE_EXCEEDED": "504"}
 _HTTP = (tritonclient.http, tritonclient.http.aio, _NUMBERS)
 HTTP = Way("http", *_HTTP, {"binary_data": True})
 JSON = Way("http as JSON", *_HTTP, {"binary_data": False})

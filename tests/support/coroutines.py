@@ -81,10 +81,12 @@ async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> No
             await asyncio.sleep(0.001)
 
 
-def wait_until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+def wait_until(
+    condition: Callable[[], object], limit_s: float = LIMIT_S, *, every_s: float = 0.001
+) -> None:
     """Wait likewise, outside an event loop."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"not within {limit_s} s")
-        time.sleep(0.001)
+        time.sleep(every_s)

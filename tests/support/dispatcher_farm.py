@@ -12,12 +12,16 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Literal
 from unittest.mock import patch
+
+import pytest
 
 import farm
 from farm.cli import run
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
+from tests.support.coroutines import wait_until
 from tests.support.forked_commands import SETTINGS, ForkedCommand, interpreter_settings
 from tests.support.time_limits import scaled
 
@@ -100,6 +104,26 @@ def start_farm(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
+def end(process: subprocess.Popen[str]) -> None:
+    """End a process in order, if it runs, or by SIGKILL if it takes too long; read its output."""
+    process.terminate()
+    try:
+        process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def farm_command(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a command for the length of the block, and end it."""
+    process = start_farm(*arguments, cwd=cwd)
+    try:
+        yield process
+    finally:
+        end(process)
+
+
 class Served:
     """A running `farm serve`; `connection` holds its connection file.
 
@@ -115,10 +139,7 @@ class Served:
 
     def _wait_for_models(self) -> None:
         with farm.connect(self.folder) as client:
-            limit = time.monotonic() + LIMIT_S
-            while awaited := client.status()["awaited"]:
-                assert time.monotonic() < limit, awaited
-                time.sleep(0.02)
+            wait_until(lambda: not client.status()["awaited"], LIMIT_S, every_s=0.02)
 
     def _wait(self) -> Connection:
         limit = time.monotonic() + LIMIT_S
@@ -141,10 +162,7 @@ class Served:
     def wait_for_workers(self, count: int) -> None:
         """Wait until `count` workers have joined: the farm answers from the first one on."""
         with farm.connect(self.folder) as client:
-            limit = time.monotonic() + LIMIT_S
-            while len(client.status()["workers"]) != count:
-                assert time.monotonic() < limit, f"there were never {count} workers"
-                time.sleep(0.02)
+            wait_until(lambda: len(client.status()["workers"]) == count, LIMIT_S, every_s=0.02)
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
         """Send a signal and wait for the end: status, stdout, stderr."""
@@ -161,14 +179,33 @@ def serving(cwd: Path, *arguments: str, cold: bool = False) -> Iterator[Served]:
     """
     cold |= "--cluster" in arguments or ("--workers", "0") in pairwise(arguments)
     folder = cwd / "run"
-    process = start_farm("serve", *arguments, "--port", "0", "--dir", str(folder), cwd=cwd)
-    try:
+    words = ("serve", *arguments, "--port", "0", "--dir", str(folder))
+    with farm_command(*words, cwd=cwd) as process:
         yield Served(process, folder, cold=cold)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        process.communicate()
+
+
+def farm_of(
+    text: str,
+    *names: str,
+    options: str = "",
+    workers: int = 1,
+    scope: Literal["function", "module", "session"] = "module",
+) -> Any:
+    """A fixture: `farm serve` of models in a file `models.py` of this text, with all its workers.
+
+    names: of the models in a file that has several; options: more words of the command line.
+    """
+
+    @pytest.fixture(scope=scope)
+    def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+        if scope == "function":
+            folder: Path = request.getfixturevalue("tmp_path")
+        else:
+            folder = request.getfixturevalue("tmp_path_factory").mktemp("farm")
+        (folder / "models.py").write_text(text)
+        models = [f"models.py:{name}" for name in names] or ["models.py"]
+        with serving(folder, *models, "--workers", str(workers), *options.split()) as running:
+            running.wait_for_workers(workers)
+            yield running
+
+    return served

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.support.dispatcher_farm import LIMIT_S, start_farm
 
@@ -35,6 +39,47 @@ class ExperimentServer:
         self.process.send_signal(number)
         out, _ = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, out
+
+
+class Client:
+    """A client of AEPsych's messages that waits for each answer."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+
+    def send(self, data: bytes) -> None:
+        """Send a request without waiting for the answer."""
+        self.socket.sendall(data)
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next answer. Raises OSError if the server ends before."""
+        data = b""
+        while True:
+            more = self.socket.recv(1 << 16)
+            if not more:
+                raise ConnectionResetError
+            data += more
+            with contextlib.suppress(ValueError):
+                answer = json.loads(data)
+                assert isinstance(answer, dict)
+                return answer
+
+    def say(self, text: str) -> dict[str, Any]:
+        """Send a text and return its answer."""
+        self.send(text.encode())
+        return self.answer()
+
+    def ask(self, kind: str, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request and return its answer, which is no error."""
+        answer = self.say(json.dumps({"type": kind, "message": message or {}}))
+        assert "server_error" not in answer, answer
+        return answer
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
 
 
 def start_experiments(folder: Path, *options: str) -> ExperimentServer:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.dispatcher_farm import LIMIT_S, Served, start_farm
+from tests.support.dispatcher_farm import LIMIT_S, Served, end, start_farm
 
 
 def free_port(*hosts: str) -> int:
@@ -57,12 +57,8 @@ class RestartedFarm:
 
     def close(self) -> None:
         """Stop it, if it runs."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.communicate(timeout=LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        if self._process is not None:
+            end(self._process)
 
 
 @contextlib.contextmanager

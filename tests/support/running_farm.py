@@ -6,8 +6,9 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 from farm.call import Call, ModelInfo, Operation, Result
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.first_worker import Expectation
+from farm.provision.local.starter import WorkerSettings
+from farm.provision.local.supervisor import Workers
 from farm.scheduler.state import WorkerId
 from farm.transports.connection import WORKERS_FILE, Connection, write_connection
 from farm.transports.keys import Keys
@@ -166,3 +169,16 @@ class Farm:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)
         self._loop.close()
+
+
+@contextmanager
+def workers_at(farm: Farm, settings: WorkerSettings) -> Iterator[Workers]:
+    """Run worker processes under a supervisor for the block, which begins when all have joined."""
+    workers = Workers(settings)
+    workers.start()
+    try:
+        workers.ready.result(3 * LIMIT_S)
+        farm.wait_for_workers(settings.count)
+        yield workers
+    finally:
+        workers.stop(0.0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import farm
 from farm.client import Client
-from tests.support.dispatcher_farm import FARM, Served, environment, serving, start_farm
+from tests.support.dispatcher_farm import FARM, Served, environment, farm_command, serving
 from tests.support.running_farm import wait_until
 
 MODEL = '''
@@ -46,6 +46,13 @@ SWEEP = (
     *("--param", "x=1000:2000", "--design", "random:60", "--no-probe"),
     *("--in-flight", "20", "--title", "survey", "-o", "s.h5"),
 )
+
+
+def sweeping(
+    folder: Path, target: str | Path
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    """Run a sweep of 60 points in another process, with 20 calls at a time."""
+    return farm_command("sweep", "--to", str(target), *SWEEP, cwd=folder)
 
 
 @contextlib.contextmanager
@@ -127,22 +134,14 @@ def a_chain_waits_behind_a_sweep(
     with (
         beams(folder, 2) as served,
         farm.connect(served.folder, client="sampler", chain="3") as client,
+        sweeping(folder, served.folder) as sweep,
     ):
-        sweep = start_farm("sweep", "--to", str(served.folder), *SWEEP, cwd=folder)
-        try:
-            wait_until(
-                lambda: any(row["kind"] == "sweep" for row in client.progress()), "a sweep runs"
-            )
-            wait_until(
-                lambda: all(row["running"] for row in workers_of(client)), "it has both workers"
-            )
-            call = client.model().submit([0.0])
-            wait_until(lambda: client.why()["phase"] == "queued", "the chain's call waits")
-            wait_until(lambda: client.status()["waits"], "and for long enough to be shown")
-            yield served, sweep, call
-        finally:
-            sweep.kill()
-            sweep.communicate()
+        wait_until(lambda: any(row["kind"] == "sweep" for row in client.progress()), "a sweep runs")
+        wait_until(lambda: all(row["running"] for row in workers_of(client)), "it has both workers")
+        call = client.model().submit([0.0])
+        wait_until(lambda: client.why()["phase"] == "queued", "the chain's call waits")
+        wait_until(lambda: client.status()["waits"], "and for long enough to be shown")
+        yield served, sweep, call
 
 
 @contextlib.contextmanager

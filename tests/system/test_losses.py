@@ -21,7 +21,7 @@ from farm.call import Result
 from farm.errors import InvalidOutput, ModelFailed, TimeLimitExceeded, WorkerLost
 from farm.provision.local.starter import WorkerSettings
 from farm.provision.local.supervisor import Workers
-from tests.support.running_farm import LIMIT_S, Farm, wait_until
+from tests.support.running_farm import LIMIT_S, Farm, wait_until, workers_at
 from tests.support.time_limits import scaled
 
 pytestmark = pytest.mark.usefixtures("wire")
@@ -109,28 +109,15 @@ def start(farm: Farm, tmp_path: Path) -> Iterator[Start]:
     """Start worker processes under a supervisor, and wait until they serve."""
     path = tmp_path / "models.py"
     path.write_text(MODELS)
-    started: list[Workers] = []
+    specs = [f"{path}:{name}" for name in NAMES]
+    with contextlib.ExitStack() as stack:
 
-    def start(count: int, **settings: Any) -> Workers:
-        again = {"first_s": 0.01, "longest_s": 0.05, **settings}
-        workers = Workers(
-            WorkerSettings(
-                [f"{path}:{name}" for name in NAMES],
-                count,
-                farm.connect,
-                tmp_path / "logs",
-                **again,
-            )
-        )
-        workers.start()
-        started.append(workers)
-        workers.ready.result(2 * LIMIT_S)
-        farm.wait_for_workers(count)
-        return workers
+        def start(count: int, **settings: Any) -> Workers:
+            again = {"first_s": 0.01, "longest_s": 0.05, **settings}
+            wanted = WorkerSettings(specs, count, farm.connect, tmp_path / "logs", **again)
+            return stack.enter_context(workers_at(farm, wanted))
 
-    yield start
-    for workers in started:
-        workers.stop(0.0)
+        yield start
 
 
 def value(future: Future[Result], limit_s: float = 3 * LIMIT_S) -> float:

@@ -29,7 +29,7 @@ from farm.provision.local.starter import WorkerSettings
 from farm.provision.local.supervisor import Workers
 from farm.transports.dask.transport import DaskTransport
 from tests.support.dask_cluster import dask_cluster
-from tests.support.running_farm import LIMIT_S, Farm
+from tests.support.running_farm import LIMIT_S, Farm, workers_at
 
 MODELS = '''
 import os
@@ -149,16 +149,10 @@ def workers(scene: Scene, farm: Farm, count: int, launch: Launch | None = None) 
         first_s=0.01,
         longest_s=0.01,
     )
-    running = Workers(settings)
-    running.start()
-    try:
-        running.ready.result(3 * LIMIT_S)
-        farm.wait_for_workers(count)
+    with workers_at(farm, settings):
         yield lambda call: asyncio.run_coroutine_threadsafe(
             farm.dispatcher.submit(call), farm._loop
         )
-    finally:
-        running.stop(0.0)
 
 
 @pytest.fixture

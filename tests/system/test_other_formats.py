@@ -13,6 +13,7 @@ import pytest
 from farm.sweep.file.layout import LAYOUT
 from farm.sweep.file.store import Store
 from tests.support.dispatcher_farm import run_here
+from tests.support.experiment_configs import sobol_config
 from tests.sweep.samples import done, plan_of
 
 MODEL = """
@@ -22,25 +23,12 @@ import farm
 def line(x):
     return 2 * x
 """
-INI = """
-[common]
-parnames = [x]
-outcome_types = [continuous]
-lb = [0]
-ub = [1]
-strategy_names = [first]
-[first]
-generator = SobolGenerator
-min_asks = 4
-[farm]
-model = line
-"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "line.py").write_text(MODEL)
-    (tmp_path / "tune.ini").write_text(INI)
+    (tmp_path / "tune.ini").write_text(sobol_config("line", 4))
     plan = plan_of("random:4")
     store = Store.create(tmp_path / "s.h5", plan)
     store.add(done(plan, 0))

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from farm.client import Client, connect
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 
 MODELS = """
 import os, time
@@ -49,11 +48,7 @@ THREADS = 16
 LONG_S = 0.02
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    (tmp_path / "models.py").write_text(MODELS)
-    with serving(tmp_path, "models.py:Noted", "models.py:Batched", "--workers", "3") as farm:
-        yield farm
+served = farm_of(MODELS, "Noted", "Batched", workers=3, scope="function")
 
 
 def ask(client: Client, model: str, numbers: range) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import farm
 from farm.client.client import Client
 from farm.monitoring.workers import FEW_RUNS
-from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment, run_farm, serving
+from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment, farm_of, run_farm
 from tests.support.running_farm import wait_until
 
 MODEL = '''
@@ -37,12 +36,7 @@ def odd(x):
 '''
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    (tmp_path / "odd.py").write_text(MODEL)
-    with serving(tmp_path, "odd.py", "--workers", "3") as running:
-        running.wait_for_workers(3)
-        yield running
+served = farm_of(MODEL, workers=3, scope="function")
 
 
 def rows(client: Client) -> list[dict[str, Any]]:

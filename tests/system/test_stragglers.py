@@ -10,7 +10,7 @@ import pytest
 from farm.provision.local.starter import WorkerSettings
 from farm.provision.local.supervisor import Workers
 from tests.support.coroutines import wait_until
-from tests.support.running_farm import LIMIT_S, Farm
+from tests.support.running_farm import LIMIT_S, Farm, workers_at
 
 pytestmark = pytest.mark.usefixtures("wire")
 
@@ -45,12 +45,8 @@ def workers(farm: Farm, tmp_path: Path) -> Iterator[Workers]:
     path = tmp_path / "models.py"
     path.write_text(MODELS)
     settings = WorkerSettings([f"{path}:double"], 3, farm.connect, tmp_path / "logs")
-    workers = Workers(settings)
-    workers.start()
-    workers.ready.result(2 * LIMIT_S)
-    farm.wait_for_workers(3)
-    yield workers
-    workers.stop(0.0)
+    with workers_at(farm, settings) as workers:
+        yield workers
 
 
 def test_a_copy_answers_and_the_slow_worker_holds_up_no_drain(farm: Farm, workers: Workers) -> None:

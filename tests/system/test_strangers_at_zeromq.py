@@ -15,7 +15,7 @@ from farm.machine.resources import allow_many_open_files
 from farm.transports.connection import read_connection
 from farm.transports.zmq.admission import MOST_UNPROVED
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import serving, start_farm
+from tests.support.dispatcher_farm import farm_command, serving
 from tests.transports.zmq.test_admission import GREETING
 
 MODEL = """
@@ -45,9 +45,8 @@ def test_a_worker_joins_and_a_call_is_answered_meanwhile(tmp_path: Path) -> None
             stranger.connect_ex(("127.0.0.1", ports[number % 2]))
             with contextlib.suppress(OSError):
                 stranger.send(GREETING)
-        worker = start_farm("worker", "m.py", "--to", str(door.folder), cwd=tmp_path)
-        strangers.callback(worker.communicate)
-        strangers.callback(worker.terminate)
+        words = ("worker", "m.py", "--to", str(door.folder))
+        strangers.enter_context(farm_command(*words, cwd=tmp_path))
         most = program.num_fds()
         with farm.connect(door.folder, wait=60) as client:
             model = client.model("double")

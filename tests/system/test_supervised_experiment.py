@@ -12,10 +12,10 @@ import pytest
 from farm.experiment.state.events import Failed, Told
 from farm.experiment.state.journal import read_journal
 from farm.transports.connection import Connection
-from tests.cli.test_experiment import Client
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import LIMIT_S, start_farm
+from tests.support.dispatcher_farm import LIMIT_S, farm_command
 from tests.support.experiment_configs import sobol_config
+from tests.support.experiment_server import Client
 from tests.support.supervised_farm import SupervisedFarm, supervised
 
 BOWL = """
@@ -89,13 +89,10 @@ def test_a_killed_front_door_costs_an_experiment_a_pause(folder: Path, way: str)
     with supervised(folder, "bowl.py", "-n", "2") as each:
         connection = each.up()
         to = connection.url if way == "http" else "run"
-        experiment = start_farm("experiment", "run", "tune.ini", "--to", to, "--json", cwd=folder)
-        try:
+        words = ("experiment", "run", "tune.ini", "--to", to, "--json")
+        with farm_command(*words, cwd=folder) as experiment:
             kill_twice(each, journal, 0, experiment)
             out, errors = experiment.communicate(timeout=LIMIT_S)
-        finally:
-            experiment.kill()
-            experiment.communicate()
         assert experiment.returncode == 0, errors
         assert json.loads(out)["phase"] == "ended"
         assert told(journal, 0) == list(range(POINTS))

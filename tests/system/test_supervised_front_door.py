@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import urllib3
 import farm
 from farm.errors import FarmError, Unavailable, WorkerLost
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import LIMIT_S, start_farm
+from tests.support.dispatcher_farm import LIMIT_S, farm_command
 from tests.support.supervised_farm import SupervisedFarm, supervised
 
 MODELS = """
@@ -99,11 +98,6 @@ def test_a_killed_front_door_costs_a_pause(farm_of_two: SupervisedFarm, tmp_path
     assert not (tmp_path / "http.sock").exists()
 
 
-def ended(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    process.communicate(timeout=LIMIT_S)
-
-
 def check_lost(outputs: dict[int, Any], runs: list[int], most_not_run: int) -> list[int]:
     """Return the points that failed: they may have run, none ran twice, and all others ran."""
     assert [x for x, count in Counter(runs).items() if count > 1] == []
@@ -133,7 +127,7 @@ def test_only_calls_that_may_have_begun_are_lost(tmp_path: Path, transport: str)
         each.up()
         if transport == "others":
             join = ["worker", "models.py:counted", "-n", "2", "--to", "run"]
-            stack.callback(ended, start_farm(*join, cwd=tmp_path))
+            stack.enter_context(farm_command(*join, cwd=tmp_path))
         with farm.connect(each.folder, wait=LIMIT_S) as client:
             outputs: dict[int, Any] = {}
             counted, killed = client.model("counted"), 0
@@ -163,11 +157,10 @@ def test_workers_of_other_machines_are_adopted(tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(MODELS)
     (tmp_path / "farm.toml").write_text('transport = "zmq"\n')
     options = ["-n", "0", "--host", "0.0.0.0", "--config", "farm.toml"]
+    words = ["worker", "models.py:square", "--to", "run"]
     with supervised(tmp_path, *options) as each:
         before = each.up()
-        words = ["worker", "models.py:square", "--to", "run"]
-        worker = start_farm(*words, cwd=tmp_path)
-        try:
+        with farm_command(*words, cwd=tmp_path):
             with farm.connect(each.folder, wait=LIMIT_S) as client:
                 square = client.model("square")
                 assert float(square([2.0])[0]) == 4.0
@@ -179,9 +172,6 @@ def test_workers_of_other_machines_are_adopted(tmp_path: Path) -> None:
                 assert [r["name"] for r in client.status()["workers"]] == [row["name"]]
             assert each.stop() == 0
             assert not (each.folder / "farm.key").exists()
-        finally:
-            worker.terminate()
-            worker.communicate(timeout=LIMIT_S)
 
 
 @pytest.mark.slow

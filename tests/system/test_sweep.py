@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import time
@@ -105,29 +104,6 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         print(process.communicate()[1])  # pytest shows it if the test fails
-
-
-@pytest.mark.slow
-def test_killed_with_its_workers_it_goes_on(study: Study) -> None:
-    """The process with the file, the farm and the supervisor is killed three times."""
-    moments = random.Random(7)
-    words = ("slow.py", "-n", "2", "--design", "random:200")
-    for kill in range(4):
-        before, done = study.finished(), len(study.evaluated())
-        resumes = study.path.exists()
-        with ended(study.start(*study.command(*(() if resumes else words)))) as process:
-            if kill < 3:
-                goal = len(before) + moments.randrange(5, 60)
-                wait_until(lambda goal=goal: len(study.finished()) > goal, f"{goal} points")  # type: ignore[misc]  # a default is bound
-                process.kill()
-                process.wait(LIMIT_S)
-                with h5py.File(study.path) as file:
-                    assert file["theta"].shape == (200, 2)
-            else:
-                assert process.wait(LIMIT_S) == 0
-        again = before & set(study.evaluated()[done:])
-        assert not again, f"{len(again)} finished points were evaluated again"
-    study.check(200)
 
 
 @pytest.mark.slow

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from farm.server.in_process import running
 from farm.settings import Settings
 from tests.provision.batch.test_elastic import Site
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import LIMIT_S, serving, start_farm
+from tests.support.dispatcher_farm import LIMIT_S, serving
+from tests.support.scenes import sweeping
 
 MODEL = """
 import os, time
@@ -31,22 +30,6 @@ def gate(x):
         time.sleep(0.002)
     return x
 """
-
-SWEEP = (
-    *("--param", "x=1:2", "--design", "random:60", "--no-probe"),
-    *("--in-flight", "20", "--title", "survey", "-o", "s.h5"),
-)
-
-
-@contextlib.contextmanager
-def sweeping(folder: Path, target: str) -> Iterator[Any]:
-    """Run a sweep of 60 points in another process; its points wait until there is a file."""
-    process = start_farm("sweep", "--to", target, *SWEEP, cwd=folder)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def sweeps(client: Client) -> list[dict[str, Any]]:
@@ -103,8 +86,9 @@ def test_a_sweep_that_is_killed_disappears(tmp_path: Path, monkeypatch: pytest.M
         running(Farm([str(tmp_path / "m.py")], settings)),
         farm.connect(tmp_path / "run") as client,
     ):
-        with sweeping(tmp_path, str(tmp_path / "run")):
+        with sweeping(tmp_path, tmp_path / "run") as process:
             wait_until(lambda: sweeps(client))
+            process.kill()
         wait_until(lambda: sweeps(client) == [])
         wait_until(lambda: all(row["queued"] == 0 for row in client.clients()))
         (tmp_path / "open").touch()
@@ -116,7 +100,7 @@ def test_the_owner_cancels_what_a_sweep_has_in_the_queue(tmp_path: Path) -> None
     with serving(tmp_path, "m.py", "--workers", "1") as served:
         served.wait_for_workers(1)
         with (
-            sweeping(tmp_path, str(served.folder)) as process,
+            sweeping(tmp_path, served.folder) as process,
             farm.connect(served.folder, client="sampler") as client,
         ):
             wait_until(lambda: any(row["queued"] == 19 for row in client.clients()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from farm.call import Call, Operation
 from farm.cli import run
 from farm.client import Client, FailedCalls
 from farm.errors import FarmError, ModelFailed, WorkerLost
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 
 MODELS = """
 import os, signal, tempfile
@@ -55,13 +54,7 @@ class Deadly(farm.Model):
 POINTS = np.arange(1000.0)[:, None]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("farm")
-    (folder / "models.py").write_text(MODELS)
-    specs = [f"models.py:{name}" for name in ("Tenth", "Many", "Deadly")]
-    with serving(folder, *specs, "--workers", "2", "--retries", "1") as served:
-        yield served
+served = farm_of(MODELS, "Tenth", "Many", "Deadly", options="--retries 1", workers=2)
 
 
 def failures_of(client: Client, model: str) -> list[FailedCalls]:
