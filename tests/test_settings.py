@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -155,28 +154,6 @@ def test_tables_of_models_are_their_reserves_and_priorities(tmp_path: Path) -> N
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no settings file"):
         read_settings(tmp_path / "farm.toml")
-
-
-def test_every_setting_may_be_in_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "farm.toml"
-    for field in fields(Settings):
-        if field.name == "options":
-            continue  # each of them has its own name
-        kind = str(field.type).removesuffix(" | None")
-        value = {
-            "str": '"x"',
-            "Path": '"x"',
-            "NonFinite": '"null"',
-            "LogFormat": '"json"',
-            "Auth": '"remote"',
-            "Transport": '"zmq"',
-            "int": "1",
-            "float": "1.0",
-            "bool": "true",
-            "tuple[str, ...]": '["x=1"]',
-        }[kind]
-        file.write_text(f"{field.name} = {value}\n")
-        assert set(read_settings(file)) == {field.name}
 
 
 def test_the_resources_of_a_call_at_a_dask_cluster() -> None:

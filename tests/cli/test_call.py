@@ -14,6 +14,7 @@ import pytest
 import farm
 from farm.cli import run
 from farm.cli.call import only_model
+from tests.cli.conftest import assert_one_line
 from tests.support.dispatcher_farm import BEAM, Served
 
 
@@ -94,7 +95,7 @@ def test_a_value_and_its_gradient(capsys: pytest.CaptureFixture[str], target: st
 def test_a_mistake_is_one_line(
     capsys: pytest.CaptureFixture[str], target: str, words: str, complaint: str
 ) -> None:
-    check_line(capsys, target, words, complaint, 2)
+    assert_one_line(call(capsys, target, *shlex.split(words)), complaint)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_each_kind_of_failure_is_one_line_and_has_a_status(
 ) -> None:
     limit = "--timeout 0.2" if "sleep" in config else ""
     words = f"1,2,4 8 {limit} --config '{json.dumps(config)}'"
-    check_line(capsys, target, words, complaint, status)
+    assert_one_line(call(capsys, target, *shlex.split(words)), complaint, status)
 
 
 def test_a_model_that_raises_is_named_with_its_file_and_line(
@@ -123,20 +124,9 @@ def test_a_model_that_raises_is_named_with_its_file_and_line(
     words = ["--to", str(beam_farm.folder), "1,2,4", "8", "--config", '{"raise": "too hot"}']
     assert run(["call", *words]) == 4
     line = next(n for n, text in enumerate(BEAM.splitlines(), 1) if "raise ValueError" in text)
-    place = f"({beam_farm.folder.parent / 'beam.py'}:{line})"
+    place = f"({beam_farm.folder.parent / 'models.py'}:{line})"
     errors = capsys.readouterr().err
     assert f"model 'beam' failed: ValueError: too hot {place}; for more: farm failures" in errors
-
-
-def check_line(
-    capsys: pytest.CaptureFixture[str], target: str, words: str, complaint: str, expected: int
-) -> None:
-    """Check that a call prints one line and ends with the expected status."""
-    status, out, errors = call(capsys, target, *shlex.split(words))
-    assert (status, out) == (expected, "")
-    assert errors.startswith("farm: error: ")
-    assert errors.count("\n") == 1
-    assert complaint in errors
 
 
 class Plate(farm.Model):

@@ -10,9 +10,10 @@ import pytest
 
 from farm.cli import COMMANDS, run
 from farm.version import __version__
+from tests.cli.conftest import assert_one_line
 from tests.support.dispatcher_farm import run_here
 
-NEW = ["--param", "x=0:1", "--design", "grid:2", "-o", "s.h5"]
+NEW = "--param x=0:1 --design grid:2 -o s.h5"
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,46 +53,25 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("line", "complaint", "status"),
     [
-        (["reap"], "No such command 'reap'"),
-        (["serve"], "missing MODEL"),
-        (["serve", "a.py", "--port", "99999"], "port is 99999; expected 0 to 65535"),
-        (["serve", "a.py", "--config", "nosuch.toml"], "no settings file nosuch.toml"),
-        (["serve", "a.py", "--workers", "two"], "'two' is not a valid integer"),
-        (["call", "1,2", "--config", "{"], "not a JSON object"),
-        (["url", "--to", "http://127.0.0.1:1"], "is an address"),
-        (["url", "here", "--to", "there"], "expected one farm, got 'here' and --to 'there'"),
+        ("reap", "No such command 'reap'", 2),
+        ("serve", "missing MODEL", 2),
+        ("serve a.py --port 99999", "port is 99999; expected 0 to 65535", 2),
+        ("serve a.py --config nosuch.toml", "no settings file nosuch.toml", 2),
+        ("serve a.py --workers two", "'two' is not a valid integer", 2),
+        ("call 1,2 --config {", "not a JSON object", 2),
+        ("url --to http://127.0.0.1:1", "is an address", 2),
+        ("url here --to there", "expected one farm, got 'here' and --to 'there'", 2),
+        ("call 1,2 --to nosuch.json", "nosuch.json", 6),
+        ("status --to http://127.0.0.1:1", "127.0.0.1", 6),
+        (f"sweep --to nosuch.json {NEW}", "nosuch.json", 6),
+        ("worker a.py --to nosuch.json", "no connection file nosuch.json", 6),
+        ("worker a.py --to http://node3:4242", "a URL has no keys; expected", 6),
+        ("url", "no connection file farm-run", 6),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(
-    tmp_path: Path, arguments: list[str], complaint: str
+def test_a_mistake_or_a_farm_that_is_not_there_is_one_line(
+    tmp_path: Path, line: str, complaint: str, status: int
 ) -> None:
-    check_line(tmp_path, arguments, complaint, 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["call", "1,2", "--to", "nosuch.json"], "nosuch.json"),
-        (["status", "--to", "http://127.0.0.1:1"], "127.0.0.1"),
-        (["sweep", "--to", "nosuch.json", *NEW], "nosuch.json"),
-        (["worker", "a.py", "--to", "nosuch.json"], "no connection file nosuch.json"),
-        (["worker", "a.py", "--to", "http://node3:4242"], "a URL has no keys; expected"),
-        (["url"], "no connection file farm-run"),
-    ],
-)
-def test_a_farm_that_is_not_there_is_one_line_and_status_6(
-    tmp_path: Path, arguments: list[str], complaint: str
-) -> None:
-    check_line(tmp_path, arguments, complaint, 6)
-
-
-def check_line(folder: Path, arguments: list[str], complaint: str, expected: int) -> None:
-    """Check that a command prints one line and ends with the expected status."""
-    status, out, errors = run_here(*arguments, cwd=folder)
-    assert status == expected
-    assert out == ""
-    assert errors.startswith("farm: error: ")
-    assert errors.count("\n") == 1
-    assert complaint in errors
+    assert_one_line(run_here(*line.split(), cwd=tmp_path), complaint, status)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import signal
-import socket
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,43 +21,12 @@ from farm.experiment.space import Space
 from farm.experiment.state.journal import read_journal
 from farm.experiment.state.trials import TrialOutcome, record_of
 from farm.experiment.work import Data, Generate, Generated
+from tests.cli.conftest import Command, assert_one_line
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, serving
 from tests.support.experiment_clients import CONFIG, SETUP, request
-from tests.support.experiment_server import serving_experiments
+from tests.support.experiment_server import Client, serving_experiments
 from tests.support.time_limits import scaled
-
-
-class Client:
-    """A client that waits for each answer."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
-
-    def send(self, data: bytes) -> None:
-        """Send a request without waiting for the answer."""
-        self._socket.sendall(data)
-
-    def ask(self, kind: str, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request and return its answer. Raises OSError if the server ends before."""
-        self.send(request(kind, message))
-        data = b""
-        while True:
-            with contextlib.suppress(ValueError):
-                answer = json.loads(data)
-                assert isinstance(answer, dict)
-                assert "server_error" not in answer, answer
-                return answer
-            more = self._socket.recv(1 << 16)
-            if not more:
-                raise ConnectionResetError
-            data += more
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
 
 
 class Worker:
@@ -229,28 +194,21 @@ def test_beside_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["serve", "--aepsych", "5555"], "expected HOST:PORT"),
-        (["serve", "--aepsych", "0.0.0.0:0"], "or add --insecure"),
-        (
-            ["serve", "--aepsych", "127.0.0.1:0", "--journal", "text"],
-            "not a journal of experiments",
-        ),
-        (["serve", "--aepsych", "127.0.0.1:0", "--journal", "text/x"], "cannot be created"),
-        (["serve", "--aepsych", "192.0.2.1:0", "--insecure"], "cannot listen on 192.0.2.1"),
-        (["frob"], "No such command"),
+        ("serve --aepsych 5555", "expected HOST:PORT"),
+        ("serve --aepsych 0.0.0.0:0", "or add --insecure"),
+        ("serve --aepsych 127.0.0.1:0 --journal text", "not a journal of experiments"),
+        ("serve --aepsych 127.0.0.1:0 --journal text/x", "cannot be created"),
+        ("serve --aepsych 192.0.2.1:0 --insecure", "cannot listen on 192.0.2.1"),
+        ("frob", "No such command"),
     ],
 )
 def test_mistakes_are_one_line(
     tmp_path: Path,
-    words: list[str],
+    words: str,
     complaint: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    experiment: Command,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("no journal")
-    status = run(["experiment", *words])
-    out, errors = capsys.readouterr()
-    assert (status, out) == (2, "")
-    assert complaint in errors
-    assert re.fullmatch(r"farm: error: .*\n", errors)
+    assert_one_line(experiment(words), complaint)

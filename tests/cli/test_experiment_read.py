@@ -15,7 +15,7 @@ from farm.experiment.host import Experiments
 from farm.experiment.state.events import Finished, RunPhase, RunState
 from farm.experiment.state.journal import ExperimentJournal
 from farm.protocols.aepsych.codec import AepsychRequest
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, assert_one_line
 from tests.support.coroutines import LIMIT_S
 from tests.support.experiment_clients import CONFIG
 
@@ -161,11 +161,7 @@ def test_mistakes_are_one_line(
     odd = ExperimentJournal(folder / "odd.db")
     odd.append([Finished(experiment=0, time=0.0, strategy=0)]).result(LIMIT_S)
     odd.close()
-    status, out, errors = experiment(words)
-    assert (status, out) == (2, "")
-    assert errors.startswith("farm: error: ")
-    assert complaint in errors
-    assert errors.count("\n") == 1
+    assert_one_line(experiment(words), complaint)
     assert not (folder / "out.csv").exists()
 
 

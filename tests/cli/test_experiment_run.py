@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
@@ -11,9 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,7 +21,8 @@ from farm.experiment.loop.progress import LoopProgress
 from farm.experiment.state.events import Asked, Failed, RunPhase, Told
 from farm.experiment.state.journal import read_journal
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import LIMIT_S, run_farm, serving, start_farm
+from tests.support.dispatcher_farm import LIMIT_S, farm_command, run_farm, serving
+from tests.support.experiment_server import Client
 
 BOWL = """
 import pathlib, time
@@ -81,14 +80,8 @@ def told_ids(journal: Path) -> list[int]:
     return sorted(id for event in told for id in event.ids if id is not None)
 
 
-@contextlib.contextmanager
-def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    process = start_farm(*RUN, "bowl.py", *options, cwd=folder)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def started(folder: Path, *options: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return farm_command(*RUN, "bowl.py", *options, cwd=folder)
 
 
 def evaluated(folder: Path) -> int:
@@ -209,21 +202,15 @@ def test_clients_of_aepsych_look_on(folder: Path) -> None:
         found = re.search(r"127\.0\.0\.1:(\d+)", process.stderr.readline())
         assert found is not None
         wait_until(lambda: evaluated(folder) == 2, LIMIT_S)
-        with socket.create_connection(("127.0.0.1", int(found[1])), LIMIT_S) as client:
-
-            def answer(kind: str, **message: object) -> dict[str, Any]:
-                client.sendall(json.dumps({"type": kind, "message": message}).encode())
-                answer: dict[str, Any] = json.loads(client.recv(65536))
-                return answer
-
-            assert answer("resume", strat_id=0) == {"strat_id": 0}
-            info = answer("info")
+        with Client(int(found[1])) as client:
+            assert client.ask("resume", {"strat_id": 0}) == {"strat_id": 0}
+            info = client.ask("info")
             assert info["current_strat_name"] == "sobol"
             assert (info["current_strat_data_pts"], info["current_strat_finished"]) == (0, False)
-            status = answer("status")
+            status = client.ask("status")
             assert status["pending"] >= 2
             assert (status["loop"]["in_flight"], status["loop"]["told"]) == (2, 0)
-            assert "Ctrl-C pauses it" in answer("pause")["server_error"]
+            assert "Ctrl-C pauses it" in client.say('{"type": "pause"}')["server_error"]
         (folder / "held").unlink()
         _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, err
@@ -284,11 +271,12 @@ def test_a_configuration_that_is_no_text(folder: Path) -> None:
 @pytest.mark.slow
 def test_one_journal_is_for_one_run(folder: Path) -> None:
     (folder / "held").touch()
-    with started(folder, "--workers", "1"):
+    with started(folder, "--workers", "1") as process:
         wait_until(lambda: evaluated(folder) == 1, LIMIT_S)
         status, _, err = run_farm(*RUN, "bowl.py", cwd=folder)
         assert status == 2
         assert err.startswith("farm: error: another server has the journal tune.db;")
+        process.kill()
 
 
 @pytest.mark.slow

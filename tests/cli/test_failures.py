@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from farm.cli import run
 from farm.cli.failures import ROWS_SHOWN, at, one, summary, tables
+from tests.cli.conftest import rendered
 from tests.support.dispatcher_farm import BEAM, Served, serving
 
 FAILED: dict[str, Any] = {
@@ -45,9 +44,7 @@ LOST: dict[str, Any] = {
 
 
 def printed(failed: list[dict[str, Any]], lost: list[dict[str, Any]], most: int | None) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(tables(failed, lost, most))
-    return console.export_text()
+    return rendered(tables(failed, lost, most), width=200)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from farm.call import Call, Derivative, Operation, Result
 from farm.cli.init import KINDS
 from farm.worker.loader import load_models
 from farm.worker.runner import Runner
+from tests.cli.conftest import assert_one_line
 from tests.support.dispatcher_farm import run_farm, run_here, serving
 
 TIP = 500.0 * 2.0**4 / (8 * 210e9 * 0.1 * 0.02**3 / 12)
@@ -120,9 +121,6 @@ def test_missing_packages_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_a_refused_name_is_one_line(tmp_path: Path, name: str, complaint: str) -> None:
     (tmp_path / "there.py").write_text("kept")
-    status, out, errors = run_here("init", name, cwd=tmp_path)
-    assert (status, out) == (2, "")
-    assert errors.startswith(f"farm: error: {complaint}")
-    assert errors.count("\n") == 1
+    assert_one_line(run_here("init", name, cwd=tmp_path), complaint)
     assert (tmp_path / "there.py").read_text() == "kept"
     assert [path.name for path in tmp_path.iterdir()] == ["there.py"]

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import socket
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import urllib3
 
+from tests.cli.conftest import assert_one_line
 from tests.support.dask_cluster import dask_cluster
 from tests.support.dispatcher_farm import (
     BEAM,
-    FARM,
     LIMIT_S,
     Served,
-    environment,
+    farm_command,
     run_farm,
     run_here,
     serving,
-    start_farm,
 )
 from tests.support.front_door import read_answer
 from tests.support.running_farm import wait_until
@@ -77,13 +76,8 @@ def test_it_answers_as_options_and_settings_say_and_stops_cleanly(folder: Path) 
 def test_running_calls_finish_before_it_ends(served: Served, folder: Path) -> None:
     begun = folder / "begun"
     config = json.dumps({"begun": str(begun), "sleep": 1.0})
-    with subprocess.Popen(
-        [*FARM, "call", "1,2,4", "8", "--config", config, "--json", "--to", "run"],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as caller:
+    words = ("call", "1,2,4", "8", "--config", config, "--json", "--to", "run")
+    with farm_command(*words, cwd=folder) as caller:
         wait_until(begun.exists, "the call runs")
         status, _, _ = served.stop()
         answer, _ = caller.communicate(timeout=LIMIT_S)
@@ -132,16 +126,6 @@ def test_policies_of_models_come_from_a_file_or_options(folder: Path) -> None:
         assert evaluate(farm.connection.url)[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("--reserve", "beam=many"), ("--model-priority", "beam=2000")]
-)
-def test_a_wrong_policy_is_one_line(folder: Path, option: str, value: str) -> None:
-    status, _, errors = run_here("serve", "beam.py", option, value, cwd=folder)
-    assert status == 2
-    assert f"has {value!r}; expected NAME=" in errors
-    assert len(errors.splitlines()) == 1
-
-
 def test_a_dry_run_prints_the_scripts_of_all_kinds_and_starts_nothing(folder: Path) -> None:
     (folder / "cluster.toml").write_text('[[workers]]\n[[workers]]\nname = "big"\ncpus = 8\n')
     arguments = ["serve", "beam.py", "--slurm", "cluster.toml", "--dir", "run", "--dry-run"]
@@ -154,44 +138,16 @@ def test_a_dry_run_prints_the_scripts_of_all_kinds_and_starts_nothing(folder: Pa
     assert not (folder / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ('[[workers]]\npartion = "x"\n', "sets 'partion', which is none of: account, backlog_s"),
-        ("", "has no [[workers]] table"),
-        ('[[workers]]\ntemplate = "none.in"\n', "none.in cannot be read"),
-    ],
-)
-def test_mistakes_in_the_file_of_kinds_are_one_line(
-    text: str, complaint: str, folder: Path
-) -> None:
-    (folder / "cluster.toml").write_text(text)
-    arguments = ["serve", "beam.py", "--slurm", "cluster.toml", "--dry-run"]
-    status, _, errors = run_here(*arguments, cwd=folder)
-    assert status == 2
-    assert complaint in errors
-    assert errors.count("\n") == 1
-
-
-def test_a_dry_run_is_for_a_cluster(folder: Path) -> None:
-    status, _, errors = run_here("serve", "beam.py", "--dry-run", cwd=folder)
-    assert status == 2
-    assert "--dry-run needs --cluster" in errors
-
-
 def test_it_serves_without_workers_of_its_own(folder: Path) -> None:
     with (
         serving(folder, "--workers", "0") as farm,
-        start_farm("worker", "beam.py", "--to", "run", "-n", "2", cwd=folder) as worker,
+        farm_command("worker", "beam.py", "--to", "run", "-n", "2", cwd=folder) as worker,
     ):
-        try:
-            assert worker.stderr is not None
-            assert worker.stderr.readline() == "2 workers ready\n"
-            farm.wait_for_workers(2)  # a worker that has loaded a model may not have joined yet
-            assert evaluate(farm.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
-        finally:
-            worker.terminate()
-        assert worker.wait(LIMIT_S) == 0
+        assert worker.stderr is not None
+        assert worker.stderr.readline() == "2 workers ready\n"
+        farm.wait_for_workers(2)  # a worker that has loaded a model may not have joined yet
+        assert evaluate(farm.connection.url) == (200, {"output": [[8.0, 4.0, 2.0]]})
+    assert worker.returncode == 0
 
 
 @pytest.mark.slow
@@ -220,55 +176,53 @@ def test_a_dask_cluster_runs_the_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "complaint"),
     [
-        (["--dask", "tcp://x:1"], "missing MODEL"),
+        ("beam.py --reserve beam=many", "has 'beam=many'; expected NAME="),
+        ("beam.py --model-priority beam=2000", "has 'beam=2000'; expected NAME="),
+        ("beam.py --dry-run", "--dry-run needs --cluster"),
+        ("beam.py --dry-run --slurm typo.toml", "sets 'partion', which is none of: account, "),
+        ("beam.py --dry-run --slurm empty.toml", "has no [[workers]] table"),
+        ("beam.py --dry-run --slurm template.toml", "none.in cannot be read"),
+        ("--dask tcp://x:1", "missing MODEL"),
+        ("beam.py --dask nowhere", "neither a scheduler file of Dask nor an address"),
+        ("beam.py --mpi 2 --mpi-launch 'sruhn -n {ranks}'", "there is no launcher 'sruhn' here"),
+        ('beam.py --mpi 2 --mpi-launch "mpiexec \'a"', "no command (No closing quotation)"),
+        ("beam.py --mpi 2 --mpi-launch ' '", "--mpi-launch is ' ', which is no command"),
         (
-            ["beam.py", "--dask", "tcp://x:1", "--time-limit", "3"],
-            "time_limit_s is 3.0; expected workers of farm's own",
+            "beam.py --grpc-port 0 --grpc-tls-cert beam.py --grpc-tls-key beam.py",
+            "certificate beam.py with key beam.py cannot be used",
         ),
-        (["beam.py", "--dask-resources", "GPU=1"], "expected it to come with dask"),
-        (["beam.py", "--dask", "tcp://x:1", "--dask-resources", "GPU"], "an amount: GPU=1"),
+        ("beam.py --mip beam=9000", "expected NAME=HOST:PORT"),
+        ("beam.py --mip beam=0.0.0.0:0", "or add --insecure"),
     ],
 )
-def test_options_that_do_not_fit_a_dask_cluster(
-    folder: Path, arguments: list[str], message: str
-) -> None:
-    status, _, errors = run_here("serve", *arguments, "--port", "0", cwd=folder)
-    assert status == 2
-    assert message in errors
+def test_a_mistake_is_one_line(folder: Path, words: str, complaint: str) -> None:
+    (folder / "typo.toml").write_text('[[workers]]\npartion = "x"\n')
+    (folder / "empty.toml").touch()
+    (folder / "template.toml").write_text('[[workers]]\ntemplate = "none.in"\n')
+    found = run_here("serve", *shlex.split(words), "--port", "0", cwd=folder)
+    assert_one_line(found, complaint)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["beam.py", "--dask", "tcp://127.0.0.1:1"], "no Dask cluster at tcp://127.0.0.1:1"),
-        (["beam.py", "--dask", "nowhere"], "neither a scheduler file of Dask nor an address"),
-    ],
-)
-def test_a_dask_cluster_that_cannot_be_had(
-    folder: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dask_cluster_that_does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
-    status, _, errors = run_farm("serve", *arguments, "--port", "0", cwd=folder)
+    words = ("serve", "beam.py", "--dask", "tcp://127.0.0.1:1", "--port", "0")
+    status, _, errors = run_farm(*words, cwd=folder)
     assert status == 2
-    assert message in errors
+    assert "no Dask cluster at tcp://127.0.0.1:1" in errors
     assert "Traceback" not in errors
 
 
 def test_workers_that_join_and_calls_that_fail_are_logged(served: Served, folder: Path) -> None:
     (folder / "two.py").write_text(BEAM.replace('name = "beam"', 'name = "plate"'))
-    workers = start_farm("worker", "two.py", "--to", "run", cwd=folder)
-    try:
+    with farm_command("worker", "two.py", "--to", "run", cwd=folder):
         served.wait_for_workers(2)
         wrong = json.dumps({"raise": "no root"})
         words = ["--model", "plate", "--config", wrong, "--to", "run"]
         for _ in range(3):
             assert run_farm("call", "1,2,4", "8", *words, cwd=folder)[0] != 0
-    finally:
-        workers.terminate()
-        workers.communicate(timeout=LIMIT_S)
     _, _, errors = served.stop()
     lines = [line for line in errors.splitlines() if "farm.monitoring.news: " in line]
     said = [re.sub(r"[^\s:]+/[^\s:]+", "W", line.partition("news: ")[2]) for line in lines]

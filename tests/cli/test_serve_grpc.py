@@ -67,25 +67,6 @@ def test_tls(folder: Path) -> None:
     assert f"gRPC for KServe v2 clients with TLS at {address}\n" in out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["--grpc-tls-cert", "cert.pem"], "expected grpc_tls_key beside it"),
-        (["--grpc-port", "70000"], "grpc_port is 70000; expected 0 to 65535"),
-        (
-            ["--grpc-port", "0", "--grpc-tls-cert", "beam.py", "--grpc-tls-key", "beam.py"],
-            "certificate beam.py with key beam.py cannot be used",
-        ),
-    ],
-)
-def test_mistakes_are_one_line(folder: Path, options: list[str], complaint: str) -> None:
-    status, _, errors = run_farm("serve", "beam.py", "--port", "0", *options, cwd=folder)
-    assert status == 2
-    assert complaint in errors
-    assert "Traceback" not in errors
-
-
 def test_a_port_that_is_taken_is_said(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

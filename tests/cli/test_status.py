@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from typing import Any
 
 import pytest
 import requests
-from rich.console import Console, Group, RenderableType
 
 import farm
 from farm.cli import run
 from farm.cli.status import BAR, CLIENTS_SHOWN, bar, clients, lines, progress, tables
+from tests.cli.conftest import rendered
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, Served, serving
 
@@ -35,9 +34,7 @@ EMPTY: dict[str, Any] = {
 
 def shown(width: int = 120, **state: Any) -> str:
     """Return the tables of a farm's state on a console."""
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(tables({**EMPTY, **state}))
-    return console.export_text()
+    return rendered(tables({**EMPTY, **state}), width=width)
 
 
 @pytest.fixture(scope="module")
@@ -233,21 +230,15 @@ RUNS: dict[str, Any] = {
 }
 
 
-def printed(*parts: RenderableType, width: int = 140) -> str:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(Group(*parts))
-    return console.export_text()
-
-
 def test_the_table_of_clients() -> None:
     rows = [ROW, {**ROW, "client": "", "last_s": None}, {**ROW, "client": "\x1b[31m[b]"}]
-    out = printed(*clients(rows))
+    out = rendered(*clients(rows))
     assert re.search(r"sweep +1 +12 +4 +100 +2 +2.5 +75.0% +500 ms", out)
     assert re.search(r"\(no name\) +1 .* 75.0% *\n", out)
     assert r"\x1b[31m[b]" in out
     many = [ROW] * CLIENTS_SHOWN + [{**ROW, "others": 7}]
-    assert "and 1 more clients; --json lists them" in printed(*clients(many))
-    assert "7 others" in printed(*clients(many[-1:]))
+    assert "and 1 more clients; --json lists them" in rendered(*clients(many))
+    assert "7 others" in rendered(*clients(many[-1:]))
 
 
 def test_the_table_of_progress_has_bars_and_expected_ends() -> None:
@@ -256,24 +247,24 @@ def test_the_table_of_progress_has_bars_and_expected_ends() -> None:
         {**RUNS, "kind": "experiment", "total": None, "ends_in_s": None},
         {**RUNS, "state": "complete", "done": 90, "ends_in_s": None},
     ]
-    out = printed(progress(rows))
+    out = rendered(progress(rows))
     assert re.search(
         r"sweep +beam lhs +sweep-1 +█{10}░{10}  50% +40/100 +10 +2 +in about 25 s", out
     )
     assert re.search(r"experiment +beam lhs +sweep-1 +40 +10 +2 *\n", out)
     assert re.search(r"█{20} 100% +90/100 +10 +2 +complete", out)
-    assert "█" * BAR + " 100%" in printed(progress([{**RUNS, "done": 1000}]))
+    assert "█" * BAR + " 100%" in rendered(progress([{**RUNS, "done": 1000}]))
     assert bar({**RUNS, "total": 0}) == ""
 
 
 def test_names_that_people_type_are_whole_in_a_narrow_terminal() -> None:
     name = "sweep-55cc7c9e"
-    out = printed(progress([{**RUNS, "client": name, "done": 50, "failed": 0}]), width=80)
+    out = rendered(progress([{**RUNS, "client": name, "done": 50, "failed": 0}]), width=80)
     assert name in out
     assert re.search(r"█+░+  50%", out), "the bar is shorter, its percentage is there"
     row = {"client": name, "others": 0, "callers": 1, "queued": 18, "running": 2, "done": 0}
     row |= {"failed": 0, "calls_per_s": 0.0, "share": 1.0, "last_s": 12.5}
-    out = printed(Group(*clients([row])), width=80)
+    out = rendered(*clients([row]), width=80)
     assert name in out
     assert "100.0%" in out
 

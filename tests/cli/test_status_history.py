@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from farm.cli import run
 from farm.cli.status_history import COLUMNS, ROWS, event_lines, numbers
+from tests.cli.conftest import rendered
 from tests.support.dispatcher_farm import Served, run_here
 
 
 def printed(told: dict[str, Any]) -> list[str]:
-    out = io.StringIO()
-    Console(file=out, width=80).print(numbers(told))
-    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    shown = rendered(numbers(told), width=80)
+    return [" ".join(line.split()) for line in shown.splitlines()]
 
 
 def test_a_long_history_is_a_few_rows_of_means() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +13,10 @@ from farm.server.in_process import running
 from farm.settings import Settings
 from farm.transports.connection import Connection, read_connection, write_connection
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import BEAM, FARM, LIMIT_S, Served, environment, serving
-from tests.support.supervised_farm import SupervisedFarm
+from tests.support.dispatcher_farm import BEAM, LIMIT_S, Served, farm_command, farm_of
+from tests.support.supervised_farm import supervised
 
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    (tmp_path / "beam.py").write_text(BEAM)
-    with serving(tmp_path, "beam.py") as farm:
-        yield farm
+served = farm_of(BEAM, scope="function")
 
 
 def test_a_farm_ends_in_order(capsys: pytest.CaptureFixture[str], served: Served) -> None:
@@ -44,12 +37,8 @@ def test_a_running_call_is_waited_for_and_killed_by_now(
 ) -> None:
     begun = tmp_path / "begun"
     config = f'{{"sleep": 600, "begun": "{begun}"}}'
-    with subprocess.Popen(
-        [*FARM, "call", "1,2,4", "8", "--config", config, "--to", served.folder, "--wait", "2"],
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as caller:
+    words = ("call", "1,2,4", "8", "--config", config, "--to", "run", "--wait", "2")
+    with farm_command(*words, cwd=tmp_path) as caller:
         wait_until(begun.exists, LIMIT_S)
         assert run(["stop", str(served.folder), "--timeout", "0"]) == 7
         _, errors = capsys.readouterr()
@@ -67,16 +56,12 @@ def test_a_supervised_farm_ends_with_its_keeper(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "beam.py").write_text(BEAM)
-    farm = SupervisedFarm(tmp_path, "beam.py")
-    try:
+    with supervised(tmp_path, "beam.py") as farm:
         pid = farm.up().pid
         assert run(["stop", str(farm.folder)]) == 0
         assert f"(process {pid} and {farm.keeper.pid} on " in capsys.readouterr().err
         assert farm.keeper.wait(LIMIT_S) == 0
         assert "started again" not in farm.errors.read_text()
-    finally:
-        farm.keeper.kill()
-        farm.keeper.wait()
 
 
 def test_the_farm_of_another_program_is_left_alone(

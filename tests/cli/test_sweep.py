@@ -105,23 +105,6 @@ def test_limits_end_it_and_it_goes_on(sweep: Command, beam_farm: Served) -> None
         assert np.count_nonzero(file["status"][:]) == 50
 
 
-def test_a_sequence_is_extended(sweep: Command, beam_farm: Served) -> None:
-    assert sweep(f"--to {beam_farm.folder} {PARAMS} --design halton:5 -o s.h5")[0] == 0
-    with h5py.File("s.h5") as file:
-        before = file["theta"][:], file["out_0"][:]
-    assert sweep("extend s.h5 --points 12")[0] == 0
-    with h5py.File("s.h5") as file:
-        theta, outputs = file["theta"][:], file["out_0"][:]
-    assert len(theta) == 12
-    assert np.array_equal(theta[:5], before[0])
-    assert np.array_equal(outputs[:5], before[1])
-    assert np.array_equal(outputs, theta[:, 3:] / theta[:, :3])
-    status, _, err = sweep("extend s.h5 --points 10")
-    assert status == 2
-    assert "expected more" in err
-    assert not Path("s.h5.lock").exists()
-
-
 def test_a_point_is_run_again_in_the_foreground(
     sweep: Command, beam_farm: Served, tmp_path: Path
 ) -> None:
@@ -189,25 +172,12 @@ def test_a_misspelt_config_key_is_refused_before_anything_runs(
     assert not Path("s.h5").exists()
 
 
-def started_in_order(path: str) -> list[int]:
-    """Return the points of a sweep that ran one at a time, in the order in which they ran."""
-    with h5py.File(path) as file:
-        return [int(point) for point in np.argsort(file["t_start"][:])]
-
-
-def test_the_longest_go_first_after_a_fifth(sweep: Command, beam_farm: Served) -> None:
-    words = f"--to {beam_farm.folder} {PARAMS} --in-flight 1 --design sobol:16 --seed 7 -o"
-    assert sweep(f"{words} s.h5 --cost load**2 --max-failures 0")[0] == 0
+def test_a_cost_is_kept_with_the_sweep(sweep: Command, beam_farm: Served) -> None:
+    words = f"--to {beam_farm.folder} {PARAMS} --design sobol:16 --seed 7 -o s.h5"
+    assert sweep(f"{words} --cost load**2 --max-failures 0")[0] == 0
     with h5py.File("s.h5") as file:
-        load, cost = file["theta"][:, 3], file["cost"][:]
+        assert np.array_equal(file["cost"][:], file["theta"][:, 3] ** 2)
         assert json.loads(file["provenance"].attrs["plan"])["cost"] == "load**2"
-    assert np.array_equal(cost, load**2)
-    points = started_in_order("s.h5")
-    assert points[:3] == [0, 1, 2]
-    assert points[3:] == sorted(points[3:], key=lambda point: -load[point])
-    assert sweep(f"{words} t.h5 --cost sweep:s.h5")[0] == 0
-    with h5py.File("t.h5") as file, h5py.File("s.h5") as earlier:
-        assert np.allclose(file["cost"][:], earlier["t_run"][:], rtol=1e-3)
 
 
 COSTLY = """
@@ -235,17 +205,13 @@ def test_a_resumed_sweep_asks_for_no_costs(sweep: Command) -> None:
     with h5py.File("s.h5") as file:
         before = file["cost"][:]
     Path("costly.py").write_text(COSTLY.replace("** 2", "** 3 - 9"))
-    status, _, err = sweep("--resume s.h5 --in-flight 1")
+    status, _, err = sweep("--resume s.h5")
     assert status == 0, err
     with h5py.File("s.h5") as file:
         assert np.array_equal(file["cost"][:], before)
-    points = started_in_order("s.h5")
-    assert points[3:] == sorted(points[3:], key=lambda point: -before[point])
 
 
-def test_a_cost_that_fails_ends_the_sweep_before_it_begins(
-    sweep: Command,
-) -> None:
+def test_a_cost_that_fails_ends_the_sweep_before_it_begins(sweep: Command) -> None:
     Path("costly.py").write_text(COSTLY)
     words = "costly.py:Costly --param n=0:1 --design sobol:16 -o s.h5"
     status, _, err = sweep(words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from farm.storage.lock import Lock
 from farm.sweep.file.recovery import journal_of, lock_of
 from tests.cli.conftest import Command, sent_by_somebody
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import BEAM, FARM, Served, environment, run_farm
+from tests.support.dispatcher_farm import BEAM, Served, farm_command, run_farm
 from tests.support.time_limits import scaled
 
 PARAMS = "--param E=1:2 --param load=log:1:10"
@@ -47,9 +46,7 @@ def content(name: str = "s.h5") -> dict[str, bytes]:
         return {key: file[key][:].tobytes() for key in ("theta", "out_0", "status", "attempts")}
 
 
-def test_a_sweep_that_was_stopped_continues_and_equals_one_that_was_not(
-    sweep: Again,
-) -> None:
+def test_a_sweep_that_was_stopped_continues_and_equals_one_that_was_not(sweep: Again) -> None:
     words = f"{PARAMS} --design sobol:64 --seed 7 --in-flight 2 -o"
     assert sweep(f"{words} u.h5")[0] == 0
     assert sweep(f"{words} s.h5 --max-hours 0 --no-probe")[0] == 3
@@ -74,9 +71,7 @@ def test_without_a_seed_that_of_the_file_counts(sweep: Again) -> None:
     assert f"seed: {seed} in the file, {seed + 1} here" in err
 
 
-def test_a_complete_sweep_of_an_unchanged_file_does_not_load_it(
-    sweep: Again,
-) -> None:
+def test_a_complete_sweep_of_an_unchanged_file_does_not_load_it(sweep: Again) -> None:
     # With a version, loading leaves a mark.
     marks = "import pathlib\npathlib.Path(__file__).with_name('loaded').touch()\n"
     Path("beam.py").write_text(BEAM + marks)
@@ -125,9 +120,7 @@ def test_another_plan_is_refused(sweep: Again, more: str, difference: str) -> No
     assert not lock_of(Path("s.h5")).exists()
 
 
-def test_another_plan_is_refused_before_a_model_is_started(
-    sweep: Again,
-) -> None:
+def test_another_plan_is_refused_before_a_model_is_started(sweep: Again) -> None:
     assert sweep(f"{PARAMS} --design sobol:4 --seed 7 -o s.h5")[0] == 0
     words = f"missing.py {PARAMS} --design sobol:4 --seed 8 -o s.h5"
     status, err = sweep(words)
@@ -242,26 +235,13 @@ def gate(k):
 def test_two_at_once_are_one_sweep_and_one_error(tmp_path: Path) -> None:
     Path("gate.py").write_text(GATE)
     words = "gate.py -n 1 --param k=0:1 --design sobol:8 --seed 7 --no-probe -o s.h5"
-    both = [
-        subprocess.Popen(
-            [*FARM, "sweep", *words.split()],
-            cwd=tmp_path,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    try:
-        wait_until(lambda: any(process.poll() is not None for process in both))
-        first, second = sorted(both, key=lambda process: process.poll() is None)
+    one, two = (farm_command("sweep", *words.split(), cwd=tmp_path) for _ in range(2))
+    with one as a, two as b:
+        wait_until(lambda: any(process.poll() is not None for process in (a, b)))
+        first, second = sorted((a, b), key=lambda process: process.poll() is None)
         refused = first.communicate()[1]
         Path("go").touch()
         said = second.communicate(timeout=LIMIT_S)[1]
-    finally:
-        for process in both:
-            process.kill()
-            process.wait()
     assert (first.returncode, second.returncode) == (2, 0), (refused, said)
     assert f"s.h5.lock is held by process {second.pid} on " in refused
     with h5py.File("s.h5") as file:

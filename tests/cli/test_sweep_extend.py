@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Command
-from tests.support.dispatcher_farm import Served, serving
+from tests.support.dispatcher_farm import Served, farm_of
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +38,7 @@ class Solver(farm.Model):
 """
 
 
-@pytest.fixture(scope="module")
-def solver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("solver")
-    (folder / "solver.py").write_text(SOLVER)
-    with serving(folder, "solver.py", "--workers", "1") as farm:
-        yield farm
+solver = farm_of(SOLVER)
 
 
 def test_words_conditions_constraints_and_correlations(sweep: Command, solver: Served) -> None:
@@ -98,6 +92,7 @@ def test_a_further_design_after_any(sweep: Command, solver: Served) -> None:
     [
         ("", "expected --points N"),
         ("--points 9 --design lhs:2", "expected --points N"),
+        ("--points 2", "expected more"),
         ("--points 9 --seed 3", "--seed is for --design"),
         ("--design lhs:4", "lhs cannot have the constraint --where 'k < 4*q'"),
     ],

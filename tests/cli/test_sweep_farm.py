@@ -33,10 +33,10 @@ from tests.support.dispatcher_farm import (
     BEAM,
     LIMIT_S,
     Served,
+    farm_command,
     run_farm,
     run_here,
     serving,
-    start_farm,
 )
 from tests.support.running_farm import Farm
 from tests.support.setting_ways import options_of
@@ -61,20 +61,12 @@ def folder(tmp_path: Path) -> Path:
 def test_a_sweep_waits_for_the_first_worker_of_a_running_farm(folder: Path) -> None:
     with serving(folder, "--workers", "0") as served:
         words = ["--param", "E=1:2", "--fix", "load=1", "--design", "random:3", "-o", "s.h5"]
-        process = start_farm("sweep", "--to", str(served.folder), *words, cwd=folder)
-        try:
+        with farm_command("sweep", "--to", str(served.folder), *words, cwd=folder) as process:
             assert process.stderr is not None
             said = process.stderr.readline()
             assert said == "waiting: no model is known yet: the farm waits for its first worker\n"
-            worker = start_farm("worker", "beam.py", "--to", str(served.folder), cwd=folder)
-            try:
+            with farm_command("worker", "beam.py", "--to", str(served.folder), cwd=folder):
                 _, errors = process.communicate(timeout=LIMIT_S)
-            finally:
-                worker.terminate()
-                worker.communicate(timeout=LIMIT_S)
-        finally:
-            process.kill()
-            process.wait()
         assert process.returncode == 0, errors
     with h5py.File(folder / "s.h5") as file:
         assert file["status"][:].tolist() == [1] * 3

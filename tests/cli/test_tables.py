@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from farm.cli.status import Bar
 from farm.cli.tables import LONGEST_NAME_SHOWN, short_name, size, text_table
+from tests.cli.conftest import rendered
 
 NUMBERS = ("done", "7", "1234")
 STATES = ("state", "busy", "None")
 
 
 def lines_of(columns: list[str], *rows: list[Any], width: int = 60) -> list[str]:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(text_table(columns, list(rows)))
-    return console.export_text().splitlines()
+    return rendered(text_table(columns, list(rows)), width=width).splitlines()
 
 
 def test_no_cell_changes_the_terminal() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pty
 import re
@@ -12,18 +11,16 @@ import time
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from farm.cli import run
 from farm.cli.top import clients_of, state_of, view
+from tests.cli.conftest import rendered
 from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment
 
 
 def shown(state: dict[str, Any], *, height: int = 50, width: int = 160) -> str:
     """Return what a terminal of this size shows."""
-    console = Console(width=width, height=height, record=True, file=io.StringIO())
-    console.print(view(state, height))
-    return console.export_text()
+    return rendered(view(state, height), width=width, height=height)
 
 
 def worker(number: int, **more: Any) -> dict[str, Any]:
@@ -132,9 +129,7 @@ def test_texts_from_clients_change_nothing_on_the_terminal() -> None:
         "progress": [{"name": evil, "kind": evil}],
         "cluster": {"system": evil, "problem": evil, "jobs": [{"kind": evil}], "kinds": []},
     }
-    console = Console(width=400, file=io.StringIO(), force_terminal=False)
-    console.print(view(state, 50))
-    text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    text = shown(state, width=400)
     assert not set("\x1b\x07\u202e") & set(text)
     assert text.count("[bold]x[/bold]") >= 7
     assert "\nnext" not in text

@@ -22,6 +22,7 @@ import farm
 from farm.provision.batch.systems import BUILT_IN
 from farm.transports.connection import Connection, write_connection
 from farm.wording import counted
+from tests.cli.conftest import assert_one_line
 from tests.support.batch_jobs import JOBS
 from tests.support.dispatcher_farm import (
     BEAM,
@@ -29,6 +30,7 @@ from tests.support.dispatcher_farm import (
     LIMIT_S,
     Served,
     environment,
+    farm_command,
     run_farm,
     run_here,
     serving,
@@ -143,12 +145,8 @@ def test_a_signal_drains_the_running_call_is_finished(
 ) -> None:
     begun = tmp_path / "begun"
     config = json.dumps({"begun": str(begun), "sleep": 0.5})
-    with subprocess.Popen(
-        [*FARM, "call", "1,2,4", "8", "--config", config, "--json", "--to", str(served.folder)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as caller:
+    words = ("call", "1,2,4", "8", "--config", config, "--json", "--to", str(served.folder))
+    with farm_command(*words, cwd=tmp_path) as caller:
         wait_until(begun.exists, "the call runs")
         worker.send_signal(signal.SIGTERM)
         answer, _ = caller.communicate(timeout=LIMIT_S)
@@ -309,15 +307,16 @@ def test_workers_drain_before_the_end(served: Served) -> None:
     ("options", "complaint"),
     [
         ("--time-limit 0", "Invalid value for '--time-limit': 0"),
+        ("--mpi 2 -n 2", "processes that farm starts; under srun or mpiexec"),
         ("--drain-before 5", "--drain-before needs --ends-at or --time-left"),
         ("--gpus all", "--gpus is 'all'; expected auto, per-node, or positions such as 0,1"),
         ("--gpus 0 --mpi 2", "--gpus assigns GPUs to single processes; assign those of ranks"),
         ("--mpi-launch srun", "--mpi-launch needs --mpi RANKS"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line(served: Served, options: str, complaint: str) -> None:
+def test_options_that_do_not_fit_are_one_line(
+    served: Served, options: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     words = "worker", "beam.py", "--to", "run", *options.split()
-    status, _, errors = run_here(*words, cwd=served.folder.parent)
-    assert status == 2
-    assert errors.startswith(f"farm: error: {complaint}")
-    assert len(errors.splitlines()) == 1
+    assert_one_line(run_here(*words, cwd=served.folder.parent), complaint)

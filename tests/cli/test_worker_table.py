@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from rich.console import Console, Group
-
 from farm.cli.worker_table import EACH_SHOWN, HOSTS_SHOWN, worker_tables
+from tests.cli.conftest import rendered
 
 
 def row(name: str = "n1/1-a", **more: Any) -> dict[str, Any]:
@@ -32,9 +30,8 @@ def row(name: str = "n1/1-a", **more: Any) -> dict[str, Any]:
 
 
 def lines(rows: list[dict[str, Any]], width: int = 160) -> list[str]:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(Group(*worker_tables(rows)))
-    return [" ".join(line.split()) for line in console.export_text().splitlines()]
+    shown = rendered(*worker_tables(rows), width=width)
+    return [" ".join(line.split()) for line in shown.splitlines()]
 
 
 TIMES = {"p50": 0.5, "p90": 0.7, "p99": 2.0, "count": 9}
