@@ -76,23 +76,20 @@ WITHOUT_TEST_FILE = {
 """Modules without their own test file, and why."""
 
 ENDS_AT_ONCE = "documented; ends a process whose other threads may hang"
+ENDING = (
+    *("cli/front_door", "machine/lifeline", "provision/local/process", "provision/local/rank"),
+    *("worker/host/host", "worker/line_program", "worker/mpi/group", "worker/servers"),
+)
 FOREIGN_PRIVATE_NAMES = {
-    ("farm/cli/front_door.py", "os._exit"): ENDS_AT_ONCE,
+    **{(f"farm/{path}.py", "os._exit"): ENDS_AT_ONCE for path in ENDING},
     (
         "farm/machine/forking.py",
         "os._exit",
     ): "documented; ends a forked process without running what its parent has to run",
-    ("farm/machine/lifeline.py", "os._exit"): ENDS_AT_ONCE,
     (
         "farm/machine/memory_file.py",
         "from _thread import start_new_thread",
     ): "documented; `threading` takes a lock that its caller may hold",
-    ("farm/provision/local/process.py", "os._exit"): ENDS_AT_ONCE,
-    ("farm/provision/local/rank.py", "os._exit"): ENDS_AT_ONCE,
-    ("farm/worker/host/host.py", "os._exit"): ENDS_AT_ONCE,
-    ("farm/worker/mpi/group.py", "os._exit"): ENDS_AT_ONCE,
-    ("farm/worker/line_program.py", "os._exit"): ENDS_AT_ONCE,
-    ("farm/worker/servers.py", "os._exit"): ENDS_AT_ONCE,
     (
         "farm/sweep/sensitivity/methods.py",
         "warnings.formatwarning",

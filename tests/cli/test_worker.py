@@ -307,16 +307,21 @@ def test_workers_drain_before_the_end(served: Served) -> None:
     ("options", "complaint"),
     [
         ("--time-limit 0", "Invalid value for '--time-limit': 0"),
-        ("--mpi 2 -n 2", "processes that farm starts; under srun or mpiexec"),
         ("--drain-before 5", "--drain-before needs --ends-at or --time-left"),
         ("--gpus all", "--gpus is 'all'; expected auto, per-node, or positions such as 0,1"),
         ("--gpus 0 --mpi 2", "--gpus assigns GPUs to single processes; assign those of ranks"),
         ("--mpi-launch srun", "--mpi-launch needs --mpi RANKS"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line(
-    served: Served, options: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+def test_options_that_do_not_fit_are_one_line(served: Served, options: str, complaint: str) -> None:
+    words = "worker", "beam.py", "--to", "run", *options.split()
+    assert_one_line(run_here(*words, cwd=served.folder.parent), complaint)
+
+
+def test_what_a_launcher_decides_is_no_option_of_its_ranks(
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    words = "worker", "beam.py", "--to", "run", *options.split()
+    words = "worker", "beam.py", "--to", "run", "--mpi", "2", "-n", "2"
+    complaint = "processes that farm starts; under srun or mpiexec"
     assert_one_line(run_here(*words, cwd=served.folder.parent), complaint)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import uvloop
 from starlette.types import ASGIApp
 
 from farm.http1.access import Access
@@ -19,6 +17,7 @@ from farm.http1.request import Handler
 from farm.http1.server import HttpServer
 from farm.protocols.interface import Endpoints
 from farm.server.doors import Router
+from tests.support.coroutines import loop_in_thread
 from tests.support.front_door import WAIT_S
 
 LIMIT = 1000
@@ -90,17 +89,12 @@ def serving(
 ) -> Iterator[Server]:
     """Run a server for the duration of the block. doors: by their paths; options: of HttpServer."""
     front = Router(Endpoints(doors, otherwise=application), Access(None), max_body_bytes=limit)
-    loop = uvloop.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = Server(loop, HttpServer(front, **options))
-    try:
-        yield server
-    finally:
-        server.wait(server.http.stop(0.1))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with loop_in_thread() as loop:
+        server = Server(loop, HttpServer(front, **options))
+        try:
+            yield server
+        finally:
+            server.wait(server.http.stop(0.1))
 
 
 def post(path: str, body: bytes = b"", *headers: str) -> bytes:

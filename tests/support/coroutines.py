@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec
 
 import uvloop
@@ -81,12 +83,32 @@ async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> No
             await asyncio.sleep(0.001)
 
 
+@contextmanager
+def loop_in_thread(
+    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+) -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread for the length of the block."""
+    loop = make()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
 def wait_until(
-    condition: Callable[[], object], limit_s: float = LIMIT_S, *, every_s: float = 0.001
+    condition: Callable[[], object],
+    limit_s: float = LIMIT_S,
+    *,
+    what: str = "",
+    every_s: float = 0.001,
 ) -> None:
-    """Wait likewise, outside an event loop."""
+    """Wait likewise, outside an event loop. what: words for the condition."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {limit_s} s")
+            raise TimeoutError(f"not within {limit_s} s: {what}")
         time.sleep(every_s)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from http.client import HTTPResponse
 from typing import Any, TypeVar
 
 import urllib3
-import uvloop
 
 from farm.bodies.readers import READS_HERE, Reads
 from farm.descriptors import built_in
@@ -29,6 +26,7 @@ from farm.server.doors import Router, checked_options, endpoints_of
 from farm.server.doors import front_door as router_of
 from farm.settings import Settings
 from farm.transports.threads import LocalTransport
+from tests.support.coroutines import loop_in_thread, wait_until
 from tests.support.time_limits import scaled
 
 T = TypeVar("T")
@@ -102,11 +100,8 @@ def front_door(
 ) -> Iterator[Door]:
     """Run a farm with its HTTP server for the duration of the block."""
     settings = settings or Settings(port=0)
-    loop = uvloop.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
 
-    async def start() -> Door:
+    async def start(loop: asyncio.AbstractEventLoop) -> Door:
         dispatcher = Dispatcher(
             [LocalTransport(models, workers=workers)], max_queued=settings.max_queued
         )
@@ -126,22 +121,15 @@ def front_door(
         await door.server.stop(grace_s=0.5)
         await door.dispatcher.close(grace_s=0.5)
 
-    door = None
-    try:
-        door = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
-        yield door
-    finally:
-        if door is not None:
+    with loop_in_thread() as loop:
+        door = asyncio.run_coroutine_threadsafe(start(loop), loop).result(WAIT_S)
+        try:
+            yield door
+        finally:
             door.connections.clear()
             door.wait(stop(door))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for a condition, `WAIT_S` seconds at most."""
-    limit = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < limit, f"never came true: {what}"
-        time.sleep(0.005)
+    wait_until(condition, WAIT_S, what=what)

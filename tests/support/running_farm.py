@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from farm.transports.keys import Keys
 from farm.transports.peers import Listener, Peers
 from farm.transports.stream.listener import UnixListener
 from farm.transports.zmq.listener import ZmqListener
+from tests.support import coroutines
 from tests.support.time_limits import scaled
 
 LIMIT_S = scaled(20.0)
@@ -32,10 +32,7 @@ LIMIT_S = scaled(20.0)
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit, f"never came true: {what}"
-        time.sleep(0.01)
+    coroutines.wait_until(condition, LIMIT_S, what=what, every_s=0.01)
 
 
 class Farm:

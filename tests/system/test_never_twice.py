@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -28,6 +27,7 @@ from farm.provision.local.group import Launch
 from farm.provision.local.starter import WorkerSettings
 from farm.provision.local.supervisor import Workers
 from farm.transports.dask.transport import DaskTransport
+from tests.support.coroutines import loop_in_thread
 from tests.support.dask_cluster import dask_cluster
 from tests.support.running_farm import LIMIT_S, Farm, workers_at
 
@@ -206,20 +206,16 @@ def test_worker_that_ends_in_order_loses_no_call(scene: Scene, farm: Farm) -> No
 @contextmanager
 def over_dask(address: str, spec: str) -> Iterator[Submit]:
     """Run a farm whose only worker is a Dask cluster."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
     transport = DaskTransport(address, [spec])
     dispatcher = Dispatcher([transport])
-    try:
-        loop.call_soon_threadsafe(dispatcher.start)
-        transport.ready.result(3 * LIMIT_S)
-        yield lambda call: asyncio.run_coroutine_threadsafe(dispatcher.submit(call), loop)
-    finally:
-        asyncio.run_coroutine_threadsafe(dispatcher.close(grace_s=0.0), loop).result(LIMIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(LIMIT_S)
-        loop.close()
+    with loop_in_thread(asyncio.new_event_loop) as loop:
+        try:
+            loop.call_soon_threadsafe(dispatcher.start)
+            transport.ready.result(3 * LIMIT_S)
+            yield lambda call: asyncio.run_coroutine_threadsafe(dispatcher.submit(call), loop)
+        finally:
+            closing = dispatcher.close(grace_s=0.0)
+            asyncio.run_coroutine_threadsafe(closing, loop).result(LIMIT_S)
 
 
 @pytest.mark.slow
