@@ -50,19 +50,10 @@ def numbers_printed(text: str, folder: Path) -> list[float]:
 @pytest.mark.slow
 def test_the_ten_lines_serve_both_clients(tmp_path: Path) -> None:
     (tmp_path / "beam.py").write_text(MODEL)
-    command = [*farm_command(SERVE), "--port", "0"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            address = next(
-                found[0]
-                for line in server.stdout
-                if (found := re.search(r"http://127.0.0.1:\d+", line))
-            )
-            (tip,) = numbers_printed(UMBRIDGE.replace(SHOWN_ADDRESS, address), tmp_path)
-            tips = numbers_printed(CLIENT.replace(SHOWN_ADDRESS, address), tmp_path)
-        finally:
-            server.send_signal(signal.SIGTERM)
+    command = shlex.join([*farm_command(SERVE), "--port", "0"])
+    with in_background(command, tmp_path, dict(os.environ)) as address:
+        (tip,) = numbers_printed(UMBRIDGE.replace(SHOWN_ADDRESS, address), tmp_path)
+        tips = numbers_printed(CLIENT.replace(SHOWN_ADDRESS, address), tmp_path)
     assert abs(tip / TIP - 1.0) < 1e-12
     ratios = [tip / TIP for tip in tips]
     assert all(abs(r / e - 1.0) < 1e-6 for r, e in zip(ratios, (8.0, 1.0, 0.064), strict=True))

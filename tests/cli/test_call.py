@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import farm
 from farm.cli import run
 from farm.cli.call import only_model
-from tests.cli.conftest import assert_one_line
+from tests.cli.conftest import Command, assert_one_line, command_of
 from tests.support.dispatcher_farm import BEAM, Served
 
 
@@ -23,22 +22,21 @@ def target(request: pytest.FixtureRequest, beam_farm: Served) -> str:
     return str(beam_farm.folder) if request.param == "native" else beam_farm.connection.url
 
 
-def call(capsys: pytest.CaptureFixture[str], target: str, *arguments: str) -> tuple[int, str, str]:
-    status = run(["call", "--to", target, *arguments])
-    return status, *capsys.readouterr()
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], target: str) -> Command:
+    """`farm call` of the farm of beams."""
+    return lambda words, *more: command_of(capsys, "call")(f"--to {target} {words}", *more)
 
 
 @pytest.mark.parametrize("words", ["1,2,4 8", "load=8 E=1,2,4", "1,2,4, 8.0 --model beam"])
-def test_an_evaluation_is_printed_with_its_outputs_names(
-    capsys: pytest.CaptureFixture[str], target: str, words: str
-) -> None:
-    status, out, _ = call(capsys, target, *shlex.split(words))
+def test_an_evaluation_is_printed_with_its_outputs_names(call: Command, words: str) -> None:
+    status, out, _ = call(words)
     assert status == 0
     assert out.splitlines()[0] == "bent = [8. 4. 2.]"
 
 
-def test_json_says_everything(capsys: pytest.CaptureFixture[str], target: str) -> None:
-    status, out, _ = call(capsys, target, "1,2,4", "8", "--json")
+def test_json_says_everything(call: Command) -> None:
+    status, out, _ = call("1,2,4 8 --json")
     answer = json.loads(out)
     assert status == 0
     assert answer["outputs"] == {"bent": [8.0, 4.0, 2.0]}
@@ -47,31 +45,26 @@ def test_json_says_everything(capsys: pytest.CaptureFixture[str], target: str) -
     assert "/" in answer["worker"]
 
 
-def test_inputs_come_from_a_file(
-    capsys: pytest.CaptureFixture[str], target: str, tmp_path: Path
-) -> None:
+def test_inputs_come_from_a_file(call: Command, tmp_path: Path) -> None:
     for text in ("[[1, 2, 4], [8]]", '{"load": [8], "E": [1, 2, 4]}'):
         file = tmp_path / "point.json"
         file.write_text(text)
-        _, out, _ = call(capsys, target, f"@{file}")
+        _, out, _ = call("", f"@{file}")
         assert out.startswith("bent = [8. 4. 2.]")
 
 
-def test_a_gradient(capsys: pytest.CaptureFixture[str], target: str) -> None:
+def test_a_gradient(call: Command) -> None:
     # d(load/E_i)/dE_i = -load/E_i^2, weighted by sens
-    words = ("1,2,4", "8", "--gradient", "--sens", "1,0,1", "--json")
-    _, out, _ = call(capsys, target, *words)
-    assert json.loads(out)["outputs"] == {"gradient": [-8.0, 0.0, -0.5]}
-    _, out, _ = call(capsys, target, *words, "--in-wrt", "1")
-    assert json.loads(out)["outputs"] == {"gradient": [1.25]}
+    words = "1,2,4 8 --gradient --sens 1,0,1 --json"
+    assert json.loads(call(words)[1])["outputs"] == {"gradient": [-8.0, 0.0, -0.5]}
+    assert json.loads(call(f"{words} --in-wrt 1")[1])["outputs"] == {"gradient": [1.25]}
 
 
-def test_a_value_and_its_gradient(capsys: pytest.CaptureFixture[str], target: str) -> None:
-    words = ("1,2,4", "8", "--value-and-gradient", "--sens", "1,0,1")
-    _, out, _ = call(capsys, target, *words)
-    assert out.splitlines()[0] == "bent = [8. 4. 2.]"
-    assert out.splitlines()[1] == "gradient = [-8.  -0.  -0.5]"
-    answer = json.loads(call(capsys, target, *words, "--json")[1])
+def test_a_value_and_its_gradient(call: Command) -> None:
+    words = "1,2,4 8 --value-and-gradient --sens 1,0,1"
+    lines = call(words)[1].splitlines()
+    assert lines[:2] == ["bent = [8. 4. 2.]", "gradient = [-8.  -0.  -0.5]"]
+    answer = json.loads(call(f"{words} --json")[1])
     assert answer["outputs"] == {"bent": [8.0, 4.0, 2.0]}
     assert answer["gradient"] == [-8.0, 0.0, -0.5]
 
@@ -92,10 +85,8 @@ def test_a_value_and_its_gradient(capsys: pytest.CaptureFixture[str], target: st
         ("@nosuch.json", "nosuch.json"),
     ],
 )
-def test_a_mistake_is_one_line(
-    capsys: pytest.CaptureFixture[str], target: str, words: str, complaint: str
-) -> None:
-    assert_one_line(call(capsys, target, *shlex.split(words)), complaint)
+def test_a_mistake_is_one_line(call: Command, words: str, complaint: str) -> None:
+    assert_one_line(call(words), complaint)
 
 
 @pytest.mark.parametrize(
@@ -107,15 +98,10 @@ def test_a_mistake_is_one_line(
     ],
 )
 def test_each_kind_of_failure_is_one_line_and_has_a_status(
-    capsys: pytest.CaptureFixture[str],
-    target: str,
-    config: dict[str, object],
-    status: int,
-    complaint: str,
+    call: Command, config: dict[str, object], status: int, complaint: str
 ) -> None:
     limit = "--timeout 0.2" if "sleep" in config else ""
-    words = f"1,2,4 8 {limit} --config '{json.dumps(config)}'"
-    assert_one_line(call(capsys, target, *shlex.split(words)), complaint, status)
+    assert_one_line(call(f"1,2,4 8 {limit} --config", json.dumps(config)), complaint, status)
 
 
 def test_a_model_that_raises_is_named_with_its_file_and_line(
@@ -150,9 +136,8 @@ def test_json_keeps_the_shapes_of_outputs_and_derivatives(
     with farm.serve(Plate(), dir=tmp_path / "run"):
 
         def outputs(*words: str) -> object:
-            status, out, errors = call(
-                capsys, str(tmp_path / "run"), "1,2,3,4", "5", *words, "--json"
-            )
+            call = command_of(capsys, "call")
+            status, out, errors = call("1,2,3,4 5 --json --to", str(tmp_path / "run"), *words)
             assert status == 0, errors
             return json.loads(out)["outputs"]
 

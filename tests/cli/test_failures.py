@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from farm.cli import run
 from farm.cli.failures import ROWS_SHOWN, at, one, summary, tables
 from tests.cli.conftest import rendered
-from tests.support.dispatcher_farm import BEAM, Served, serving
+from tests.support.dispatcher_farm import BEAM, Served, farm_of
 
 FAILED: dict[str, Any] = {
     "id": "3f2a90c1",
@@ -47,16 +46,16 @@ def printed(failed: list[dict[str, Any]], lost: list[dict[str, Any]], most: int 
     return rendered(tables(failed, lost, most), width=200)
 
 
+fresh_farm = farm_of(BEAM)
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("failures")
-    (folder / "beam.py").write_text(BEAM)
-    with serving(folder, "beam.py") as farm:
-        for number in range(2):
-            wrong = json.dumps({"raise": f"no root in [{number}, 1]"})
-            words = ["call", "1,2,4", "8", "--config", wrong, "--to", str(farm.folder)]
-            assert run(words) != 0
-        yield farm
+def served(fresh_farm: Served) -> Served:
+    for number in range(2):
+        wrong = json.dumps({"raise": f"no root in [{number}, 1]"})
+        words = ["call", "1,2,4", "8", "--config", wrong, "--to", str(fresh_farm.folder)]
+        assert run(words) != 0
+    return fresh_farm
 
 
 def test_failed_calls_are_listed_by_reason(

@@ -6,14 +6,13 @@ import os
 import pty
 import re
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
 import farm
 from farm.cli import run
 from farm.cli.logs import on_terminal
-from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment, serving
+from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment, farm_of
 
 MODEL = """
 import farm
@@ -25,13 +24,13 @@ def loud(x):
 """
 
 
+fresh_farm = farm_of(MODEL)
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("logs")
-    (folder / "loud.py").write_text(MODEL)
-    with serving(folder, "loud.py") as running:
-        assert run(["call", "7", "--to", str(folder / "run")]) == 0
-        yield running
+def served(fresh_farm: Served) -> Served:
+    assert run(["call", "7", "--to", str(fresh_farm.folder)]) == 0
+    return fresh_farm
 
 
 def the_worker(served: Served) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from farm.cli import run
 from farm.cli.status import BAR, CLIENTS_SHOWN, bar, clients, lines, progress, tables
 from tests.cli.conftest import rendered
 from tests.support.coroutines import wait_until
-from tests.support.dispatcher_farm import BEAM, LIMIT_S, Served, serving
+from tests.support.dispatcher_farm import BEAM, LIMIT_S, Served, farm_of
 
 EMPTY: dict[str, Any] = {
     "workers": [],
@@ -37,15 +36,14 @@ def shown(width: int = 120, **state: Any) -> str:
     return rendered(tables({**EMPTY, **state}), width=width)
 
 
+fresh_farm = farm_of(BEAM, workers=2)
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("status")
-    (folder / "beam.py").write_text(BEAM)
-    with serving(folder, "beam.py", "--workers", "2") as farm:
-        farm.wait_for_workers(2)
-        assert run(["call", "1,2,4", "8", "--to", str(folder / "run")]) == 0
-        assert run(["call", "1,2,4", "--to", str(folder / "run")]) == 2
-        yield farm
+def served(fresh_farm: Served) -> Served:
+    assert run(["call", "1,2,4", "8", "--to", str(fresh_farm.folder)]) == 0
+    assert run(["call", "1,2,4", "--to", str(fresh_farm.folder)]) == 2
+    return fresh_farm
 
 
 @pytest.mark.parametrize("native", [True, False])

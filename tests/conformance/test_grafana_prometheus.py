@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -21,6 +21,7 @@ import pytest
 import farm
 from farm.transports.connection import read_connection
 from tests.conformance.test_grafana import DASHBOARD, FOLDER, METRIC
+from tests.support.coroutines import wait_until
 from tests.support.time_limits import scaled
 
 pytestmark = pytest.mark.slow
@@ -89,16 +90,13 @@ class Prometheus:
         return found
 
     def wait_for_scrapes(self) -> None:
-        limit = time.monotonic() + LIMIT_S
-        while time.monotonic() < limit:
-            try:
+        def are_there() -> bool:
+            with contextlib.suppress(ConnectionRefusedError, urllib.error.URLError):
                 found = self.query('sum_over_time(up{job="farm"}[5m])')
-                if found and float(found[0]["value"][1]) >= SCRAPES:
-                    return
-            except (ConnectionRefusedError, urllib.error.URLError):
-                pass
-            time.sleep(0.2)
-        raise AssertionError(f"no {SCRAPES} scrapes: {self._log.read_text()}")
+                return bool(found) and float(found[0]["value"][1]) >= SCRAPES
+            return False
+
+        wait_until(are_there, LIMIT_S, what=f"{SCRAPES} scrapes", every_s=0.2)
 
 
 @farm.model(inputs={"x": 1}, outputs={"y": 1}, max_batch=8)

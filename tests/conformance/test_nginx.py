@@ -27,6 +27,7 @@ from farm.server.farm import Farm
 from farm.server.in_process import running
 from farm.settings import Settings
 from tests.support.coroutines import wait_until
+from tests.support.restarted_farm import free_port
 from tests.support.shell_page import ShellPage
 from tests.support.time_limits import scaled
 
@@ -71,14 +72,6 @@ class Proxy:
     direct: str
 
 
-def free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
-
-
 @contextmanager
 def nginx(folder: Path, server: str) -> Iterator[None]:
     """Run nginx for the block with these servers; its workers run as www-data."""
@@ -115,7 +108,7 @@ def proxy() -> Iterator[Proxy]:
     if shutil.which("jq") is None:
         pytest.skip("needs jq (apt install jq)")
     (shown,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    http_port, grpc_port = free_ports(2)
+    http_port, grpc_port = free_port(), free_port()
     models = {"slow": Slow(), "wide": wide}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -245,7 +238,7 @@ def test_grpc_goes_through_it(proxy: Proxy) -> None:
 
 def test_nginx_without_the_token_opens_nothing() -> None:
     """Otherwise requests of a local proxy that does not identify itself would be accepted."""
-    (port,) = free_ports(1)
+    port = free_port()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         settings = Settings(dir=folder / "run", port=0)
