@@ -20,7 +20,7 @@ import urllib3
 import farm
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, Served, serving
-from tests.support.span_collector import SOON, Received, SpanCollector, span_collector
+from tests.support.span_collector import Received, SpanCollector, in_environment, span_collector
 
 SPAN = "00f067aa0ba902b7"
 
@@ -39,19 +39,8 @@ def parent(trace: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def variables() -> Iterator[pytest.MonkeyPatch]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("OTEL_")]:
-            patch.delenv(name)
-        for name, value in SOON.items():
-            patch.setenv(name, value)
-        yield patch
-
-
-@pytest.fixture(scope="module")
-def collector(variables: pytest.MonkeyPatch) -> Iterator[SpanCollector]:
-    with span_collector() as running:
-        variables.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
+def collector() -> Iterator[SpanCollector]:
+    with span_collector() as running, in_environment(running):
         yield running
 
 
