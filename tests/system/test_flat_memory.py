@@ -28,15 +28,21 @@ MOST_MIB = 8.0
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("keeps_point", "first", "more"),
-    [(False, 100_000, 900_000), (True, 50_000, 100_000)],
-    ids=["a million calls in runs of rows", "calls one by one"],
+    ("keeps_point", "first", "more", "transport"),
+    [
+        pytest.param(False, 100_000, 900_000, "auto", id="a million calls in runs of rows"),
+        pytest.param(True, 50_000, 100_000, "auto", id="calls one by one"),
+        pytest.param(
+            *(True, 50_000, 200_000, "zmq"), marks=pytest.mark.nightly, id="one by one by ZeroMQ"
+        ),
+    ],
 )
 def test_neither_front_door_nor_worker_nor_client_grows_with_the_calls(
-    tmp_path: Path, keeps_point: bool, first: int, more: int
+    tmp_path: Path, keeps_point: bool, first: int, more: int, transport: str
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL.replace("KEEPS_POINT", str(keeps_point)))
-    with serving(tmp_path, "model.py") as served, farm.connect(served.folder) as client:
+    options = ("model.py", "--transport", transport)
+    with serving(tmp_path, *options) as served, farm.connect(served.folder) as client:
         model = client.model()
         worker = client.status()["workers"][0]["pid"]
         processes = [psutil.Process(pid) for pid in (served.process.pid, worker)]

@@ -19,7 +19,7 @@ from farm.client import Client, RemoteModel
 from farm.errors import DeadlineExceeded, FarmError, Unavailable, WorkerLost
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import LIMIT_S
-from tests.support.restarted_farm import RestartedFarm
+from tests.support.restarted_farm import RestartedFarm, restarted_farm
 from tests.support.scripted_lines import in_farm
 from tests.support.time_limits import scaled
 
@@ -52,12 +52,12 @@ FORKS_OF_THREADS = pytest.mark.filterwarnings(
 )
 
 
-def served(folder: Path, over: str) -> RestartedFarm:
-    """Return a farm that clients reach over `over`."""
+def arguments(folder: Path, over: str) -> list[str]:
+    """Return those of a farm in this folder that clients reach over `over`."""
     (folder / "models.py").write_text(MODELS)
     (folder / "farm.toml").write_text('transport = "zmq"\n' if over == "zmq" else "")
     models = [f"models.py:{name}" for name in ("square", "once", "sleep")]
-    return RestartedFarm(folder, *models, "--workers", "2", "--config", "farm.toml")
+    return [*models, "--workers", "2", "--config", "farm.toml"]
 
 
 ALL_ROADS = pytest.mark.parametrize("over", ["stream", "zmq", "http"], indirect=True)
@@ -73,13 +73,8 @@ def over(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def door(tmp_path: Path, over: str) -> Iterator[RestartedFarm]:
-    door = served(tmp_path, over)
-    try:
-        door.start()
-        door.up()
+    with restarted_farm(tmp_path, *arguments(tmp_path, over)) as door:
         yield door
-    finally:
-        door.close()
 
 
 @pytest.fixture
@@ -187,7 +182,7 @@ def test_a_farm_that_is_stopped_and_started_again_gets_the_calls(
 @pytest.mark.slow
 @pytest.mark.parametrize("over", ["stream", "http"], indirect=True)
 def test_a_client_may_connect_before_the_farm_is_up(tmp_path: Path, over: str) -> None:
-    door = served(tmp_path, over)
+    door = RestartedFarm(tmp_path, *arguments(tmp_path, over))
 
     def run() -> float:
         target = door.url if over == "http" else door.folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import random
 import signal
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from farm.call import Result
@@ -271,32 +269,6 @@ def test_odd_answers(farm: Farm, start: Start) -> None:
     with pytest.raises(ModelFailed, match="RuntimeError: no convergence"):
         farm.call("odd", 4)
     assert farm.losses() == []
-
-
-def stay_flat(farm: Farm, workers: Workers, *, calls: int, most_mib: float) -> None:
-    """After a warm-up, `calls` calls grow neither this process nor the worker beyond a limit."""
-    processes = [psutil.Process(), *map(psutil.Process, workers.pids())]
-
-    def run(count: int) -> list[float]:
-        for first in range(0, count, 500):
-            futures = [farm.submit("cube", i) for i in range(first, first + 500)]
-            for i, future in enumerate(futures, first):
-                assert value(future) == float(i) ** 3
-        gc.collect()
-        return [process.memory_info().rss / 2**20 for process in processes]
-
-    before = run(5000)
-    after = run(calls)
-    grown = [b - a for a, b in zip(before, after, strict=True)]
-    assert max(grown) < most_mib, f"grown by {grown} MiB over {calls} calls"
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_memory_stays_flat(farm: Farm, start: Start) -> None:
-    # A leak of one task or call each would be 200 MiB and more.
-    stay_flat(farm, start(1), calls=200_000, most_mib=8.0)
 
 
 # One call of many rows
