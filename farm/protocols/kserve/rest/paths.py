@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import Enum, auto
+from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -16,31 +16,43 @@ LONGEST_REMEMBERED = 512
 """Longer paths, in characters, are not cached."""
 
 
-class RestEndpoint(Enum):
-    """The endpoints of the paths."""
+GET, POST, ANY = ("GET", "HEAD"), ("POST",), ()
+"""Methods that a path accepts; ANY: its endpoint refuses all in the same way."""
 
-    SERVER = auto()
-    LIVE = auto()
-    READY = auto()
-    MODELS = auto()
-    MODEL = auto()
-    MODEL_READY = auto()
-    CONFIG = auto()
-    STATISTICS = auto()
-    INFER = auto()
-    GENERATE = auto()
-    GENERATE_STREAM = auto()
-    INFER_STREAM = auto()
-    INDEX = auto()
-    LOAD = auto()
-    UNLOAD = auto()
-    REGION_STATUS = auto()
-    REGION_REGISTER = auto()
-    REGION_UNREGISTER = auto()
-    CUDA_STATUS = auto()
-    CUDA_REGISTER = auto()
-    CUDA_UNREGISTER = auto()
-    NOT_OFFERED = auto()
+
+def _regions(kind: str, verb: str) -> tuple[str, str]:
+    """Return the paths for all regions of shared memory of a kind, and for one of them."""
+    return f"{kind}sharedmemory/{verb}", f"{kind}sharedmemory/region/*/{verb}"
+
+
+class RestEndpoint(Enum):
+    """The endpoints, each with its methods and its paths behind /v2/.
+
+    A `*` in a path is a name, which may contain slashes; of two paths with one, the first applies.
+    """
+
+    SERVER = GET, ""
+    LIVE = GET, "health/live"
+    READY = GET, "health/ready"
+    MODELS = GET, "models"
+    NOT_OFFERED = ANY, "models/*/trace/setting", "logging", "trace/setting"
+    MODEL_READY = GET, "models/*/ready"
+    CONFIG = GET, "models/*/config"
+    STATISTICS = GET, "models/*/stats", "models/stats"
+    INFER = POST, "models/*/infer"
+    GENERATE = POST, "models/*/generate"
+    GENERATE_STREAM = POST, "models/*/generate_stream"
+    INFER_STREAM = POST, "models/*/infer_stream"
+    MODEL = GET, "models/*"
+    INDEX = POST, "repository/index"
+    LOAD = POST, "repository/models/*/load"
+    UNLOAD = POST, "repository/models/*/unload"
+    REGION_STATUS = GET, *_regions("system", "status")
+    REGION_REGISTER = POST, *_regions("system", "register")
+    REGION_UNREGISTER = POST, *_regions("system", "unregister")
+    CUDA_STATUS = GET, *_regions("cuda", "status")
+    CUDA_REGISTER = POST, *_regions("cuda", "register")
+    CUDA_UNREGISTER = POST, *_regions("cuda", "unregister")
 
 
 class Route(NamedTuple):
@@ -54,49 +66,12 @@ class Route(NamedTuple):
     version: str = ""
 
 
-GET, POST, ANY = ("GET", "HEAD"), ("POST",), ()
-"""Methods that a path accepts; ANY: its endpoint refuses all in the same way."""
-
-PATHS: tuple[tuple[str, tuple[str, ...], RestEndpoint], ...] = (
-    ("", GET, RestEndpoint.SERVER),
-    ("health/live", GET, RestEndpoint.LIVE),
-    ("health/ready", GET, RestEndpoint.READY),
-    ("models", GET, RestEndpoint.MODELS),
-    ("models/stats", GET, RestEndpoint.STATISTICS),
-    ("models/*/trace/setting", ANY, RestEndpoint.NOT_OFFERED),
-    ("models/*/ready", GET, RestEndpoint.MODEL_READY),
-    ("models/*/config", GET, RestEndpoint.CONFIG),
-    ("models/*/stats", GET, RestEndpoint.STATISTICS),
-    ("models/*/infer", POST, RestEndpoint.INFER),
-    ("models/*/generate", POST, RestEndpoint.GENERATE),
-    ("models/*/generate_stream", POST, RestEndpoint.GENERATE_STREAM),
-    ("models/*/infer_stream", POST, RestEndpoint.INFER_STREAM),
-    ("models/*", GET, RestEndpoint.MODEL),
-    ("repository/index", POST, RestEndpoint.INDEX),
-    ("repository/models/*/load", POST, RestEndpoint.LOAD),
-    ("repository/models/*/unload", POST, RestEndpoint.UNLOAD),
-    ("systemsharedmemory/status", GET, RestEndpoint.REGION_STATUS),
-    ("systemsharedmemory/register", POST, RestEndpoint.REGION_REGISTER),
-    ("systemsharedmemory/unregister", POST, RestEndpoint.REGION_UNREGISTER),
-    ("systemsharedmemory/region/*/status", GET, RestEndpoint.REGION_STATUS),
-    ("systemsharedmemory/region/*/register", POST, RestEndpoint.REGION_REGISTER),
-    ("systemsharedmemory/region/*/unregister", POST, RestEndpoint.REGION_UNREGISTER),
-    ("cudasharedmemory/status", GET, RestEndpoint.CUDA_STATUS),
-    ("cudasharedmemory/register", POST, RestEndpoint.CUDA_REGISTER),
-    ("cudasharedmemory/unregister", POST, RestEndpoint.CUDA_UNREGISTER),
-    ("cudasharedmemory/region/*/status", GET, RestEndpoint.CUDA_STATUS),
-    ("cudasharedmemory/region/*/register", POST, RestEndpoint.CUDA_REGISTER),
-    ("cudasharedmemory/region/*/unregister", POST, RestEndpoint.CUDA_UNREGISTER),
-    ("logging", ANY, RestEndpoint.NOT_OFFERED),
-    ("trace/setting", ANY, RestEndpoint.NOT_OFFERED),
-)
-"""The paths behind /v2/, with their methods. A `*` is a name, which may contain slashes."""
-
-METHODS = {endpoint: methods for _, methods, endpoint in PATHS}
-FIXED = {tuple(path.split("/")): endpoint for path, _, endpoint in PATHS if "*" not in path}
+METHODS: dict[RestEndpoint, tuple[str, ...]] = {each: each.value[0] for each in RestEndpoint}
+PATHS = [(path, endpoint) for endpoint in RestEndpoint for path in endpoint.value[1:]]
+FIXED = {tuple(path.split("/")): endpoint for path, endpoint in PATHS if "*" not in path}
 NAMED = tuple(
     (tuple(before.split("/")[:-1]), tuple(after.split("/")[1:]), endpoint)
-    for before, star, after, endpoint in ((*path.partition("*"), e) for path, _, e in PATHS)
+    for before, star, after, endpoint in ((*path.partition("*"), e) for path, e in PATHS)
     if star
 )
 """The parts before and after a name, and the endpoint."""
