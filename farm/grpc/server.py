@@ -39,9 +39,6 @@ SHARE_OF_FILES = 4
 HANDSHAKE_S = 10.0
 """Seconds for a client's TLS handshake."""
 
-LAST_WORDS_S = 1.0
-"""Seconds for answers that are being sent, after everything else has ended."""
-
 
 def check_packages() -> None:
     """Raise Unavailable, naming the extra to install, if the package that gRPC needs is missing."""
@@ -146,8 +143,4 @@ class GrpcServer:
             return
         self._server.close()
         self._service.end_streams()
-        connections.end()
-        await connections.wait_gone(grace_s)
-        connections.give_up()
-        await connections.wait_gone(LAST_WORDS_S)
-        connections.close()
+        await connections.stop(grace_s)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum, unique
 from typing import Protocol
@@ -94,6 +94,9 @@ LOOK_EVERY_S = 1.0
 LOOKS_A_TURN = 32
 """Connections that are checked in one turn of the event loop. There may be thousands, and aborting
 one takes 0.1 ms."""
+
+LAST_WORDS_S = 1.0
+"""Seconds for answers that are being sent, after everything else has ended."""
 
 CLOSED_AT_ONCE = 16
 """When there are too many connections, one sixteenth of the closable ones is closed. To find
@@ -199,17 +202,25 @@ class Connections:
 
     # Shutdown
 
-    def end(self) -> None:
-        """Have all connections take no more requests."""
+    async def stop(
+        self, grace_s: float, cancel: Callable[[], Collection[asyncio.Task[None]]] = tuple
+    ) -> None:
+        """Take no more requests, let running ones end within `grace_s` seconds, fail the rest.
+
+        cancel: cancels the tasks that answer requests, and returns those that still have to end.
+        """
         for connection in list(self._all):
             connection.end()
-
-    def give_up(self) -> None:
-        """Answer the open requests with an error now."""
+        await self._wait_gone(grace_s)
+        answering = cancel()
         for connection in list(self._all):
             connection.give_up()
+        if answering:
+            await asyncio.wait(answering, timeout=LAST_WORDS_S)
+        await self._wait_gone(LAST_WORDS_S)
+        self.close()
 
-    async def wait_gone(self, limit_s: float) -> None:
+    async def _wait_gone(self, limit_s: float) -> None:
         """Wait until no connection is left, or `limit_s` seconds have passed."""
         if not self._all:
             return

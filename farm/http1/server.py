@@ -16,9 +16,6 @@ from farm.http1.turns import Buffer, Turns
 from farm.machine.listener import BACKLOG, listen, listen_unix, several
 from farm.machine.resources import allow_many_open_files
 
-LAST_WORDS_S = 1.0
-"""Seconds for answers that are being sent, after everything else has ended."""
-
 SHARE_OF_FILES = 2
 """HTTP connections may use 1 / SHARE_OF_FILES of the process's open files; workers, other protocols
 and results need files too."""
@@ -131,13 +128,6 @@ class HttpServer:
         for server in self._servers:
             server.close()
         self._servers = []
-        connections.end()
-        await connections.wait_gone(grace_s)
-        answering = self._front.cancel()
-        connections.give_up()
-        if answering:
-            await asyncio.wait(answering, timeout=LAST_WORDS_S)
-        await connections.wait_gone(LAST_WORDS_S)
-        connections.close()
+        await connections.stop(grace_s, self._front.cancel)
         if self.unix is not None:
             self.unix.unlink(missing_ok=True)

@@ -142,11 +142,10 @@ async def test_all_are_looked_after_and_ended() -> None:
     with room(3, 0.001) as connections:
         one = Fake(connections)
         await turned(lambda: one.done[:2] == ["look", "look"])
-        connections.end()
-        await connections.wait_gone(0.0)
-        connections.give_up()
-        asyncio.get_running_loop().call_soon(one.abort)
-        await connections.wait_gone(60.0)
+        stopping = asyncio.create_task(connections.stop(0.0))
+        await turned(lambda: "give up" in one.done)
+        one.abort()
+        await stopping
         assert [done for done in one.done if done != "look"] == ["end", "give up", "abort"]
         assert list(connections) == []
 

@@ -24,9 +24,6 @@ from farm.protocols.mip.connection import MipConnection
 from farm.protocols.mip.protocol import MAX_BYTES
 from farm.wording import worded
 
-LAST_WORDS_S = 1.0
-"""Seconds for answers that are being sent, after everything else has ended."""
-
 ONLY = "the only model"
 
 ACCEPTED_AT_ONCE = 4
@@ -173,9 +170,4 @@ class MipServer:
         if servers and self.address.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address.path)
-        connections = self._served.connections
-        connections.end()
-        await connections.wait_gone(grace_s)
-        connections.give_up()
-        await connections.wait_gone(LAST_WORDS_S)
-        connections.close()
+        await self._served.connections.stop(grace_s)
