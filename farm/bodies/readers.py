@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from farm.bodies import values
 from farm.bodies.body import HeldBody
@@ -55,8 +55,11 @@ class Mistake(Exception):
     """A bug of farm in a job; holds the reader's traceback."""
 
 
-class Reads(Protocol):
-    """The interface by which endpoints have long messages decoded or encoded."""
+class Reads:
+    """Has long messages decoded or encoded for endpoints.
+
+    This class does so in this process: for tests, and programs with a single caller.
+    """
 
     def execute(
         self,
@@ -71,19 +74,6 @@ class Reads(Protocol):
         HeldBody, which becomes bytes. hints: the caller's, for taking turns. Returns a function
         that cancels the job.
         """
-
-
-class ReadsHere:
-    """Runs the functions in this process: for tests, and programs with a single caller."""
-
-    def execute(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        hints: Hints,
-        done: Callable[[Outcome], None],
-    ) -> CancelCall:
-        """Call the function, and `done` in the next iteration of the event loop."""
         try:
             outcome = function(*[a.read() if isinstance(a, HeldBody) else a for a in arguments])
         except Exception as error:
@@ -91,7 +81,7 @@ class ReadsHere:
         return asyncio.get_running_loop().call_soon(done, outcome).cancel
 
 
-READS_HERE = ReadsHere()
+READS_HERE = Reads()
 
 
 @dataclass(eq=False, slots=True)
@@ -115,7 +105,7 @@ class _ReaderJob:
         return values.kinds_of(sys.modules[self.function.__module__])
 
 
-class Readers:
+class Readers(Reads):
     """A pool of readers that clients use in turn, on the event loop that calls `execute`.
 
     A client here is the other end of a connection, whatever names it gives itself; these take turns

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from farm.bodies.body import HeldBody
-from farm.bodies.readers import Mistake, Readers, Reads, ReadsHere
+from farm.bodies.readers import Mistake, Readers, Reads
 from farm.bodies.unpacking import Refused
 from farm.call import Hints, ModelInfo, TensorInfo
 from farm.errors import InvalidInput, InvalidRequest, Unavailable
@@ -135,7 +135,7 @@ async def test_a_compressed_body_is_unpacked_there_or_refused_as_it_is_here() ->
         for data in (zlib.compress(bytes(20 << 20)), b"no zlib"):
             there, here = [
                 await asked(each, reader_jobs.length_of, held(data, b"deflate", 10 << 20))
-                for each in (pool, ReadsHere())
+                for each in (pool, Reads())
             ]
             assert type(there) is Refused
             assert vars(there) == vars(here)
@@ -315,7 +315,7 @@ def test_nothing_is_left_after_sigkill_of_the_front_door(tmp_path: Path) -> None
 
 @on_loop
 async def test_here_does_the_same() -> None:
-    here = ReadsHere()
+    here = Reads()
     outcomes: list[Any] = []
     packed = held(zlib.compress(b"abc"), b"deflate")
     here.execute(reader_jobs.length_of, packed, hints=Hints(end="a"), done=outcomes.append)

@@ -20,7 +20,7 @@ import pytest
 
 import farm
 from farm.bodies.body import HEAVY_BYTES, Body
-from farm.bodies.readers import Readers, Reads, ReadsHere
+from farm.bodies.readers import Readers, Reads
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.errors import FarmError
 from farm.grpc.call import Caller, Noted
@@ -74,7 +74,7 @@ def doors() -> Iterator[Doors]:
     pool = Readers(most=2)
     settings = Settings(port=0, max_body_bytes=64 << 20)
     with (
-        front_door(MODELS, settings=settings, readers=ReadsHere()) as here,
+        front_door(MODELS, settings=settings, readers=Reads()) as here,
         front_door(MODELS, settings=settings, readers=pool) as there,
     ):
         yield here, there, pool
@@ -285,10 +285,10 @@ CALLER = Caller("127.0.0.1", "", {}, None)
 
 
 @asynccontextmanager
-async def both() -> AsyncIterator[tuple[ReadsHere, Readers]]:
+async def both() -> AsyncIterator[tuple[Reads, Readers]]:
     pool = Readers(most=2)
     try:
-        yield ReadsHere(), pool
+        yield Reads(), pool
     finally:
         pool.stop()
 

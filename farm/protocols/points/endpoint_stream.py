@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
 
 import numpy as np
 from starlette.responses import Response
@@ -17,7 +16,8 @@ from farm.dispatcher.dispatcher import MOST_WAITING_BYTES, Dispatcher, bytes_of
 from farm.errors import FarmError, Overloaded
 from farm.http1.asgi import ClientGone, send_more, while_client_waits
 from farm.model import check_call
-from farm.protocols.points.codec import LineForm, encode_error_line, encode_result_line
+from farm.protocols.points.batches import ReadPoints
+from farm.protocols.points.codec import Points, encode_error_line, encode_result_line
 from farm.scheduler.state import TaskId
 
 IN_FLIGHT = 4096
@@ -40,21 +40,8 @@ Line = bytes | memoryview
 """A line of the answer; a memoryview if a reader process has encoded it."""
 
 
-class AnyPoints(Protocol):
-    """The points of a request, decoded in this process or in a reader."""
-
-    @property
-    def config(self) -> str:
-        """The config of all points."""
-
-    @property
-    def form(self) -> LineForm:
-        """The form of the answer's lines."""
-
-    def __len__(self) -> int: ...
-
-    def call(self, index: int, info: ModelInfo) -> Call:
-        """Return the call of one point. Raises InvalidInput."""
+AnyPoints = Points | ReadPoints
+"""The points of a request, decoded in this process or in a reader."""
 
 
 class PointRows:

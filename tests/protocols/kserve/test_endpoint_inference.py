@@ -10,7 +10,7 @@ import pytest
 
 import farm
 from farm.bodies.body import HEAVY_BYTES
-from farm.bodies.readers import Outcome, ReadsHere
+from farm.bodies.readers import Outcome, Reads
 from farm.call import CancelCall, Hints, Result
 from farm.declared import Tensors
 from farm.errors import InvalidInput, ModelFailed, ModelNotFound
@@ -35,7 +35,7 @@ class Many(farm.Model):
         return np.arange(inputs["n"][0]) + config.get("start", 0)
 
 
-class Later(ReadsHere):
+class Later(Reads):
     """Carries jobs out in this process when the test says so, and counts those cancelled."""
 
     def __init__(self) -> None:

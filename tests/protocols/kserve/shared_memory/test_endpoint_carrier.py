@@ -12,7 +12,7 @@ import pytest
 
 from farm.bodies.body import HEAVY_BYTES
 from farm.bodies.held import HeldBytes, Share
-from farm.bodies.readers import ReadsHere
+from farm.bodies.readers import Reads
 from farm.bodies.unpacking import Refused
 from farm.call import Array, Hints, Result
 from farm.errors import InvalidInput
@@ -118,7 +118,7 @@ async def test_many_texts_are_split_and_joined_in_a_reader(
 ) -> None:
     done: list[str] = []
 
-    class Noting(ReadsHere):
+    class Noting(Reads):
         def execute(self, function: Any, *arguments: Any, **rest: Any) -> Any:
             done.append(function.__name__)
             return super().execute(function, *arguments, **rest)
