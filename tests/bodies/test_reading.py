@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from farm.bodies.body import HEAVY_BYTES
+from farm.bodies.readers import Reads
 from farm.bodies.reading import MANY_TEXTS, RAW_BYTES, Reading, is_long, is_long_raw
 from farm.call import Hints, Result
 
 
-class Recorder:
+class Recorder(Reads):
     """A pool that runs its jobs when the test says so."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Runs inference requests: what the endpoints of HTTP and gRPC share.
 
 An encoder of answers is a function of one of farm's codecs, called as
-`function(wish, result, lead, *rest)`, in a reader process if that takes long.
+`function(wish, result, *rest)`, in a reader process if that takes long.
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ from farm.protocols.kserve.request import (
     hints_of_parameters,
     takes_long,
     uses_regions,
-    without_axis,
 )
 from farm.protocols.kserve.shared_memory.endpoint_carrier import Carried, Carrier
 from farm.protocols.kserve.shared_memory.regions import Regions
 
 
 class Prepared(NamedTuple):
-    """A request as a call. lead: sizes to prepend to each output's shape."""
+    """A request as a call."""
 
     call: Call
     hints: Hints
     wish: Wish
-    lead: tuple[int, ...]
 
 
 class Inference:
@@ -95,9 +93,7 @@ class Inference:
         self, request: InferRequest, hints: Hints, info: ModelInfo, by: str, *, streaming: bool
     ) -> Prepared:
         call, wish = self.dialect.call_of(request, info, streaming=streaming, by=by)
-        if call.rows == 1:
-            return Prepared(without_axis(call), hints, wish, (1,))
-        return Prepared(call, hints, wish, ())
+        return Prepared(call, hints, wish)
 
     @asynccontextmanager
     async def carried(
@@ -128,8 +124,8 @@ class Inference:
         """
         wish = prepared.wish
         if carried is not None:
-            wish, result = await carried.put(wish, result, prepared.lead)
-        about = (wish, result, prepared.lead, *rest)
+            wish, result = await carried.put(wish, result)
+        about = (wish, result, *rest)
         if takes_long(wish, result, raw=raw):
             return await carried_out(self.readers, function, *about, hints=prepared.hints)
         return function(*about)
@@ -184,7 +180,7 @@ class InferenceRun:
             if self._carried is None:
                 self._answer(self._prepared.wish, outcome)
                 return
-            put = self._carried.put_now(self._prepared.wish, outcome, self._prepared.lead)
+            put = self._carried.put_now(self._prepared.wish, outcome)
             if put is not None:
                 self._answer(*put)
                 return
@@ -196,13 +192,13 @@ class InferenceRun:
     async def _put(self, result: Result, carried: Carried) -> None:
         """Write long outputs into their regions, then answer."""
         try:
-            self._answer(*await carried.put(self._prepared.wish, result, self._prepared.lead))
+            self._answer(*await carried.put(self._prepared.wish, result))
         except Exception as error:
             self.fail(error)
 
     def _answer(self, wish: Wish, result: Result) -> None:
         function, rest, raw = self._form
-        about = (wish, result, self._prepared.lead, *rest)
+        about = (wish, result, *rest)
         if takes_long(wish, result, raw=raw):
             writing, hints = Reading(partial(self.send, result), self.fail), self._prepared.hints
             self._undo = writing.begin(self._inference.readers, function, *about, hints=hints)

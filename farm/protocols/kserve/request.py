@@ -140,6 +140,8 @@ class Wish(NamedTuple):
     content_type: str = ""
     """Of the request, which the answer repeats."""
     version: str = VERSION
+    lead: tuple[int, ...] = ()
+    """Sizes to prepend to each output's shape: (1,) if the only row runs without its axis."""
 
 
 REQUEST_KINDS = (InferInput, RequestedOutput, InferRequest, OutputForm, WishedOutput, Wish, Place)
@@ -151,8 +153,10 @@ def call_of(
 ) -> tuple[Call, Wish]:
     """Return the call of a request to the described model, and the form of its answer.
 
-    info: the description for the config of `config_of`; streaming: several answers can be sent, so
-    a model with a stream is asked for its stream. Raises InvalidInput, UnsupportedFeature.
+    A batch of one row becomes a single evaluation, which is less work all the way to the model, and
+    its answer is shown as one row. info: the description for the config of `config_of`; streaming:
+    several answers can be sent, so a model with a stream is asked for its stream. Raises
+    InvalidInput, UnsupportedFeature.
     """
     given, step, content_type, config = request.parameters, None, "", EMPTY_CONFIG
     if given or info.sequences is not None:
@@ -169,9 +173,12 @@ def call_of(
             f"inference request to model {info.name!r} must specify batch-size 1 due to "
             f"requirements of sequence batcher; it has {rows} rows"
         )
+    lead: tuple[int, ...] = ()
+    if rows == 1:
+        arrays, rows, lead = tuple([array.reshape(array.shape[1:]) for array in arrays]), None, (1,)
     call = Call(info.name, operation, arrays, config, rows=rows, step=step)
     name, version, _ = as_asked(request.model, info.name)
-    return call, Wish(name, request.id, _outputs(request, info), content_type, version)
+    return call, Wish(name, request.id, _outputs(request, info), content_type, version, lead)
 
 
 def _contents(
@@ -187,15 +194,6 @@ def _contents(
             shape = column_shape(name, shape, tensor)
         inputs.append(got._replace(name=name, shape=shape, array=got.array.reshape(shape)))
     return inputs
-
-
-def without_axis(call: Call) -> Call:
-    """Return the call of a one-row batch as a single evaluation.
-
-    That is less work all the way to the model; the answer has to be shown as one row then.
-    """
-    row = [array.reshape(array.shape[1:]) for array in call.inputs]
-    return Call(call.model, call.operation, tuple(row), call.config, step=call.step)
 
 
 def _operation(info: ModelInfo, streaming: bool) -> Operation:

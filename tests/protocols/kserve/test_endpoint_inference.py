@@ -76,7 +76,7 @@ def request(count: float, **parameters: Any) -> InferRequest:
     )
 
 
-def encoded(wish: Wish, result: Result, lead: tuple[int, ...], factor: float) -> Any:
+def encoded(wish: Wish, result: Result, factor: float) -> Any:
     (array,) = result.outputs
     if not array.size:
         raise InvalidInput("there is nothing to encode")

@@ -28,7 +28,6 @@ from farm.protocols.kserve.request import (
     presented,
     takes_long,
     uses_regions,
-    without_axis,
 )
 from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.tensors import DATATYPES
@@ -69,13 +68,12 @@ def test_a_row_alone_needs_no_axis() -> None:
     texts = np.array([b"a"], object)
     info = ModelInfo("m", (TensorInfo("a", (3,)), TensorInfo("t", (), "bytes")), ())
     request = asked(tensor("a", (1, 3)), InferInput("t", "BYTES", (1,), texts))
-    call, _ = call_of(request, info)
-    assert call.rows == 1
-    row = without_axis(replace(call, step=SequenceStep(7)))
+    row, wish = call_of(request, info)
     assert (row.model, row.operation, row.rows) == ("m", Operation.EVALUATE, None)
-    assert row.step == SequenceStep(7)
     assert [x.shape for x in row.inputs] == [(3,), ()]
     assert row.inputs[1].item() == b"a"
+    assert wish.lead == (1,)
+    assert call_of(asked(AS, BS), TWO)[1].lead == ()
 
 
 @pytest.mark.parametrize(
@@ -121,14 +119,16 @@ def test_inputs_that_do_not_fit(inputs: list[InferInput], text: str) -> None:
     assert text in caught.value.message
 
 
-@pytest.mark.parametrize("shape", [(1, 0), (3, 0)])
-def test_rows_without_entries_fit_a_size_that_varies(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("shape", "rows"), [((1, 0), None), ((3, 0), 3)])
+def test_rows_without_entries_fit_a_size_that_varies(
+    shape: tuple[int, ...], rows: int | None
+) -> None:
     info = ModelInfo(
         "m", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),), frozenset({Operation.EVALUATE})
     )
     call, _ = call_of(asked(tensor("x", shape)), info)
-    assert call.rows == shape[0]
-    assert call.inputs[0].shape == shape
+    assert call.rows == rows
+    assert call.inputs[0].shape == (shape if rows else (0,))
     check_call(call, info)
 
 

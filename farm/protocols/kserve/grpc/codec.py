@@ -319,23 +319,18 @@ def parameters_of(given: Any) -> Parameters:
 # Answers
 
 
-def encode_infer(wish: Wish, result: Result, lead: tuple[int, ...], raw: bool) -> bytes:
-    """Encode a model's outputs. Raises InvalidInput for values that BYTES cannot hold.
-
-    lead: sizes to prepend to each output's shape.
-    """
+def encode_infer(wish: Wish, result: Result, raw: bool) -> bytes:
+    """Encode a model's outputs. Raises InvalidInput for values that BYTES cannot hold."""
     response = _infer().response()
-    _fill(response, wish, result, lead, raw)
+    _fill(response, wish, result, raw)
     return bytes(response.SerializeToString())
 
 
-def encode_streamed(
-    wish: Wish, result: Result | None, lead: tuple[int, ...], raw: bool, final: bool
-) -> bytes:
+def encode_streamed(wish: Wish, result: Result | None, raw: bool, final: bool) -> bytes:
     """Encode one of a request's answers in a stream; result None: there are no more."""
     message = _infer().streamed()
     response = message.infer_response
-    _fill(response, wish, result, lead, raw)
+    _fill(response, wish, result, raw)
     response.parameters[FINAL_RESPONSE].bool_param = final
     return bytes(message.SerializeToString())
 
@@ -350,9 +345,7 @@ def encode_stream_error(model: str, request_id: str, error: FarmError | Refused)
     return bytes(message.SerializeToString())
 
 
-def _fill(
-    response: Any, wish: Wish, result: Result | None, lead: tuple[int, ...], raw: bool
-) -> None:
+def _fill(response: Any, wish: Wish, result: Result | None, raw: bool) -> None:
     response.model_name, response.model_version = wish.model, wish.version
     if wish.id is not None:
         response.id = wish.id
@@ -376,7 +369,7 @@ def _fill(
         if wished.form is not None:
             array = presented(array, wished)
         output = response.outputs.add(
-            name=wished.name, datatype=wished.datatype, shape=lead + array.shape
+            name=wished.name, datatype=wished.datatype, shape=wish.lead + array.shape
         )
         if wished.form is not None and wished.form.content_type:
             output.parameters[CONTENT_TYPE].string_param = wished.form.content_type

@@ -183,7 +183,7 @@ class InferStream:
             async for answer in answers:
                 await send(answer, final=False)
         if request.parameters.get(EMPTY_FINAL_RESPONSE):
-            await self._write(encode_streamed(prepared.wish, None, (), raw, True))
+            await self._write(encode_streamed(prepared.wish, None, raw, True))
 
 
 def hints_for(caller: Caller) -> Hints:

@@ -26,14 +26,14 @@ class Known:
     """A request of one raw input and its answer of one raw output, without their numbers."""
 
     __slots__ = (
-        *("_call", "_dtype", "_head", "_lead", "_output", "_shape", "_start", "_wish"),
+        *("_call", "_dtype", "_head", "_output", "_shape", "_start", "_wish"),
         *("info", "model", "version"),
     )
 
     def __init__(self, start: int, request: InferRequest, info: ModelInfo, asked: Prepared) -> None:
         """start: where the numbers begin. info: the model that the request names."""
         self.model, self.version, self.info = request.model, request.version, info
-        call, _, self._wish, self._lead = asked
+        call, _, self._wish = asked
         self._call = Call(call.model, call.operation, rows=call.rows)
         self._dtype, self._shape = call.inputs[0].dtype, call.inputs[0].shape
         self._start = start
@@ -47,7 +47,7 @@ class Known:
             array = array.reshape(self._shape)
         call = self._call
         call = Call(call.model, call.operation, (array,), rows=call.rows)
-        return Prepared(call, hints, self._wish, self._lead)
+        return Prepared(call, hints, self._wish)
 
     def answer(self, result: Result) -> bytes | None:
         """Return the answer, if only its numbers differ from those of one that was kept."""

@@ -246,16 +246,12 @@ def has_short_json(body: memoryview, header_length: bytes | None, most: int) -> 
 
 
 def encode_infer(
-    wish: Wish,
-    result: Result,
-    lead: tuple[int, ...] = (),
-    non_finite: NonFinite = NonFinite.LITERAL,
+    wish: Wish, result: Result, non_finite: NonFinite = NonFinite.LITERAL
 ) -> tuple[bytes, int | None]:
     """Return the answer's body, and the length of its JSON if raw tensors follow it.
 
-    lead: sizes to prepend to every shape, (1,) for a row without its axis. Raises InvalidInput for
-    BYTES that are not UTF-8 in a JSON answer, InvalidOutput for a non-finite number if `non_finite`
-    is ERROR.
+    Raises InvalidInput for BYTES that are not UTF-8 in a JSON answer, InvalidOutput for a
+    non-finite number if `non_finite` is ERROR.
     """
     parts, tail = [_head(wish.model, wish.version)], list[Raw]()
     if wish.id is not None:
@@ -273,7 +269,7 @@ def encode_infer(
         array, content_type = result.outputs[output.position], b""
         if output.form is not None:
             array, content_type = presented(array, output), _content_type(output.form.content_type)
-        parts.append(_output_head(output.name, output.datatype, lead + array.shape))
+        parts.append(_output_head(output.name, output.datatype, wish.lead + array.shape))
         if output.binary:
             raw = raw_view(array)
             size = b'"binary_data_size":%d' % len(raw)

@@ -175,7 +175,7 @@ class KServeEndpoint:
         rest: tuple[Any, ...],
         asked: InferRequest,
     ) -> CancelCall:
-        """Run a request, and encode its answer with `encode(wish, result, lead, *rest)`."""
+        """Run a request, and encode its answer with `encode(wish, result, *rest)`."""
         if not uses_regions(asked):
             prepared = self._inference.prepared_now(asked, request.hints(), info)
             if prepared is not None:

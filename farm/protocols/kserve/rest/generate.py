@@ -66,15 +66,10 @@ def _shape(tensor: TensorInfo, count: int) -> tuple[int, ...]:
     return tuple([size if size >= 0 else count // max(known, 1) for size in tensor.shape])
 
 
-def encode_generate(
-    wish: Wish,
-    result: Result,
-    lead: tuple[int, ...] = (),
-    non_finite: NonFinite = NonFinite.LITERAL,
-) -> bytes:
+def encode_generate(wish: Wish, result: Result, non_finite: NonFinite = NonFinite.LITERAL) -> bytes:
     """Encode the answer: an output of one element as that element, any other as a flat list.
 
-    lead: as in `encode_infer`; flat lists have no shape. Raises as `encode_infer`.
+    Raises as `encode_infer`.
     """
     members = [
         b'"model_name":%b,"model_version":"%b"' % (orjson.dumps(wish.model), wish.version.encode())
@@ -89,18 +84,16 @@ def encode_generate(
     return b"{%b}" % b",".join(members)
 
 
-def generate_event(
-    wish: Wish, result: Result, lead: tuple[int, ...], non_finite: NonFinite
-) -> bytes:
+def generate_event(wish: Wish, result: Result, non_finite: NonFinite) -> bytes:
     """Return the event of one answer on generate_stream. Raises as `encode_infer`."""
-    return event(encode_generate(wish, result, lead, non_finite))
+    return event(encode_generate(wish, result, non_finite))
 
 
-def infer_event(wish: Wish, result: Result, lead: tuple[int, ...], non_finite: NonFinite) -> bytes:
+def infer_event(wish: Wish, result: Result, non_finite: NonFinite) -> bytes:
     """Return the event of one answer on infer_stream. Raises as `encode_infer`."""
     # Events are text, so they cannot contain raw tensors.
     in_json = wish._replace(outputs=[o._replace(binary=False) for o in wish.outputs])
-    return event(encode_infer(in_json, result, lead, non_finite)[0])
+    return event(encode_infer(in_json, result, non_finite)[0])
 
 
 def event(data: bytes) -> bytes:

@@ -177,19 +177,17 @@ def _element(element: Any, position: int, where: str) -> bytes:
 def encode_predict(
     wish: Wish,
     result: Result,
-    lead: tuple[int, ...],
     non_finite: NonFinite,
     by_row: bool,
     no_inputs: bool = False,
 ) -> bytes:
     """Encode the answer: the only output without its name, several by name.
 
-    lead: as in `encode_infer`. by_row: `predictions`, a list with a row each; otherwise `outputs`.
-    no_inputs: the model has none, so only `instances` has the row's axis. Raises InvalidOutput for
-    a non-finite number if `non_finite` is ERROR.
+    by_row: `predictions`, a list with a row each; otherwise `outputs`. no_inputs: the model has
+    none, so only `instances` has the row's axis. Raises InvalidOutput for a non-finite number if
+    `non_finite` is ERROR.
     """
-    if by_row and no_inputs:
-        lead = (1,)
+    lead = (1,) if by_row and no_inputs else wish.lead
     names = [output.name for output in wish.outputs]
     arrays = [
         _printable(result.outputs[output.position], output.name, output.datatype, lead)

@@ -197,9 +197,7 @@ class Carried:
         self._regions = regions
         self._hints = hints
 
-    def put_now(
-        self, wish: Wish, result: Result, lead: tuple[int, ...] = ()
-    ) -> tuple[Wish, Result] | None:
+    def put_now(self, wish: Wish, result: Result) -> tuple[Wish, Result] | None:
         """Do what `put` does at once if the outputs are short; None: nothing is done."""
         if is_long(result):
             return None
@@ -212,17 +210,14 @@ class Carried:
             _check_size(output, place, len(data))
         for output, place, data in placed:
             _write(self._regions[output.name], place, data)
-        return _left(wish, result, lead)
+        return _left(wish, result)
 
-    async def put(
-        self, wish: Wish, result: Result, lead: tuple[int, ...] = ()
-    ) -> tuple[Wish, Result]:
+    async def put(self, wish: Wish, result: Result) -> tuple[Wish, Result]:
         """Write the outputs that belong into regions; return what remains of the answer.
 
-        lead: sizes to prepend to each output's shape. All sizes are checked before anything is
-        written. Raises InvalidInput.
+        All sizes are checked before anything is written. Raises InvalidInput.
         """
-        if (left := self.put_now(wish, result, lead)) is not None:
+        if (left := self.put_now(wish, result)) is not None:
             return left
         placed = []
         for output in wish.outputs:
@@ -233,7 +228,7 @@ class Carried:
                 placed.append((output, output.place, data))
         for output, place, data in placed:
             await self._carrier.write(self._regions[output.name], place, data)
-        return _left(wish, result, lead)
+        return _left(wish, result)
 
 
 def _check_size(output: WishedOutput, place: Place, size: int) -> None:
@@ -245,12 +240,12 @@ def _check_size(output: WishedOutput, place: Place, size: int) -> None:
         )
 
 
-def _left(wish: Wish, result: Result, lead: tuple[int, ...]) -> tuple[Wish, Result]:
+def _left(wish: Wish, result: Result) -> tuple[Wish, Result]:
     """Return what remains of an answer whose outputs with a place are in regions."""
     outputs, arrays = list(wish.outputs), list(result.outputs)
     for i, output in enumerate(outputs):
         if output.place is not None and arrays:
-            shape = lead + arrays[output.position].shape
+            shape = wish.lead + arrays[output.position].shape
             outputs[i] = output._replace(place=output.place._replace(shape=shape))
             arrays[output.position] = NO_DATA
     return wish._replace(outputs=outputs), replace(result, outputs=tuple(arrays))

@@ -115,7 +115,7 @@ def test_values_of_every_datatype_go_there_and_back(datatype: str, is_raw: bool)
     assert tensor.array.dtype == values.dtype
     assert (request.id, request.version, request.outputs) == (None, "", ())
     assert not request.parameters
-    answer = response(encode_infer(wish_for(datatype), Result((values,)), (), raw))
+    answer = response(encode_infer(wish_for(datatype), Result((values,)), raw))
     assert (answer.model_name, answer.model_version, answer.id) == ("m", VERSION, "7")
     (output,) = answer.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("y", datatype, [3])
@@ -265,7 +265,7 @@ def test_an_output_in_a_region_has_no_data(raw: bool) -> None:
         WishedOutput(1, "z", "FP64", False),
     ]
     arrays = Result((np.empty(0, np.uint8), np.array([5.0])))
-    body = encode_infer(Wish("m", None, outputs), arrays, (), raw)
+    body = encode_infer(Wish("m", None, outputs), arrays, raw)
     answer = decode("inference.ModelInferResponse", body)
     y, z = answer.outputs
     assert (y.name, y.datatype, list(y.shape)) == ("y", "FP64", [1, 2])
@@ -285,13 +285,13 @@ def test_an_output_in_a_region_has_no_data(raw: bool) -> None:
 def test_a_type_without_a_field_makes_the_whole_answer_raw(datatype: str) -> None:
     outputs = [WishedOutput(0, "y", datatype, False), WishedOutput(1, "z", "FP64", False)]
     result = Result((values_of(datatype), np.ones(2)))
-    answer = response(encode_infer(Wish("m", None, outputs), result, (1,), raw=False))
+    answer = response(encode_infer(Wish("m", None, outputs, lead=(1,)), result, raw=False))
     assert len(answer.raw_output_contents) == 2
     assert not any(output.HasField("contents") for output in answer.outputs)
     assert [list(output.shape) for output in answer.outputs] == [[1, 3], [1, 2]]
     assert answer.id == ""
     texts = np.array(["ü", b"b"], object)
-    answer = response(encode_infer(wish_for("BYTES"), Result((texts,)), (), raw=False))
+    answer = response(encode_infer(wish_for("BYTES"), Result((texts,)), raw=False))
     assert list(answer.outputs[0].contents.bytes_contents) == ["ü".encode(), b"b"]
 
 
@@ -301,13 +301,13 @@ def test_a_type_without_a_field_makes_the_whole_answer_raw(datatype: str) -> Non
 def test_streamed_answers_say_whether_they_are_the_last() -> None:
     wish = wish_for("FP64")
     for final in (False, True):
-        body = encode_streamed(wish, Result((np.ones(3),)), (), raw=True, final=final)
+        body = encode_streamed(wish, Result((np.ones(3),)), raw=True, final=final)
         message = decode("inference.ModelStreamInferResponse", body)
         assert message.error_message == ""
         assert message.infer_response.id == "7"
         assert len(message.infer_response.raw_output_contents) == 1
         assert message.infer_response.parameters["triton_final_response"].bool_param is final
-    body = encode_streamed(wish, None, (), raw=True, final=True)  # there is no answer
+    body = encode_streamed(wish, None, raw=True, final=True)  # there is no answer
     answer = decode("inference.ModelStreamInferResponse", body).infer_response
     assert (answer.model_name, answer.id, len(answer.outputs)) == ("m", "7", 0)
     assert answer.parameters["triton_final_response"].bool_param
@@ -377,7 +377,7 @@ def test_base64_both_ways(raw: bool) -> None:
     output = WishedOutput(0, "y", "BYTES", False, form=OutputForm("base64"))
     array = np.array([b"\xff"], object)
     told = messages()["inference.ModelInferResponse"].FromString(
-        encode_infer(Wish("m", None, [output], "pd"), Result((array,)), (), raw)
+        encode_infer(Wish("m", None, [output], "pd"), Result((array,)), raw)
     )
     assert told.parameters["content_type"].string_param == "pd"
     assert told.outputs[0].parameters["content_type"].string_param == "base64"

@@ -355,7 +355,7 @@ def learned(kept: RepeatedRequests, body: bytes) -> Known | None:
     request, _ = decode_infer(body)
     call = Call("m", Operation.EVALUATE, (request.inputs[0].array,))
     wish = Wish("m", request.id, [WishedOutput(0, "y", "FP64", False)])
-    return kept.keep(body, request, INFO, Prepared(call, Hints(), wish, ()))
+    return kept.keep(body, request, INFO, Prepared(call, Hints(), wish))
 
 
 def test_a_request_is_known_by_its_bytes_and_size() -> None:
@@ -366,9 +366,9 @@ def test_a_request_is_known_by_its_bytes_and_size() -> None:
     assert known is not None
     other = raw_request(numbers=np.arange(4.0).tobytes())
     assert kept.find(other) is known
-    call, hints, wish, lead = known.prepared(other, Hints("me"))
+    call, hints, wish = known.prepared(other, Hints("me"))
     assert np.array_equal(call.inputs[0], np.arange(4.0))
-    assert (hints.client, wish.model, lead) == ("me", "m", ())
+    assert (hints.client, wish.model, wish.lead) == ("me", "m", ())
     assert kept.find(other + b"1") is None
     assert kept.find(other.replace(b"FP64", b"FP32")) is None
     # The size is that of a second request, whose numbers begin where those of the first do.
@@ -430,7 +430,7 @@ def test_an_answer_is_known_by_its_shape_and_type() -> None:
     outputs = [WishedOutput(0, "y", "FP64", False)]
 
     def encoded(result: Result) -> bytes:
-        return encode_infer(Wish("m", None, outputs), result, (), True)
+        return encode_infer(Wish("m", None, outputs), result, True)
 
     known.keep(Result(first.outputs, reused=True), b"?" + first.outputs[0].tobytes())
     known.keep(first, encoded(first))

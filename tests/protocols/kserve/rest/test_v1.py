@@ -146,7 +146,8 @@ def answer(by_row: bool, lead: tuple[int, ...] = (), **outputs: tuple[str, Any])
         for i, (name, (datatype, _)) in enumerate(outputs.items())
     ]
     arrays = tuple(np.asarray(array) for _, array in outputs.values())
-    text = encode_predict(Wish("m", None, wished), Result(arrays), lead, NonFinite.LITERAL, by_row)
+    wish = Wish("m", None, wished, lead=lead)
+    text = encode_predict(wish, Result(arrays), NonFinite.LITERAL, by_row)
     return json.loads(text)
 
 
@@ -204,7 +205,7 @@ def test_numbers_that_are_not_finite() -> None:
     one, both = Wish("m", None, [a]), Wish("m", None, [a, b])
 
     def encoded(wish: Wish, form: NonFinite, by_row: bool) -> bytes:
-        return encode_predict(wish, Result((y, y)), (), form, by_row)
+        return encode_predict(wish, Result((y, y)), form, by_row)
 
     rows = b'{"predictions":[[NaN,Infinity],[1.0,2.0]]}'
     assert encoded(one, NonFinite.LITERAL, True) == rows

@@ -177,11 +177,12 @@ async def test_outputs_are_written_and_left_out(made: SharedObject, regions: Reg
             WishedOutput(1, "z", "INT32", True, Place("r", 8, 24)),
             WishedOutput(0, "y", "FP64", False),
         ],
+        lead=(1,),
     )
     y, z = np.array([1.5]), np.arange(4, dtype=np.int32)[::-1]  # not in the order of memory
     request = asked(placed("x", (0,), 0), z=parameters(24, 8))
     async with Carrier(regions).carried(request, True, Hints("c")) as carried:
-        left, result = await carried.put(wish, Result((y, z), run_time_s=2.0), (1,))
+        left, result = await carried.put(wish, Result((y, z), run_time_s=2.0))
     assert made.read()[8:24] == np.array([3, 2, 1, 0], np.int32).tobytes()
     assert made.read()[24:32] == bytes(8)
     assert left.outputs[0].place == Place("r", 8, 24, (1, 4))
