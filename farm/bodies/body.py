@@ -129,11 +129,6 @@ class Gathering:
             self._short = b""
         self._held.add(part)
 
-    def clear(self) -> None:
-        """Discard the parts received so far."""
-        self._short = b""
-        self._held = None
-
     def whole(self, headers: Headers) -> Body:
         """Return the body, unpacked unless it is in a memory file. Raises Refused."""
         encoding = headers.get(b"content-encoding", b"").lower()

@@ -100,11 +100,3 @@ def test_more_than_was_announced_is_kept_too() -> None:
     for part in (b"abc", b"def", b"g"):
         body.add(part)
     assert bytes(body.view()) == b"abcdefg"
-
-
-def test_what_is_cleared_is_gone() -> None:
-    body = Gathering(LIMIT)
-    body.add(bytes(HEAVY_BYTES + 1))
-    before = open_files()
-    body.clear()
-    assert open_files() == before - 1

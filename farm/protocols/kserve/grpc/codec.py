@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +66,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """The field for the typed values of each datatype; datatypes without a field are sent raw only."""
 
+INFER_REQUEST, STREAMED = "inference.ModelInferRequest", "inference.ModelStreamInferResponse"
+
 LENGTH_DELIMITED, RAW_INPUT_CONTENTS = 2, 7
 """A wire type of protobuf, and the number of a field of ModelInferRequest."""
 
@@ -101,33 +103,17 @@ def messages() -> Mapping[str, Any]:
     return MappingProxyType(classes)
 
 
-class _Infer(NamedTuple):
-    """The classes that every call needs, looked up once."""
-
-    request: Any
-    response: Any
-    streamed: Any
-    decode_error: type[Exception]
-
-
-@cache
-def _infer() -> _Infer:
-    found = messages()
+def _decode_error() -> type[Exception]:
     from google.protobuf.message import DecodeError
 
-    return _Infer(
-        found["inference.ModelInferRequest"],
-        found["inference.ModelInferResponse"],
-        found["inference.ModelStreamInferResponse"],
-        DecodeError,
-    )
+    return DecodeError
 
 
 def decode(name: str, body: bytes) -> Any:
     """Decode a message of this full name. Raises InvalidRequest."""
     try:
         return messages()[name].FromString(body)
-    except _infer().decode_error:
+    except _decode_error():
         raise InvalidRequest(f"these bytes are not a valid {name}") from None
 
 
@@ -183,7 +169,7 @@ def decode_streamed(body: bytes) -> tuple[str, str, InferRequest | FarmError, bo
 
     An error may take the place of the request. Raises InvalidRequest if it is not a message at all.
     """
-    message = decode("inference.ModelInferRequest", body)
+    message = decode(INFER_REQUEST, body)
     try:
         request, raw = infer_request(message)
     except FarmError as error:
@@ -196,7 +182,7 @@ def decode_infer(body: bytes) -> tuple[InferRequest, bool]:
 
     Raises InvalidRequest, InvalidInput; UnsupportedFeature for shared memory.
     """
-    return infer_request(decode("inference.ModelInferRequest", body))
+    return infer_request(decode(INFER_REQUEST, body))
 
 
 def start_of_numbers(body: bytes, numbers: bytes) -> int:
@@ -204,13 +190,13 @@ def start_of_numbers(body: bytes, numbers: bytes) -> int:
 
     All that is before them is whole fields, so that other numbers after it change nothing else.
     """
-    kinds = _infer()
-    end = kinds.request(raw_input_contents=[numbers]).SerializeToString()
+    kind = messages()[INFER_REQUEST]
+    end = kind(raw_input_contents=[numbers]).SerializeToString()
     if not numbers or not body.endswith(end):
         return 0
     try:
-        before = kinds.request.FromString(body[: -len(end)])
-    except kinds.decode_error:
+        before = kind.FromString(body[: -len(end)])
+    except _decode_error():
         return 0
     return 0 if before.raw_input_contents else len(body) - len(numbers)
 
@@ -321,14 +307,14 @@ def parameters_of(given: Any) -> Parameters:
 
 def encode_infer(wish: Wish, result: Result, raw: bool) -> bytes:
     """Encode a model's outputs. Raises InvalidInput for values that BYTES cannot hold."""
-    response = _infer().response()
+    response = messages()["inference.ModelInferResponse"]()
     _fill(response, wish, result, raw)
     return bytes(response.SerializeToString())
 
 
 def encode_streamed(wish: Wish, result: Result | None, raw: bool, final: bool) -> bytes:
     """Encode one of a request's answers in a stream; result None: there are no more."""
-    message = _infer().streamed()
+    message = messages()[STREAMED]()
     response = message.infer_response
     _fill(response, wish, result, raw)
     response.parameters[FINAL_RESPONSE].bool_param = final
@@ -337,7 +323,7 @@ def encode_streamed(wish: Wish, result: Result | None, raw: bool, final: bool) -
 
 def encode_stream_error(model: str, request_id: str, error: FarmError | Refused) -> bytes:
     """Encode the error of one request in a stream; the stream continues."""
-    message = _infer().streamed()
+    message = messages()[STREAMED]()
     message.error_message = error.message.encode("utf-8", "replace").decode() or "it failed"
     response = message.infer_response
     response.model_name, response.id = model, request_id

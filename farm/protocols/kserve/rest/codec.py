@@ -312,20 +312,9 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": valid_text(message)})
 
 
-def decode_parameters(body: bytes) -> Parameters:
-    """Return the parameters of a repository request: the body is empty or has `parameters`.
-
-    Raises InvalidRequest, InvalidInput.
-    """
-    return parameters_in(decode_object(body))
-
-
-def decode_index(body: bytes) -> bool:
-    """Whether a repository's index is requested for ready models only.
-
-    Raises InvalidRequest, InvalidInput.
-    """
-    ready = decode_object(body).get("ready")
+def ready_only(message: dict[str, Any]) -> bool:
+    """Whether a repository's index is requested for ready models only. Raises InvalidInput."""
+    ready = message.get("ready")
     if ready is not None and type(ready) is not bool:
         raise InvalidInput(f"ready is {kind_of(ready)}; expected true or false")
     return bool(ready)

@@ -22,14 +22,14 @@ from farm.protocols.kserve.endpoint_inference import Inference, InferenceRun
 from farm.protocols.kserve.request import InferRequest, uses_regions
 from farm.protocols.kserve.rest.codec import (
     HEADER_LENGTH,
-    decode_index,
     decode_object,
-    decode_parameters,
     decode_raw,
     encode_error,
     encode_infer,
     error_body,
     has_short_json,
+    parameters_in,
+    ready_only,
 )
 from farm.protocols.kserve.rest.generate import decode_generate, encode_generate
 from farm.protocols.kserve.rest.paths import RestEndpoint, Route, check_method, route_of
@@ -63,13 +63,13 @@ class KServeEndpoint:
             RestEndpoint.CONFIG: lambda route, request: repository.config(*route[1:]),
             RestEndpoint.STATISTICS: lambda route, request: inference.statistics(*route[1:]),
             RestEndpoint.INDEX: lambda route, request: repository.index(
-                ready_only=decode_index(_short_body(request))
+                ready_only=ready_only(_object_in(request))
             ),
             RestEndpoint.LOAD: lambda route, request: repository.load(
-                route.model, decode_parameters(_short_body(request))
+                route.model, parameters_in(_object_in(request))
             ),
             RestEndpoint.UNLOAD: lambda route, request: repository.unload(
-                route.model, decode_parameters(_short_body(request))
+                route.model, parameters_in(_object_in(request))
             ),
             RestEndpoint.REGION_STATUS: lambda route, request: self._regions(request).status(
                 route.model
@@ -226,7 +226,7 @@ class KServeEndpoint:
         return self._inference.carrier.regions
 
     def _register(self, route: Route, request: Request) -> None:
-        regions, message = self._regions(request), decode_object(_short_body(request))
+        regions, message = self._regions(request), _object_in(request)
         for member in ("key", "byte_size"):
             if member not in message:
                 raise InvalidInput(f"Shared memory register request has no '{member}' field")
@@ -270,11 +270,11 @@ def send_encoded(encoded: Encoded, result: Result, request: Request, answer: Ans
         answer_compressed(request, answer, body, extra, OCTETS)
 
 
-def _short_body(request: Request) -> bytes:
-    """Return the body of a request that has to be short. Raises Refused."""
+def _object_in(request: Request) -> dict[str, Any]:
+    """Return the body of a request that has to be short. Raises Refused, InvalidRequest."""
     if isinstance(request.body, HeldBody):
         raise too_large(HEAVY_BYTES)
-    return request.body
+    return decode_object(request.body)
 
 
 def answer_failure(error: Exception, request: Request, answer: Answer) -> None:
