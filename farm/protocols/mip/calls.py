@@ -88,13 +88,7 @@ def decode_call(payload: bytes, info: ModelInfo) -> Call:
             f"the request has {n_inputs} inputs an entry, model {info.name!r} expects "
             f"{len(info.inputs)}"
         )
-    values = _values(payload, rows * n_inputs)
-    columns = tuple(
-        _column(values[i::n_inputs], tensor, f"input {i} ({tensor.name!r})")
-        for i, tensor in enumerate(info.inputs)
-    )
-    if rows == 1:
-        columns = tuple(column.reshape(column.shape[1:]) for column in columns)
+    columns = _columns(payload, rows, info.inputs, "input", is_batch=rows != 1)
     return Call(info.name, Operation.EVALUATE, columns, rows=None if rows == 1 else rows)
 
 
@@ -129,17 +123,9 @@ def decode_result(payload: bytes, info: ModelInfo, rows: int | None) -> Result:
         _, _, entries = _counts(payload)
         if entries != (rows or 1):
             raise InvalidInput(f"it has {entries} entries; expected {rows or 1}")
-        count = len(info.outputs)
-        values = _values(payload, entries * count)
-        columns = tuple(
-            _column(values[i::count], tensor, f"output {i} ({tensor.name!r})")
-            for i, tensor in enumerate(info.outputs)
-        )
+        return Result(_columns(payload, entries, info.outputs, "output", is_batch=rows is not None))
     except (InvalidInput, InvalidRequest) as error:
         raise InvalidOutput(f"the answer of model {info.name!r}: {error.message}") from None
-    if rows is None:
-        columns = tuple(column.reshape(column.shape[1:]) for column in columns)
-    return Result(columns)
 
 
 # Reading
@@ -175,6 +161,19 @@ def _values(payload: bytes, count: int) -> list[Value]:
     if at != end:
         raise InvalidInput(f"{end - at} bytes are left in the payload behind its {count} values")
     return values
+
+
+def _columns(
+    payload: bytes, entries: int, tensors: Sequence[TensorInfo], what: str, *, is_batch: bool
+) -> tuple[Array, ...]:
+    """Return the tensors of all entries, with a leading batch axis if they are a batch."""
+    count = len(tensors)
+    values = _values(payload, entries * count)
+    columns = [
+        _column(values[i::count], tensor, f"{what} {i} ({tensor.name!r})")
+        for i, tensor in enumerate(tensors)
+    ]
+    return tuple(columns if is_batch else [column.reshape(column.shape[1:]) for column in columns])
 
 
 def _column(values: Sequence[Value], tensor: TensorInfo, what: str) -> Array:

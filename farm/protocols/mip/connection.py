@@ -268,10 +268,8 @@ class MipConnection(Portions):
                 lambda call: self._go(call, info, request),
                 lambda error: self._finish(self._error(error), request),
             )
-            about = (payload, info)
-            request.runs(
-                reading.begin(self._served.readers, decode_call, *about, hints=self._hints)
-            )
+            readers, about = self._served.readers, (payload, info)
+            request.runs(reading.begin(readers, decode_call, *about, hints=self._hints))
         elif len(payload) > QUICK_BYTES or values > FEW_VALUES:
             self._served.turns.later(lambda: self._read_in_turn(payload, info, request))
         else:
