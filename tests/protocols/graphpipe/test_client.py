@@ -17,7 +17,6 @@ from farm.errors import (
     InvalidInput,
     InvalidOutput,
     ModelFailed,
-    ModelNotFound,
     TimeLimitExceeded,
     Unavailable,
     UnsupportedFeature,
@@ -135,8 +134,6 @@ def test_outputs_beside_a_list_of_errors_are_the_answer() -> None:
     ("status", "body", "kind", "text"),
     [
         (400, b"Invalid shape", InvalidInput, "status 400: Invalid shape"),
-        (404, b"no model", ModelNotFound, "status 404"),
-        (503, b"", Unavailable, "status 503"),
         (200, b"<html>", InvalidOutput, "the server's answer: the message has 6 bytes"),
         (200, outputs(), InvalidOutput, "gave 0 outputs; expected 1"),
         (200, outputs((10, (2,), "f4")), InvalidOutput, r"'y' is Float32 \(10\)"),

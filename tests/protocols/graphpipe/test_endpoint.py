@@ -59,8 +59,7 @@ MODELS: Mapping[str, Model] = {"double": double, "sized": Sized(), "a b/c%": dou
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    settings = Settings(port=0, max_body_bytes=LIMIT)
-    with front_door(MODELS, settings=settings) as opened:
+    with front_door(MODELS) as opened:
         yield opened
 
 

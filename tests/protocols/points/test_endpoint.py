@@ -15,7 +15,6 @@ from farm.dispatcher.questions import needed
 from farm.errors import FarmError
 from farm.model import Config, Inputs
 from farm.protocols.points.endpoint import reference_page
-from farm.settings import Settings
 from tests.support.front_door import Door, front_door
 
 
@@ -40,8 +39,7 @@ class Sized(farm.Model):
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    models = {"forward": forward, "lab/sized": Sized()}
-    with front_door(models, settings=Settings(port=0, max_body_bytes=1000)) as opened:
+    with front_door({"forward": forward, "lab/sized": Sized()}) as opened:
         yield opened
 
 
@@ -136,7 +134,6 @@ def test_an_action_is_for_the_owner_and_the_status_says_who_that_is(door: Door) 
         ("forward/evaluate", b"{", 400, "InvalidInput", "the body is not JSON"),
         ("forward/evaluate", b'{"input": []}', 400, "InvalidInput", "'input' is not a key"),
         ("nope/evaluate", b'{"inputs": []}', 404, "ModelNotFound", "'nope' is not served here"),
-        ("forward/evaluate", b" " * 1001, 413, "TooLarge", "longer than 1000 bytes"),
     ],
 )
 def test_what_cannot_be_asked_of_a_model_is_told(

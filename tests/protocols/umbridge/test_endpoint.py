@@ -47,8 +47,7 @@ class Sized(farm.Model):
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    settings = Settings(port=0, max_body_bytes=10**6)
-    with front_door({"forward": forward, "sized": Sized()}, settings=settings) as opened:
+    with front_door({"forward": forward, "sized": Sized()}) as opened:
         yield opened
 
 

@@ -79,27 +79,19 @@ def infer(door: Door, body: dict[str, Any], model: str = "double", **headers: st
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "text"),
+    ("path", "body", "status", "text"),
     [
-        ("POST", "/region/r/register", b"", 400, "has no 'key' field"),
-        ("POST", "/region/r/register", {"key": "/k"}, 400, "has no 'byte_size' field"),
-        ("POST", "/region/r/register", b"[]", 400, "expected a JSON object"),
-        ("POST", "/region/r/register", b" " * (HEAVY_BYTES + 1), 413, "the limit here"),
-        ("POST", "/register", {"key": "/k", "byte_size": 1}, 400, "name of the region is ''"),
-        ("POST", "/region/r/register", {"key": "/k", "byte_size": 1}, 400, "no such object"),
-        ("POST", "/region/r/register", {"key": ["/k"], "byte_size": 1}, 400, "expected a string"),
-        ("GET", "/region/r/register", None, 405, "asked with POST"),
-        ("GET", "/unregister", None, 405, "asked with POST"),
-        ("POST", "/status", b"", 405, "asked with GET"),
-        ("GET", "/region/status", None, 404, "nothing is at"),
-        ("GET", "/elsewhere/r/status", None, 404, "nothing is at"),
-        ("GET", "", None, 404, "nothing is at"),
+        ("/region/r/register", b"", 400, "has no 'key' field"),
+        ("/region/r/register", {"key": "/k"}, 400, "has no 'byte_size' field"),
+        ("/region/r/register", b"[]", 400, "expected a JSON object"),
+        ("/region/r/register", b" " * (HEAVY_BYTES + 1), 413, "the limit here"),
+        ("/register", {"key": "/k", "byte_size": 1}, 400, "name of the region is ''"),
+        ("/region/r/register", {"key": "/k", "byte_size": 1}, 400, "no such object"),
+        ("/region/r/register", {"key": ["/k"], "byte_size": 1}, 400, "expected a string"),
     ],
 )
-def test_paths_and_bodies_that_are_wrong(
-    door: Door, method: str, path: str, body: Any, status: int, text: str
-) -> None:
-    answer = door.ask(method, PATH + path, body)
+def test_bodies_that_are_wrong(door: Door, path: str, body: Any, status: int, text: str) -> None:
+    answer = door.ask("POST", PATH + path, body)
     assert (answer.status, text in answer.json()["error"]) == (status, True)
 
 
@@ -126,8 +118,6 @@ def test_raw_tensors_beside_those_in_a_region(door: Door, made: SharedObject) ->
     ("body", "status", "text"),
     [
         ({"inputs": [x_at(16, region="q")]}, 404, "Unable to find shared memory region: 'q'"),
-        ({"inputs": [x_at(16, 2**62)]}, 400, "Invalid offset for shared memory region: 'r'"),
-        ({"inputs": [x_at(16) | {"shape": [3]}]}, 400, "input 'x' has 16 bytes; expected 24"),
         ({"inputs": [x_at(LIMIT // 8 * 8 + 8)]}, 400, f"{LIMIT} is the limit here"),
         (
             {"inputs": [x_at(16)], "outputs": [{"name": "y", **place(8)}]},

@@ -36,14 +36,13 @@ class Constant(farm.Model):
         return np.array([1.0, 2.0])
 
 
-LIMIT = 4 << 20
 PREDICT = "/v1/models/double:predict"
 
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
     models = {"double": Double(), "constant": Constant(), "a/b": Double()}
-    with front_door(models, settings=Settings(port=0, max_body_bytes=LIMIT)) as opened:
+    with front_door(models) as opened:
         yield opened
 
 
@@ -102,7 +101,6 @@ def test_errors_have_the_protocols_form(door: Door) -> None:
     assert "no version '2'" in error(
         door.ask("POST", "/v1/models/double/versions/2:predict", {"instances": [[1, 2]]}), 404
     )
-    assert "longer than" in error(door.ask("POST", PREDICT, b"x" * (LIMIT + 1)), 413)
 
 
 def test_requests_are_refused_in_farms_words_in_tritons_dialect() -> None:
@@ -127,6 +125,6 @@ def test_an_unloaded_model_is_not_found(door: Door) -> None:
 def test_long_bodies_and_answers(door: Door) -> None:
     rows = (np.arange(16_000.0) + 1 / 3).reshape(-1, 2).tolist()
     body = json.dumps({"instances": rows}).encode()
-    assert HEAVY_BYTES < len(body) < LIMIT
+    assert len(body) > HEAVY_BYTES
     answer = told(door.ask("POST", PREDICT, body))
     assert answer == {"predictions": (2 * np.asarray(rows)).tolist()}

@@ -57,9 +57,13 @@ def test_paths_lead_somewhere(target: str, route: Route) -> None:
     assert route_of(target) == route
 
 
-@pytest.mark.parametrize(
-    "target", ["/v2/nope", "/v2//", "/v2/health", "/v2/Models", "/v2/repository/models/m/reload"]
+IN_A_FOLDER = (
+    *("/v2/repository/models/m/reload", "/v2/systemsharedmemory"),
+    *("/v2/systemsharedmemory/region/status", "/v2/systemsharedmemory/elsewhere/r/status"),
 )
+
+
+@pytest.mark.parametrize("target", ["/v2/nope", "/v2//", "/v2/health", "/v2/Models", *IN_A_FOLDER])
 def test_others_lead_nowhere(target: str) -> None:
     with pytest.raises(Refused, match="nothing is at /v2") as caught:
         route_of(target)
@@ -81,6 +85,8 @@ def test_streams_are_told_by_their_end() -> None:
         ("GET", "/v2/models/m/infer", "POST"),
         ("PUT", "/v2/models/m/infer", "POST"),
         ("GET", "/v2/repository/index", "POST"),
+        ("GET", "/v2/systemsharedmemory/region/r/register", "POST"),
+        ("POST", "/v2/systemsharedmemory/status", "GET, HEAD"),
         ("POST", "/v2/models/m", "GET, HEAD"),
         ("POST", "/v2", "GET, HEAD"),
         ("DELETE", "/v2/health/live", "GET, HEAD"),

@@ -16,9 +16,7 @@ from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.shared_memory.regions import (
     MOST_REGIONS,
     Regions,
-    check_owner,
     is_offered,
-    refuse_cuda,
 )
 from tests.support.shared_objects import SharedObject, open_of, shared_object
 
@@ -188,16 +186,6 @@ def test_a_place_in_an_object_that_was_cut(made: SharedObject) -> None:
         region.check(Place("r", 0, 1))
     made.cut(80)
     region.check(Place("r", 0, 60))
-
-
-def test_only_the_owner_is_let_in_and_cuda_is_refused_by_name() -> None:
-    check_owner(True)
-    with pytest.raises(Refused, match="programs of the user who runs this farm") as caught:
-        check_owner(False)
-    assert caught.value.status == 403
-    told = refuse_cuda().message
-    assert "CUDA shared memory is not offered here" in told
-    assert "use system shared memory" in told
 
 
 def test_other_systems_have_no_shared_memory(
