@@ -223,7 +223,7 @@ def test_what_a_proxy_forwards_is_not_local(peer: str, header: str) -> None:
 @pytest.mark.parametrize("peer", ["", "10.0.0.7", "192.168.1.1", "2001:db8::1", "127x"])
 def test_other_peers_need_the_token(peer: str) -> None:
     with pytest.raises(Refused):
-        user(peer=peer, host="localhost")
+        user(access=Access(TOKEN, auth="remote"), peer=peer, host="localhost")
 
 
 def test_without_a_token_everybody_comes_in() -> None:

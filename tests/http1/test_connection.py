@@ -95,15 +95,6 @@ def test_twenty_megabytes_of_headers_get_their_answer() -> None:
         until(lambda: len(server.connections) == 0, "it is closed")
 
 
-@pytest.mark.parametrize("upgrade", ["h2c", "websocket", "TLS/1.0"])
-def test_an_upgrade_is_passed_over(upgrade: str) -> None:
-    headers = (f"Upgrade: {upgrade}", "Connection: Upgrade")
-    with serving({"/echo": echo}) as server, server.connect() as connection:
-        for _ in range(2):
-            connection.sendall(post("/echo", b"abc", *headers))
-            assert read_answer(connection) == (200, b"abc")
-
-
 @pytest.mark.parametrize("half", [False, True])
 def test_requests_with_one_head_have_bodies_of_their_own(half: bool) -> None:
     """The second begins as the first did; its body may come in parts, or be the third's start."""
@@ -518,18 +509,6 @@ def test_an_answer_is_not_lost_on_a_client_that_sends_on() -> None:
         until(lambda: select.select([connection], [], [], 0)[0], "the answer is there")
         connection.sendall(bytes(1 << 20))
         assert read_answer(connection)[0] == 501
-
-
-def test_the_name_of_another_host_in_the_target_counts() -> None:
-    heard: list[Request] = []
-
-    def hear(request: Request, answer: Answer) -> None:
-        heard.append(request)
-        answer(200, b"")
-
-    with serving({"/hear": hear}) as server:
-        server.ask(f"GET http://other/hear HTTP/1.1\r\nHost: here\r\n{LAST}\r\n\r\n".encode())
-        assert heard[0].headers[b"host"] == b"other"
 
 
 def test_a_connection_leaves_nothing_for_the_garbage_collector() -> None:

@@ -128,8 +128,13 @@ def test_a_request_in_chunks() -> None:
     assert (head.length, body) == (None, b"abc0123456789")
 
 
-def test_an_upgrade_is_a_request_like_any_other() -> None:
-    assert [found.head.target for found in requests_in(UPGRADE + GET)] == [b"/u", b"/"]  # type: ignore[union-attr]  # no faults
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket", b"TLS/1.0"])
+def test_an_upgrade_is_a_request_like_any_other(upgrade: bytes) -> None:
+    with_body = POST.replace(b"X-Two:", b"Connection: Upgrade\r\nUpgrade: %b\r\nX-Two:" % upgrade)
+    found = requests_in(UPGRADE + with_body + with_body + GET)
+    assert [one.head.target for one in found if isinstance(one, Found)] == [
+        *(b"/u", b"/Evaluate?x=1", b"/Evaluate?x=1", b"/")
+    ]
 
 
 @pytest.mark.parametrize("cut", range(len(STREAM)))
