@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-import farm
 from farm.bodies.body import HEAVY_BYTES, QUICK_BYTES, HeldBody
 from farm.bodies.unpacking import Headers, Refused
 from farm.http1 import exchange
 from farm.http1.call_ids import Naming, call_ids
 from farm.http1.request import Answer, Handler, Request
-from farm.model import Config, Inputs
 from tests.http1.test_connection import LAST, Later, body_of, chunked
+from tests.protocols.models import Gate
 from tests.support import bare_server
 from tests.support.bare_server import LIMIT, Server, post, rest_of
 from tests.support.front_door import WAIT_S, Door, front_door, until
@@ -253,23 +252,6 @@ def test_long_bodies_that_are_whole_at_once_are_read_one_in_a_turn() -> None:
 QUESTION = {"name": "gate", "input": [[4]], "config": {}}
 
 
-class Gate(farm.Model):
-    """Waits until it is opened."""
-
-    inputs = {"x": 1}
-    outputs = {"y": 1}
-
-    def __init__(self) -> None:
-        self.begun, self.opened = threading.Event(), threading.Event()
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        self.begun.set()
-        assert self.opened.wait(WAIT_S)
-        if inputs["x"] < 0:
-            raise ValueError("negative")
-        return inputs["x"]
-
-
 @pytest.fixture
 def collector() -> Iterator[SpanCollector]:
     with span_collector() as running:
@@ -285,12 +267,12 @@ def gate() -> Gate:
 def door(collector: SpanCollector, gate: Gate) -> Iterator[Door]:
     with tracing_to(collector) as tracing, front_door({"gate": gate}, tracing=tracing) as opened:
         yield opened
-        gate.opened.set()
+        gate.open.set()
 
 
 @pytest.fixture
 def open_door(door: Door, gate: Gate) -> Door:
-    gate.opened.set()
+    gate.open.set()
     return door
 
 

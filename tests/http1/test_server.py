@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,28 +25,12 @@ from farm.http1.access import Access
 from farm.http1.asgi import answer_json
 from farm.http1.server import HttpServer, Traffic
 from farm.machine.listener import ACCEPTED_IN_A_TURN, listen_unix
-from farm.model import Config, Inputs
 from farm.protocols.interface import Endpoints
 from farm.server.doors import Router
 from farm.settings import Settings
+from tests.protocols.models import Gate
 from tests.support.bare_server import rest_of
 from tests.support.front_door import WAIT_S, front_door, read_answer, until
-
-
-class Slow(farm.Model):
-    """Runs until the test releases it."""
-
-    inputs, outputs = {"x": 1}, {"y": 1}
-
-    def __init__(self) -> None:
-        self.running = threading.Event()
-        self.go = threading.Event()
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        self.running.set()
-        self.go.wait(WAIT_S)
-        return inputs["x"]
-
 
 BODY = b'{"name": "slow", "input": [[3]]}'
 ASK = b"POST /Evaluate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -130,17 +113,17 @@ def test_it_raises_the_limit_of_open_files_leaves_signals_alone_and_stops_twice(
 
 
 def test_a_request_that_runs_is_finished_while_no_new_one_is_taken() -> None:
-    slow = Slow()
+    slow = Gate()
     with front_door({"slow": slow}) as door, door.connect() as running, door.connect() as idle:
         idle.sendall(INFO)
         assert read_answer(idle)[0] == 200
         running.sendall(ASK)
-        assert slow.running.wait(WAIT_S)
+        assert slow.begun.wait(WAIT_S)
         stopping = asyncio.run_coroutine_threadsafe(door.server.stop(grace_s=WAIT_S), door.loop)
         assert idle.recv(1) == b""  # an idle connection is closed at once
         with pytest.raises(ConnectionRefusedError):
             door.connect()
-        slow.go.set()
+        slow.open.set()
         assert read_answer(running) == (200, b'{"output":[[3.0]]}')
         assert running.recv(1) == b""
         stopping.result(WAIT_S)
@@ -149,24 +132,24 @@ def test_a_request_that_runs_is_finished_while_no_new_one_is_taken() -> None:
 def test_a_request_that_outlasts_the_grace_is_answered_with_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    slow = Slow()
+    slow = Gate()
     with front_door({"slow": slow}) as door, door.connect() as running, door.connect() as half:
         half.sendall(ASK[:-5])  # a body that never ends
         running.sendall(ASK)
-        assert slow.running.wait(WAIT_S)
+        assert slow.begun.wait(WAIT_S)
         door.wait(door.server.stop(grace_s=0.2))  # does not wait as long as the model runs
         for connection in (running, half):
             status, body = read_answer(connection)
             assert (status, json.loads(body)["error"]["type"]) == (503, "Unavailable")
             assert connection.recv(1) == b""
-        slow.go.set()
+        slow.open.set()
     assert caplog.text == ""
 
 
 def test_points_that_outlast_the_grace_are_cut_off_so_that_it_is_seen(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    slow = Slow()
+    slow = Gate()
     with front_door({"slow": slow}) as door:
         response = door.connections.request(
             "POST",
@@ -174,11 +157,11 @@ def test_points_that_outlast_the_grace_are_cut_off_so_that_it_is_seen(
             json={"inputs": [[[3]]]},
             preload_content=False,
         )
-        assert slow.running.wait(WAIT_S)
+        assert slow.begun.wait(WAIT_S)
         door.wait(door.server.stop(grace_s=0.1))
         with pytest.raises(urllib3.exceptions.ProtocolError):
             response.read()
-        slow.go.set()
+        slow.open.set()
     assert "Traceback" not in caplog.text
 
 
@@ -219,7 +202,7 @@ def test_last_words_are_waited_for() -> None:
 
 
 def test_connections_that_are_torn_down_do_no_harm() -> None:
-    with front_door({"slow": Slow()}) as door:
+    with front_door({"slow": Gate()}) as door:
         for sent in (b"", b"GET /Inf", ASK[:40], ASK):
             connection = door.connect()
             connection.sendall(sent)

@@ -17,17 +17,20 @@ from tests.support.front_door import WAIT_S, Door
 
 
 class Gate(Model):
-    """Stays in evaluate until the test opens it; counts its calls."""
+    """Stays in evaluate until the test opens it; counts its calls, and fails for negatives."""
 
     def __init__(self, size: int = 1) -> None:
         self.inputs = {"x": size}
         self.outputs = {"y": size}
-        self.open = threading.Event()
+        self.begun, self.open = threading.Event(), threading.Event()
         self.calls = 0
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         self.calls += 1
+        self.begun.set()
         assert self.open.wait(WAIT_S)
+        if inputs["x"][0] < 0:
+            raise ValueError("negative")
         return inputs["x"]
 
 
