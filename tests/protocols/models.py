@@ -42,6 +42,17 @@ def double(x: Any, config: Any) -> Any:
     return config.get("factor", 2) * x, x.sum()
 
 
+class Count(Model):
+    """Streams 0, 1, ... up to its input."""
+
+    inputs = {"x": 1}
+    outputs = {"i": 1}
+
+    def stream(self, inputs: Inputs, config: Config) -> Any:
+        for i in range(int(inputs["x"][0])):
+            yield [i]
+
+
 class Net(Model):
     """Batched, single precision; records how many rows were evaluated together."""
 

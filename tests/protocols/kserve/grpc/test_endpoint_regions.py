@@ -15,11 +15,12 @@ from farm.bodies.body import HEAVY_BYTES
 from farm.errors import InvalidInput, InvalidRequest, UnsupportedFeature
 from farm.grpc.call import Caller
 from farm.grpc.messages import GrpcFailure
-from farm.model import Config, Inputs
+from farm.model import Config
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from tests.protocols.kserve.in_process import infer, inference
+from tests.protocols.models import Count, double
 from tests.support.coroutines import on_loop
 from tests.support.shared_objects import SharedObject, shared_object
 
@@ -29,23 +30,9 @@ OWNER = Caller("127.0.0.1", "", {}, None, lambda: True)
 OTHER = Caller("127.0.0.1", "", {}, None)
 
 
-@farm.model(inputs={"x": 2}, outputs={"y": 2, "total": 1})
-def double(x: Any, config: Config) -> Any:
-    return [2 * x, [x.sum()]]
-
-
 @farm.model(inputs={"x": -1}, outputs={"y": -1})
 def grow(x: Any, config: Config) -> Any:
     return np.arange(x[0])
-
-
-class Count(farm.Model):
-    inputs = {"x": 1}
-    outputs = {"i": 1}
-
-    def stream(self, inputs: Inputs, config: Config) -> Any:
-        for i in range(int(inputs["x"][0])):
-            yield [i]
 
 
 @asynccontextmanager

@@ -11,10 +11,10 @@ import pytest
 
 import farm
 from farm.bodies.body import HEAVY_BYTES
-from farm.model import Config, Inputs
+from farm.model import Config
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from farm.settings import Settings
-from tests.protocols.models import Gate, posted
+from tests.protocols.models import Count, Gate, posted
 from tests.support.front_door import Door, front_door, until
 from tests.support.shared_objects import SharedObject, open_of, shared_object
 from tests.support.strangers import connect_as_stranger
@@ -28,15 +28,6 @@ LIMIT = 10**6
 @farm.model(inputs={"x": -1}, outputs={"y": -1, "total": 1})
 def double(x: Any, config: Config) -> Any:
     return [2 * x, [x.sum()]]
-
-
-class Count(farm.Model):
-    inputs = {"n": 1}
-    outputs = {"i": 1}
-
-    def stream(self, inputs: Inputs, config: Config) -> Any:
-        for i in range(int(inputs["n"][0])):
-            yield [i]
 
 
 GATE = Gate()
@@ -146,8 +137,7 @@ def test_a_client_that_leaves_frees_its_region(door: Door, made: SharedObject) -
 
 def test_answers_of_a_stream_go_into_a_region_one_by_one(door: Door, made: SharedObject) -> None:
     made.write(np.array([3.0]).tobytes())
-    x = x_at(8) | {"name": "n"}
-    body = {"inputs": [x], "outputs": [{"name": "i", **place(8, 8)}]}
+    body = {"inputs": [x_at(8)], "outputs": [{"name": "i", **place(8, 8)}]}
     answer = door.ask("POST", "/v2/models/count/infer_stream", body)
     assert answer.status == 200
     events = [json.loads(line[6:]) for line in answer.data.split(b"\n\n") if line]
@@ -155,7 +145,7 @@ def test_answers_of_a_stream_go_into_a_region_one_by_one(door: Door, made: Share
         [{"name": "i", "datatype": "FP64", "shape": [1]}]
     ] * 3
     assert np.frombuffer(made.read()[8:16]).tolist() == [2]
-    small = {"inputs": [x], "outputs": [{"name": "i", **place(7, 8)}]}
+    small = {"inputs": [x_at(8)], "outputs": [{"name": "i", **place(7, 8)}]}
     answer = door.ask("POST", "/v2/models/count/infer_stream", small)
     assert answer.status == 400
     assert "should be at least 8 bytes" in answer.json()["error"]
@@ -172,7 +162,7 @@ def test_clients_behind_a_proxy_get_nothing_even_with_the_token(
         ("POST", f"{PATH}/region/q/register", register_body),
         ("POST", f"{PATH}/unregister", b""),
         ("POST", "/v2/models/double/infer", {"inputs": [x_at(8)]}),
-        ("POST", "/v2/models/count/infer_stream", {"inputs": [x_at(8) | {"name": "n"}]}),
+        ("POST", "/v2/models/count/infer_stream", {"inputs": [x_at(8)]}),
     ):
         answer = door.ask(method, path, body, headers)
         assert answer.status == 403, path
