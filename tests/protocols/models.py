@@ -10,6 +10,7 @@ import numpy as np
 
 import farm
 from farm.call import Call, Operation, TensorInfo
+from farm.declared import Tensors
 from farm.errors import FarmError
 from farm.model import Config, Inputs, Model
 from farm.worker.runner import Runner
@@ -51,6 +52,21 @@ class Count(Model):
     def stream(self, inputs: Inputs, config: Config) -> Any:
         for i in range(int(inputs["x"][0])):
             yield [i]
+
+
+class Sized(Model):
+    """Adds its numbers; the config specifies how many they are."""
+
+    def __init__(self, size: int = 1) -> None:
+        self._size = size
+
+    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
+        if config.get("n") == "bad":
+            raise ValueError("n is bad")
+        return {"x": config.get("n", self._size)}, {"y": 1}
+
+    def evaluate(self, inputs: Inputs, config: Config) -> Any:
+        return inputs["x"].sum()
 
 
 class Net(Model):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import farm
 from farm.call import ModelInfo, TensorInfo
 from farm.errors import FarmError
-from farm.model import Config, Inputs, Model
+from farm.model import Model
 from farm.protocols.graphpipe.codec import SMALL_BYTES, GraphpipeRequest, call_of, decode_request
 from farm.protocols.graphpipe.endpoint import KEPT, Repeated, is_below
 from farm.protocols.graphpipe.flatbuffer import root
@@ -24,7 +24,7 @@ from farm.protocols.graphpipe.flatbuffer_writer import TableToWrite, UInt8, writ
 from farm.protocols.graphpipe.tensors import GraphpipeFault, array_of, shape_of, tensor_record
 from farm.settings import Settings
 from tests.protocols.graphpipe.test_codec import INFO, TWO, request, tensor
-from tests.protocols.models import Gate, posted
+from tests.protocols.models import Gate, Sized, posted
 from tests.support.front_door import Door, front_door, read_answer, until
 from tests.support.graphpipe_bytes import INFER_REQUEST, METADATA_REQUEST
 
@@ -38,20 +38,6 @@ def double(x: Any) -> Any:
     if x[0] == 13:
         raise ValueError("thirteen ü")
     return 2 * x, x.sum()
-
-
-class Sized(Model):
-    """Has as many numbers as the config specifies."""
-
-    outputs = {"y": 1}
-
-    def describe(self, config: Config) -> tuple[Any, Any]:
-        if "bad" in config:
-            raise ValueError("bad config")
-        return {"x": config.get("n", 1)}, self.outputs
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        return [inputs["x"].sum()]
 
 
 MODELS: Mapping[str, Model] = {"double": double, "sized": Sized(), "a b/c%": double, "a b": Sized()}
@@ -222,7 +208,7 @@ def test_a_config_decides_sizes(door: Door) -> None:
     assert values(door.ask("POST", "/graphpipe/sized", three)) == [[6]]
     assert error(ask(door, [1, 2, 3], to="/graphpipe/sized"))[0] == 5
     assert error(ask(door, [1], config='{"n": 4}', to="/graphpipe/sized"))[0] == 5
-    assert error(ask(door, [1], config='{"bad": 1}', to="/graphpipe/sized"))[0] == 9
+    assert error(ask(door, [1], config='{"n": "bad"}', to="/graphpipe/sized"))[0] == 9
     assert error(ask(door, [1], config="[]", to="/graphpipe/sized"))[0] == 1
 
 

@@ -15,6 +15,7 @@ from farm.dispatcher.questions import needed
 from farm.errors import FarmError
 from farm.model import Config, Inputs
 from farm.protocols.points.endpoint import reference_page
+from tests.protocols.models import Sized
 from tests.support.front_door import Door, front_door
 
 
@@ -24,22 +25,14 @@ def forward(x: Any) -> Any:
     return [[x[0], x[1]], [x[1], x[0]]]
 
 
-class Sized(farm.Model):
-    """Its config determines its sizes."""
-
-    def describe(self, config: Config) -> tuple[Any, Any]:
-        return {"x": config.get("n", 1)}, {"y": 1}
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        return inputs["x"].sum()
-
+class Priced(Sized):
     def cost(self, inputs: Inputs, config: Config) -> float:
         return 1.0
 
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with front_door({"forward": forward, "lab/sized": Sized()}) as opened:
+    with front_door({"forward": forward, "lab/sized": Priced()}) as opened:
         yield opened
 
 

@@ -10,39 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-import farm
 from farm.bodies.body import QUICK_BYTES
 from farm.call import Hints
-from farm.declared import Tensors
 from farm.errors import FarmError, InvalidRequest, ModelNotFound
 from farm.grpc.call import Caller, Noted
 from farm.grpc.messages import LONG
-from farm.model import Config, Inputs
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import HEALTH, NOT_OFFERED, SERVICE, KServeGrpc
 from farm.protocols.kserve.grpc.endpoint_stream import hints_for
 from tests.protocols.kserve.in_process import infer, inference
+from tests.protocols.models import Sized
 from tests.support.body_bytes import body_of
 from tests.support.coroutines import LIMIT_S, on_loop, until
 
 CALLER = Caller("127.0.0.1", "", {}, None)
 
 
-class Sized(farm.Model):
-    """Is as long as the config specifies."""
-
-    outputs = {"y": 1}
-
-    def describe(self, config: Config) -> tuple[Tensors, Tensors]:
-        return {"x": config.get("n", 2)}, {"y": 1}
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        return inputs["x"].sum()
-
-
 @asynccontextmanager
 async def methods() -> AsyncIterator[KServeGrpc]:
-    async with inference({"sized": Sized()}) as of:
+    async with inference({"sized": Sized(2)}) as of:
         yield KServeGrpc(of)
 
 

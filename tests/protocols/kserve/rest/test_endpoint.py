@@ -12,9 +12,9 @@ import pytest
 import urllib3
 
 import farm
-from farm.model import Config, Inputs
+from farm.model import Config
 from farm.settings import Settings
-from tests.protocols.models import Gate, open_calls, posted
+from tests.protocols.models import Gate, Sized, open_calls, posted
 from tests.support.front_door import WAIT_S, Door, front_door, read_answer, until
 
 
@@ -23,18 +23,6 @@ def double(x: Any, config: Config) -> Any:
     if config.get("fail"):
         raise ValueError("no mesh \udcff")
     return [config.get("factor", 2) * x, [x.sum()]]
-
-
-class Sized(farm.Model):
-    """Its config determines its sizes."""
-
-    def describe(self, config: Config) -> tuple[Any, Any]:
-        if config.get("n") == "bad":
-            raise ValueError("n is bad")
-        return {"x": config.get("n", 1)}, {"y": config.get("n", 1)}
-
-    def evaluate(self, inputs: Inputs, config: Config) -> Any:
-        return -inputs["x"]
 
 
 MODELS = {"double": double, "sized": Sized(), "a b/c%": double}
@@ -135,7 +123,7 @@ def test_the_model_sees_the_config_that_a_parameter_holds(door: Door) -> None:
     assert outputs(door.ask("POST", INFER, asked))["y"] == [10, 20]
     for _ in range(2):  # described during the request, then known
         asked = x([[1, 2, 3]], parameters={"farm_config": '{"n": 3}'})
-        assert outputs(door.ask("POST", "/v2/models/sized/infer", asked)) == {"y": [[-1, -2, -3]]}
+        assert outputs(door.ask("POST", "/v2/models/sized/infer", asked)) == {"y": [[6]]}
     status, text = error(door.ask("POST", "/v2/models/sized/infer", x([1, 2])))
     assert (status, "has shape [2]; model 'sized' expects [1]" in text) == (400, True)
     asked = x([1], parameters={"farm_config": '{"n": "bad"}'})
