@@ -120,6 +120,13 @@ class Served:
 
 
 @asynccontextmanager
+async def mip_client(model: Model, **options: Any) -> AsyncIterator[tuple[Served, Client]]:
+    """Serve the model as `mip_served` does, and connect a client."""
+    async with mip_served(model, **options) as served:
+        yield served, await served.connect()
+
+
+@asynccontextmanager
 async def mip_served(
     model: Model,
     *,

@@ -33,7 +33,17 @@ from farm.protocols.mip.packets import HEAD
 from farm.protocols.mip.service import MipTimeouts
 from farm.transitions import NoTransition
 from tests.support.coroutines import LIMIT_S, on_loop, until
-from tests.support.mip_farm import PING, PONG, QUICK, Client, Double, doubled, mip_served, request
+from tests.support.mip_farm import (
+    PING,
+    PONG,
+    QUICK,
+    Client,
+    Double,
+    doubled,
+    mip_client,
+    mip_served,
+    request,
+)
 
 WATCHFUL = MipTimeouts(look_every_s=0.02)
 """Notices soon who has left, and is patient with all others."""
@@ -60,8 +70,7 @@ async def flood(client: Client, data: bytes, pause_s: float = 0.0) -> None:
 
 @on_loop
 async def test_a_ping_a_call_and_a_batch_on_one_connection() -> None:
-    async with mip_served(Double()) as served:
-        client = await served.connect()
+    async with mip_client(Double()) as (_, client):
         assert await client.ask(PING) == PONG
         assert await client.ask(request("[3]")) == doubled(3)
         assert await client.ask(request("[1]", "[2]", "[NaN]"))
@@ -82,8 +91,7 @@ VECTORS = [
 @pytest.mark.parametrize(("asked", "answered"), VECTORS)
 @on_loop
 async def test_what_mistakes_are_answered_with(asked: str, answered: str) -> None:
-    async with mip_served(Double(), max_bytes=1 << 20) as served:
-        client = await served.connect()
+    async with mip_client(Double(), max_bytes=1 << 20) as (_, client):
         answer = await client.ask(bytes.fromhex(asked))
         assert answer[:4] == bytes.fromhex(answered)
         assert answer[HEAD.size :].decode()  # a text with the reason
@@ -95,8 +103,7 @@ async def test_what_mistakes_are_answered_with(asked: str, answered: str) -> Non
 
 @on_loop
 async def test_errors_of_calls_have_their_texts_and_the_connection_goes_on() -> None:
-    async with mip_served(Double()) as served:
-        client = await served.connect()
+    async with mip_client(Double()) as (_, client):
         for entries, code, said in (
             (["[-1]"], 5, "ValueError: no root of -1.0"),
             (["[1]", "[2]", "[-1]"], 5, "row 2: ValueError: no root of -1.0"),
@@ -125,8 +132,7 @@ class Batched(Model):
 
 @on_loop
 async def test_errors_of_batches_name_the_rows_however_these_run() -> None:
-    async with mip_served(Batched()) as served:
-        client = await served.connect()
+    async with mip_client(Batched()) as (_, client):
         for entries in (["[1]", "[-1]"], ["[1]", "[-1]", *["[2]"] * 9]):
             answer = await client.ask(request(*entries))
             assert answer[:4] == bytes([0, 0, 5, 0])
@@ -137,8 +143,7 @@ async def test_errors_of_batches_name_the_rows_however_these_run() -> None:
 
 @on_loop
 async def test_a_model_that_is_not_there_is_code_2() -> None:
-    async with mip_served(Double(), served_as="other") as served:
-        client = await served.connect()
+    async with mip_client(Double(), served_as="other") as (_, client):
         answer = await client.ask(request("[1]"))
         assert answer[:3] == bytes([0, 0, 2])
         assert "model 'other' is not served here" in answer.decode()
@@ -150,8 +155,7 @@ async def test_a_model_that_is_not_there_is_code_2() -> None:
 @on_loop
 async def test_pipelined_requests_are_answered_in_order() -> None:
     model = Double()
-    async with mip_served(model, workers=3) as served:
-        client = await served.connect()
+    async with mip_client(model, workers=3) as (_, client):
         client.send(request("[1]"), request("[0]"), request("[2]"))
         client.send(PING, request("[-1]"), request("[3]"))
         await until(lambda: model.ran == 5)  # all but that of zero are done
@@ -165,8 +169,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 @on_loop
 async def test_many_pipelined_requests_wait_in_the_network() -> None:
     model = Double()
-    async with mip_served(model) as served:
-        client = await served.connect()
+    async with mip_client(model) as (served, client):
         numbers = range(10 * SENT_AHEAD)
         client.send(*[request(f"[{n}]") for n in numbers])
         await until(lambda: served.open_calls() >= SENT_AHEAD)
@@ -180,8 +183,7 @@ async def test_many_pipelined_requests_wait_in_the_network() -> None:
 
 @on_loop
 async def test_who_still_sends_gets_the_answer_and_no_reset() -> None:
-    async with mip_served(Double(), max_bytes=1 << 20) as served:
-        client = await served.connect()
+    async with mip_client(Double(), max_bytes=1 << 20) as (_, client):
         client.send(request("[3]"), HEAD.pack(0, 2, 0, 0, 2**30))
         for _ in range(20):
             client.send(bytes(1 << 20))
@@ -194,8 +196,7 @@ async def test_who_still_sends_gets_the_answer_and_no_reset() -> None:
 @on_loop
 async def test_who_sends_on_and_on_is_cut_off() -> None:
     timeouts = MipTimeouts(drain_bytes=1 << 20, drain_s=LIMIT_S)
-    async with mip_served(Double(), timeouts=timeouts) as served:
-        client = await served.connect()
+    async with mip_client(Double(), timeouts=timeouts) as (_, client):
         client.send(b"G")
         with pytest.raises(ConnectionError):
             await flood(client, bytes(1 << 16))
@@ -205,8 +206,7 @@ async def test_who_sends_on_and_on_is_cut_off() -> None:
 async def test_answers_to_what_came_before_a_mistake_outlast_what_follows_it() -> None:
     model = Double()
     timeouts = MipTimeouts(drain_bytes=1 << 20)
-    async with mip_served(model, timeouts=timeouts) as served:
-        client = await served.connect()
+    async with mip_client(model, timeouts=timeouts) as (_, client):
         client.send(request("[0]"), b"G")
         await until(model.running.is_set)
         sending = asyncio.create_task(flood(client, bytes(1 << 16)))
@@ -221,8 +221,7 @@ async def test_answers_to_what_came_before_a_mistake_outlast_what_follows_it() -
 
 @on_loop
 async def test_who_does_not_leave_after_an_error_is_left() -> None:
-    async with mip_served(Double(), timeouts=QUICK) as served:
-        client = await served.connect()
+    async with mip_client(Double(), timeouts=QUICK) as (served, client):
         assert (await client.ask(b"G"))[:4] == bytes(4)
         await until(lambda: served.server.open_connections == 0)
 
@@ -233,8 +232,7 @@ async def test_who_does_not_leave_after_an_error_is_left() -> None:
 @on_loop
 async def test_a_half_closed_client_is_answered() -> None:
     model = Double()
-    async with mip_served(model) as served:
-        client = await served.connect()
+    async with mip_client(model) as (_, client):
         client.send(request("[0]"), request("[3]"), request("[4]")[:-1])
         client.writer.write_eof()
         await until(model.running.is_set)
@@ -302,8 +300,7 @@ async def test_a_client_that_left_before_it_was_accepted_is_not_served() -> None
 @pytest.mark.parametrize("begun", [b"", request("[3]")[:5], request("[3]")[:10], PING[:1]])
 @on_loop
 async def test_who_takes_too_long_is_left(begun: bytes) -> None:
-    async with mip_served(Double(), timeouts=QUICK) as served:
-        client = await served.connect()
+    async with mip_client(Double(), timeouts=QUICK) as (_, client):
         client.send(begun)
         assert await client.rest() == b""
 
@@ -311,8 +308,7 @@ async def test_who_takes_too_long_is_left(begun: bytes) -> None:
 @on_loop
 async def test_who_waits_for_an_answer_is_not_left() -> None:
     model = Double()
-    async with mip_served(model, timeouts=QUICK) as served:
-        client = await served.connect()
+    async with mip_client(model, timeouts=QUICK) as (_, client):
         client.send(request("[0]"))
         await asyncio.sleep(3 * QUICK.idle_s)
         client.send(PING)  # before its answer, after which it may be left
@@ -323,8 +319,7 @@ async def test_who_waits_for_an_answer_is_not_left() -> None:
 
 @on_loop
 async def test_a_payload_that_trickles_in_is_cut_off_in_the_end() -> None:
-    async with mip_served(Double(), timeouts=QUICK) as served:
-        client = await served.connect()
+    async with mip_client(Double(), timeouts=QUICK) as (_, client):
         client.send(HEAD.pack(0, 2, 0, 0, 10_000))
         with pytest.raises(ConnectionError):
             await flood(client, b"\0", pause_s=0.02)
@@ -332,8 +327,7 @@ async def test_a_payload_that_trickles_in_is_cut_off_in_the_end() -> None:
 
 @on_loop
 async def test_who_does_not_read_its_answers_is_left() -> None:
-    async with mip_served(Wide(), timeouts=QUICK) as served:
-        client = await served.connect()
+    async with mip_client(Wide(), timeouts=QUICK) as (served, client):
         assert await client.ask(PING) == PONG  # it is accepted
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport of both ways
         client.send(*[request("[1]")] * 100)  # some 40 MB of answers
@@ -344,8 +338,7 @@ async def test_who_does_not_read_its_answers_is_left() -> None:
 async def test_who_takes_its_answer_slowly_has_it_whole() -> None:
     # All take longer than the time limit, and each takes a part that a busy machine allows.
     timeouts = replace(QUICK, idle_s=1.0)
-    async with mip_served(Wide(), timeouts=timeouts) as served:
-        client = await served.connect()
+    async with mip_client(Wide(), timeouts=timeouts) as (_, client):
         count = 40  # some 16 MB of answers, more than the network holds
         client.send(*[request("[1]")] * count)
         for _ in range(count):

@@ -13,7 +13,7 @@ import pytest
 import farm
 from farm.dispatcher import dispatcher as dispatching
 from farm.model import Config, Inputs
-from tests.protocols.models import posted
+from tests.protocols.models import double, posted
 from tests.support.front_door import WAIT_S, Door, front_door, until
 
 
@@ -36,11 +36,6 @@ class Count(farm.Model):
                     threading.Event().wait(0.01)
         finally:
             self.closed.set()
-
-
-@farm.model(inputs={"x": 2}, outputs={"y": 2})
-def double(x: Any) -> Any:
-    return 2 * x
 
 
 COUNT = Count()
