@@ -31,27 +31,28 @@ def test_compressed_bodies_are_unpacked(encoding: bytes, packed: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "packed", "status"),
+    ("encoding", "packed", "status", "text"),
     [
-        (b"br", b"abc", 415),
-        (b"gzip", b"abc", 400),
-        (b"gzip", GZIPPED[:-4], 400),
-        (b"gzip", GZIPPED + b"tail", 400),
-        (b"gzip", GZIPPED + GZIPPED[:-4], 400),
-        (b"gzip", GZIPPED + GZIPPED + b"tail", 400),
-        (b"deflate", zlib.compress(b"abc") * 2, 400),
-        (b"gzip", GZIPPED + gzip.compress(bytes(10**6), mtime=0), 413),
-        (b"gzip", GZIPPED * 3334, 413),
-        (b"gzip", gzip.compress(bytes(10**6), mtime=0), 413),
-        (b"gzip", b"", 400),
+        (b"br", b"abc", 415, "Content-Encoding 'br' is not understood here"),
+        (b"gzip", b"abc", 400, "the body is not gzip: "),
+        (b"gzip", GZIPPED[:-4], 400, "is cut short or has a tail"),
+        (b"gzip", GZIPPED + b"tail", 400, "the body is not gzip: "),
+        (b"gzip", GZIPPED + GZIPPED[:-4], 400, "is cut short or has a tail"),
+        (b"gzip", GZIPPED + GZIPPED + b"tail", 400, "the body is not gzip: "),
+        (b"deflate", zlib.compress(b"abc") * 2, 400, "is cut short or has a tail"),
+        (b"gzip", GZIPPED + gzip.compress(bytes(10**6), mtime=0), 413, "longer than 10000 bytes"),
+        (b"gzip", GZIPPED * 3334, 413, "longer than 10000 bytes"),
+        (b"gzip", gzip.compress(bytes(10**6), mtime=0), 413, "longer than 10000 bytes"),
+        (b"gzip", b"", 400, "is cut short or has a tail"),
     ],
 )
 def test_compressed_bodies_that_cannot_be_are_refused(
-    encoding: bytes, packed: bytes, status: int
+    encoding: bytes, packed: bytes, status: int, text: str
 ) -> None:
     with pytest.raises(Refused) as caught:
         unpacked(packed, {b"content-encoding": encoding}, 10**4)
     assert caught.value.status == status
+    assert text in caught.value.message
 
 
 def test_a_body_that_swells_is_not_swallowed_whole() -> None:

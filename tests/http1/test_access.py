@@ -115,6 +115,7 @@ def test_anything_else_does_not(authorization: str) -> None:
     refused = caught.value
     assert (refused.status, refused.kind) == (401, "Unauthorized")
     assert "http://user:TOKEN@host:port" in refused.message
+    assert "the token is in the farm.json that `farm serve` wrote" in refused.message
     assert TOKEN not in refused.message
     assert dict(refused.headers)[b"www-authenticate"].startswith(b"Basic ")
 
