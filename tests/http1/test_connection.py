@@ -29,6 +29,7 @@ from farm.http1.connections import HttpTimeouts, Stage
 from farm.http1.request import Answer, Request
 from farm.http1.turns import PORTION_BYTES
 from tests.support.bare_server import Server, post, rest_of, serving
+from tests.support.coroutines import LoopTurns
 from tests.support.front_door import WAIT_S, read_answer, until
 from tests.support.garbage import garbage
 
@@ -145,25 +146,17 @@ class Counting:
 
     def __init__(self) -> None:
         self.turns: list[int] = []
-        self.turn = 0
+        self.of_loop = LoopTurns()
 
     def __call__(self, request: Request, answer: Answer) -> None:
-        self.turns.append(self.turn)
+        self.turns.append(self.of_loop.number)
         answer(200, b"")
-
-
-def count_turns(server: Server, door: Counting) -> None:
-    def tick() -> None:
-        door.turn += 1
-        server.loop.call_soon(tick)
-
-    server.loop.call_soon_threadsafe(tick)
 
 
 def test_a_flood_of_requests_gets_its_share_of_a_turn() -> None:
     door = Counting()
     with serving({"/count": door}) as server, server.connect() as connection:
-        count_turns(server, door)
+        server.loop.call_soon_threadsafe(door.of_loop.count)
         connection.sendall(b"GET /count HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
         until(lambda: len(door.turns) == 1000, "all are answered")
         most = max(map(door.turns.count, set(door.turns)))
@@ -175,10 +168,8 @@ def test_a_flood_of_requests_gets_its_share_of_a_turn() -> None:
 
 def test_tiny_chunks_get_their_share_of_a_turn() -> None:
     turns = list[int]()
-    door = Counting()
     chunk = b"1\r\nx\r\n"
     with serving({"/n": length}, limit=10**6) as server, server.connect() as connection:
-        count_turns(server, door)
         connection.sendall(chunked("/n"))
         one = the_connection(server)
         until(lambda: server.call(lambda: one._exchange is not None), "the head is read")

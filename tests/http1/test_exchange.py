@@ -20,6 +20,7 @@ from tests.http1.test_connection import LAST, Later, body_of, chunked
 from tests.protocols.models import Gate
 from tests.support import bare_server
 from tests.support.bare_server import LIMIT, Server, post, rest_of
+from tests.support.coroutines import LoopTurns
 from tests.support.front_door import WAIT_S, Door, front_door, until
 from tests.support.span_collector import SpanCollector, span_collector, tracing_to
 
@@ -213,20 +214,14 @@ def test_long_bodies_of_raw_numbers_are_held_in_memory_and_others_in_files(
 
 
 def test_long_bodies_that_are_whole_at_once_are_read_one_in_a_turn() -> None:
-    turn, ended, held = 0, threading.Event(), threading.Event()
+    of_loop, held = LoopTurns(), threading.Event()
     turns: list[int] = []
 
     def note(request: Request, answer: Answer) -> None:
-        turns.append(turn)
+        turns.append(of_loop.number)
         answer(200, b"x")
 
     with bare_server.serving({"/note": note}, limit=1 << 20) as server:
-
-        def tick() -> None:
-            nonlocal turn
-            turn += 1
-            if not ended.is_set():
-                server.loop.call_soon(tick)
 
         def nearly_whole() -> int:
             exchanges = [getattr(connection, "_exchange") for connection in server.connections]  # noqa: B009
@@ -237,13 +232,12 @@ def test_long_bodies_that_are_whole_at_once_are_read_one_in_a_turn() -> None:
         for connection in connections:
             connection.sendall(request[:-1])
         until(lambda: server.call(nearly_whole) == 20, "all but the last bytes are there")
-        server.loop.call_soon_threadsafe(tick)
+        server.loop.call_soon_threadsafe(of_loop.count)
         server.loop.call_soon_threadsafe(held.wait, WAIT_S)
         for connection in connections:
             connection.sendall(request[-1:])
         held.set()
         until(lambda: len(turns) == 20, "all are read")
-        ended.set()
         for connection in connections:
             connection.close()
     assert len(set(turns)) == 20

@@ -23,7 +23,7 @@ from farm.protocols.interface import Endpoints
 from farm.server.doors import Router
 from tests.grpc.test_connection import Methods
 from tests.support.bare_server import path_told
-from tests.support.coroutines import LIMIT_S, on_uvloop
+from tests.support.coroutines import LIMIT_S, LoopTurns, on_uvloop
 from tests.support.mip_farm import Double, mip_served
 
 
@@ -86,20 +86,14 @@ def test_a_step_that_fails_stops_no_other() -> None:
 
 def test_who_waits_has_a_turn_of_its_own() -> None:
     async def run() -> list[int]:
-        loop, turn, had = asyncio.get_running_loop(), 0, list[int]()
-        turns = Turns(loop, 1)
-
-        def tick() -> None:
-            nonlocal turn
-            turn += 1
-            if len(had) < 4:
-                loop.call_soon(tick)
+        of_loop, had = LoopTurns(), list[int]()
+        turns = Turns(asyncio.get_running_loop(), 1)
 
         async def waits() -> None:
             await turns.wait()
-            had.append(turn)
+            had.append(of_loop.number)
 
-        tick()
+        of_loop.count()
         tasks = [asyncio.create_task(waits()) for _ in range(5)]
         await asyncio.sleep(0)
         tasks[1].cancel()  # its turn is skipped
@@ -177,11 +171,11 @@ def test_each_connection_is_read_once_in_a_turn_and_few_are_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[tuple[int, Portions, int]] = []
-    turn, data = 0, sent()
+    turns, data = LoopTurns(), sent()
     updated = Portions.buffer_updated
 
     def noted(portions: Portions, nbytes: int) -> None:
-        read.append((turn, portions, nbytes))
+        read.append((turns.number, portions, nbytes))
         updated(portions, nbytes)
 
     async def ask(address: Address) -> bytes:
@@ -195,22 +189,12 @@ def test_each_connection_is_read_once_in_a_turn_and_few_are_for_long(
 
     @on_uvloop
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        over = False
-
-        def tick() -> None:
-            nonlocal turn
-            turn += 1
-            if not over:
-                loop.call_soon(tick)
-
         async with served() as address:
             monkeypatch.setattr(Portions, "buffer_updated", noted)
-            tick()
+            turns.count()
             asked: list[Awaitable[bytes]] = [ask(address) for _ in range(CLIENTS)]
             async with asyncio.timeout(LIMIT_S):
                 await asyncio.gather(*asked)
-            over = True
 
     run()
     assert sum(nbytes for _, _, nbytes in read) == CLIENTS * len(data)

@@ -59,20 +59,19 @@ def on_uvloop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 
 class LoopTurns:
-    """Counts the iterations of the running event loop until it is stopped."""
+    """Counts the turns of an event loop. number: of the present turn."""
 
-    def __init__(self) -> None:
-        self.number = 0
-        self._loop = asyncio.get_running_loop()
-        self._go_on()
+    number = 0
+    _next: asyncio.Handle
 
-    def _go_on(self) -> None:
+    def count(self) -> None:
+        """Count from now on, until `stop`."""
         self.number += 1
-        self._handle = self._loop.call_soon(self._go_on)
+        self._next = asyncio.get_running_loop().call_soon(self.count)
 
     def stop(self) -> None:
         """Count no more."""
-        self._handle.cancel()
+        self._next.cancel()
 
 
 async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:

@@ -27,7 +27,7 @@ from farm.protocols.aepsych.service import (
     read_options,
 )
 from farm.settings import Settings, SettingsError
-from tests.support.coroutines import LIMIT_S, on_uvloop, until
+from tests.support.coroutines import LIMIT_S, LoopTurns, on_uvloop, until
 from tests.support.experiment_clients import SETUP, Client, Served, asked, request, tell
 
 
@@ -317,24 +317,18 @@ async def test_idle_clients_cost_nothing(journal: Path) -> None:
 async def test_one_clients_bytes_are_looked_at_in_a_turn(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, turn, turns = asyncio.get_running_loop(), 0, list[int]()
+    of_loop, turns = LoopTurns(), list[int]()
     feed = AepsychFramer.feed
 
     def noted(framer: AepsychFramer, data: bytes) -> None:
-        turns.append(turn)
+        turns.append(of_loop.number)
         feed(framer, data)
-
-    def tick() -> None:
-        nonlocal turn
-        turn += 1
-        if len(turns) < 20:
-            loop.call_soon(tick)
 
     async with asked(journal) as served:
         clients = [await served.connect() for _ in range(20)]
         await until(lambda: served.server.clients == 20)
         monkeypatch.setattr(AepsychFramer, "feed", noted)
-        tick()
+        of_loop.count()
         for client in clients:
             descriptor = client.writer.get_extra_info("socket").fileno()
             assert os.write(descriptor, b'{"type":"' + b"x" * 30_000) > 30_000

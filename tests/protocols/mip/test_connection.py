@@ -32,7 +32,7 @@ from farm.protocols.mip.connection import (
 from farm.protocols.mip.packets import HEAD
 from farm.protocols.mip.service import MipTimeouts
 from farm.transitions import NoTransition
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, LoopTurns, on_loop, until
 from tests.support.mip_farm import (
     PING,
     PONG,
@@ -385,25 +385,19 @@ async def test_random_bytes_disturb_nobody() -> None:
 async def test_longer_requests_of_many_clients_are_read_one_in_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop, turn, turns = asyncio.get_running_loop(), 0, list[int]()
+    of_loop, turns = LoopTurns(), list[int]()
     decode_call = mip_calls.decode_call
 
     def noted(payload: bytes, info: ModelInfo) -> Call:
-        turns.append(turn)
+        turns.append(of_loop.number)
         return decode_call(payload, info)
-
-    def tick() -> None:
-        nonlocal turn
-        turn += 1
-        if len(turns) < 10:
-            loop.call_soon(tick)
 
     async with mip_served(Double()) as served:
         clients = [await served.connect() for _ in range(10)]
         for client in clients:
             assert await client.ask(PING) == PONG
         monkeypatch.setattr(mip_connection, "decode_call", noted)
-        tick()
+        of_loop.count()
         packet = request(*["[3]"] * 20)
         for client in clients:
             assert os.write(client.writer.get_extra_info("socket").fileno(), packet) == len(packet)

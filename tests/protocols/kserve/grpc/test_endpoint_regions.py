@@ -99,7 +99,9 @@ async def test_cuda_is_refused_by_name() -> None:
     async with methods() as service:
         for name in ("Status", "Unregister"):
             assert await service.unary[f"/{SERVICE}/CudaSharedMemory{name}"](b"", OTHER) == b""
-        with pytest.raises(UnsupportedFeature, match=r"CUDA.* not offered.*use system shared"):
+        with pytest.raises(
+            UnsupportedFeature, match=r"CUDA shared memory is not offered here.*use system shared"
+        ):
             await service.unary[f"/{SERVICE}/CudaSharedMemoryRegister"](b"", OWNER)
         with pytest.raises(InvalidRequest):
             await service.unary[f"/{SERVICE}/SystemSharedMemoryStatus"](b"\xff\xff", OWNER)
