@@ -103,7 +103,7 @@ def messages() -> Mapping[str, Any]:
     return MappingProxyType(classes)
 
 
-def _decode_error() -> type[Exception]:
+def _decode_error() -> Any:
     from google.protobuf.message import DecodeError
 
     return DecodeError
