@@ -21,7 +21,7 @@ import pytest
 
 import farm
 from farm.http1.access import Access
-from farm.protocols.kserve.rest.paths import PATHS, POST
+from farm.protocols.kserve.rest.paths import METHODS, PATHS, POST
 from farm.protocols.mip.address import MipAddress
 from farm.protocols.umbridge.codec import Endpoint
 from farm.server.farm import Farm
@@ -138,8 +138,8 @@ def test_an_image_of_a_web_page_is_no_command(door: Door) -> None:
     commands = [
         *(
             f"/v2/{p.replace('*', 'recorded')}"
-            for p, how, _ in PATHS
-            if "models/*" in p and how is POST
+            for p, endpoint in PATHS
+            if "models/*" in p and METHODS[endpoint] is POST
         ),
         *(endpoint for endpoint in Endpoint if endpoint is not Endpoint.INFO),
         *("/v1/models/recorded:predict", "/farm/models/recorded/evaluate", "/farm/cancel"),
