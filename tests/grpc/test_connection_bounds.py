@@ -81,6 +81,7 @@ async def test_many_frames_are_handled_a_few_in_each_turn(monkeypatch: pytest.Mo
         client = await connect()
         await client.echoes()
         turn = LoopTurns()
+        turn.count()
         spent = counting(
             monkeypatch, turn, Http2Connection, "receive", lambda http2: int(http2.spent)
         )
@@ -122,6 +123,7 @@ async def test_calls_of_a_client_that_is_gone_are_cancelled_a_few_in_each_turn(
             )
         await until(lambda: methods.started == 500)
         turn = LoopTurns()
+        turn.count()
         cancelled = counting(monkeypatch, turn, GrpcCall, "cancel", lambda _: 1)
         client.writer.transport.abort()
         await until(lambda: methods.cancelled == 500)
@@ -140,6 +142,7 @@ async def test_deadlines_that_pass_together_are_told_a_few_in_each_turn(
         streams = [client.ask("Hold", b"", grpc_timeout="60S") for _ in range(200)]
         await until(lambda: methods.started == 200)
         turn = LoopTurns()
+        turn.count()
         expired = counting(monkeypatch, turn, GrpcCall, "expire", lambda _: 1)
         connection = newest(server)
         for call in list(connection._calls.values()):
@@ -156,6 +159,7 @@ async def test_deadlines_that_pass_together_are_told_a_few_in_each_turn(
 async def test_messages_that_come_together_are_taken_a_few_in_each_turn() -> None:
     async with connected() as (methods, _, connect):
         turn = LoopTurns()
+        turn.count()
         taken: dict[int, int] = {}
 
         async def count(requests: Any, write: Any, caller: Any) -> None:

@@ -378,6 +378,7 @@ async def test_one_question_is_answered_in_a_turn_of_the_loop(
 ) -> None:
     async with up() as (farm, _, client):
         turn, asked_in = LoopTurns(), []
+        turn.count()
 
         def snapshot() -> dict[str, int]:
             asked_in.append(turn.number)

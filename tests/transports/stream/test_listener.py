@@ -107,6 +107,7 @@ async def test_many_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         worker = await farm.worker()
         clients = [farm.peer(f"client:{number}") for number in range(40)]
         turn, reads = LoopTurns(), Counter[int]()
+        turn.count()
         read = unix(farm)._read_some
 
         def counted(peers: Any) -> None:
