@@ -23,7 +23,7 @@ from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
-from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.binding import BoundParameter, entry_name
 from farm.wording import worded
 
 NOTHING: Array = np.empty(0)
@@ -216,13 +216,6 @@ def _configs(texts: Iterable[str]) -> tuple[dict[str, Any], dict[str, list[Any]]
     }
     keys = sorted({key for config in configs for key in config} - set(common))
     return common, {key: [config.get(key) for config in configs] for key in keys}
-
-
-def entry_name(tensor: TensorInfo, entry: int) -> str:
-    """Return the name of one entry of a tensor, as in `x[0]`; of a single entry the tensor's."""
-    if tensor.size == 1:
-        return tensor.name
-    return f"{tensor.name}[{','.join(str(k) for k in np.unravel_index(entry, tensor.shape))}]"
 
 
 def _column(key: str, values: Sequence[Any]) -> Array:

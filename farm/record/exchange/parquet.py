@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.errors import UnsupportedFeature
-from farm.record.exchange.export import RecordedPoints, entry_name, table_of
-from farm.storage.files import replacing, resolved
+from farm.record.exchange.export import RecordedPoints, table_of
+from farm.sweep.file.tables import Columns, plain_columns, write_columns
+from farm.sweep.space.binding import entry_name
 from farm.wording import needs
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 ABOUT = ("status", "error", "run_time_s", "time", "worker", "client", "chain", "config")
 """Columns beside those of inputs and outputs."""
-
-Columns = dict[str, Any]
-"""Arrays of numbers, or lists of texts and None; outputs are masked arrays."""
 
 
 def columns_of(points: RecordedPoints) -> tuple[Columns, dict[str, str]]:
@@ -70,10 +68,7 @@ def to_pandas(points: RecordedPoints) -> pandas.DataFrame:
     with needs("pandas", "pandas is needed for this", UnsupportedFeature):
         import pandas
     columns, facts = columns_of(points)
-    for name, column in columns.items():
-        if isinstance(column, np.ma.MaskedArray):
-            columns[name] = column.filled(np.nan)
-    frame = pandas.DataFrame(columns)
+    frame = pandas.DataFrame(plain_columns(columns))
     frame.attrs.update(facts)
     return frame
 
@@ -84,21 +79,7 @@ def write_parquet(points: RecordedPoints, path: Path) -> int:
     The columns are in `columns_of`; outputs of a failed point are null. Raises InvalidInput,
     OSError, and UnsupportedFeature if pyarrow is missing.
     """
-    with needs("parquet", "Parquet needs pyarrow", UnsupportedFeature):
-        import pyarrow
-        from pyarrow import parquet
-    columns, facts = columns_of(points)
-    arrays = {
-        name: pyarrow.array(
-            column.data if isinstance(column, np.ma.MaskedArray) else column,
-            pyarrow.string() if isinstance(column, list) else None,  # a list may be all None
-            mask=getattr(column, "mask", None),
-        )
-        for name, column in columns.items()
-    }
-    with replacing(resolved(path)) as new:
-        parquet.write_table(pyarrow.table(arrays).replace_schema_metadata(facts), new)
-    return len(points.entries)
+    return write_columns(path, lambda: columns_of(points), UnsupportedFeature)
 
 
 def _free(name: str, taken: Columns) -> str:

@@ -25,7 +25,7 @@ from farm.call import (
 )
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
 from farm.sweep.errors import SweepError
-from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.binding import BoundModel, BoundParameter
 from farm.sweep.space.correlation import Correlation
 from farm.sweep.space.grammar import parse_distribution
 from farm.sweep.space.parameters import Category
@@ -67,16 +67,15 @@ class DesignPart:
         return f"{self.design} (seed {self.seed}, {counted(self.size, 'point')})"
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan(BoundModel):
     """The complete definition of a sweep's points; written once to the file and to its journal.
 
     theta: values (points, parameters): a word by its index, NaN for an inactive parameter. unit:
     the positions in the unit cube before they are correlated, None for a table.
     design, seed: those of the first points; parts: those of all, if the sweep was extended by
     another design.
-    texts: the fixed texts of inputs: input, entry and text. correlations, when, where: see
-    `ParameterSpace`.
+    correlations, when, where: see `ParameterSpace`.
     gradients: (output, entry) pairs to differentiate with respect to every input.
     gzip: whether the complete file is compressed.
     provenance: facts about the origin of the sweep; no call depends on them.
@@ -86,10 +85,6 @@ class Plan:
     """
 
     run_id: str
-    info: ModelInfo
-    parameters: tuple[BoundParameter, ...]
-    fixed: tuple[Array, ...]
-    config: Mapping[str, Any]
     design: Design
     seed: int
     theta: Array
@@ -102,7 +97,6 @@ class Plan:
     order: str = AUTO
     cost: Array | None = None
     cost_rule: str = ""
-    texts: tuple[tuple[int, int, str], ...] = ()
     correlations: tuple[Correlation, ...] = ()
     when: tuple[Condition, ...] = ()
     where: tuple[str, ...] = ()

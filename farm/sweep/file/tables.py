@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.call import Array, TensorInfo
+from farm.call import TensorInfo
 from farm.storage.files import replacing, resolved
 from farm.sweep.errors import SweepError
 from farm.sweep.file import layout
@@ -25,24 +26,23 @@ if TYPE_CHECKING:
     import pandas
 
 
+Columns = dict[str, Any]
+"""Arrays of numbers, or lists of texts and None. A masked array has NaN where it is masked."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepTable:
     """The columns of a sweep, each with an entry for every point.
 
-    outputs: the names of the columns of outputs, which are NaN where `done` is False. words: the
-    columns of words, with all their words in order. facts: about the sweep as a whole.
+    words: the columns of words, with all their words in order. facts: about the sweep as a whole.
     units, descriptions: of the parameters and outputs that have one, by column.
     """
 
-    columns: dict[str, Any]
-    outputs: frozenset[str]
-    done: Array
+    columns: Columns
     facts: dict[str, str]
     words: dict[str, tuple[str, ...]]
     units: dict[str, str]
     descriptions: dict[str, str]
-    numbers: tuple[str, ...] = ()
-    """The parameters that are numbers."""
 
 
 def table_of(path: str | Path) -> SweepTable:
@@ -53,45 +53,45 @@ def table_of(path: str | Path) -> SweepTable:
     """
     with open_sweep(Path(path)) as file, reading(Path(path)):
         plan, known = layout.read_plan(file), layout.read_known(file)
-        done = known.status == PointStatus.DONE
-        outputs: dict[str, Any] = {}
+        is_missing = known.status != PointStatus.DONE
+        outputs: Columns = {}
         tensors: dict[str, TensorInfo | None] = {}
         for column, tensor in plan.outputs:
             values = file[column.name][:]
-            entries = {entry_name(tensor, k): values[:, k] for k in range(column.size)}
+            entries = {
+                entry_name(tensor, k): np.ma.MaskedArray(values[:, k], is_missing)
+                for k in range(column.size)
+            }
             outputs |= entries
             tensors |= dict.fromkeys(entries, tensor)
     about = _about(known)
     taken = {"point", *outputs, *about}
     names = [f"theta_{p.name}" if p.name in taken else p.name for p in plan.parameters]
     tensors |= dict(zip(names, map(plan.tensor_of, plan.parameters), strict=True))
-    parameters: dict[str, Any] = {}
+    parameters: Columns = {}
+    words: dict[str, tuple[str, ...]] = {}
     for j, (name, parameter) in enumerate(zip(names, plan.parameters, strict=True)):
         spread, values = parameter.spread, plan.column(j)
-        parameters[name] = spread.all_words(values) if isinstance(spread, Category) else values
+        if isinstance(spread, Category):
+            parameters[name], words[name] = spread.all_words(values), spread.words
+        else:
+            parameters[name] = np.ma.MaskedArray(values, np.isnan(values))
     about = {f"{name}_" if name in outputs else name: column for name, column in about.items()}
     return SweepTable(
         {"point": np.arange(plan.size), **parameters, **outputs, **about},
-        frozenset(outputs),
-        done,
         {
             "farm_model": plan.info.name,
             "farm_model_version": plan.info.version,
             "farm_title": plan.title,
             "farm_seed": str(plan.seed),
         },
-        {
-            name: p.spread.words
-            for name, p in zip(names, plan.parameters, strict=True)
-            if isinstance(p.spread, Category)
-        },
+        words,
         {name: t.unit for name, t in tensors.items() if t is not None and t.unit},
         {name: t.description for name, t in tensors.items() if t is not None and t.description},
-        tuple(name for name, column in parameters.items() if not isinstance(column, list)),
     )
 
 
-def _about(known: PointColumns) -> dict[str, Any]:
+def _about(known: PointColumns) -> Columns:
     errors = {point: row.error for point, row in known.last_failures.items()}
     names = [PointStatus(int(s)).name.lower() for s in known.status]
     workers = [None if w == NO_WORKER else known.workers[w].name for w in known.worker]
@@ -113,7 +113,7 @@ def load_pandas(path: str | Path) -> pandas.DataFrame:
     with needs("pandas", "pandas is needed for this", SweepError):
         import pandas
     table = table_of(path)
-    columns = dict(table.columns)
+    columns = plain_columns(table.columns)
     for name, words in table.words.items():
         columns[name] = pandas.Categorical(columns[name], categories=list(words))
     frame = pandas.DataFrame(columns).set_index("point")
@@ -124,29 +124,48 @@ def load_pandas(path: str | Path) -> pandas.DataFrame:
     return frame
 
 
+def plain_columns(columns: Columns) -> Columns:
+    """Return columns without masks."""
+    return {n: c if isinstance(c, list) else np.ma.getdata(c) for n, c in columns.items()}
+
+
 def write_parquet(path: str | Path, target: str | Path) -> int:
     """Write a sweep as a Parquet table and return its number of rows.
 
     Outputs are null where the point is not done, parameters where they are inactive.
     Raises SweepError, OSError.
     """
-    with needs("parquet", "Parquet needs pyarrow", SweepError):
+
+    def read() -> tuple[Columns, dict[str, str]]:
+        table = table_of(path)
+        units = {"farm_units": json.dumps(table.units)} if table.units else {}
+        return table.columns, table.facts | units
+
+    return write_columns(Path(target), read, SweepError)
+
+
+def write_columns(
+    target: Path, read: Callable[[], tuple[Columns, dict[str, str]]], missing: type[Exception]
+) -> int:
+    """Write columns as a Parquet table, null where masked; return the number of rows.
+
+    read: returns the columns, and facts about all of them. Raises `missing` without pyarrow,
+    OSError.
+    """
+    with needs("parquet", "Parquet needs pyarrow", missing):
         import pyarrow
         from pyarrow import parquet
-    table = table_of(path)
-    missing = {name: np.isnan(table.columns[name]) for name in table.numbers}
-    columns = {
+    columns, facts = read()
+    masks = {name: getattr(column, "mask", None) for name, column in columns.items()}
+    arrays = {
         name: pyarrow.array(
             column,
             pyarrow.string() if isinstance(column, list) else None,  # a list may be all None
-            # Parameters are NaN where they are inactive, which is null, too.
-            mask=~table.done if name in table.outputs else missing.get(name),
+            mask=masks[name],
         )
-        for name, column in table.columns.items()
+        for name, column in plain_columns(columns).items()
     }
-    facts = dict(table.facts)
-    if table.units:
-        facts["farm_units"] = json.dumps(table.units)
-    with replacing(resolved(Path(target))) as new:
-        parquet.write_table(pyarrow.table(columns).replace_schema_metadata(facts), new)
-    return len(table.done)
+    table = pyarrow.table(arrays).replace_schema_metadata(facts)
+    with replacing(resolved(target)) as new:
+        parquet.write_table(table, new)
+    return int(table.num_rows)

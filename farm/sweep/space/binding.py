@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,12 +44,12 @@ class BoundParameter:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """Names bound to a model: the columns, the inputs' fixed entries (NaN: free), the config.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BoundModel:
+    """A model, the columns of the points, the inputs' fixed entries (NaN: free), the config.
 
-    texts: the fixed entries of inputs of texts, as input, entry and text. columns: the columns of
-    each name that varies.
+    texts: the fixed entries of inputs of texts, as input, entry and text. The config is without
+    parameters.
     """
 
     info: ModelInfo
@@ -57,7 +57,13 @@ class Binding:
     fixed: tuple[Array, ...]
     config: Mapping[str, Any]
     texts: tuple[tuple[int, int, str], ...] = ()
-    columns: Mapping[str, Collection[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Binding(BoundModel):
+    """Names bound to a model. columns: those of each name that varies."""
+
+    columns: Mapping[str, Collection[int]]
 
 
 class TensorEntries(NamedTuple):
@@ -126,7 +132,14 @@ def bind(
                 texts.append((place.tensor, e, of_entry))
             else:
                 fixed[place.tensor][e] = of_entry
-    return Binding(info, tuple(parameters), fixed, settings, tuple(texts), columns)
+    return Binding(
+        info=info,
+        parameters=tuple(parameters),
+        fixed=fixed,
+        config=settings,
+        texts=tuple(texts),
+        columns=columns,
+    )
 
 
 def open_entries(info: ModelInfo, fixes: Iterable[str]) -> list[str]:
@@ -207,14 +220,18 @@ def _input(name: str, info: ModelInfo) -> TensorEntries | None:
     return _place(name, info.inputs, "in")
 
 
+def tensor_index(name: str, tensors: Sequence[TensorInfo], prefix: str) -> int | None:
+    """Return the index of the tensor of this name, or at this position, as `in0`."""
+    by_position = {f"{prefix}{i}": i for i in range(len(tensors))}
+    by_name = {tensor.name: i for i, tensor in reversed(list(enumerate(tensors)))}
+    return (by_position | by_name).get(name)
+
+
 def _place(name: str, tensors: Sequence[TensorInfo], prefix: str) -> TensorEntries | None:
     """Find the entries that `name` means among `tensors`; None if it names none of them."""
     match = None if any(t.name == name for t in tensors) else ONE_ENTRY.match(name)
     stem = match["stem"] if match else name
-    by_name = {tensor.name: i for i, tensor in reversed(list(enumerate(tensors)))}
-    by_position = {f"{prefix}{i}": i for i in range(len(tensors))}
-    index = by_name.get(stem, by_position.get(stem))
-    if index is None:
+    if (index := tensor_index(stem, tensors, prefix)) is None:
         return None
     tensor = tensors[index]
     if match is None:

@@ -13,15 +13,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from farm.call import BYTES, Array, ModelInfo
+from farm.call import BYTES, Array
 from farm.errors import InvalidInput
 from farm.expression import Expression
 from farm.sweep.errors import SweepError
-from farm.sweep.space.binding import BoundParameter
+from farm.sweep.space.binding import BoundModel, BoundParameter, tensor_index
 from farm.sweep.space.correlation import Correlation, correlator
 from farm.sweep.space.parameters import Category, Distribution, values
 from farm.wording import worded
@@ -30,35 +30,11 @@ AT_ONCE = 4096
 """Points per evaluation of an expression, which bounds its memory."""
 
 
-class Bound(Protocol):
-    """Parameters and fixed values that are bound to a model; a plan is one."""
-
-    @property
-    def info(self) -> ModelInfo:
-        """The model."""
-
-    @property
-    def parameters(self) -> tuple[BoundParameter, ...]:
-        """The columns of the points."""
-
-    @property
-    def fixed(self) -> tuple[Array, ...]:
-        """The fixed entries of each input, NaN for others."""
-
-    @property
-    def texts(self) -> tuple[tuple[int, int, str], ...]:
-        """The fixed texts: input, entry and text."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The config without parameters."""
-
-
 @dataclass(frozen=True, eq=False)
 class Scope:
     """The names of a bound model. texts: whether texts count as values."""
 
-    bound: Bound
+    bound: BoundModel
     texts: bool = True
 
     @property
@@ -152,11 +128,7 @@ class Scope:
         return next((j for j, p in parameters if p.input is None and p.name == name), None)
 
     def _input(self, name: str) -> int | None:
-        inputs = self.bound.info.inputs
-        by_name = {f"in{i}": i for i in range(len(inputs))} | {
-            tensor.name: i for i, tensor in reversed(list(enumerate(inputs)))
-        }
-        return by_name.get(name)
+        return tensor_index(name, self.bound.info.inputs, "in")
 
 
 def _filled(spread: Distribution | None, column: Array, default: Any) -> Array:
@@ -211,7 +183,7 @@ def parse_when(text: str) -> Condition:
 class ParameterSpace:
     """The points that a sweep may have. bound: the parameters, and what is fixed beside them."""
 
-    bound: Bound
+    bound: BoundModel
     correlations: tuple[Correlation, ...] = ()
     when: tuple[Condition, ...] = ()
     where: tuple[str, ...] = ()
@@ -331,7 +303,7 @@ def when_option(name: str, text: str) -> str:
     return worded(f"--when '{name}: {text}'", f"when={{{name!r}: {text!r}}}")
 
 
-def _check_default(bound: Bound, parameter: BoundParameter) -> None:
+def _check_default(bound: BoundModel, parameter: BoundParameter) -> None:
     """Raise SweepError unless a conditional input has a value where it is inactive."""
     i, entry = parameter.input, parameter.entry
     if i is None:
