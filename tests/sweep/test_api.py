@@ -90,9 +90,7 @@ def test_a_model_of_a_farm_but_no_function_runs_on_a_farm(path: Path) -> None:
     assert sweep.to_pandas().square.tolist() == [1.0, 4.0, 9.0]
 
 
-def test_parameters_are_named_by_texts_and_functions_return(path: Path) -> None:
-    with pytest.raises(farm.SweepError, match="the parameter 1 is a int; expected the name"):
-        farm.sweep(lambda x: x, {1: (0, 1)}, n=4, out=path)
+def test_a_function_that_exits_has_failed(path: Path) -> None:
     with pytest.raises(farm.SweepError, match="the last with SystemExit: 3"):
         farm.sweep(lambda x: sys.exit(3), {"x": (0, 1)}, n=4, out=path)
 
@@ -192,28 +190,6 @@ def test_points_have_words_and_none(path: Path) -> None:
     for point in points:
         assert point.ok, point.error
         assert (point.parameters["order"] is None) == (point.parameters["solver"] == "euler")
-
-
-def test_another_space_is_another_sweep(path: Path) -> None:
-    def again(**other: Any) -> farm.Sweep:
-        return farm.sweep(
-            model, **{**SPACE, **other}, design="random:6", seed=3, out=path, show=False
-        )
-
-    again().wait()
-    again().wait()
-    parameters = SPACE["parameters"]
-    for other, complaint in (
-        ({"where": "load < 7*thickness"}, "constraints: load < 6.thickness in the file, load < 7"),
-        ({"when": {"order": 'solver != "euler"'}}, "condition of order: solver == .* in the file"),
-        ({"correlation": {("load", "thickness"): 0.5}}, "correlations: load,thickness=0.7 in the"),
-        (
-            {"parameters": {**parameters, "solver": ["euler", "rk", "bdf"]}},
-            "parameter solver: choice:euler,rk in the file, choice:euler,rk,bdf here",
-        ),
-    ):
-        with pytest.raises(farm.SweepError, match=complaint):
-            again(**other)
 
 
 def test_a_conditional_argument_needs_a_default(path: Path) -> None:

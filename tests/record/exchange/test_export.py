@@ -12,13 +12,7 @@ import pytest
 from farm.call import Call, Derivative, ModelInfo, Operation, TensorInfo
 from farm.errors import InvalidInput
 from farm.record.entry import Entry, Status, status_of
-from farm.record.exchange.export import (
-    Selection,
-    entry_name,
-    points_of,
-    table_of,
-    write_sweep,
-)
+from farm.record.exchange.export import Selection, points_of, table_of, write_sweep
 from farm.record.key import keys_of
 from farm.sweep.design.tables import read_table
 from farm.sweep.file.reading import failures_of, load_xarray, progress_of
@@ -143,8 +137,3 @@ def test_without_a_description_tensors_are_numbered(path: Path) -> None:
     written(path, point(1.0), info=None)
     info = points_of(path, EVERYTHING).info
     assert [t.name for t in (*info.inputs, *info.outputs)] == ["input_0", "output_0"]
-
-
-def test_entries_are_named_by_their_place() -> None:
-    assert entry_name(TensorInfo("y", (1,)), 0) == "y"
-    assert entry_name(TensorInfo("y", (2, 3)), 4) == "y[1,1]"

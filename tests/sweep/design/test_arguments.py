@@ -145,6 +145,7 @@ def test_a_data_frame_has_the_points() -> None:
         ({"x": (0, 1)}, {}, "the design 'sobol' needs a number of points, such as n=256"),
         ({"x": True}, {"n": 8}, "parameter 'x': True is a bool; expected"),
         ({"x": (1, 0)}, {"n": 8}, "parameter 'x': 1:0: expected two finite numbers, the lower"),
+        ({1: (0, 1)}, {"n": 8}, "the parameter 1 is a int; expected the name of an input"),
         ([(0, 1)], {}, "parameters is a list; expected a dict"),
         (pd.DataFrame({"x": [1.0]}), {"n": 3}, "give no design and no n"),
         (pd.DataFrame({"x": [1.0]}), {"design": "lhs"}, "give no design and no n"),

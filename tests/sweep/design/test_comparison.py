@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,19 @@ from tests.sweep.samples import BEAM, plan_of
 
 PATH = Path("s.h5")
 VARIED = {"E": "1:2"}
+SPACE: dict[str, Any] = {
+    "where": ["load < 0.1*E[0]"],
+    "when": {"n": "load > 0.5"},
+    "correlations": {("E[0]", "load"): 0.7},
+    "fixes": {"n": 3},
+}
+SPREADS = {"E": "1:2", "load": "log:1e-3:1", "n": "int:1:9"}
 
 
-def request_of(design: str = "random:20", **more: Any) -> SweepRequest:
-    spreads = more.pop("spreads", {"E": "1:2", "load": "log:1e-3:1"})
+def request_of(
+    design: str = "random:20", params: Mapping[str, str] | None = None, **more: Any
+) -> SweepRequest:
+    spreads = {"E": "1:2", "load": "log:1e-3:1"} if params is None else params
     return SweepRequest(
         parse_design(design),
         more.pop("seed", 7),
@@ -51,6 +61,7 @@ def of_another_process(plan: Plan) -> Plan:
         {"gradients": ["u[3]", "mass"]},
         {"seed_key": "seed"},
         {"fixes": {"mesh": 3}},
+        {"params": SPREADS, **SPACE},
     ],
     ids=str,
 )
@@ -73,12 +84,12 @@ def test_what_no_row_depends_on_does_not_count() -> None:
         ({"design": "lhs:9"}, {"design": "lhs:9,lloyd"}, "design: lhs:9 in the file, lhs:9,lloyd"),
         (
             {},
-            {"spreads": {"E": "1:2", "load": "log:1e-3:2"}},
+            {"params": {"E": "1:2", "load": "log:1e-3:2"}},
             "parameter load: log:0.001:1 in the file, log:0.001:2 here",
         ),
         (
             {"params": VARIED, "fixes": {"load": 3}},
-            {"spreads": VARIED, "fixes": {"load": 4}},
+            {"params": VARIED, "fixes": {"load": 4}},
             "fixed load: 3.0 in the file, 4.0 here",
         ),
         (
@@ -89,7 +100,7 @@ def test_what_no_row_depends_on_does_not_count() -> None:
         ({"params": VARIED, "fixes": {"load": 3}}, {}, "fixed load: 3.0 in the file, none here"),
         (
             {"params": {"load": "0:1"}, "fixes": {"E": [1, 2, 3]}},
-            {"spreads": {"load": "0:1"}, "fixes": {"E": [1, 5, 3]}},
+            {"params": {"load": "0:1"}, "fixes": {"E": [1, 5, 3]}},
             "fixed E[1]: 2.0 in the file, 5.0 here",
         ),
         ({"config": {"mesh": 2}}, {"config": {"mesh": 3}}, "config mesh: 2 in the file, 3 here"),
@@ -99,8 +110,23 @@ def test_what_no_row_depends_on_does_not_count() -> None:
         ({}, {"gradients": ["u[3]", "mass"]}, "gradients: none in the file, u[3], mass here"),
         (
             {},
-            {"spreads": {"load": "log:1e-3:1", "E": "1:2"}},
+            {"params": {"load": "log:1e-3:1", "E": "1:2"}},
             "order of the parameters: E[0], E[1], E[2], load in the file, load, E[0]",
+        ),
+        (
+            {"params": SPREADS, **SPACE},
+            {"params": SPREADS, **SPACE, "where": ["load < 0.2*E[0]"]},
+            "constraints: load < 0.1*E[0] in the file, load < 0.2*E[0] here",
+        ),
+        (
+            {"params": SPREADS, **SPACE},
+            {"params": SPREADS, **SPACE, "when": {"n": "load > 0.4"}},
+            "condition of n: load > 0.5 in the file, load > 0.4 here",
+        ),
+        (
+            {"params": SPREADS, **SPACE},
+            {"params": SPREADS, **SPACE, "correlations": {("E[0]", "load"): 0.5}},
+            "correlations: E[0],load=0.7 in the file, E[0],load=0.5 here",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -117,7 +143,7 @@ def test_another_plan_is_refused_with_both_sides(
 def test_a_grid_of_other_points_with_one_seed_is_another_plan() -> None:
     levels = {"E": "1:2", "load": "1,2"}
     there = plan_of("grid:2", levels)
-    check_same_plan(PATH, there, request_of("grid:2,2,2", spreads=levels))
+    check_same_plan(PATH, there, request_of("grid:2,2,2", params=levels))
     assert plan_differences(there, plan_of("grid:3", levels)) == [
         "design: grid:2 in the file, grid:3 here"
     ]
@@ -130,7 +156,7 @@ def test_a_table_is_its_rows_not_its_path(tmp_path: Path) -> None:
         return f"file:{tmp_path / name}"
 
     there = plan_of(table("a.csv", 1, 2, 3), {})
-    check_same_plan(PATH, there, request_of(table("b.csv", 1, 2, 3), spreads={}))
+    check_same_plan(PATH, there, request_of(table("b.csv", 1, 2, 3), params={}))
     changed = plan_of(table("a.csv", 1, 9, 3), {})
     assert plan_differences(there, changed) == [
         "point 1: [1, 2, 3, 2] in the file, [1, 2, 3, 9] here"
@@ -139,7 +165,7 @@ def test_a_table_is_its_rows_not_its_path(tmp_path: Path) -> None:
     assert plan_differences(there, longer) == ["points: 3 in the file, 4 here"]
     (tmp_path / "a.csv").unlink()
     with pytest.raises(SweepError, match="holds a sweep of model 'beam', to which"):
-        check_same_plan(PATH, there, request_of(f"file:{tmp_path / 'a.csv'}", spreads={}))
+        check_same_plan(PATH, there, request_of(f"file:{tmp_path / 'a.csv'}", params={}))
 
 
 def test_other_versions_may_make_other_points_of_one_design() -> None:
@@ -152,7 +178,7 @@ def test_other_versions_may_make_other_points_of_one_design() -> None:
 
 def test_a_request_that_does_not_fit_the_model_of_the_file() -> None:
     with pytest.raises(SweepError, match=r"model 'beam', to which .* no value for load"):
-        check_same_plan(PATH, plan_of(), request_of(spreads={"E": "1:2", "k": "0:1"}))
+        check_same_plan(PATH, plan_of(), request_of(params={"E": "1:2", "k": "0:1"}))
 
 
 def test_a_long_list_and_long_values_are_cut() -> None:
