@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -138,19 +138,28 @@ class Farm:
         self._threads.close()
 
 
-Farms = Callable[..., Farm]
+F = TypeVar("F", bound=Farm)
+
+
+class Farms:
+    """Makes farms; the fixture closes them."""
+
+    def __init__(self) -> None:
+        self.made: list[Farm] = []
+
+    def __call__(self, judge: Judge | None = None) -> Farm:
+        return self.of(Farm(judge))
+
+    def of(self, farm: F) -> F:
+        self.made.append(farm)
+        return farm
 
 
 @pytest.fixture
 def farms() -> Iterator[Farms]:
-    made: list[Farm] = []
-
-    def make(judge: Judge | None = None) -> Farm:
-        made.append(Farm(judge))
-        return made[-1]
-
-    yield make
-    for each in made:
+    made = Farms()
+    yield made
+    for each in made.made:
         each.close()
 
 
@@ -236,6 +245,13 @@ def check(path: Path, plan: Plan, expected: Mapping[int, PointStatus] | None = N
     assert np.array_equal(u[ended], plan.theta[ended])
     assert np.array_equal(mass[ended], 2 * plan.theta[ended, 3:])
     assert np.all(np.isnan(u[~ended]))
+
+
+def complete(store: Store, evaluator: CallEvaluator, **options: Any) -> None:
+    """Run to the end, and check that every point is done and belongs to its row."""
+    progress = run(store, evaluator, **options)
+    assert (progress.state, progress.done) == (COMPLETE, store.plan.size)
+    check(store.path, store.plan)
 
 
 def test_every_point_is_evaluated_once_with_times_and_worker(path: Path, farms: Farms) -> None:
@@ -327,10 +343,7 @@ def test_a_full_farm_is_waited_for(path: Path, farms: Farms, by: str) -> None:
             return Overloaded("queue is full")
         return None
 
-    plan = beam_plan("random:60")
-    progress = run(Store.create(path, plan), farms(judge))
-    assert (progress.state, progress.failed, progress.done) == (COMPLETE, 0, 60)
-    check(path, plan)
+    complete(Store.create(path, beam_plan("random:60")), farms(judge))
 
 
 @pytest.mark.parametrize("error", [Unavailable("gone"), ModelNotFound("not yet")])
@@ -343,18 +356,13 @@ def test_a_lost_farm_is_waited_for(path: Path, farms: Farms, error: FarmError) -
     def judge(call: Call, number: int) -> FarmError | None:
         return error if number > 20 and not told() else None
 
-    plan = beam_plan("random:60")
-    progress = run(
-        Store.create(path, plan), farms(judge), watch=lambda p: messages.append(p.message)
-    )
-    assert (progress.state, progress.failed, progress.done) == (COMPLETE, 0, 60)
+    store = Store.create(path, beam_plan("random:60"))
+    complete(store, farms(judge), watch=lambda p: messages.append(p.message))
     assert told()
     assert messages[-1] == ""
-    check(path, plan)
 
 
 def test_a_farm_that_was_started_anew_is_found_again(path: Path, farms: Farms) -> None:
-    plan = beam_plan("random:60")
     old = farms(lambda call, number: Unavailable("gone") if number > 20 else None)
     new = farms()
     tries: list[int] = []
@@ -365,30 +373,25 @@ def test_a_farm_that_was_started_anew_is_found_again(path: Path, farms: Farms) -
             raise Unavailable("not yet")
         return new
 
-    progress = run(Store.create(path, plan), old, reconnect=reconnect)
-    assert (progress.state, progress.done) == (COMPLETE, 60)
+    complete(Store.create(path, beam_plan("random:60")), old, reconnect=reconnect)
     assert len(new.calls) >= 40
-    check(path, plan)
 
 
 def test_a_farm_that_stays_away_ends_the_session(path: Path, farms: Farms) -> None:
-    plan = beam_plan()
     gone = farms(lambda call, number: Unavailable("gone") if number > 10 else None)
-    progress = run(Store.create(path, plan), gone, in_flight=1, lost_s=0.5)
+    progress = run(Store.create(path, beam_plan()), gone, in_flight=1, lost_s=0.5)
     assert (progress.state, progress.done) == ("farm lost", 10)
     assert journal_of(path).exists()
-    assert run(Store.resume(path), farms()).state == COMPLETE
-    check(path, plan)
+    complete(Store.resume(path), farms())
 
 
 @pytest.mark.parametrize(("slots", "joining"), [(99, 0), (0, 99)])
 def test_a_farm_has_points_for_all_its_slots_before_it_answers(
-    path: Path, monkeypatch: pytest.MonkeyPatch, slots: int, joining: int
+    path: Path, farms: Farms, monkeypatch: pytest.MonkeyPatch, slots: int, joining: int
 ) -> None:
     monkeypatch.setattr(limit_module, "FIRST_LOOK_S", 0.01)
-    plan = beam_plan("random:450")
-    assert run(Store.create(path, plan), Large(400, slots, joining)).done == 450
-    check(path, plan)
+    store = Store.create(path, beam_plan("random:450"))
+    complete(store, farms.of(Large(400, slots, joining)))
 
 
 class Together(Farm):
@@ -419,7 +422,9 @@ class Together(Farm):
         return True in [future.cancel() for future in ids]
 
 
-def test_short_points_are_submitted_together_and_each_has_its_outcome(path: Path) -> None:
+def test_short_points_are_submitted_together_and_each_has_its_outcome(
+    path: Path, farms: Farms
+) -> None:
     plan = beam_plan("grid:5")
     bad = {tuple(plan.theta[k]): PointStatus.FAILED for k in range(3, plan.size, 7)}
     refused: list[int] = []
@@ -432,9 +437,8 @@ def test_short_points_are_submitted_together_and_each_has_its_outcome(path: Path
             return Overloaded("queue is full")
         return ModelFailed("x") if tuple(np.concatenate(call.inputs)) in bad else None
 
-    together = Together(judge)
+    together = farms.of(Together(judge))
     progress = run(Store.create(path, plan), together, in_flight=300)
-    together.close()
     assert progress.state == COMPLETE
     assert len(together.calls) == plan.size + len(refused)
     assert together.most_in_flight <= 300
@@ -448,7 +452,7 @@ def test_short_points_are_submitted_together_and_each_has_its_outcome(path: Path
 
 @pytest.mark.parametrize("reason", ["long", "not repeatable"])
 def test_other_points_are_submitted_one_by_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+    path: Path, farms: Farms, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     plan = beam_plan("random:300")
     if reason == "long":
@@ -456,29 +460,23 @@ def test_other_points_are_submitted_one_by_one(
         plan = replace(plan, order=SHUFFLED)
     else:
         plan = replace(plan, info=replace(plan.info, repeatable=False))
-    together = Together()
-    run(Store.create(path, plan), together, in_flight=50)
-    together.close()
+    together = farms.of(Together())
+    complete(Store.create(path, plan), together, in_flight=50)
     assert together.messages == [1] * 300
-    check(path, plan)
 
 
-def test_a_line_that_is_closed_gives_the_points_back(path: Path) -> None:
+def test_a_line_that_is_closed_gives_the_points_back(path: Path, farms: Farms) -> None:
     class Closed(Together):
         def send(self, calls: Any, hints: Hints, receiver: AnswerReceiver) -> list[Future[Result]]:
             if len(self.messages) == 25:
                 raise Unavailable("the client is closed")
             return super().send(calls, hints, receiver)
 
-    closed, new = Closed(), Together()
-    plan = beam_plan("random:400")
-    progress = run(Store.create(path, plan), closed, reconnect=lambda: new, in_flight=30)
-    closed.close()
-    new.close()
-    assert (progress.state, progress.done) == (COMPLETE, 400)
+    closed, new = farms.of(Closed()), farms.of(Together())
+    store = Store.create(path, beam_plan("random:400"))
+    complete(store, closed, reconnect=lambda: new, in_flight=30)
     assert len(closed.calls) + len(new.calls) == 400
     assert new.calls
-    check(path, plan)
 
 
 def test_too_many_failures_stop_it(path: Path, farms: Farms) -> None:
@@ -513,30 +511,28 @@ class Gated(Beam):
             self.gate.set()
 
 
-def test_the_time_limit_stops_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_stops_it(path: Path, farms: Farms, monkeypatch: pytest.MonkeyPatch) -> None:
     gated, rows = Gated(50), list[Row]()
     monkeypatch.setattr(Meter, "elapsed_s", lambda *_: 1.0 if len(rows) >= 50 else 0.0)
-    slow, watch = Farm(model=gated), gated.open_if_stopping
+    slow, watch = farms.of(Farm(model=gated)), gated.open_if_stopping
     store = Store.create(path, beam_plan("random:100"))
     progress = run(store, slow, max_s=0.5, on_row=rows.append, watch=watch)
     gated.gate.set()
-    slow.close()
     assert gated.is_told, "before it waits"
     assert (progress.state, progress.in_flight) == ("out of time", 0)
     assert 50 <= progress.done <= 54
 
 
-def test_asked_to_stop_it_waits_for_what_runs(path: Path) -> None:
+def test_asked_to_stop_it_waits_for_what_runs(path: Path, farms: Farms) -> None:
     stop, gated = Stop(), Gated(0)
 
     def watch(progress: Progress) -> None:
         stop.asked = True
         gated.open_if_stopping(progress)
 
-    slow = Farm(model=gated)
+    slow = farms.of(Farm(model=gated))
     plan = beam_plan("random:100")
     progress = run(Store.create(path, plan), slow, stop=stop, watch=watch, in_flight=4)
-    slow.close()
     assert gated.is_told
     assert (progress.state, progress.done, len(slow.calls)) == ("interrupted", 4, 4)
     check(path, plan, dict.fromkeys(range(4, 100), PointStatus.PENDING))
@@ -555,17 +551,15 @@ def test_asked_to_stop_it_takes_back_what_waits(
         if len(rows) == 24:
             stop.ask()
 
-    slow, watch = Farm(model=gated), gated.open_if_stopping
-    plan = beam_plan("random:300")
-    first = run(Store.create(path, plan), slow, stop=stop, on_row=on_row, watch=watch)
+    slow, watch = farms.of(Farm(model=gated)), gated.open_if_stopping
+    store = Store.create(path, beam_plan("random:300"))
+    first = run(store, slow, stop=stop, on_row=on_row, watch=watch)
     gated.gate.set()
-    slow.close()
     assert (first.state, gated.is_told) == ("interrupted", True)
     assert first.done == 28
     evaluator = farms()
-    assert run(Store.resume(path), evaluator).done == 300
+    complete(Store.resume(path), evaluator)
     assert len(evaluator.calls) == 300 - first.done
-    check(path, plan)
 
 
 class TwoAtOnce(Together):
@@ -630,7 +624,8 @@ def test_asked_to_stop_it_leaves_the_farm_to_say_what_waits(
     path: Path, farms: Farms, kind: type[TwoAtOnce], lost: int
 ) -> None:
     """A call that begins meanwhile is not cancelled, if the farm can tell."""
-    stop, plan, two = Stop(), beam_plan("random:20"), kind()
+    stop, two = Stop(), farms.of(kind())
+    store = Store.create(path, beam_plan("random:20"))
 
     def watch(progress: Progress) -> None:
         if progress.message:
@@ -639,15 +634,15 @@ def test_asked_to_stop_it_leaves_the_farm_to_say_what_waits(
             two.answer_one()
             stop.ask()
 
-    progress = run(Store.create(path, plan), two, stop=stop, watch=watch, in_flight=10)
-    two.close()
+    progress = run(store, two, stop=stop, watch=watch, in_flight=10)
     assert (progress.state, progress.done) == ("interrupted", len(two.begun) - lost)
     assert progress.unsuccessful == 0, "what is taken back is pending"
-    assert run(Store.resume(path), farms()).state == COMPLETE
-    check(path, plan)
+    complete(Store.resume(path), farms())
 
 
-def test_what_the_owner_cancelled_stays_cancelled_when_the_sweep_stops(path: Path) -> None:
+def test_what_the_owner_cancelled_stays_cancelled_when_the_sweep_stops(
+    path: Path, farms: Farms
+) -> None:
     class Owned(Exact):
         def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
             future = super().submit(call, hints)
@@ -658,23 +653,20 @@ def test_what_the_owner_cancelled_stays_cancelled_when_the_sweep_stops(path: Pat
                 stop.ask()
             return future
 
-    stop, owned = Stop(), Owned()
+    stop, owned = Stop(), farms.of(Owned())
 
     def watch(progress: Progress) -> None:
         if progress.message:
             owned.finish()
 
-    progress = run(
-        Store.create(path, beam_plan("random:20")), owned, stop=stop, watch=watch, in_flight=10
-    )
-    owned.close()
+    store = Store.create(path, beam_plan("random:20"))
+    progress = run(store, owned, stop=stop, watch=watch, in_flight=10)
     assert progress.done == len(owned.begun)
     assert (progress.cancelled, progress.pending) == (5, 15 - progress.done)
 
 
 def test_asked_twice_it_leaves_at_once(path: Path, farms: Farms) -> None:
     stop, gate = Stop(), threading.Event()
-    plan = beam_plan("random:50")
 
     class Never(Farm):
         def submit(self, call: Call, hints: Hints = NO_HINTS) -> Future[Result]:
@@ -690,17 +682,15 @@ def test_asked_twice_it_leaves_at_once(path: Path, farms: Farms) -> None:
         stop.ask_at_once()
 
     threading.Thread(target=ask).start()
-    never = Never()
+    store = Store.create(path, beam_plan("random:50"))
     began = time.monotonic()
-    progress = run(Store.create(path, plan), never, stop=stop, in_flight=3)
+    progress = run(store, farms.of(Never()), stop=stop, in_flight=3)
     assert time.monotonic() - began < LIMIT_S
-    never.close()
     assert (progress.state, progress.done, progress.pending) == ("interrupted", 10, 40)
-    assert run(Store.resume(path), farms()).state == COMPLETE
-    check(path, plan)
+    complete(Store.resume(path), farms())
 
 
-def test_a_farm_that_does_not_answer_holds_up_no_request_to_stop(path: Path) -> None:
+def test_a_farm_that_does_not_answer_holds_up_no_request_to_stop(path: Path, farms: Farms) -> None:
     stop, asked, closed = Stop(), threading.Event(), threading.Event()
 
     class Silent(Farm):
@@ -717,100 +707,93 @@ def test_a_farm_that_does_not_answer_holds_up_no_request_to_stop(path: Path) -> 
         if asked.is_set():
             stop.ask_at_once()
 
-    silent = Silent()
+    silent = farms.of(Silent())
     running = aside(lambda: run(Store.create(path, beam_plan()), silent, stop=stop, watch=watch))
     try:
         progress = running.result(LIMIT_S)
     finally:
         closed.set()
-        silent.close()
     assert (progress.state, progress.pending) == ("interrupted", 40)
 
 
-def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event; while it is set, the disk is full."""
-    full, real = threading.Event(), os.pwrite
+class Disk:
+    """A disk that is full from the outcome of point 50 on, until a test makes room."""
 
-    def pwrite(fd: int, data: memoryview, offset: int) -> int:
-        if full.is_set():
+    def __init__(self) -> None:
+        self.is_full = False
+        self._pwrite = os.pwrite
+
+    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(fd, data, offset)
+        return self._pwrite(fd, data, offset)
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
-    return full
+    def on_row(self, row: Row) -> None:
+        self.is_full = self.is_full or row.point == 50
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(os, "pwrite", made.pwrite)
+    return made
 
 
 @pytest.mark.slow
 def test_a_full_disk_stops_the_giving_and_loses_nothing(
-    path: Path, farms: Farms, monkeypatch: pytest.MonkeyPatch
+    path: Path, farms: Farms, disk: Disk
 ) -> None:
-    plan, evaluator = beam_plan("random:200"), farms()
-    full = disk(monkeypatch)
+    evaluator = farms()
     told: list[int] = []
-
-    def on_row(row: Row) -> None:
-        if row.point == 50 and not told:
-            full.set()
 
     def watch(progress: Progress) -> None:
         if "No space" in progress.message:
             told.append(len(evaluator.calls))
             if len(told) == 2:
-                full.clear()
+                disk.is_full = False
 
-    progress = run(Store.create(path, plan), evaluator, watch=watch, on_row=on_row, in_flight=10)
-    assert (progress.state, progress.done) == (COMPLETE, 200)
+    store = Store.create(path, beam_plan("random:200"))
+    complete(store, evaluator, watch=watch, on_row=disk.on_row, in_flight=10)
     assert told[0] == told[1] <= 70
     assert len(evaluator.calls) == 200
-    check(path, plan)
 
 
 def test_a_full_disk_and_its_end_are_told_at_once(
-    path: Path, farms: Farms, monkeypatch: pytest.MonkeyPatch
+    path: Path, farms: Farms, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = disk(monkeypatch)
     messages: list[str] = []
-
-    def on_row(row: Row) -> None:
-        if row.point == 50:
-            full.set()
 
     def watch(progress: Progress) -> None:
         if progress.state == RUNNING:
             messages.append(progress.message)
         if "No space" in progress.message:
-            full.clear()
+            disk.is_full = False
 
     monkeypatch.setattr(run_module, "STATUS_S", 1e9)
-    progress = run(Store.create(path, beam_plan("random:200")), farms(), watch=watch, on_row=on_row)
-    assert (progress.state, progress.done) == (COMPLETE, 200)
+    store = Store.create(path, beam_plan("random:200"))
+    complete(store, farms(), watch=watch, on_row=disk.on_row)
     first = next(i for i, message in enumerate(messages) if "No space" in message)
     assert messages[first + 1 :] == [""]
 
 
 def test_leaving_with_a_full_disk_says_so_and_can_be_resumed(
-    path: Path, farms: Farms, monkeypatch: pytest.MonkeyPatch
+    path: Path, farms: Farms, disk: Disk
 ) -> None:
-    plan, stop, full = beam_plan("random:200"), Stop(), disk(monkeypatch)
-
-    def on_row(row: Row) -> None:
-        if row.point == 50:
-            full.set()
+    stop = Stop()
 
     def watch(progress: Progress) -> None:
         if progress.message:
             stop.ask()
 
-    store = Store.create(path, plan)
+    store = Store.create(path, beam_plan("random:200"))
     with pytest.raises(SweepError, match="No space left"):
-        run(store, farms(), stop=stop, on_row=on_row, watch=watch)
-    full.clear()
+        run(store, farms(), stop=stop, on_row=disk.on_row, watch=watch)
+    disk.is_full = False
     status = read_status(status_of(path))
     assert status is not None
     assert status.state == "failed"
     assert not lock_of(path).exists()
-    assert run(Store.resume(path), farms()).done == 200
-    check(path, plan)
+    complete(Store.resume(path), farms())
 
 
 def test_a_sweep_that_was_taken_over_ends(
