@@ -65,6 +65,12 @@ def written(path: Path, *entries: Entry, info: ModelInfo | None = SQUARE) -> Pat
     return path
 
 
+def flip_bit(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
 def key(k: float) -> bytes:
     return point(k).key
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from farm.record import file as module
 from farm.record.entry import FORMAT, Status, encoded
 from farm.record.file import RecordFile, entries_in
 from farm.storage.frames import Damage
-from tests.record.entries import entry, key, lock, point, record, written
+from tests.record.entries import entry, flip_bit, key, lock, point, record, written
 from tests.support.coroutines import LIMIT_S
 
 WRITER = """
@@ -53,11 +54,6 @@ print(last, [file.new_trouble() for _ in range(2)].index(""), file.trouble)
 """
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a.record"
-
-
 def found(file: RecordFile, count: int) -> list[int]:
     """Return which points the file has; each must have its own output."""
     there = []
@@ -81,47 +77,43 @@ def test_it_is_its_owners_alone(path: Path) -> None:
 
 
 def test_evaluations_are_found_at_once_and_after_opening_it_again(path: Path) -> None:
-    file = RecordFile(path, indexed=True)
-    file.add([record(0), record(1)])
-    file.add([record(2)])
-    assert found(file, 4) == [0, 1, 2]
-    file.close()
-    file = RecordFile(path, indexed=True)
-    assert found(file, 4) == [0, 1, 2]
-    file.add([record(3)])
-    assert found(file, 4) == [0, 1, 2, 3]
-    assert file.status()["points"] == 4
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        file.add([record(0), record(1)])
+        file.add([record(2)])
+        assert found(file, 4) == [0, 1, 2]
+    with closing(RecordFile(path, indexed=True)) as file:
+        assert found(file, 4) == [0, 1, 2]
+        file.add([record(3)])
+        assert found(file, 4) == [0, 1, 2, 3]
+        assert file.status()["points"] == 4
 
 
 def test_a_long_evaluation_is_read_whole(path: Path) -> None:
     long = entry(np.array([1.0, 2.0]), np.arange(10_000.0))
-    file = RecordFile(path, indexed=True)
-    file.add([record(0), encoded(long), record(1)])
-    known = file.find(long.key)
-    assert known is not None
-    assert known.outputs[0].tolist() == list(range(10_000))
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        file.add([record(0), encoded(long), record(1)])
+        known = file.find(long.key)
+        assert known is not None
+        assert known.outputs[0].tolist() == list(range(10_000))
 
 
 def test_what_is_not_finite_is_kept_and_not_found(path: Path) -> None:
     bad = entry(np.array([1.0, 2.0]), np.array([np.nan]))
-    file = RecordFile(path, indexed=True)
-    file.add([encoded(bad)])
-    assert file.find(bad.key) is None
-    assert file.status()["not_finite"] == 1
-    file.close()
-    file = RecordFile(path, indexed=True)
-    assert file.find(bad.key) is None
-    assert file.counts[Status.NOT_FINITE] == 1
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        file.add([encoded(bad)])
+        assert file.find(bad.key) is None
+        assert file.status()["not_finite"] == 1
+    with closing(RecordFile(path, indexed=True)) as file:
+        assert file.find(bad.key) is None
+        assert file.counts[Status.NOT_FINITE] == 1
 
 
 def test_a_second_writer_is_refused(path: Path) -> None:
-    file = RecordFile(path, indexed=False)
-    with pytest.raises(Unavailable, match=f"in use.*held by process {os.getpid()}.*merge"):
+    with (
+        closing(RecordFile(path, indexed=False)),
+        pytest.raises(Unavailable, match=f"in use.*held by process {os.getpid()}.*merge"),
+    ):
         RecordFile(path, indexed=False)
-    file.close()
     RecordFile(path, indexed=False).close()
 
 
@@ -157,71 +149,62 @@ def test_a_folder_pipe_or_device_is_refused_and_stays(path: Path, tmp_path: Path
 def test_a_symbolic_link_is_the_file_it_names(path: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(path)
-    file = RecordFile(link, indexed=False)
-    file.add([record(1)])
-    assert path.is_file()
-    assert link.is_symlink()
-    with pytest.raises(Unavailable, match="is in use"):
-        RecordFile(path, indexed=True)
-    file.close()
-    file = RecordFile(path, indexed=True)
-    assert file.find(key(1)) is not None
-    file.close()
+    with closing(RecordFile(link, indexed=False)) as file:
+        file.add([record(1)])
+        assert path.is_file()
+        assert link.is_symlink()
+        with pytest.raises(Unavailable, match="is in use"):
+            RecordFile(path, indexed=True)
+    with closing(RecordFile(path, indexed=True)) as file:
+        assert file.find(key(1)) is not None
 
 
 @pytest.mark.slow
 def test_every_prefix_of_the_last_records_gives_the_whole_records_before(path: Path) -> None:
     written(path, *map(point, range(3)), info=None)
     kept = path.stat().st_size
-    file = RecordFile(path, indexed=False)
-    file.add([record(3), record(4)])
-    file.close()
+    with closing(RecordFile(path, indexed=False)) as file:
+        file.add([record(3), record(4)])
     whole = path.read_bytes()
     (length,) = {(len(whole) - kept) // 2}
     for size in range(kept, len(whole) + 1):
         path.write_bytes(whole[:size])
-        file = RecordFile(path, indexed=True)
-        expected = [0, 1, 2] + [3] * (size >= kept + length) + [4] * (size == len(whole))
-        assert found(file, 5) == expected
-        assert file.damage == []
-        file.add([record(9)])
-        assert found(file, 10) == [*expected, 9]
-        file.close()
+        with closing(RecordFile(path, indexed=True)) as file:
+            expected = [0, 1, 2] + [3] * (size >= kept + length) + [4] * (size == len(whole))
+            assert found(file, 5) == expected
+            assert file.damage == []
+            file.add([record(9)])
+            assert found(file, 10) == [*expected, 9]
 
 
 @pytest.mark.parametrize("at", range(14, 14 + 3 * 40, 7))
 def test_a_damaged_byte_costs_one_record_and_is_reported(path: Path, at: int) -> None:
     written(path, *map(point, range(40)), info=None)
-    data = bytearray(path.read_bytes())
-    length = (len(data) - 14) // 40
-    data[at + length] ^= 0x55
-    path.write_bytes(data)
+    length = (path.stat().st_size - 14) // 40
+    flip_bit(path, at + length)
     lost = (at + length - 14) // length
-    file = RecordFile(path, indexed=True)
-    assert file.damage == [Damage(14 + lost * length, 14 + (lost + 1) * length)]
-    assert found(file, 40) == [k for k in range(40) if k != lost]
-    file.add([record(lost)])
-    assert found(file, 40) == list(range(40))
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        assert file.damage == [Damage(14 + lost * length, 14 + (lost + 1) * length)]
+        assert found(file, 40) == [k for k in range(40) if k != lost]
+        file.add([record(lost)])
+        assert found(file, 40) == list(range(40))
 
 
 def test_damage_while_the_file_is_open_gives_no_answer(path: Path) -> None:
-    file = RecordFile(path, indexed=True)
-    file.add([record(k) for k in range(3)])
-    with path.open("r+b") as raw:
-        raw.seek(-1, os.SEEK_END)
-        raw.write(b"\xaa")
-    assert found(file, 3) == [0, 1]
-    assert found(file, 3) == [0, 1]
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        file.add([record(k) for k in range(3)])
+        with path.open("r+b") as raw:
+            raw.seek(-1, os.SEEK_END)
+            raw.write(b"\xaa")
+        assert found(file, 3) == [0, 1]
+        assert found(file, 3) == [0, 1]
 
 
 def test_a_key_that_shares_its_first_bytes_with_another_is_not_found(path: Path) -> None:
-    file = RecordFile(path, indexed=True)
-    file.add([record(0)])
-    assert file.find(key(0)[:8] + bytes(8)) is None
-    assert file.find(key(0)) is not None
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        file.add([record(0)])
+        assert file.find(key(0)[:8] + bytes(8)) is None
+        assert file.find(key(0)) is not None
 
 
 def test_a_killed_writer_loses_nothing_that_it_had_confirmed(path: Path) -> None:
@@ -232,10 +215,11 @@ def test_a_killed_writer_loses_nothing_that_it_had_confirmed(path: Path) -> None
         process.send_signal(signal.SIGKILL)
         rest, _ = process.communicate()
         last = int((confirmed + rest).split("\n")[-2])
-        file = RecordFile(path, indexed=True)  # the lock of a dead process is no obstacle
-        assert found(file, last + 1) == list(range(last + 1))
-        assert file.damage == []
-        file.close()
+        with closing(
+            RecordFile(path, indexed=True)
+        ) as file:  # the lock of a dead process is no obstacle
+            assert found(file, last + 1) == list(range(last + 1))
+            assert file.damage == []
 
 
 def test_a_full_disk_ends_the_recording_with_whole_records(path: Path) -> None:
@@ -244,26 +228,24 @@ def test_a_full_disk_ends_the_recording_with_whole_records(path: Path) -> None:
     last, reasons, *trouble = output.split()
     assert (int(reasons), process.returncode) == (1, 0)
     assert trouble == ["File", "too", "large"]
-    file = RecordFile(path, indexed=True)
-    assert found(file, 100) == list(range(int(last) + 1))
-    assert file.damage == []
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        assert found(file, 100) == list(range(int(last) + 1))
+        assert file.damage == []
 
 
 def test_a_lost_lock_ends_the_recording(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.01)
     monkeypatch.setattr("farm.storage.lock.BEAT_S", math.inf)  # no beat is halfway
-    file = RecordFile(path, indexed=True)
-    assert file.new_trouble() == ""
-    file.add([record(0)])
-    lock(path).write_text('{"token": "another", "pid": 1, "host": "elsewhere"}')
-    monkeypatch.setattr("farm.storage.lock.BEAT_S", 0.0)
-    file._keeper.join(LIMIT_S)
-    assert "is now held by process 1 on elsewhere" in file.new_trouble()
-    assert file.new_trouble() == ""
-    file.add([record(1)])
-    assert found(file, 2) == [0]
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        assert file.new_trouble() == ""
+        file.add([record(0)])
+        lock(path).write_text('{"token": "another", "pid": 1, "host": "elsewhere"}')
+        monkeypatch.setattr("farm.storage.lock.BEAT_S", 0.0)
+        file._keeper.join(LIMIT_S)
+        assert "is now held by process 1 on elsewhere" in file.new_trouble()
+        assert file.new_trouble() == ""
+        file.add([record(1)])
+        assert found(file, 2) == [0]
     assert lock(path).exists()
 
 
@@ -293,31 +275,30 @@ def test_no_history_of_writes_kills_and_damage_gives_a_wrong_answer(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.record"
-        file = RecordFile(path, indexed=True)
-        added: set[int] = set()
-        intact = True
-        for what, number in actions:
-            if what == "add":
-                file.add([record(number), record(number + 100)])
-                added |= {number, number + 100}
-                assert not intact or set(found(file, 200)) == added
-                continue
-            file.close()
-            data = bytearray(path.read_bytes())
-            if what == "kill":  # the rest of a write that had not been confirmed
-                with path.open("ab") as raw:
-                    raw.write(bytes(data[14:])[: number % 100])
-            else:
-                at = 14 + number % max(1, len(data) - 14)
-                if at < len(data):
-                    data[at] ^= 0xFF
-                    intact = False
-                path.write_bytes(data)
-            file = RecordFile(path, indexed=True)
-            there = set(found(file, 200))
-            assert there <= added
-            assert not intact or there == added
-        file.close()
+        with closing(RecordFile(path, indexed=True)) as file:
+            added: set[int] = set()
+            intact = True
+            for what, number in actions:
+                if what == "add":
+                    file.add([record(number), record(number + 100)])
+                    added |= {number, number + 100}
+                    assert not intact or set(found(file, 200)) == added
+                    continue
+                file.close()
+                data = bytearray(path.read_bytes())
+                if what == "kill":  # the rest of a write that had not been confirmed
+                    with path.open("ab") as raw:
+                        raw.write(bytes(data[14:])[: number % 100])
+                else:
+                    at = 14 + number % max(1, len(data) - 14)
+                    if at < len(data):
+                        data[at] ^= 0xFF
+                        intact = False
+                    path.write_bytes(data)
+                file = RecordFile(path, indexed=True)
+                there = set(found(file, 200))
+                assert there <= added
+                assert not intact or there == added
 
 
 def test_the_format_is_the_documented_one(path: Path) -> None:
@@ -329,12 +310,11 @@ def test_the_format_is_the_documented_one(path: Path) -> None:
 
 def test_a_later_failure_does_not_hide_an_earlier_answer(path: Path) -> None:
     x = np.array([1.0, 2.0])
-    file = RecordFile(path, indexed=True)
-    file.add([encoded(entry(x, np.array([7.0]))), encoded(entry(x, np.array([np.nan])))])
-    for _ in range(2):
-        known = file.find(entry(x, x).key)
-        assert known is not None
-        assert known.outputs[0].tolist() == [7.0]
-        file.close()
-        file = RecordFile(path, indexed=True)
-    file.close()
+    with closing(RecordFile(path, indexed=True)) as file:
+        file.add([encoded(entry(x, np.array([7.0]))), encoded(entry(x, np.array([np.nan])))])
+        for _ in range(2):
+            known = file.find(entry(x, x).key)
+            assert known is not None
+            assert known.outputs[0].tolist() == [7.0]
+            file.close()
+            file = RecordFile(path, indexed=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,9 @@ from farm.scheduler.state import TaskId, WorkerId
 from farm.storage.frames import Damage
 from tests.dispatcher import test_dispatcher
 from tests.dispatcher.test_dispatcher import W1, W2
+from tests.record.entries import flip_bit
 from tests.support.coroutines import on_loop, until
+from tests.sweep.samples import raising
 
 SQUARE = ModelInfo(
     "square",
@@ -71,11 +74,6 @@ def farm(path: Path, *models: ModelInfo, **settings: Any) -> Iterator[Farm]:
         running.recorder.close()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a.record"
-
-
 def at(*x: float, operation: Operation = Operation.EVALUATE, **more: Any) -> Call:
     return Call("square", operation, (np.array(x),), **more)
 
@@ -85,12 +83,6 @@ def recorded(path: Path) -> list[Entry]:
     found = [each for each, _, _ in entries_in(path, places.append) if isinstance(each, Entry)]
     assert places == []
     return found
-
-
-def damage(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def gradient(*sens: float) -> Call:
@@ -304,12 +296,9 @@ async def test_the_farm_says_why_and_how_a_model_is_reused(
 async def test_a_full_disk_costs_no_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, 1.0))
-
-        def full(*_: object) -> int:
-            raise OSError(28, "No space left on device")
-
+        full = OSError(errno.ENOSPC, "No space left on device")
         with monkeypatch.context() as patched:
-            patched.setattr("farm.storage.journal.os.pwrite", full)
+            patched.setattr("farm.storage.journal.os.pwrite", raising(full))
             await running.asked(at(2.0, 2.0))
         (event,) = running.events()
         assert "a.record: nothing more is recorded: the disk is full" in event
@@ -333,7 +322,7 @@ async def test_damage_is_reported_when_the_farm_starts(path: Path) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, 1.0))
         await running.asked(at(2.0, 2.0))
-    damage(path, 20)
+    flip_bit(path, 20)
     with farm(path) as running:
         await until(lambda: running.events())
         assert "damaged from byte 14 to byte" in running.events()[0]

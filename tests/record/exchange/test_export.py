@@ -22,11 +22,6 @@ from tests.record.entries import SQUARE, entry, failed, point, written
 EVERYTHING = Selection()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a.record"
-
-
 @pytest.mark.slow
 def test_every_reader_of_sweeps_reads_it(path: Path, tmp_path: Path) -> None:
     written(path, point(1.0), failed(2.0), point(3.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,8 @@ from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.space.binding import BoundParameter
-from tests.record.entries import key, point, written
+from tests.record.entries import flip_bit, key, point, written
+from tests.sweep.samples import raising
 
 
 def ticked(_: int) -> None:
@@ -28,9 +31,7 @@ def ticked(_: int) -> None:
 def test_merged_records_hold_each_evaluation_once(tmp_path: Path) -> None:
     one = written(tmp_path / "a", *map(point, (1, 2, 3)), info=None)
     two = written(tmp_path / "b", *map(point, (3, 4)), info=None)
-    data = bytearray(one.read_bytes())
-    data[20] ^= 1
-    one.write_bytes(data)
+    flip_bit(one, 20)
     out = tmp_path / "out"
     damage: list[tuple[Path, Damage]] = []
 
@@ -40,27 +41,24 @@ def test_merged_records_hold_each_evaluation_once(tmp_path: Path) -> None:
     assert merge([one, two], out, report, ticked) == (3, 1)
     assert [(path, place.start) for path, place in damage] == [(one, 14)]
     assert merge([two], out, report, ticked) == (0, 2)
-    file = RecordFile(out, indexed=True)
-    assert [k for k in range(6) if file.find(key(k))] == [2, 3, 4]
-    assert file.damage == []
-    file.close()
+    with closing(RecordFile(out, indexed=True)) as file:
+        assert [k for k in range(6) if file.find(key(k))] == [2, 3, 4]
+        assert file.damage == []
 
 
 def test_a_record_in_use_is_not_merged_into(tmp_path: Path) -> None:
     one = written(tmp_path / "a", point(1))
-    file = RecordFile(tmp_path / "out", indexed=False)
-    with pytest.raises(Unavailable, match="is in use"):
+    with (
+        closing(RecordFile(tmp_path / "out", indexed=False)),
+        pytest.raises(Unavailable, match="is in use"),
+    ):
         merge([one], tmp_path / "out", lambda path, place: None, ticked)
-    file.close()
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, out = written(tmp_path / "a", point(1)), written(tmp_path / "out")
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("farm.storage.journal.os.pwrite", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("farm.storage.journal.os.pwrite", raising(full))
     with pytest.raises(OSError, match="out cannot be written: the disk is full"):
         merge([one], out, lambda path, place: None, ticked)
 
@@ -103,19 +101,18 @@ def test_an_imported_sweep_answers_its_calls(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert import_sweep(tmp_path / "s.h5", out, "7", ticked) == (6, 0)
     assert import_sweep(tmp_path / "s.h5", out, "7", ticked) == (0, 6)
-    file = RecordFile(out, indexed=True)
-    inputs = (np.array([0.5, 3.0]), np.array([3]))
-    evaluate = Call("beam", Operation.EVALUATE, inputs, '{"a":1,"mesh":2}')
-    assert plan.calls(2)[0].config == evaluate.config
-    found = file.find(keys_of(evaluate, INFO, "7")[0])
-    assert found is not None
-    assert [array.tolist() for array in found.outputs] == [[[2.0, 3.0], [4.0, 5.0]], [6.0]]
-    assert (found.run_time_s, found.worker, found.time) == (0.5, "node1/1", 9.5)
-    wrt = Derivative(1, 0, sens=np.array([1.0]))
-    gradient = Call("beam", Operation.GRADIENT, inputs, evaluate.config, wrt)
-    found = file.find(keys_of(gradient, INFO, "7")[0])
-    assert found is not None
-    assert found.outputs[0].tolist() == [7.0, 8.0]
-    assert file.find(keys_of(plan.calls(1)[0], INFO, "7")[0]) is None
-    assert file.find(keys_of(evaluate, INFO, "8")[0]) is None
-    file.close()
+    with closing(RecordFile(out, indexed=True)) as file:
+        inputs = (np.array([0.5, 3.0]), np.array([3]))
+        evaluate = Call("beam", Operation.EVALUATE, inputs, '{"a":1,"mesh":2}')
+        assert plan.calls(2)[0].config == evaluate.config
+        found = file.find(keys_of(evaluate, INFO, "7")[0])
+        assert found is not None
+        assert [array.tolist() for array in found.outputs] == [[[2.0, 3.0], [4.0, 5.0]], [6.0]]
+        assert (found.run_time_s, found.worker, found.time) == (0.5, "node1/1", 9.5)
+        wrt = Derivative(1, 0, sens=np.array([1.0]))
+        gradient = Call("beam", Operation.GRADIENT, inputs, evaluate.config, wrt)
+        found = file.find(keys_of(gradient, INFO, "7")[0])
+        assert found is not None
+        assert found.outputs[0].tolist() == [7.0, 8.0]
+        assert file.find(keys_of(plan.calls(1)[0], INFO, "7")[0]) is None
+        assert file.find(keys_of(evaluate, INFO, "8")[0]) is None

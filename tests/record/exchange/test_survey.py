@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +17,14 @@ from farm.storage.frames import Record
 from tests.record.entries import SQUARE, entry, point
 
 
-def test_it_counts_evaluations_and_has_the_descriptions(tmp_path: Path) -> None:
-    path = tmp_path / "a.record"
-    file = RecordFile(path, indexed=False)
-    file.add([Record(MODEL, json.dumps(SQUARE.to_json()).encode()), encoded(point(1.0))])
-    failed = replace(point(2.0), status=Status.FAILED, outputs=(), time=1.8e9)
-    file.add([encoded(failed), encoded(replace(point(3.0), operation=Operation.GRADIENT))])
-    file.add([encoded(entry(np.ones(2), np.array([np.nan])))])
-    steps: list[int] = []
-    busy = survey(path, steps.append)
-    file.close()
+def test_it_counts_evaluations_and_has_the_descriptions(path: Path) -> None:
+    with closing(RecordFile(path, indexed=False)) as file:
+        file.add([Record(MODEL, json.dumps(SQUARE.to_json()).encode()), encoded(point(1.0))])
+        failed = replace(point(2.0), status=Status.FAILED, outputs=(), time=1.8e9)
+        file.add([encoded(failed), encoded(replace(point(3.0), operation=Operation.GRADIENT))])
+        file.add([encoded(entry(np.ones(2), np.array([np.nan])))])
+        steps: list[int] = []
+        busy = survey(path, steps.append)
     found = survey(path)
     assert (busy.in_use, found.in_use) == (True, False)
     assert busy.counts == found.counts
