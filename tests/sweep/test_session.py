@@ -54,8 +54,13 @@ class Beam(farm.Model):
 PARAMETERS = {"k": (0, 1), "x": farm.log(1, 10)}
 
 
+def begun(path: Path, model: Any = Beam, parameters: Any = PARAMETERS, **more: Any) -> farm.Sweep:
+    """Begin a sweep into `path`."""
+    return farm.sweep(model, parameters, **{"n": 8, "out": path, "show": False, **more})
+
+
 def test_points_come_as_they_finish(path: Path) -> None:
-    sweep = farm.sweep(Beam, PARAMETERS, n=32, seed=7, out=path, show=False)
+    sweep = begun(path, n=32, seed=7)
     points = list(sweep.as_completed())
     assert sorted(point.index for point in points) == list(range(32))
     for point in points:
@@ -76,15 +81,8 @@ def test_points_come_as_they_finish(path: Path) -> None:
 
 
 def test_xarray_and_gradients(path: Path) -> None:
-    sweep = farm.sweep(
-        Beam,
-        {"k": [0.1, 0.2, 0.3]},
-        design="grid",
-        fix={"x": 3},
-        gradient=["y"],
-        out=path,
-        show=False,
-    )
+    k = {"k": [0.1, 0.2, 0.3]}
+    sweep = begun(path, parameters=k, design="grid", n=None, fix={"x": 3}, gradient=["y"])
     gradients = [point.gradients["y", "k"].tolist() for point in sweep.as_completed()]
     assert gradients == [[[2.0]]] * 3
     data = sweep.to_xarray()
@@ -97,34 +95,31 @@ def test_a_model_of_a_function_and_one_in_a_file(tmp_path: Path) -> None:
     def square(a: np.ndarray) -> np.ndarray:
         return np.asarray(a**2)
 
-    with farm.sweep(
-        square, {"a": (0, 2)}, design="random:5", out=tmp_path / "square.h5", show=False
-    ) as sweep:
+    with begun(tmp_path / "square.h5", square, {"a": (0, 2)}) as sweep:
         pass
-    assert sweep.progress.done == 5
+    assert sweep.progress.done == 8
     assert sweep.to_xarray().b.values == pytest.approx(sweep.to_xarray().a.values ** 2)
     (tmp_path / "model.py").write_text(
         "import farm\n@farm.model(inputs={'a': 1}, outputs={'b': 1})\ndef f(a): return a\n"
     )
-    name = str(tmp_path / "model.py")
-    sweep = farm.sweep(name, {"a": (0, 1)}, design="lhs", n=4, out=tmp_path / "s.h5", show=False)
-    assert sweep.wait().done == 4
+    sweep = begun(tmp_path / "s.h5", str(tmp_path / "model.py"), {"a": (0, 1)}, design="lhs")
+    assert sweep.wait().done == 8
 
 
 def test_a_farm_that_somebody_else_has(path: Path) -> None:
     threads = Threads({"beam": Beam()}, workers=2)
-    farm.sweep("beam", PARAMETERS, n=8, out=path, on=threads, show=False).wait()
+    begun(path, "beam", on=threads).wait()
     threads.describe("beam")  # its threads are still open
     threads.close()
     with pytest.raises(SweepError, match="with on="):
-        farm.sweep(Beam, PARAMETERS, n=8, out=path.with_name("t.h5"), on=threads)
+        begun(path.with_name("t.h5"), on=threads)
 
 
 def test_the_same_call_again_continues(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = farm.sweep(Beam, PARAMETERS, n=16, seed=1, out=path, show=False)
+    first = begun(path, n=16, seed=1)
     first.wait()
     model = Beam()
-    again = farm.sweep(model, PARAMETERS, n=16, out=path)
+    again = begun(path, model, n=16, show=True)
     assert again.wait().done == first.progress.done
     assert model.calls == 0
     said = capsys.readouterr().err
@@ -136,15 +131,14 @@ def test_every_point_comes_in_a_sweep_that_continues(
 ) -> None:
     model = Beam()
     model.gate = opened_when_stopped(monkeypatch)
-    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": path, "show": False}
-    sweep = farm.sweep(model, PARAMETERS, workers=2, **settings)
+    sweep = begun(path, model, n=64, seed=3, workers=2)
     wait_until(lambda: sweep.progress.finished >= 5)
     sweep.stop()
     there = sweep.progress.finished
     assert (sweep.progress.state, sweep.progress.pending) == ("interrupted", 64 - there)
     assert journal_of(path).exists()
     model = Beam()
-    points = list(farm.sweep(model, PARAMETERS, **settings).as_completed())
+    points = list(begun(path, model, n=64, seed=3).as_completed())
     assert model.calls == 64 - there
     assert sorted(point.index for point in points) == list(range(64))
     for point in points:
@@ -185,27 +179,25 @@ def test_another_sweep_is_refused(
 ) -> None:
     named: Any = type("Beam", (model,), {"name": "beam"})
     first: Any = type("Beam", (Beam,), {"name": "beam"})
-    farm.sweep(first, PARAMETERS, n=16, seed=1, out=path, show=False).wait()
+    begun(path, first, n=16, seed=1).wait()
     before = path.read_bytes()
+    more = {"n": 16, "seed": 1, **more}
     with pytest.raises(SweepError) as caught:
-        farm.sweep(named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=path, show=False)
+        begun(path, named, **more)
     assert difference in str(caught.value)
     assert path.read_bytes() == before
-    sweep = farm.sweep(
-        named, PARAMETERS, **{"n": 16, "seed": 1, **more}, out=path, show=False, overwrite=True
-    )
-    assert sweep.wait().pending == 0
+    assert begun(path, named, **more, overwrite=True).wait().pending == 0
     assert not journal_of(path).exists()
 
 
 def test_a_file_may_be_refused_in_any_case(path: Path) -> None:
-    farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=path, show=False, resume=False).wait()
+    begun(path, seed=1, resume=False).wait()
     with pytest.raises(SweepError, match="exists"):
-        farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=path, show=False, resume=False)
+        begun(path, seed=1, resume=False)
     path.write_text("precious")
     for overwrite in (False, True):
         with pytest.raises(SweepError, match="no sweep can be read from it"):
-            farm.sweep(Beam, PARAMETERS, n=4, seed=1, out=path, show=False, overwrite=overwrite)
+            begun(path, seed=1, overwrite=overwrite)
     assert path.read_text() == "precious"
 
 
@@ -214,10 +206,10 @@ def test_a_second_sweep_into_one_file_is_refused_before_it_evaluates(
 ) -> None:
     model = Beam()
     model.gate = opened_when_stopped(monkeypatch)
-    sweep = farm.sweep(model, PARAMETERS, n=64, seed=3, out=path, workers=1, show=False)
+    sweep = begun(path, model, n=64, seed=3, workers=1)
     second = Beam()
     with pytest.raises(SweepError, match="is writing this sweep"):
-        farm.sweep(second, PARAMETERS, n=64, seed=3, out=path, show=False)
+        begun(path, second, n=64, seed=3)
     assert second.calls == 0
     sweep.stop()
 
@@ -239,8 +231,7 @@ def test_it_stops_once_running_points_have_ended(
 ) -> None:
     model = Beam()
     model.gate = opened_when_stopped(monkeypatch, "_end")
-    settings: dict[str, Any] = {"n": 64, "seed": 3, "out": path, "workers": 2, "in_flight": 2}
-    sweep = farm.sweep(model, PARAMETERS, show=False, **settings)
+    sweep = begun(path, model, n=64, seed=3, workers=2, in_flight=2)
     wait_until(lambda: model.calls >= 7)
     sweep.stop(running=True)
     assert sweep.progress.state == "interrupted"
@@ -251,7 +242,7 @@ def test_what_ends_a_sweep_is_raised_where_it_is_awaited(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "close", raising(OSError("disk on fire")))
-    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=path, show=False)
+    sweep = begun(path)
     with pytest.raises(OSError, match="on fire"):
         list(sweep.as_completed())
     with pytest.raises(OSError, match="on fire"):
@@ -263,7 +254,7 @@ def test_an_error_in_the_block_stops_it(path: Path, monkeypatch: pytest.MonkeyPa
     model.gate = opened_when_stopped(monkeypatch)
     with (
         pytest.raises(ZeroDivisionError),
-        farm.sweep(model, PARAMETERS, n=64, out=path, workers=1, show=False) as sweep,
+        begun(path, model, n=64, workers=1) as sweep,
     ):
         raise ZeroDivisionError
     assert sweep.progress.state == "interrupted"
@@ -273,34 +264,26 @@ def test_mistakes_leave_nothing_behind(path: Path) -> None:
     mistakes: tuple[dict[str, Any], ...] = (
         {"parameters": {"k": (1, 0)}},
         {"parameters": {"k": (0, 1)}},
-        {"parameters": PARAMETERS, "n": None},
-        {"parameters": PARAMETERS, "n": 4, "gradient": ["z"]},
-        {"parameters": {**PARAMETERS, "k": (0.8, 0.9)}, "n": 4},  # the probe fails
+        {"n": None},
+        {"gradient": ["z"]},
+        {"parameters": {**PARAMETERS, "k": (0.8, 0.9)}},  # the probe fails
     )
     for wrong in mistakes:
         with pytest.raises(SweepError):
-            farm.sweep(Beam, **{"n": 4, **wrong}, out=path, show=False)
+            begun(path, **wrong)
         assert list(path.parent.iterdir()) == []
 
 
 def test_without_a_stream_outputs_are_in_the_file_only(path: Path) -> None:
-    sweep = farm.sweep(Beam, PARAMETERS, n=4, out=path, stream=False, show=False)
+    sweep = begun(path, stream=False)
     assert list(sweep.as_completed()) == []
     with h5py.File(path) as file:
-        assert np.count_nonzero(file["status"][:]) == 4
+        assert np.count_nonzero(file["status"][:]) == 8
 
 
 def test_limits_are_passed_on(path: Path) -> None:
-    sweep = farm.sweep(
-        Beam,
-        {**PARAMETERS, "k": (0.8, 0.9)},
-        n=64,
-        out=path,
-        probe=False,
-        show=False,
-        in_flight=1,
-        max_failures=3,
-    )
+    failing = {**PARAMETERS, "k": (0.8, 0.9)}
+    sweep = begun(path, Beam, failing, n=64, probe=False, in_flight=1, max_failures=3)
     assert sweep.wait().state == "too many failures"
 
 
@@ -308,25 +291,24 @@ def test_it_shows_a_bar_unless_told_otherwise(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    farm.sweep(Beam, PARAMETERS, n=8, out=path).wait()
+    begun(path, show=True).wait()
     assert "8/8" in capsys.readouterr().err
-    farm.sweep(Beam, PARAMETERS, n=8, out=path.with_name("t.h5"), show=False).wait()
+    begun(path.with_name("t.h5")).wait()
     assert capsys.readouterr().err == ""
 
 
-def cost_in(path: Path) -> list[float]:
+def costs_in(path: Path) -> tuple[Any, Any]:
+    """Return the costs that a file has, and the parameter k of its points."""
     with h5py.File(path) as file:
-        return [float(number) for number in file["cost"][:]]
+        return file["cost"][:], file["theta"][:, 0]
 
 
 def test_cost_as_text_and_as_numbers(path: Path, tmp_path: Path) -> None:
-    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=path, show=False, cost="1 + k").wait()
-    with h5py.File(path) as file:
-        assert np.array_equal(file["cost"][:], 1 + file["theta"][:, 0])
-    numbers = tmp_path / "n.h5"
-    cost = np.arange(8.0)
-    farm.sweep(Beam, PARAMETERS, n=8, seed=7, out=numbers, show=False, cost=cost).wait()
-    assert cost_in(numbers) == list(range(8))
+    begun(path, seed=7, cost="1 + k").wait()
+    costs, k = costs_in(path)
+    assert np.array_equal(costs, 1 + k)
+    begun(tmp_path / "n.h5", seed=7, cost=np.arange(8.0)).wait()
+    assert costs_in(tmp_path / "n.h5")[0].tolist() == list(range(8))
 
 
 def test_cost_of_the_model(path: Path, tmp_path: Path) -> None:
@@ -334,30 +316,27 @@ def test_cost_of_the_model(path: Path, tmp_path: Path) -> None:
         def cost(self, inputs: farm.Inputs, config: farm.Config) -> float:
             return float(10 * inputs["k"][0])
 
-    farm.sweep(Costly, PARAMETERS, n=8, seed=7, out=path, show=False).wait()
-    with h5py.File(path) as file:
-        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
-    asked, threads = tmp_path / "asked.h5", Threads({"beam": Costly()})
-    farm.sweep("beam", PARAMETERS, n=8, out=asked, on=threads, show=False).wait()
+    begun(path, Costly, seed=7).wait()
+    threads = Threads({"beam": Costly()})
+    begun(tmp_path / "asked.h5", "beam", on=threads).wait()
     threads.close()
-    with h5py.File(asked) as file:
-        assert np.allclose(file["cost"][:], 10 * file["theta"][:, 0])
-    other = tmp_path / "o.h5"
-    farm.sweep(Costly, PARAMETERS, n=8, out=other, show=False, order="shuffled").wait()
-    with h5py.File(other) as file:
+    for made in (path, tmp_path / "asked.h5"):
+        costs, k = costs_in(made)
+        assert np.allclose(costs, 10 * k)
+    begun(tmp_path / "o.h5", Costly, order="shuffled").wait()
+    with h5py.File(tmp_path / "o.h5") as file:
         assert "cost" not in file
 
 
 def test_a_column_of_a_table_is_the_cost(path: Path, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("k,x[0],x[1],h\n0.5,1,2,9\n0.25,3,4,8\n")
-    design = f"file:{tmp_path}/p.csv"
-    farm.sweep(Beam, {}, design=design, out=path, show=False, cost="column:h").wait()
-    assert cost_in(path) == [9.0, 8.0]
+    begun(path, Beam, {}, design=f"file:{tmp_path}/p.csv", n=None, cost="column:h").wait()
+    assert costs_in(path)[0].tolist() == [9.0, 8.0]
 
 
 def test_an_order_that_does_not_exist(path: Path) -> None:
     with pytest.raises(SweepError, match="order 'best': expected auto, shuffled, given"):
-        farm.sweep(Beam, PARAMETERS, n=8, out=path, show=False, order="best")
+        begun(path, order="best")
     with pytest.raises(SweepError, match="no parameter 'n'"):
-        farm.sweep(Beam, PARAMETERS, n=8, out=path, show=False, cost="n")
+        begun(path, cost="n")
     assert not path.exists()

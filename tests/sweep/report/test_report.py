@@ -43,6 +43,12 @@ PLAN = plan_of(
 )
 
 
+def page_of(path: Path, plan: Plan, *outcome: Outcome, colour_by: str | None = None) -> str:
+    """Return the report of a sweep with these outcomes."""
+    made(path, plan, *outcome)
+    return report(path, colour_by)
+
+
 class Balanced(HTMLParser):
     """A parser that fails on unbalanced tags."""
 
@@ -62,11 +68,9 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_it_needs_nothing_else(tmp_path: Path) -> None:
-    made(tmp_path / "s.h5", PLAN, every_fourth_fails)
-    text = report(tmp_path / "s.h5")
+def test_it_needs_nothing_else(path: Path) -> None:
     page = Balanced()
-    page.feed(text)
+    page.feed(page_of(path, PLAN, every_fourth_fails))
     assert page.open == []
     assert not {"link", "img", "iframe", "b"} & set(page.seen)
     assert page.seen.count("script") == 3, "the data, the library and the page's own"
@@ -74,9 +78,8 @@ def test_it_needs_nothing_else(tmp_path: Path) -> None:
     assert not re.search(r"url\(|@import", (PAGE / "style.css").read_text())
 
 
-def test_what_users_wrote_is_text(tmp_path: Path) -> None:
-    made(tmp_path / "s.h5", PLAN, lambda point: {"error": EVIL, "traceback": EVIL})
-    text = report(tmp_path / "s.h5")
+def test_what_users_wrote_is_text(path: Path) -> None:
+    text = page_of(path, PLAN, lambda point: {"error": EVIL, "traceback": EVIL})
     assert EVIL not in text
     assert "<title>a &lt;b&gt; &amp; c &lt;/script&gt;" in text
     assert data_of(text)["errors"]["texts"] == [EVIL]
@@ -93,17 +96,13 @@ def test_scripts_never_read_data_as_html() -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
 
 
-def test_the_row_of_a_point_is_complete(tmp_path: Path) -> None:
-    made(tmp_path / "s.h5", PLAN, every_fourth_fails)
-    data = data_of(report(tmp_path / "s.h5"))
+def test_the_row_of_a_point_is_complete(path: Path) -> None:
+    data = data_of(page_of(path, PLAN, every_fourth_fails))
     points = data["points"]
     assert unpacked(points["index"]).tolist() == list(range(32))
     assert unpacked(points["status"]).tolist() == [1, 1, 1, 2] * 8
-    assert [points["workers"][w] for w in unpacked(points["worker"])[:3]] == [
-        "node1/0",
-        "node1/1",
-        "node1/2",
-    ]
+    workers = [points["workers"][w] for w in unpacked(points["worker"])[:3]]
+    assert workers == ["node1/0", "node1/1", "node1/2"]
     assert unpacked(points["start"])[5] == 5.0
     errors = data["errors"]
     place, error, traceback = errors["rows"][1]
@@ -114,50 +113,47 @@ def test_the_row_of_a_point_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [0, 7])
-def test_a_sweep_that_runs_can_be_reported(tmp_path: Path, finished: int) -> None:
-    store = made(tmp_path / "s.h5", PLAN, lambda p: {} if p < finished else None, close=False)
-    text = report(tmp_path / "s.h5")
+def test_a_sweep_that_runs_can_be_reported(path: Path, finished: int) -> None:
+    store = made(path, PLAN, lambda p: {} if p < finished else None, close=False)
+    text = report(path)
     store.abandon()
     assert f"{32 - finished} pending" in text
     assert len(unpacked(data_of(text)["points"]["index"])) == finished
 
 
-def test_only_the_last_failure_of_a_point_counts(tmp_path: Path) -> None:
+def test_only_the_last_failure_of_a_point_counts(path: Path) -> None:
     plan = plan_of("random:2")
-    store = made(tmp_path / "s.h5", plan, lambda point: {"error": "first"}, close=False)
+    store = made(path, plan, lambda point: {"error": "first"}, close=False)
     store.add(done(plan, 0, attempt=2))
     store.add(failed(1, error="second", attempt=2))
     store.close("complete", {})
-    errors = data_of(report(tmp_path / "s.h5"))["errors"]
+    errors = data_of(report(path))["errors"]
     assert [errors["texts"][text] for _, text, _ in errors["rows"]] == ["second"]
 
 
 def test_long_texts_are_cut_and_tracebacks_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "LONGEST_TEXT", 50)
     monkeypatch.setattr(reports, "MOST_TEXT", 200)
-    plan = plan_of("random:20")
-    made(
-        tmp_path / "s.h5",
-        plan,
-        lambda point: {"error": "x" * 80, "traceback": f"{point}".rjust(40)},
-    )
-    errors = data_of(report(tmp_path / "s.h5"))["errors"]
+
+    def outcome(point: int) -> Mapping[str, Any]:
+        return {"error": "x" * 80, "traceback": f"{point}".rjust(40)}
+
+    errors = data_of(page_of(path, plan_of("random:20"), outcome))["errors"]
     assert errors["texts"] == [f"{'x' * 50} …"]
     assert len(errors["tracebacks"]) == 5
     assert [row[2] for row in errors["rows"]] == [0, 1, 2, 3, 4] + [-1] * 15
 
 
-def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+def test_what_is_left_out_is_said(path: Path) -> None:
     outputs = (
         *(TensorInfo(f"y{k}", (1,)) for k in range(20)),
         *(TensorInfo(f"u{k}", (9,)) for k in range(8)),
         TensorInfo("cube", (3, 3, 3)),
     )
     info = ModelInfo("m", (TensorInfo("x", (50,)),), outputs)
-    made(tmp_path / "s.h5", plan_of("random:3", {"x": "0:1"}, info=info))
-    text = report(tmp_path / "s.h5")
+    text = page_of(path, plan_of("random:3", {"x": "0:1"}, info=info))
     for note in (
         "The first 40 of 50 parameters are shown.",
         "The first 24 columns of 29 outputs are shown.",
@@ -167,9 +163,8 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         assert f'<p class="note">{note}</p>' in text
 
 
-def test_the_output_wanted_is_first(tmp_path: Path) -> None:
-    made(tmp_path / "s.h5", PLAN)
-    data = data_of(report(tmp_path / "s.h5", "u[3]"))
+def test_the_output_wanted_is_first(path: Path) -> None:
+    data = data_of(page_of(path, PLAN, colour_by="u[3]"))
     assert data["outputs"][data["first"]]["name"] == "u[3]"
 
 
@@ -232,10 +227,17 @@ def mostly_b(plan: Plan) -> Outcome:
     return outcome
 
 
-def test_parameters_are_ranked_for_each_output(tmp_path: Path) -> None:
+def ranking(
+    path: Path, first: str, design: str = "random:128", outcome: Outcome | None = None
+) -> dict[str, Any]:
+    """Return the ranking of a sweep, in which b has most influence on y."""
+    made(path, plan(design), outcome or mostly_b(plan(design)))
+    return ranking_of(path, plan(design), first)
+
+
+def test_parameters_are_ranked_for_each_output(path: Path) -> None:
     """An entry that is shown first, too."""
-    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
-    found = ranking_of(tmp_path / "s.h5", plan(), "u[0]")
+    found = ranking(path, "u[0]")
     assert found["note"] == ""
     assert {g["method"] for g in found["groups"]} == {"pawn"}
     ranked = {g["output"]: [row["parameter"] for row in g["rows"]] for g in found["groups"]}
@@ -245,56 +247,49 @@ def test_parameters_are_ranked_for_each_output(tmp_path: Path) -> None:
     assert rows[0]["value"] > 2 * rows[1]["value"]
 
 
-def test_sobol_has_intervals_and_the_share_of_a_parameter_alone(tmp_path: Path) -> None:
-    designed = plan("saltelli:32")
-    made(tmp_path / "s.h5", designed, mostly_b(designed))
-    group = ranking_of(tmp_path / "s.h5", designed, "y")["groups"][0]
+def test_sobol_has_intervals_and_the_share_of_a_parameter_alone(path: Path) -> None:
+    group = ranking(path, "y", "saltelli:32")["groups"][0]
     assert group["method"] == "sobol"
     assert [row["parameter"] for row in group["rows"]] == ["b", "a"]
     assert all(row["confidence"] > 0 and "first" in row for row in group["rows"])
 
 
-def test_why_there_is_none_is_one_line(tmp_path: Path) -> None:
-    designed = plan("saltelli:32")
-    made(tmp_path / "s.h5", designed, every_fourth_fails)
-    found = ranking_of(tmp_path / "s.h5", designed, "y")
+def test_why_there_is_none_is_one_line(path: Path) -> None:
+    found = ranking(path, "y", "saltelli:32", every_fourth_fails)
     assert found["groups"] == []
     assert found["note"].startswith("No ranking: method sobol needs all")
     assert "\n" not in found["note"]
 
 
-def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
+def test_without_the_extra_it_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "SALib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "SALib", None)
-    found = ranking_of(tmp_path / "s.h5", plan(), "y")
+    found = ranking(path, "y")
     assert found["groups"] == []
     assert "modelfarm[sensitivity]" in found["note"]
 
 
 def test_of_much_work_the_first_output_is_ranked_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
     monkeypatch.setattr(reports, "MOST_WORK", 128 * 2)
-    found = ranking_of(tmp_path / "s.h5", plan(), "mean of u")
+    found = ranking(path, "mean of u")
     assert [g["output"] for g in found["groups"]] == ["mean of u"]
     assert found["note"] == "Other outputs: farm sweep sensitivity s.h5."
 
 
 @pytest.mark.parametrize("limit", ["MOST_WORK", "MOST_NUMBERS"])
 def test_of_very_much_work_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    made(tmp_path / "s.h5", plan(), mostly_b(plan()))
     monkeypatch.setattr(reports, limit, 255)
-    found = ranking_of(tmp_path / "s.h5", plan(), "y")
+    found = ranking(path, "y")
     assert found["groups"] == []
     assert "farm sweep sensitivity s.h5" in found["note"]
 
 
-def test_a_model_without_outputs_has_none(tmp_path: Path) -> None:
+def test_a_model_without_outputs_has_none(path: Path) -> None:
     info = ModelInfo("m", INFO.inputs, (TensorInfo("y", (0,)),))
     empty = plan_of("random:4", {"a": "0:1", "b": "0:1"}, info=info)
-    assert "no outputs" in ranking_of(tmp_path / "s.h5", empty, None)["note"]
+    assert "no outputs" in ranking_of(path, empty, None)["note"]
