@@ -49,12 +49,13 @@ class _Table:
         self.keys[at] = key
         self.offsets[at] = offset
 
-    def doubled(self) -> _Table:
-        larger = _Table(2 * len(self.keys))
+    def copied(self, slots: int, *, without: int | None = None) -> _Table:
+        """Return a table of so many slots with the same entries, but for one key."""
+        copy = _Table(slots)
         for key, offset in zip(self.keys, self.offsets, strict=True):
-            if offset != _EMPTY:
-                larger.put(key, offset)
-        return larger
+            if offset != _EMPTY and key != without:
+                copy.put(key, offset)
+        return copy
 
     def joined(self, keys: Array, offsets: Array) -> _Table:
         """Return a table of these entries too, of which later ones replace earlier ones."""
@@ -101,7 +102,7 @@ class Index:
         table = self._tables[which]
         table.put(number // TABLES, offset)
         if table.count > FULL * len(table.keys):
-            self._tables[which] = table.doubled()
+            self._tables[which] = table.copied(2 * len(table.keys))
 
     def put_all(self, keys: bytes | bytearray, offsets: array[int]) -> None:
         """Map many keys in less time; `keys` has the first `INDEXED_BYTES` of each."""
@@ -125,17 +126,9 @@ class Index:
 
     def remove(self, key: bytes) -> None:
         """Forget a key whose evaluation cannot be read; later ones of the same key may come."""
-        number = int.from_bytes(key[:INDEXED_BYTES], "little")
-        which = number % TABLES
+        number, which = divmod(int.from_bytes(key[:INDEXED_BYTES], "little"), TABLES)
         table = self._tables[which]
-        number //= TABLES
-        if table.offsets[table.slot(number)] == _EMPTY:
-            return
-        left = _Table(len(table.keys))
-        for other, offset in zip(table.keys, table.offsets, strict=True):
-            if offset != _EMPTY and other != number:
-                left.put(other, offset)
-        self._tables[which] = left
+        self._tables[which] = table.copied(len(table.keys), without=number)
 
     def offsets(self) -> Iterator[int]:
         """Yield all offsets."""

@@ -49,20 +49,24 @@ def write_page(out: Path, *, title: str, note: str, blocks: Sequence[Html]) -> N
 
     The file is written after the page is complete, so an earlier error keeps the old file.
     """
-    written = time.strftime("%Y-%m-%d %H:%M", time.localtime())
-    with replacing(resolved(out)) as new:
-        new.write_text(_page(title, f"{note}; report of {written}", blocks), encoding="utf-8")
+    heading = f"<h1>{html.escape(title)}</h1>{_note(f'{note}; report of {_now()}')}"
+    _write(out, title, STYLE, f"{heading}{''.join(blocks)}")
 
 
-def _page(title: str, note: str, blocks: Sequence[Html]) -> str:
-    title = html.escape(title)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"{policy()}"
+def _write(out: Path, title: str, style: str, body: str, scripts: Sequence[str] = ()) -> None:
+    """Write a page that may run these scripts."""
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{policy(scripts)}'
+        f"<title>{html.escape(title)}</title>"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><h1>{title}</h1>"
-        f"{_note(note)}{''.join(blocks)}</body></html>\n"
+        f"<style>{style}</style></head><body>{body}</body></html>\n"
     )
+    with replacing(resolved(out)) as new:
+        new.write_bytes(page.encode("utf-8", "replace"))
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime())
 
 
 def policy(scripts: Sequence[str] = ()) -> Html:
@@ -171,23 +175,14 @@ def write_interactive(
     The file is written after the page is complete, so an earlier error keeps the old file.
     """
     body = folder.joinpath("body.html").read_text(encoding="utf-8")
-    written = time.strftime("%Y-%m-%d %H:%M", time.localtime())
-    told = {"written": written, **texts}
+    told = {"written": _now(), **texts}
     body = NAME.sub(lambda found: told[found[1]], body)
     style = folder.joinpath("style.css").read_text(encoding="utf-8")
     own = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in scripts)
     whole = [library(), f'(function () {{\n"use strict";\n{own}\nstart();\n}})();\n']
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"{policy(whole)}"
-        f"<title>{html.escape(title)}</title>"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{style}</style></head><body>{body}"
-        f'<script type="application/json" id="data">{as_json(data)}</script>'
-        f"{''.join(f'<script>{script}</script>' for script in whole)}</body></html>\n"
-    )
-    with replacing(resolved(out)) as new:
-        new.write_bytes(page.encode("utf-8", "replace"))
+    elements = [f'<script type="application/json" id="data">{as_json(data)}</script>']
+    elements += [f"<script>{script}</script>" for script in whole]
+    _write(out, title, style, f"{body}{''.join(elements)}", whole)
 
 
 def as_json(data: Any) -> str:

@@ -123,9 +123,7 @@ def evaluation_of(entry: Entry, info: ModelInfo | None = None) -> Entry:
 def _is_selected(entry: Entry, asked: Selection) -> bool:
     if entry.operation not in (Operation.EVALUATE, Operation.VALUE_AND_GRADIENT):
         return False
-    if asked.model is not None and entry.model != asked.model:
-        return False
-    if asked.version is not None and entry.version != asked.version:
+    if asked.model not in (None, entry.model) or asked.version not in (None, entry.version):
         return False
     if not asked.config:
         return True

@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Progress:
     host: str = ""
     pid: int = 0
     version: int = VERSION
-    run_id: str = field(default="")
+    run_id: str = ""
     basis: str = ""
 
     @property

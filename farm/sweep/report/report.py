@@ -324,17 +324,14 @@ def _group(found: Sensitivity) -> dict[str, Any]:
 
     A value or confidence that is not finite is null.
     """
+    numbers = {"value": found.values, "confidence": found.confidence}
+    if found.method == "sobol":
+        numbers["first"] = found.others["S1"]
+    keys = np.where(np.isfinite(found.values), found.values, -np.inf)
     rows = [
-        {"parameter": name, "value": _finite(value), "confidence": _finite(half)}
-        for name, value, half in zip(
-            found.parameters, found.values.tolist(), found.confidence.tolist(), strict=True
-        )
+        {"parameter": found.parameters[j], **{n: _finite(each[j]) for n, each in numbers.items()}}
+        for j in np.argsort(-keys, kind="stable")
     ]
-    first = found.others.get("S1")
-    if first is not None and found.method == "sobol":
-        for row, value in zip(rows, first.tolist(), strict=True):
-            row["first"] = _finite(value)
-    rows.sort(key=lambda row: -math.inf if row["value"] is None else row["value"], reverse=True)
     return {
         "output": found.output,
         "method": found.method,
@@ -346,4 +343,4 @@ def _group(found: Sensitivity) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return float(value) if math.isfinite(value) else None

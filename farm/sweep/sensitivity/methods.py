@@ -67,11 +67,7 @@ def sobol(table: AnalysedRows) -> MethodMeasures:
 
     Source: SALib.analyze.sobol (Saltelli et al. 2010). Raises SweepError for too few base points.
     """
-    if table.design.counts[0] < SMALLEST_BASE:
-        raise SweepError(
-            f"{table.design.counts[0]} base points are too few for Sobol' indices; "
-            f"expected at least {SMALLEST_BASE}"
-        )
+    _check(table.design.counts[0], SMALLEST_BASE, "base points are too few for Sobol' indices")
     with _salib("sobol", table.seed) as (analyze, seed):
         second = table.design.option != FIRST
         found = analyze(_problem(table), table.output, calc_second_order=second, seed=seed)
@@ -87,11 +83,8 @@ def morris(table: AnalysedRows) -> MethodMeasures:
 
     Source: SALib.analyze.morris. Raises SweepError for too few trajectories.
     """
-    if table.design.counts[0] < FEWEST_TRAJECTORIES:
-        raise SweepError(
-            f"{table.design.counts[0]} trajectories are too few for Morris' method; "
-            f"expected at least {FEWEST_TRAJECTORIES}"
-        )
+    what = "trajectories are too few for Morris' method"
+    _check(table.design.counts[0], FEWEST_TRAJECTORIES, what)
     with _salib("morris", table.seed) as (analyze, seed):
         found = analyze(
             _problem(table),
@@ -207,10 +200,12 @@ def _varies(coordinates: Array) -> Array:
 
 
 def _check_rows(table: AnalysedRows) -> None:
-    if len(table.output) < FEWEST_ROWS:
-        raise SweepError(
-            f"{len(table.output)} rows with a result are too few; expected at least {FEWEST_ROWS}"
-        )
+    _check(len(table.output), FEWEST_ROWS, "rows with a result are too few")
+
+
+def _check(number: int, least: int, what: str) -> None:
+    if number < least:
+        raise SweepError(f"{number} {what}; expected at least {least}")
 
 
 def _names(count: int) -> list[str]:
