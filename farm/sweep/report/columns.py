@@ -115,11 +115,6 @@ class Quantity:
     entry: int | None
 
 
-def parameters_of(plan: Plan) -> list[int]:
-    """Return the positions of the parameters that a report has: the first ones."""
-    return list(range(min(len(plan.parameters), MOST_PARAMETERS)))
-
-
 def parameter_column(plan: Plan, position: int, points: Array) -> dict[str, Any]:
     """Return a parameter as JSON data: name, unit, axis, and its values at `points`.
 

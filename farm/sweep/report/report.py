@@ -97,7 +97,7 @@ def _data(
 ) -> dict[str, Any]:
     """Return all that the scripts of the page show, as JSON data."""
     quantities, first = columns.quantities_of(plan, colour_by)
-    positions = columns.parameters_of(plan)
+    positions = range(min(len(plan.parameters), MOST_PARAMETERS))
     shown = shown_points(known, len(quantities) + len(positions))
     points = shown.points
     done = known.status[points] == PointStatus.DONE
@@ -167,8 +167,8 @@ def _left_out(plan: Plan, shown: ShownPoints, quantities: int) -> list[str]:
     """Return sentences about what the report does not show."""
     notes = [shown.note]
     parameters = len(plan.parameters)
-    if parameters > columns.MOST_PARAMETERS:
-        notes.append(f"The first {columns.MOST_PARAMETERS} of {parameters:,} parameters are shown.")
+    if parameters > MOST_PARAMETERS:
+        notes.append(f"The first {MOST_PARAMETERS} of {parameters:,} parameters are shown.")
     outputs = plan.outputs
     if quantities == columns.MOST_OUTPUTS:
         named = len({column.output for column, _ in outputs})
