@@ -53,7 +53,9 @@ class Lock:
             taken_over = True
         if taken_over:  # others that found the same stale lock may briefly have renamed ours
             time.sleep(SETTLE_S)
-        self._check_it_is_ours()
+        held = _read(path)
+        if held.get("token") != self._token:
+            raise LockHeld(path, _whom(held))
         remove_unfinished(path.with_name(path.name.removesuffix(".lock")))
 
     def beat(self) -> None:
@@ -129,11 +131,6 @@ class Lock:
             with contextlib.suppress(OSError):  # otherwise its next heartbeat recreates it
                 os.link(aside, self.path)
         aside.unlink(missing_ok=True)
-
-    def _check_it_is_ours(self) -> None:
-        held = _read(self.path)
-        if held.get("token") != self._token:
-            raise LockHeld(self.path, _whom(held))
 
 
 def is_held(path: Path, *, silence_s: float = 2.5 * BEAT_S) -> bool:

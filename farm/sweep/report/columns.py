@@ -276,9 +276,10 @@ def field_of(
     most = max(1, min(MOST_ROWS, MOST_BYTES // (8 * column.size)))
     places = some_of(places, most, rng)
     shape = _long(tensor)
-    rows = np.empty((len(places), *_reduced_shape(shape)))
-    for part, values in read_rows(file, column, points[places]):
-        rows[part] = _reduced(values.reshape(-1, *shape))
+    parts = [_reduced(np.empty((0, *shape)))]
+    for _, values in read_rows(file, column, points[places]):
+        parts.append(_reduced(values.reshape(-1, *shape)))
+    rows = np.concatenate(parts)
     size = int(np.prod(rows.shape[1:]))
     kept = some_of(np.arange(len(places)), max(1, share // size), rng)
     field = {
@@ -292,19 +293,18 @@ def field_of(
         "values": packed(rows[kept], "f4"),
     }
     finite = np.where(np.isfinite(rows), rows, np.nan)
+    if not len(places):
+        finite = np.full((1, *rows.shape[1:]), np.nan)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # entries that are NaN at every point
         if len(shape) == 1:
-            picked = _picked(shape[0])
-            bands = np.nanquantile(finite, QUANTILES, axis=0) if len(places) else None
             return field | {
-                "entries": packed(picked, "i4"),
-                "bands": packed(np.full((5, size), np.nan) if bands is None else bands),
+                "entries": packed(_picked(shape[0]), "i4"),
+                "bands": packed(np.nanquantile(finite, QUANTILES, axis=0)),
             }
-        empty = np.full(rows.shape[1:], np.nan)
         return field | {
-            "mean": packed(np.nanmean(finite, axis=0) if len(places) else empty),
-            "sd": packed(np.nanstd(finite, axis=0) if len(places) else empty),
+            "mean": packed(np.nanmean(finite, axis=0)),
+            "sd": packed(np.nanstd(finite, axis=0)),
         }
 
 
@@ -312,12 +312,6 @@ def _picked(size: int) -> Array:
     """Return the entries of a curve that are shown: both ends, and evenly between them."""
     picked: Array = np.unique(np.linspace(0, size - 1, min(size, MOST_ON_CURVE)).astype(np.int64))
     return picked
-
-
-def _reduced_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(shape) == 1:
-        return (len(_picked(shape[0])),)
-    return tuple(len(_starts(size)) for size in shape)
 
 
 def _reduced(values: Array) -> Array:
