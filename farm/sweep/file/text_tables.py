@@ -107,20 +107,13 @@ def read_workers(file: h5py.File) -> list[AnsweringWorker]:
 def read_failures(file: h5py.File, status: Array) -> Iterator[Row]:
     """Read the failures. status: that of all points, as the table does not have it."""
     table = file["failures"]
-    numbers = {name: table[name][:].tolist() for name in ("point", "attempt", "worker", "time")}
-    errors, tracebacks = read_texts(table["error"]), read_texts(table["traceback"])
-    for k, point in enumerate(numbers["point"]):
+    columns = [table[name][:].tolist() for name in ("point", "attempt", "worker", "time")]
+    columns += [read_texts(table[name]) for name in ("error", "traceback")]
+    for point, attempt, worker, time, error, traceback in zip(*columns, strict=True):
         now = PointStatus(int(status[point]))
-        yield Row(
-            point=point,
-            # The point failed in this attempt even if a retry was successful.
-            status=PointStatus.FAILED if now in (PointStatus.DONE, PointStatus.PENDING) else now,
-            attempt=numbers["attempt"][k],
-            worker=numbers["worker"][k],
-            t_start=numbers["time"][k],
-            error=errors[k],
-            traceback=tracebacks[k],
-        )
+        # The point failed in this attempt even if a retry was successful.
+        how = PointStatus.FAILED if now in (PointStatus.DONE, PointStatus.PENDING) else now
+        yield Row(point, how, attempt, worker, time, error=error, traceback=traceback)
 
 
 def _replace(file: h5py.File, name: str, columns: dict[str, Any]) -> None:
