@@ -25,7 +25,7 @@ from farm.call import (
 )
 from farm.sweep.design.points import Design, parse_design, point_seed, shuffled
 from farm.sweep.errors import SweepError
-from farm.sweep.space.binding import BoundModel, BoundParameter
+from farm.sweep.space.binding import BoundParameter, BoundValues
 from farm.sweep.space.correlation import Correlation
 from farm.sweep.space.grammar import parse_distribution
 from farm.sweep.space.parameters import Category
@@ -68,7 +68,7 @@ class DesignPart:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Plan(BoundModel):
+class Plan(BoundValues):
     """The complete definition of a sweep's points; written once to the file and to its journal.
 
     theta: values (points, parameters): a word by its index, NaN for an inactive parameter. unit:

@@ -45,7 +45,7 @@ class BoundParameter:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BoundModel:
+class BoundValues:
     """A model, the columns of the points, the inputs' fixed entries (NaN: free), the config.
 
     texts: the fixed entries of inputs of texts, as input, entry and text. The config is without
@@ -60,7 +60,7 @@ class BoundModel:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Binding(BoundModel):
+class Binding(BoundValues):
     """Names bound to a model. columns: those of each name that varies."""
 
     columns: Mapping[str, Collection[int]]

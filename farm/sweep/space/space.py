@@ -21,7 +21,7 @@ from farm.call import BYTES, Array
 from farm.errors import InvalidInput
 from farm.expression import Expression
 from farm.sweep.errors import SweepError
-from farm.sweep.space.binding import BoundModel, BoundParameter, tensor_index
+from farm.sweep.space.binding import BoundParameter, BoundValues, tensor_index
 from farm.sweep.space.correlation import Correlation, correlator
 from farm.sweep.space.parameters import Category, Distribution, values
 from farm.wording import worded
@@ -34,7 +34,7 @@ AT_ONCE = 4096
 class Scope:
     """The names of a bound model. texts: whether texts count as values."""
 
-    bound: BoundModel
+    bound: BoundValues
     texts: bool = True
 
     @property
@@ -183,7 +183,7 @@ def parse_when(text: str) -> Condition:
 class ParameterSpace:
     """The points that a sweep may have. bound: the parameters, and what is fixed beside them."""
 
-    bound: BoundModel
+    bound: BoundValues
     correlations: tuple[Correlation, ...] = ()
     when: tuple[Condition, ...] = ()
     where: tuple[str, ...] = ()
@@ -303,7 +303,7 @@ def when_option(name: str, text: str) -> str:
     return worded(f"--when '{name}: {text}'", f"when={{{name!r}: {text!r}}}")
 
 
-def _check_default(bound: BoundModel, parameter: BoundParameter) -> None:
+def _check_default(bound: BoundValues, parameter: BoundParameter) -> None:
     """Raise SweepError unless a conditional input has a value where it is inactive."""
     i, entry = parameter.input, parameter.entry
     if i is None:
