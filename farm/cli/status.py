@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -17,7 +17,7 @@ from rich.text import Text
 from farm.cli.failures import summary
 from farm.cli.options import json_option, print_json, target_argument
 from farm.cli.status_history import event_lines, since, time_span
-from farm.cli.tables import printable, short_name, text_table
+from farm.cli.tables import Columns, printable, rows_table, short_name, text_table
 from farm.cli.worker_table import worker_tables
 from farm.client import Client, connect
 from farm.wording import counted, have_joined, timespan
@@ -36,6 +36,20 @@ Examples:
 
 JOBS_SHOWN = 4
 CHAINS_SHOWN = CLIENTS_SHOWN = PROGRESS_SHOWN = 20
+
+Row = Mapping[str, Any]
+
+OPERATION: Columns = {"model": "model", "operation": "operation"}
+COUNTS: Columns = {
+    "?>queued": "queued",
+    ">running": "in_flight",
+    ">done": "done",
+    "?>failed": "failed",
+}
+SPEED: Columns = {
+    ">calls/s": lambda row: f"{row['calls_per_s']:.3g}",
+    ">share": lambda row: f"{row['share']:.1%}",
+}
 
 
 @click.command(epilog=EXAMPLES)
@@ -150,35 +164,25 @@ def _record(record: dict[str, Any]) -> str:
     return line
 
 
-def _queues(rows: list[dict[str, Any]]) -> Table:
-    counts = ("?>queued", ">running", ">done", "?>failed", "?>copies")
-    keys = ("model", "operation", "queued", "in_flight", "done", "failed", "copies")
-    return text_table(
-        ("model", "operation", *counts, ">p50", ">p95"),
-        [
-            [
-                *(row[key] for key in keys),
-                *(timespan(row[p]) if row[p] else "" for p in ("run_time_p50_s", "run_time_p95_s")),
-            ]
-            for row in rows
-        ],
-    )
+def _queues(rows: list[Row]) -> Table:
+    times: Columns = {
+        ">p50": lambda row: timespan(row["run_time_p50_s"]) if row["run_time_p50_s"] else "",
+        ">p95": lambda row: timespan(row["run_time_p95_s"]) if row["run_time_p95_s"] else "",
+    }
+    return rows_table(OPERATION | COUNTS | {"?>copies": "copies"} | times, rows)
 
 
-def _models(rows: list[dict[str, Any]]) -> Table:
+def _models(rows: list[Row]) -> Table:
     """Return a table of the models with what they take and return."""
-    return text_table(
-        ("model", "inputs", "outputs"),
-        [
-            (
-                row["name"],
-                ", ".join(map(_tensor, row["inputs"])),
-                ", ".join(map(_tensor, row["outputs"]))
-                + (f", and {row['left_out']} more" if row["left_out"] else ""),
-            )
-            for row in rows
-        ],
-    )
+    columns: Columns = {
+        "model": "name",
+        "inputs": lambda row: ", ".join(map(_tensor, row["inputs"])),
+        "outputs": lambda row: (
+            ", ".join(map(_tensor, row["outputs"]))
+            + (f", and {row['left_out']} more" if row["left_out"] else "")
+        ),
+    }
+    return rows_table(columns, rows)
 
 
 def _tensor(tensor: dict[str, Any]) -> str:
@@ -188,50 +192,38 @@ def _tensor(tensor: dict[str, Any]) -> str:
     return f"{text} ({tensor['description']})" if tensor.get("description") else text
 
 
-def _dask(rows: list[dict[str, Any]]) -> Table:
+def _dask(rows: list[Row]) -> Table:
     """A table of the workers of a Dask cluster, which is one worker to farm."""
-    keys = ("host", "threads", "slots", "in_flight", "done", "state")
-    return text_table(
-        ("Dask worker", "host", ">threads", ">slots", ">running", ">done", "state"),
-        [[row["name"] or row["address"], *(row[key] for key in keys)] for row in rows],
-    )
+    name: Columns = {"Dask worker": lambda row: row["name"] or row["address"], "host": "host"}
+    counts: Columns = {">threads": "threads", ">slots": "slots", ">running": "in_flight"}
+    return rows_table(name | counts | {">done": "done", "state": "state"}, rows)
 
 
-def _chains(rows: list[dict[str, Any]]) -> list[RenderableType]:
+def _first(columns: Columns, rows: list[Row], most: int, what: str) -> list[RenderableType]:
+    """Return a table of the first rows, and a line about those that are left out."""
+    table, more = rows_table(columns, rows[:most]), len(rows) - most
+    return [table, f"and {more} more {what}; --json lists them"] if more > 0 else [table]
+
+
+def _chains(rows: list[Row]) -> list[RenderableType]:
     """A table of the chains that called last: their calls, rate and part of the worker time."""
-    counts = ("?>queued", ">running", ">done", "?>failed")
-    table = text_table(
-        ("client", "chain", *counts, ">calls/s", ">share", ">last"),
-        [
-            [
-                short_name(row["client"]) or "(no name)",
-                short_name("(bulk)" if row["chain"] == "" else row["chain"] or ""),
-                *(row[key] for key in ("queued", "in_flight", "done", "failed")),
-                f"{row['calls_per_s']:.3g}",
-                f"{row['share']:.1%}",
-                "" if row["last_answer_s"] is None else timespan(row["last_answer_s"]),
-            ]
-            for row in rows[:CHAINS_SHOWN]
-        ],
-    )
-    more = len(rows) - CHAINS_SHOWN
-    return [table, f"and {more} more chains; --json lists them"] if more > 0 else [table]
+    names: Columns = {
+        "client": lambda row: short_name(row["client"]) or "(no name)",
+        "chain": lambda row: short_name("(bulk)" if row["chain"] == "" else row["chain"] or ""),
+    }
+    last: Columns = {">last": lambda row: _since(row["last_answer_s"])}
+    return _first(names | COUNTS | SPEED | last, rows, CHAINS_SHOWN, "chains")
 
 
-def _waits(rows: list[dict[str, Any]]) -> Table:
+def _waits(rows: list[Row]) -> Table:
     """A table of the clients whose calls wait longest, with the rules that put others first."""
-    return text_table(
-        ("waiting client", "model", "operation", ">calls", ">for", "why"),
-        [
-            [
-                short_name(row["client"]) or "(no name)",
-                *(row[key] for key in ("model", "operation", "calls")),
-                timespan(row["age_s"]),
-                "; ".join(reason["text"] for reason in row["why"]),
-            ]
-            for row in rows
-        ],
-    )
+    name: Columns = {"waiting client": lambda row: short_name(row["client"]) or "(no name)"}
+    more: Columns = {
+        ">calls": "calls",
+        ">for": lambda row: timespan(row["age_s"]),
+        "why": lambda row: "; ".join(reason["text"] for reason in row["why"]),
+    }
+    return rows_table(name | OPERATION | more, rows)
 
 
 def _calls(rows: list[dict[str, Any]]) -> Table:
@@ -245,35 +237,26 @@ def _calls(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _experiments(rows: list[dict[str, Any]]) -> Table:
-    return text_table(
-        ("experiment", "strategy", ">asked", ">told", ">failed", ">pending", "state"),
-        [
-            [
-                f"{row['number']} {row['name']}".rstrip(),
-                row["strategy_name"],
-                *(row[key] for key in ("asked", "told", "failed", "pending")),
-                row["run"] or ("finished" if row["finished"] else "open"),
-            ]
-            for row in rows
-        ],
-    )
+def _experiments(rows: list[Row]) -> Table:
+    columns: Columns = {
+        "experiment": lambda row: f"{row['number']} {row['name']}".rstrip(),
+        "strategy": "strategy_name",
+        **{f">{key}": key for key in ("asked", "told", "failed", "pending")},
+        "state": lambda row: row["run"] or ("finished" if row["finished"] else "open"),
+    }
+    return rows_table(columns, rows)
 
 
 def _cluster(state: dict[str, Any]) -> list[RenderableType]:
     """Tables of a batch system's jobs: the numbers of each kind, their states, and problems."""
-    counts = (">wanted", ">pending", ">running", ">most", ">workers")
-    kinds = text_table(
-        (f"{state['system']} jobs of", "models", *counts),
-        [
-            [
-                row["name"],
-                ", ".join(row["models"]),
-                *(row[key] for key in ("wanted", "pending", "running", "max_jobs", "workers")),
-            ]
-            for row in state["kinds"]
-        ],
-    )
+    kind: Columns = {
+        f"{state['system']} jobs of": "name",
+        "models": lambda row: ", ".join(row["models"]),
+        **{f">{key}": key for key in ("wanted", "pending", "running")},
+        ">most": "max_jobs",
+        ">workers": "workers",
+    }
+    kinds = rows_table(kind, state["kinds"])
     problems: list[RenderableType] = []
     if state["problem"]:
         problems.append(f"[red]{state['system']} does not answer: {escape(state['problem'])}[/]")
@@ -306,50 +289,35 @@ SHORTEST_BAR = 4
 PART = " 100%"
 
 
-def clients(rows: list[dict[str, Any]]) -> list[RenderableType]:
+def clients(rows: list[Row]) -> list[RenderableType]:
     """A table of the clients with the largest shares of the workers."""
-    counts = (">callers", "?>queued", ">running", ">done", "?>failed")
-    table = text_table(
-        ("client", *counts, ">calls/s", ">share", ">last"),
-        [
-            [
-                short_name(_client(row)),
-                *(row[key.lstrip("?>")] for key in counts),
-                f"{row['calls_per_s']:.3g}",
-                f"{row['share']:.1%}",
-                "" if row["last_s"] is None else timespan(row["last_s"]),
-            ]
-            for row in rows[:CLIENTS_SHOWN]
-        ],
-    )
-    more = len(rows) - CLIENTS_SHOWN
-    return [table, f"and {more} more clients; --json lists them"] if more > 0 else [table]
+    name: Columns = {"client": lambda row: short_name(_client(row)), ">callers": "callers"}
+    last: Columns = {">last": lambda row: _since(row["last_s"])}
+    columns = name | COUNTS | {">running": "running"} | SPEED | last
+    return _first(columns, rows, CLIENTS_SHOWN, "clients")
 
 
-def _client(row: dict[str, Any]) -> str:
+def _client(row: Row) -> str:
     if row["others"]:
         return f"{row['others']} others"
     return row["client"] or "(no name)"
 
 
-def progress(rows: list[dict[str, Any]]) -> Table:
+def progress(rows: list[Row]) -> Table:
     """A table of sweeps, experiments and chains, with bars and expected ends."""
-    return text_table(
-        ("progress of", "name", "client", "", ">done", "?>failed", ">calls/s", "ends"),
-        [
-            [
-                row["kind"],
-                short_name(row["name"]),
-                short_name(row["client"]),
-                bar(row),
-                row["done"] if row["total"] is None else f"{row['done']}/{row['total']}",
-                row["failed"],
-                f"{row['calls_per_s']:.3g}",
-                _end(row),
-            ]
-            for row in rows[:PROGRESS_SHOWN]
-        ],
-    )
+    columns: Columns = {
+        "progress of": "kind",
+        "name": lambda row: short_name(row["name"]),
+        "client": lambda row: short_name(row["client"]),
+        "": bar,
+        ">done": lambda row: (
+            row["done"] if row["total"] is None else f"{row['done']}/{row['total']}"
+        ),
+        "?>failed": "failed",
+        ">calls/s": SPEED[">calls/s"],
+        "ends": _end,
+    }
+    return rows_table(columns, rows[:PROGRESS_SHOWN])
 
 
 class Bar:
@@ -367,14 +335,18 @@ class Bar:
         yield Text("█" * full + "░" * (width - full) + f" {self._finished:4.0%}", no_wrap=True)
 
 
-def bar(row: dict[str, Any]) -> Bar | str:
+def bar(row: Row) -> Bar | str:
     """Return a bar for the part that has an outcome; empty if the total is not known."""
     if not row["total"]:
         return ""
     return Bar(min(1.0, (row["done"] + row["failed"]) / row["total"]))
 
 
-def _end(row: dict[str, Any]) -> str:
+def _since(seconds: float | None) -> str:
+    return "" if seconds is None else timespan(seconds)
+
+
+def _end(row: Row) -> str:
     if row["state"] != "running":
         return str(row["state"])
     return "" if row["ends_in_s"] is None else f"in about {timespan(row['ends_in_s'])}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from rich.console import ConsoleRenderable
 from rich.markup import escape
@@ -20,6 +20,9 @@ GAP = 2
 
 LONGEST_NAME_SHOWN = 40
 """Longest name that a client chose, in characters, which a table shows."""
+
+Columns = dict[str, str | Callable[[Mapping[str, Any]], object]]
+"""Columns of a table by their heads: the key of a row's cell, or a function of the row."""
 
 
 def short_name(name: str) -> str:
@@ -86,6 +89,15 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
             )
         )
     return table
+
+
+def rows_table(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return a `text_table` of rows of a farm's answer, with "" for what a row lacks."""
+    cells = [
+        [row.get(of, "") if isinstance(of, str) else of(row) for of in columns.values()]
+        for row in rows
+    ]
+    return text_table(list(columns), cells)
 
 
 def _is_drawn(cell: object) -> TypeGuard[ConsoleRenderable]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,7 +15,7 @@ from rich.text import Text
 from farm.cli.exits import DONE
 from farm.cli.options import target_argument
 from farm.cli.signals import terminable
-from farm.cli.tables import printable, short_name, text_table
+from farm.cli.tables import Columns, printable, rows_table, short_name
 from farm.client import connect
 from farm.wording import timespan
 
@@ -125,94 +125,46 @@ def _queues(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
         _rows(state, "queues"),
         key=lambda row: (-(row.get("queued") or 0), -(row.get("in_flight") or 0)),
     )
-    return _table(
-        ("model", "operation", ">queued", ">running", ">done", ">failed", ">p50", ">p95"),
-        rows,
-        min(most, 6),
-        lambda row: [
-            *(row.get(key, "") for key in ("model", "operation", "queued", "in_flight")),
-            *(row.get(key, "") for key in ("done", "failed")),
-            _time(row.get("run_time_p50_s") or None),
-            _time(row.get("run_time_p95_s") or None),
-        ],
-    )
+    kind: Columns = {"model": "model", "operation": "operation"}
+    counts: Columns = {f">{key}": key for key in ("queued", "running", "done", "failed")}
+    times: Columns = {
+        ">p50": lambda row: _time(row.get("run_time_p50_s") or None),
+        ">p95": lambda row: _time(row.get("run_time_p95_s") or None),
+    }
+    return _table(kind | counts | {">running": "in_flight"} | times, rows, min(most, 6))
 
 
 def _failures(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
-    return _table(
-        ("failures", "model", ">count", ">ago", "text"),
-        _rows(state, "failures"),
-        min(most, 5),
-        lambda row: [
-            *(row.get(key, "") for key in ("kind", "model", "count")),
-            _ago(row.get("last")),
-            row.get("text", ""),
-        ],
-    )
+    columns: Columns = {"failures": "kind", "model": "model", ">count": "count", ">ago": _ago}
+    return _table(columns | {"text": "text"}, _rows(state, "failures"), min(most, 5))
 
 
 def _losses(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
-    return _table(
-        ("lost workers", ">count", ">ago", "last", "text"),
-        _rows(state, "losses"),
-        min(most, 4),
-        lambda row: [
-            row.get("cause", ""),
-            row.get("count", ""),
-            _ago(row.get("last")),
-            row.get("worker", ""),
-            row.get("text", ""),
-        ],
-    )
+    columns: Columns = {"lost workers": "cause", ">count": "count", ">ago": _ago, "last": "worker"}
+    return _table(columns | {"text": "text"}, _rows(state, "losses"), min(most, 4))
 
 
 def _clients(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
-    rows = sorted(
-        _rows(state, "clients") or clients_of(_rows(state, "chains")),
-        key=lambda row: -(row.get("share") or 0.0),
-    )
-    return _table(
-        ("client", ">share", ">queued", ">running", ">done", ">failed", ">calls/s"),
-        rows,
-        min(most, 5),
-        lambda row: [
-            short_name(str(row.get("client") or "(no name)")),
-            f"{row.get('share') or 0.0:.1%}",
-            *(row.get(key, "") for key in ("queued", "running", "done", "failed")),
-            f"{row.get('calls_per_s') or 0.0:.3g}",
-        ],
-    )
-
-
-def clients_of(chains: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row for each client of some chains, with the sums of their numbers."""
-    clients: dict[str, dict[str, Any]] = {}
-    for chain in chains:
-        name = str(chain.get("client", ""))
-        client = clients.setdefault(name, {"client": name})
-        for ours, theirs in (
-            *((key, key) for key in ("share", "queued", "done", "failed", "calls_per_s")),
-            ("running", "in_flight"),
-        ):
-            client[ours] = client.get(ours, 0) + (chain.get(theirs) or 0)
-    return list(clients.values())
+    rows = sorted(_rows(state, "clients"), key=lambda row: -(row.get("share") or 0.0))
+    share: Columns = {
+        "client": lambda row: short_name(str(row.get("client") or "(no name)")),
+        ">share": lambda row: f"{row.get('share') or 0.0:.1%}",
+    }
+    counts: Columns = {f">{key}": key for key in ("queued", "running", "done", "failed")}
+    return _table(share | counts | {">calls/s": _rate}, rows, min(most, 5))
 
 
 def _progress(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
-    return _table(
-        ("progress", "name", ">done", ">of", ">failed", ">calls/s", ">ends in"),
-        _rows(state, "progress"),
-        min(most, 5),
-        lambda row: [
-            row.get("kind", ""),
-            short_name(str(row.get("name") or "(no name)")),
-            row.get("done", ""),
-            "?" if row.get("total") is None else row["total"],
-            row.get("failed", ""),
-            f"{row.get('calls_per_s') or 0.0:.3g}",
-            _time(row.get("ends_in_s")),
-        ],
-    )
+    columns: Columns = {
+        "progress": "kind",
+        "name": lambda row: short_name(str(row.get("name") or "(no name)")),
+        ">done": "done",
+        ">of": lambda row: "?" if row.get("total") is None else row["total"],
+        ">failed": "failed",
+        ">calls/s": _rate,
+        ">ends in": lambda row: _time(row.get("ends_in_s")),
+    }
+    return _table(columns, _rows(state, "progress"), min(most, 5))
 
 
 def _jobs(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
@@ -238,49 +190,35 @@ def _jobs(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
     )
     for (kind, phase, said, reason), count in alike.most_common():
         rows.append({"kind": kind, "phase": phase, "state": said, "reason": reason, "count": count})
-    return _table(
-        (f"{printable(system)} jobs of", "phase", "state", ">jobs", "reason"),
-        rows,
-        min(most, 6),
-        lambda row: [row.get(key, "") for key in ("kind", "phase", "state", "count", "reason")],
-    )
+    columns: Columns = {f"{printable(system)} jobs of": "kind", "phase": "phase", "state": "state"}
+    return _table(columns | {">jobs": "count", "reason": "reason"}, rows, min(most, 6))
 
 
 def _workers(state: Mapping[str, Any], most: int) -> tuple[RenderableType, int]:
     """A table of the workers, those with the longest running calls first."""
     rows = sorted(
         _rows(state, "workers"),
-        key=lambda row: (-(_running_s(row) or 0.0), -(row.get("failed") or 0)),
+        key=lambda row: (-(row.get("running_s") or 0.0), -(row.get("failed") or 0)),
     )
     knows = {key for row in rows for key in row if row[key] is not None}
-    more: list[tuple[str, str, Callable[[Mapping[str, Any]], object]]] = [
-        ("failed", ">failed", lambda row: row.get("failed", "")),
-        ("processor", ">cores", lambda row: _number(row.get("processor"), "{:.2f}")),
-        ("memory_bytes", ">MiB", lambda row: _number(row.get("memory_bytes"), "{:.0f}", 1 / 2**20)),
-        ("restarts", ">restarts", lambda row: row.get("restarts", "")),
-        ("age_s", ">age", lambda row: _time(row.get("age_s"))),
-        ("running", "runs", _call_of),
-    ]
-    columns = [(title, give) for key, title, give in more if key in knows]
-    return _table(
-        ("worker", "state", "device", ">runs for", ">done", *(title for title, _ in columns)),
-        rows,
-        most,
-        lambda row: [
-            row.get("name", ""),
-            state_of(row),
-            row.get("device") or "cpu",
-            _time(_running_s(row)),
-            row.get("done", ""),
-            *(give(row) for _, give in columns),
-        ],
-    )
-
-
-def _running_s(worker: Mapping[str, Any]) -> float | None:
-    """Return the age of the call that a worker runs; None if it is idle."""
-    known = worker.get("running_s", worker.get("busy_s"))
-    return None if known is None else float(known)
+    columns: Columns = {
+        "worker": "name",
+        "state": state_of,
+        "device": lambda row: row.get("device") or "cpu",
+        ">runs for": lambda row: _time(row.get("running_s")),
+        ">done": "done",
+    }
+    more: dict[str, Columns] = {
+        "failed": {">failed": "failed"},
+        "processor": {">cores": lambda row: _number(row.get("processor"), "{:.2f}")},
+        "memory_bytes": {">MiB": lambda row: _number(row.get("memory_bytes"), "{:.0f}", 2**-20)},
+        "restarts": {">restarts": "restarts"},
+        "age_s": {">age": lambda row: _time(row.get("age_s"))},
+        "running": {"runs": _call_of},
+    }
+    for column in (more[key] for key in more if key in knows):
+        columns |= column
+    return _table(columns, rows, most)
 
 
 def _call_of(worker: Mapping[str, Any]) -> str:
@@ -295,16 +233,13 @@ def _rows(state: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def _table(
-    columns: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    most: int,
-    cells: Callable[[Mapping[str, Any]], Sequence[object]],
+    columns: Columns, rows: Sequence[Mapping[str, Any]], most: int
 ) -> tuple[RenderableType, int]:
     """Return a table of the first `most` rows, one line each, and its number of lines."""
     if not rows or most < 1:
         return Text(""), 0
     shown = list(rows[:most]) if len(rows) <= most else list(rows[: most - 1])
-    table = text_table(columns, [cells(row) for row in shown])
+    table = rows_table(columns, shown)
     for column in table.columns:
         column.no_wrap = True
         column.overflow = "ellipsis"
@@ -318,8 +253,13 @@ def _time(seconds: Any) -> str:
     return "" if seconds is None else timespan(float(seconds))
 
 
-def _ago(at: Any) -> str:
+def _ago(row: Mapping[str, Any]) -> str:
+    at = row.get("last")
     return "" if at is None else timespan(max(0.0, time.time() - float(at)))
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    return f"{row.get('calls_per_s') or 0.0:.3g}"
 
 
 def _number(value: Any, form: str, scale: float = 1.0) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from farm.cli import run
-from farm.cli.top import clients_of, state_of, view
+from farm.cli.top import state_of, view
 from tests.cli.conftest import rendered
 from tests.support.dispatcher_farm import FARM, LIMIT_S, Served, environment
 
@@ -26,7 +26,7 @@ def shown(state: dict[str, Any], *, height: int = 50, width: int = 160) -> str:
 def worker(number: int, **more: Any) -> dict[str, Any]:
     """Return a worker's row of a snapshot."""
     row = {"name": f"n{number}/1", "host": f"n{number % 20}", "phase": "open", "in_flight": 0}
-    return {**row, "busy_s": None, "done": number, "device": "", **more}
+    return {**row, "running_s": None, "done": number, "device": "", **more}
 
 
 QUEUE = {"model": "beam", "operation": "evaluate", "queued": 7, "in_flight": 3, "done": 40}
@@ -90,7 +90,7 @@ def test_a_farm_that_reports_little_is_shown() -> None:
 def test_the_longest_running_call_comes_first() -> None:
     running = {"model": "beam", "operation": "evaluate", "client": "ann"}
     rows = [
-        worker(1, in_flight=1, busy_s=2.0),
+        worker(1, in_flight=1, running_s=2.0),
         worker(2, in_flight=1, running_s=90.0, running=running, processor=0.97, restarts=2),
         worker(3, phase="draining"),
     ]
@@ -106,16 +106,6 @@ def test_the_states_of_workers() -> None:
     assert [state_of(worker(1, in_flight=n)) for n in (0, 2)] == ["idle", "busy"]
     assert state_of(worker(1, phase="draining", in_flight=1)) == "draining"
     assert state_of({}) == "idle"
-
-
-def test_clients_are_the_sums_of_their_chains() -> None:
-    chain = {"client": "a", "share": 0.25, "queued": 1, "in_flight": 2, "done": 3, "failed": 4}
-    rows = clients_of([chain, {**chain, "chain": "2"}, {**chain, "client": ""}])
-    assert [(row["client"], row["share"], row["running"]) for row in rows] == [
-        ("a", 0.5, 4),
-        ("", 0.25, 2),
-    ]
-    assert "a " in shown({"chains": [chain]})
 
 
 def test_texts_from_clients_change_nothing_on_the_terminal() -> None:
