@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from farm.cli.exits import on_this_machine
 from farm.cli.options import ANY_FILE, json_option, new_file, report_option
-from farm.cli.tables import text_table
+from farm.cli.tables import Columns, rows_table
 from farm.errors import InvalidInput, Unavailable, UnsupportedFeature
 from farm.experiment.host import applied
 from farm.experiment.results.best import Best, best_expected, best_told, place_of
 from farm.experiment.results.export import write_csv, write_sweep
 from farm.experiment.results.report import write_report
 from farm.experiment.state.events import RunPhase
-from farm.experiment.state.experiment import Experiment, Snapshot
+from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.journal import is_served, read_journal
 from farm.experiment.state.trials import record_of
 from farm.sweep.file.provenance import command_line, provenance
@@ -58,7 +59,26 @@ id_option = click.option(
     help="Number of the experiment.  [default: the only one]",
 )
 
+outcome_option = click.option(
+    "--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]"
+)
+
 journal_argument = click.argument("journal", metavar="FILE|DIR", type=click.Path(path_type=Path))
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if row["interrupted"]:
+        return "interrupted"
+    return str(row["run"] or ("finished" if row["finished"] else "open"))
+
+
+COLUMNS: Columns = {
+    "id": "number",
+    "name": lambda row: row["name"] or row["experiment_id"],
+    "strategy": "strategy_name",
+    **{f">{key}": key for key in ("asked", "told", "modelled", "failed", "pending")},
+    "state": _state,
+}
 
 
 def journal_of(path: Path) -> Path:
@@ -77,18 +97,17 @@ def status(journal: Path, as_json: bool) -> None:
     process of a closed loop ended before the loop did.
     """
     found = experiments_of(journal_of(journal))
-    shown = [found[number].snapshot() for number in sorted(found)]
+    shown = [dataclasses.asdict(found[number].snapshot()) for number in sorted(found)]
     served = is_served(journal_of(journal))
+    for row in shown:
+        row["interrupted"] = row["run"] is RunPhase.RUNNING and not served
     if as_json:
-        listed = [
-            dataclasses.asdict(one) | {"interrupted": _is_interrupted(one, served)} for one in shown
-        ]
-        click.echo(json.dumps(listed))
+        click.echo(json.dumps(shown))
         return
     if not shown:
         click.echo("no experiment yet")
         return
-    Console().print(_table(shown, served))
+    Console().print(rows_table(COLUMNS, shown))
 
 
 @click.command(epilog=EXPORT_EXAMPLES)
@@ -120,7 +139,7 @@ def export(journal: Path, out: Path, number: int | None) -> None:
 @click.command(epilog=BEST_EXAMPLES)
 @journal_argument
 @id_option
-@click.option("--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]")
+@outcome_option
 @click.option("--min", "least", is_flag=True, help="Find the minimum instead of the maximum.")
 @json_option("Print the result as a JSON object.")
 @on_this_machine()
@@ -153,7 +172,7 @@ def best(
 @click.command(epilog=PLOT_EXAMPLES)
 @journal_argument
 @id_option
-@click.option("--outcome", metavar="NAME", help="Name of the outcome.  [default: the first]")
+@outcome_option
 @report_option("the journal's name")
 @on_this_machine()
 def plot(journal: Path, number: int | None, outcome: str | None, out: Path | None) -> None:
@@ -177,29 +196,3 @@ def experiments_of(path: Path) -> dict[int, Experiment]:
         except KeyError:
             raise Unavailable(f"the journal {path} is damaged: {event}") from None
     return experiments
-
-
-def _is_interrupted(one: Snapshot, served: bool) -> bool:
-    """Whether the experiment's process ended while its loop was running; it can be resumed."""
-    return one.run is RunPhase.RUNNING and not served
-
-
-def _table(shown: list[Snapshot], served: bool) -> Table:
-    columns = ("id", "name", "strategy", ">asked", ">told", ">modelled", ">failed", ">pending")
-    return text_table(
-        (*columns, "state"),
-        [
-            [
-                *(one.number, one.name or one.experiment_id, one.strategy_name),
-                *(one.asked, one.told, one.modelled, one.failed, one.pending),
-                _state(one, served),
-            ]
-            for one in shown
-        ],
-    )
-
-
-def _state(one: Snapshot, served: bool) -> str:
-    if _is_interrupted(one, served):
-        return "interrupted"
-    return str(one.run) if one.run else "finished" if one.finished else "open"

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from farm.cli.options import target_option
-from farm.cli.tables import printable, size, text_table
+from farm.cli.tables import Columns, printable, rows_table, size
 from farm.client import connect
 from farm.client.client import Client
 
@@ -71,18 +71,11 @@ def _list(client: Client) -> None:
     if not rows:
         click.echo("no worker has a log in the farm's folder", err=True)
         return
-    Console().print(
-        text_table(
-            ("worker", "state", ">size", ">written", "file"),
-            [
-                [
-                    row["worker"],
-                    "here" if row["here"] else "left",
-                    size(row["bytes"]),
-                    f"{max(0.0, now - row['written']):.0f} s ago",
-                    row["file"],
-                ]
-                for row in rows
-            ],
-        )
-    )
+    columns: Columns = {
+        "worker": "worker",
+        "state": lambda row: "here" if row["here"] else "left",
+        ">size": lambda row: size(row["bytes"]),
+        ">written": lambda row: f"{max(0.0, now - row['written']):.0f} s ago",
+        "file": "file",
+    }
+    Console().print(rows_table(columns, rows))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from rich.console import RenderableType
 from rich.markup import escape
 
-from farm.cli.tables import printable, size, text_table
+from farm.cli.tables import Columns, printable, rows_table, size, text_table
 from farm.wording import timespan
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 
 EACH_SHOWN = 20
 """Farms with more workers are shown by host, but for the workers with trouble."""
@@ -42,20 +42,20 @@ def worker_tables(rows: Sequence[Row]) -> list[RenderableType]:
 def _each(rows: Sequence[Row]) -> list[RenderableType]:
     """A table with a row for each worker, and their troubles below it."""
     models = {", ".join(row["models"]) for row in rows}
-    columns = {
-        "worker": [row["name"] for row in rows],
-        "?models": [", ".join(row["models"]) if len(models) > 1 else "" for row in rows],
-        "?device": [row.get("device", "") for row in rows],
-        "busy for": [_busy(row) for row in rows],
-        ">p50": [_time(row, "p50") for row in rows],
-        ">p99": [_time(row, "p99") for row in rows],
-        ">done": [row["done"] for row in rows],
-        "?>failed": [row["failed"] for row in rows],
-        "?>memory": ["" if (m := row["memory_bytes"]) is None else size(m) for row in rows],
-        "?>cpu": ["" if (p := row["processor"]) is None else f"{p:.2f}" for row in rows],
-        "?>restarts": [row["restarts"] for row in rows],
+    columns: Columns = {
+        "worker": "name",
+        "?models": lambda row: ", ".join(row["models"]) if len(models) > 1 else "",
+        "?device": "device",
+        "busy for": _busy,
+        ">p50": lambda row: _time(row["run_times_s"]["p50"]),
+        ">p99": lambda row: _time(row["run_times_s"]["p99"]),
+        ">done": "done",
+        "?>failed": "failed",
+        "?>memory": lambda row: "" if (m := row["memory_bytes"]) is None else size(m),
+        "?>cpu": lambda row: "" if (p := row["processor"]) is None else f"{p:.2f}",
+        "?>restarts": "restarts",
     }
-    table = text_table(list(columns), list(zip(*columns.values(), strict=True)))
+    table = rows_table(columns, rows)
     table.columns[0].no_wrap = True
     troubles = [f"{row['name']}: {'; '.join(row['trouble'])}" for row in rows if row["trouble"]]
     return [table, *(f"[red]{escape(printable(text))}[/]" for text in troubles)]
@@ -69,8 +69,7 @@ def _busy(row: Row) -> str:
     return f"{busy}, {STATES[row['phase']]}" if row["phase"] in STATES else busy
 
 
-def _time(row: Row, level: str) -> str:
-    seconds = row["run_times_s"][level]
+def _time(seconds: float | None) -> str:
     return "" if seconds is None else timespan(seconds)
 
 
