@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +12,9 @@ import click
 from farm.cli.exits import DONE, TIME_OUT
 from farm.cli.options import target_argument
 from farm.client import connect
-from farm.client.client import ANSWER_S, default_target
-from farm.errors import FarmError, Unavailable, UnsupportedFeature
+from farm.client.client import ANSWER_S
+from farm.doctor.target import is_url, meant, process_here
+from farm.errors import Unavailable, UnsupportedFeature
 from farm.storage.lock import born, machine
 from farm.transports.connection import CLIENTS_FILE, read_connection
 
@@ -48,7 +47,7 @@ def stop(target: str | None, now: bool, timeout: float | None) -> int:
     it is not started again. Only its owner can stop a farm. `farm stop --now` hurries a farm that
     is stopping already.
     """
-    where = default_target() if target is None else target
+    where = meant(target)
     began = time.monotonic()
     plan = _asked(where, now)
     click.echo(_described(where, plan, now), err=True)
@@ -75,21 +74,9 @@ def _asked(where: str | Path, now: bool) -> dict[str, Any]:
             f"such as a sweep or a notebook ({error.message})"
         ) from None
     except Unavailable as error:
-        process = _process_here(where)
-        hint = f"; if it hangs, end its process on this host: kill {process}" if process else ""
+        here = process_here(where)
+        hint = f"; if it hangs, end its process on this host: kill {here.pid}" if here else ""
         raise Unavailable(error.message + hint) from None
-
-
-def _process_here(where: str | Path) -> int | None:
-    """Return the process of a farm on this host by its connection file, if it lives."""
-    if _is_url(where):
-        return None
-    try:
-        connection = read_connection(where)
-    except FarmError:
-        return None
-    is_here = connection.host == socket.gethostname()
-    return connection.pid if is_here and born(connection.pid) else None
 
 
 def _described(where: str | Path, plan: dict[str, Any], now: bool) -> str:
@@ -112,7 +99,7 @@ def _watched(where: str | Path, plan: dict[str, Any]) -> Callable[[], bool]:
     if plan["machine"] and plan["machine"] == machine():
         first = {pid: born(pid) for pid in plan["processes"]}
         return lambda: all(not at or born(pid) != at for pid, at in first.items())
-    if not _is_url(where):
+    if not is_url(where):
         file = Path(where) / CLIENTS_FILE if Path(where).is_dir() else Path(where)
         return lambda: _is_gone(file, plan["processes"])
     return lambda: _answers_no_more(where)
@@ -132,7 +119,3 @@ def _answers_no_more(where: str | Path) -> bool:
     except Unavailable:
         return True
     return False
-
-
-def _is_url(where: str | Path) -> bool:
-    return re.match(r"https?://", str(where), re.IGNORECASE) is not None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 
 import click
 import orjson
 
 from farm.cli.options import json_option, target_argument
 from farm.client.client import RUN_FOLDER
+from farm.doctor.target import is_url
 from farm.errors import Unavailable
 from farm.transports.connection import Connection, read_connection
 
@@ -32,7 +32,7 @@ def url(target: str | None, as_json: bool) -> None:
     """
     named = target or os.environ.get("FARM_CONNECTION")
     where = named or RUN_FOLDER
-    if re.match(r"https?://", str(where), re.IGNORECASE):
+    if is_url(where):
         raise click.UsageError(f"{where} is an address; expected a run folder or connection file")
     connection = read_connection(where, named=bool(named))
     if not connection.url:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from farm.doctor.finding import Finding, Weight, ok, warning, wrong
+from farm.doctor.machine import printed
 from farm.errors import FarmError, Unavailable
 from farm.provision.batch.commands import Commands
 from farm.provision.batch.plan import ClusterPlan, read_plan
@@ -86,11 +86,8 @@ def _with_own_commands(known: Sequence[BatchSystem]) -> tuple[list[BatchSystem],
         if owner is None and shutil.which(command) is not None:
             titles = " nor that of ".join(system.title for system in sharing)
             lines = " and ".join(f"`{system.proof[0]}`" for system in sharing if system.proof)
-            text, remedy = (
-                f"{command} is neither that of {titles}",
-                f"look at the output of {lines}",
-            )
-            findings.append(warning("batch system", text, remedy))
+            text = f"{command} is neither that of {titles}"
+            findings.append(warning("batch system", text, f"look at the output of {lines}"))
     return [system for system in known if system not in others], findings
 
 
@@ -98,18 +95,8 @@ def _is_proven(system: BatchSystem) -> bool:
     """Whether a command here prints what proves that it is this system's."""
     assert system.proof is not None
     line, form = system.proof
-    try:
-        done = subprocess.run(
-            line.split(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=PROOF_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return re.search(form, done.stdout.decode(errors="replace")) is not None
+    done = printed(line.split(), PROOF_S)
+    return done is not None and re.search(form, done.stdout + done.stderr) is not None
 
 
 def _system_of(cluster: Path | None) -> BatchSystem | None:

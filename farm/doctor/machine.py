@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
 import subprocess
 import time
+from subprocess import CompletedProcess
 
 from farm.doctor.finding import Finding, ok, warning, wrong
 from farm.machine.resources import OPEN_FILES, allowed_cpus, usable_memory
@@ -70,7 +72,8 @@ def clock(now: float | None = None) -> list[Finding]:
     remedy = "synchronise it, such as by chrony: ends of jobs are compared between machines"
     if now < OLDEST_CLOCK:
         return [wrong("clock", f"it shows {shown}", remedy)]
-    answer = _answer(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
+    done = printed(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
+    answer = "" if done is None or done.returncode else done.stdout.strip()
     if answer == "no":
         return [warning("clock", f"{shown}, and the system does not synchronise it", remedy)]
     return [ok("clock", shown + (", synchronised" if answer == "yes" else ""))]
@@ -98,14 +101,10 @@ def containers() -> list[Finding]:
         return [ok("containers", "no docker, podman or apptainer here")]
     findings = [ok("containers", ", ".join(found))]
     if "docker" in found:
-        command = ["docker", "version", "--format", "{{.Server.Version}}"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=COMMAND_S, check=False
-            )
+        done = printed(["docker", "version", "--format", "{{.Server.Version}}"])
+        said = f"no answer in {COMMAND_S:g} s"
+        if done is not None:
             said = done.stderr if done.returncode else ""
-        except subprocess.TimeoutExpired:
-            said = f"no answer in {COMMAND_S:g} s"
         if said:
             text = f"docker cannot be used: {' '.join(said.split())}"
             remedy = fault_in(said) or "look at what `docker version` says"
@@ -133,20 +132,19 @@ def time_limits() -> list[Finding]:
     return found or [ok("time limits", "none")]
 
 
-def _answer(command: list[str]) -> str:
-    """Return what a command prints; empty if it is missing, fails or takes too long."""
-    try:
-        done = subprocess.run(
+def printed(command: list[str], limit_s: float = COMMAND_S) -> CompletedProcess[str] | None:
+    """Return how a command ended and what it printed; None if it is missing or takes too long."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=COMMAND_S,
-            check=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
         )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
+    return None
 
 
 def _gib(size: int) -> str:

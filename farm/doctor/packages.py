@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from farm.doctor.finding import Finding, ok, warning, wrong
+from farm.doctor.target import is_url
 from farm.version import __version__
 
 DISTRIBUTION = "modelfarm"
@@ -109,11 +110,11 @@ def environment(variables: Mapping[str, str] = os.environ) -> list[Finding]:
     """Show the environment variables that change what farm does; check what they name."""
     found: list[Finding] = []
     connection = variables.get("FARM_CONNECTION")
-    if connection and not re.match(r"https?://", connection) and not Path(connection).exists():
+    if connection and not is_url(connection) and not Path(connection).exists():
         text = f"FARM_CONNECTION names {connection}, which does not exist"
         found.append(wrong("environment", text, "unset FARM_CONNECTION, or correct it"))
     url = variables.get("FARM_URL")
-    if url and not re.match(r"https?://", url):
+    if url and not is_url(url):
         text = "FARM_URL is no address like http://host:4242"
         found.append(wrong("environment", text, "unset FARM_URL, or: export FARM_URL=$(farm url)"))
     if found:

@@ -27,7 +27,7 @@ SKEW_S = 5.0
 def answers(target: str | None) -> list[Finding]:
     """Ask the farm for its status, and report why it gives none. No farm at all is not a fault."""
     try:
-        where = default_target() if target is None else target
+        where = meant(target)
     except Unavailable:
         return [ok("farm", "none is named, and there is none in ./farm-run")]
     try:
@@ -41,7 +41,7 @@ def answers(target: str | None) -> list[Finding]:
 def batch_system(target: str | None) -> str:
     """Return the title of the batch system that the farm uses; empty without one or an answer."""
     try:
-        with connect(default_target() if target is None else target) as client:
+        with connect(meant(target)) as client:
             return str((client.status().get("cluster") or {}).get("system") or "")
     except FarmError:
         return ""
@@ -50,9 +50,9 @@ def batch_system(target: str | None) -> str:
 def port(target: str | None) -> list[Finding]:
     """Check that the default port can be listened on, unless a farm runs here already."""
     with contextlib.suppress(FarmError):
-        where = default_target() if target is None else target
-        connection = None if is_url(where) else _connection(where)
-        if connection and _is_alive_here(connection) and connection.url.endswith(f":{PORT}"):
+        where = meant(target)
+        connection = process_here(where)
+        if connection and connection.url.endswith(f":{PORT}"):
             return [ok("port", f"{PORT} is that of the farm in {where}")]
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `farm serve` does
@@ -67,12 +67,17 @@ def port(target: str | None) -> list[Finding]:
 def folder_of(target: str | None) -> Path:
     """Return the run folder that is meant; that of the default if the farm is named by its URL."""
     with contextlib.suppress(FarmError):
-        where = default_target() if target is None else target
+        where = meant(target)
         if not is_url(where):
             path = Path(where)
             is_file = path.suffix == ".json" and not path.is_dir()
             return path.parent if is_file else path
     return Path("farm-run")
+
+
+def meant(target: str | None) -> str | Path:
+    """Return the farm that is named, or the default one. Raises Unavailable if there is none."""
+    return default_target() if target is None else target
 
 
 def is_url(where: str | Path) -> bool:
@@ -122,7 +127,7 @@ def _silent(where: str | Path, error: FarmError) -> Finding:
             return wrong("farm", error.message, "correct that, or start the farm again")
         return wrong("farm", f"there is no {file}", "start one: farm serve MODEL --dir FOLDER")
     process = f"process {connection.pid} on {connection.host}"
-    if _is_alive_here(connection):
+    if process_here(where):
         text = f"{process} lives but does not answer: {error.message}"
         remedy = f"look at its output; if it hangs: kill {connection.pid}, then start it again"
         return wrong("farm", text, remedy)
@@ -145,5 +150,8 @@ def _connection(where: str | Path) -> Connection | None:
         return None
 
 
-def _is_alive_here(connection: Connection) -> bool:
-    return connection.host == socket.gethostname() and bool(born(connection.pid))
+def process_here(where: str | Path) -> Connection | None:
+    """Return the connection of a farm that is not named by its URL, if its process lives here."""
+    connection = None if is_url(where) else _connection(where)
+    is_here = connection is not None and connection.host == socket.gethostname()
+    return connection if connection and is_here and born(connection.pid) else None
