@@ -241,32 +241,20 @@ def _vector(text: str | None) -> Any:
 
 def _named_outputs(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
     """Return the outputs, or the derivative, with their names and in their declared shapes."""
+    declared = [(tensor.name, tensor.shape) for tensor in info.outputs]
+    if (derivative := call.derivative) is not None:
+        of = info.inputs[derivative.in_wrt]
+        if call.operation is Operation.APPLY_JACOBIAN:
+            of = info.outputs[derivative.out_wrt]
+        if call.operation is Operation.VALUE_AND_GRADIENT:
+            declared.append((Operation.GRADIENT.value, of.shape))
+        else:
+            declared = [(call.operation.value, of.shape)]
     shaped = []
-    for i, (name, array) in enumerate(_named(result, info, call)):
-        shape = _shape(info, call, i)
+    for (name, shape), array in zip(declared, result.outputs, strict=True):
         fits = -1 not in shape and array.size == math.prod(shape)
         shaped.append((name, array.reshape(shape) if fits else array))
     return shaped
-
-
-def _named(result: Result, info: ModelInfo, call: Call) -> list[tuple[str, Array]]:
-    if call.operation is Operation.EVALUATE:
-        return [(t.name, a) for t, a in zip(info.outputs, result.outputs, strict=True)]
-    if call.operation is Operation.VALUE_AND_GRADIENT:
-        names = [*(t.name for t in info.outputs), Operation.GRADIENT.value]
-        return list(zip(names, result.outputs, strict=True))
-    return [(call.operation.value, result.outputs[0])]
-
-
-def _shape(info: ModelInfo, call: Call, index: int) -> tuple[int, ...]:
-    """Return the declared shape of an output, or of the derivative behind the outputs."""
-    if call.derivative is None:
-        return info.outputs[index].shape
-    if call.operation is Operation.VALUE_AND_GRADIENT and index < len(info.outputs):
-        return info.outputs[index].shape
-    if call.operation is Operation.APPLY_JACOBIAN:
-        return info.outputs[call.derivative.out_wrt].shape
-    return info.inputs[call.derivative.in_wrt].shape
 
 
 def _as_json(result: Result, info: ModelInfo, call: Call) -> str:

@@ -28,6 +28,10 @@ from farm.sweep.errors import SweepError
 from farm.sweep.file.signature import is_ours
 from farm.worker.specs import located, needs_folder, source_of, version_of
 
+OF_DASK = ("dask", "dask_slots", "dask_resources")
+SHARED = ("time_limit_s", *OF_DASK, "mpi", "mpi_launch", "record", "reuse")
+"""Fields of a Target that are the settings of the farm that serves its models."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -167,8 +171,7 @@ def farm_options(command: Callable[..., Any]) -> Callable[..., Any]:
             chosen["record"] = str(chosen["record"])
         return command(target=Target(**chosen), **values)
 
-    ours = ("time_limit_s", "dask", "dask_slots", "dask_resources", "mpi", "mpi_launch")
-    asked: Callable[..., Any] = setting_options(*ours, "record", "reuse")(with_target)
+    asked: Callable[..., Any] = setting_options(*SHARED)(with_target)
     for option in (
         workers_option(
             "workers",
@@ -241,18 +244,14 @@ def _served(target: Target, out: Path) -> Iterator[Farm]:
     The run folder with the models' logs is kept if the farm or a call fails.
     """
     folder = out.with_name(out.name + ".run")
+    given = {name: getattr(target, name) for name in SHARED}
+    if target.record is not None:
+        given["record"] = Path(target.record)
     settings = Settings(
         port=0,
         dir=folder,
         workers=_workers(target),
-        time_limit_s=target.time_limit_s,
-        dask=target.dask,
-        dask_slots=target.dask_slots,
-        dask_resources=target.dask_resources,
-        mpi=target.mpi,
-        mpi_launch=target.mpi_launch,
-        record=None if target.record is None else Path(target.record),
-        reuse=target.reuse,
+        **given,
         log_format=os.environ.get(LOG_FORMAT, "text"),  # type: ignore[arg-type]  # it is checked
     )
     farm = Farm(list(target.models), settings, doors=False)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any, TypeVar
 
 import click
@@ -34,7 +34,7 @@ class AskedSpace:
     @property
     def is_given(self) -> bool:
         """Whether the command line has any of the options."""
-        return any((self.params, self.fixed, self.correlated, self.constraints, self.conditional))
+        return any(astuple(self))
 
     def spreads(self) -> dict[str, Distribution]:
         """Return the distributions of the parameters."""
@@ -58,8 +58,8 @@ def space_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_space(**values: Any) -> Any:
-        names = ("params", "fixed", "correlated", "constraints", "conditional")
-        return command(asked=AskedSpace(*(values.pop(name) for name in names)), **values)
+        space = AskedSpace(*(values.pop(option.name) for option in fields(AskedSpace)))
+        return command(asked=space, **values)
 
     made: Callable[..., Any] = with_space
     for option in (
