@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from farm.provision.batch.allocation import end_time, job_id
@@ -88,6 +89,18 @@ def drained_by_signals(workers: Workers) -> Iterator[None]:
 
     with _handlers(dict.fromkeys((*ending(), signal.SIGUSR1, signal.SIGUSR2), drain)):
         yield
+
+
+async def end_in_order(
+    ending: Coroutine[Any, Any, None], asked: asyncio.Event, hurry: Callable[[], None]
+) -> None:
+    """Carry out `ending`; call `hurry` if that is asked for meanwhile."""
+    end, wait = asyncio.create_task(ending), asyncio.create_task(asked.wait())
+    await asyncio.wait({end, wait}, return_when=asyncio.FIRST_COMPLETED)
+    if not end.done():
+        hurry()
+    await end
+    wait.cancel()
 
 
 @contextlib.contextmanager
