@@ -14,7 +14,7 @@ from farm.call import Array
 from farm.errors import InvalidInput, UnsupportedFeature, shortened
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, ParameterKind
 from farm.experiment.config.option_table import number_of
-from farm.experiment.space import Space
+from farm.experiment.space import Space, single
 from farm.experiment.state.events import Told
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.work import Answered, Query, QueryKind
@@ -161,8 +161,7 @@ def _column(outcome: Outcome, value: Any, count: int) -> list[float]:
 
 
 def _number(outcome: Outcome, value: Any) -> float:
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
+    value = single(value)
     expected = "0 or 1" if outcome.kind is OutcomeKind.BINARY else "a number"
     number = None
     if is_number(value) if isinstance(value, str) else isinstance(value, int | float):
@@ -253,8 +252,7 @@ def _y(config: Config, message: Mapping[str, Any]) -> float:
             f"an inverse query needs a single outcome, but there are {len(config.outcomes)}"
         )
     value = message.get("y")
-    one = value[0] if isinstance(value, list) and len(value) == 1 else value
-    number = number_of(one)
+    number = number_of(single(value))
     if number is None:
         raise InvalidInput(f"'y' is {shown(value)}; expected the value to search for")
     return number

@@ -167,7 +167,7 @@ class Space:
         held = {}
         for key, value in values.items():
             parameter = self._parameter(key, where)
-            one = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+            one = single(value)
             if parameter.kind is not ParameterKind.FIXED:
                 held[parameter.name] = coordinate(parameter, one)
             elif one != parameter.value and number_of(one) != parameter.value:
@@ -307,6 +307,11 @@ class Space:
                 f"from 0 to {len(self.parameters) - 1}"
             )
         return self.parameters[int(position)]
+
+
+def single(value: Any) -> Any:
+    """Return the value, or the only item of a list: clients may write 2 as [2]."""
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
 def spread_of(parameter: Parameter) -> Distribution:

@@ -12,7 +12,6 @@ import numpy as np
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import POINT_LISTS, Config, Generator, GeneratorKind
-from farm.experiment.config.ini import Section
 from farm.experiment.config.options import GENERATOR, LARGEST_BLOCK, SMALLEST_BLOCK
 from farm.experiment.config.point_list import PointList, read_point_list
 from farm.experiment.space import Space
@@ -45,7 +44,7 @@ def generate_model_free(work: Generate) -> Generated:
     if generator.kind == GeneratorKind.RANDOM:
         unit = _random(space, seed, work.asked, work.count)
     elif generator.kind == GeneratorKind.LATIN_HYPERCUBE:
-        size = _option(generator, "size")
+        size = GENERATOR.read(generator.section, "size")
         if size is None:
             size = min(max(strategy.min_asks, SMALLEST_BLOCK), LARGEST_BLOCK)
         unit = _latin_hypercubes(space, seed, work.asked, work.count, size)
@@ -63,16 +62,10 @@ def length_of(generator: Generator, config: Config) -> int | None:
 
 def _seed(generator: Generator, work: Generate) -> np.random.SeedSequence:
     """Return the seed sequence from the generator's own seed, or else from the experiment's."""
-    seed = _option(generator, "seed")
+    seed = GENERATOR.read(generator.section, "seed")
     if seed is None:
         return np.random.SeedSequence(work.seed, spawn_key=(work.strategy,))
     return np.random.SeedSequence(seed)
-
-
-def _option(generator: Generator, name: str) -> int | None:
-    section = Section(generator.name, generator.options, generator.options)
-    value: int | None = GENERATOR.read(section, name)
-    return value
 
 
 def _quasi_random(

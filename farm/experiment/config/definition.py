@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from farm.experiment.config.ini import Section
+
 
 class ParameterKind(StrEnum):
     """Allowed values of `par_type`."""
@@ -103,6 +105,11 @@ class Component:
     kind: str
     name: str
     options: Options = field(default_factory=dict)
+
+    @property
+    def section(self) -> Section:
+        """The options as a section that a table of options reads."""
+        return Section(self.name, self.options, self.options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from farm.experiment.config import options
 from farm.experiment.config.definition import Config, Outcome, OutcomeKind, Parameter, ParameterKind
 from farm.experiment.config.ini import FARM, Section
 from farm.experiment.config.option_table import number_of
-from farm.experiment.space import spread_of
+from farm.experiment.space import single, spread_of
 from farm.expression import Expression
 from farm.sweep.errors import SweepError
 from farm.sweep.space.binding import Binding, bind
@@ -100,9 +100,7 @@ class BoundModel:
         arrays = [array.copy() for array in self.binding.fixed]
         config = dict(self.binding.config)
         for place, name in self.sources:
-            parameter, value = self.binding.parameters[place], point[name]
-            if isinstance(value, list | tuple) and len(value) == 1:
-                value = value[0]
+            parameter, value = self.binding.parameters[place], single(point[name])
             if parameter.input is not None:
                 arrays[parameter.input][parameter.entry] = value
             elif parameter.whole and not isinstance(value, str):

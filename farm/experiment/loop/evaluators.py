@@ -29,6 +29,9 @@ class PointEvaluator(Protocol):
     async def places(self, model: str) -> int:
         """Return how many calls of the model run at once; at least 1. Raises FarmError."""
 
+    async def report_progress(self, kind: str, name: str, **values: Any) -> None:
+        """Show the progress of an experiment. Raises FarmError."""
+
 
 def details_of(result: Result, attempts: int) -> Mapping[str, Any]:
     """Return the details of an evaluation that are stored with its outcome."""

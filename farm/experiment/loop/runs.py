@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import asdict
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from farm.errors import FarmError, InvalidInput, Unavailable
 from farm.experiment.host import Experiments
@@ -22,14 +22,6 @@ log = logging.getLogger(__name__)
 
 
 REPORT_EVERY_S = 1.0
-
-
-@runtime_checkable
-class ReportTaker(Protocol):
-    """A farm that shows the progress of experiments."""
-
-    async def report_progress(self, kind: str, name: str, **values: Any) -> None:
-        """Take a report. Raises FarmError."""
 
 
 class Runs:
@@ -120,12 +112,9 @@ class Runs:
 
 @contextlib.asynccontextmanager
 async def reported(
-    loop: ClosedLoop, host: Experiments, number: int, farm: object
+    loop: ClosedLoop, host: Experiments, number: int, farm: PointEvaluator
 ) -> AsyncIterator[None]:
     """Report the progress of a loop while the block runs, and its end."""
-    if not isinstance(farm, ReportTaker):
-        yield
-        return
 
     async def keep_reporting() -> None:
         while True:
@@ -142,7 +131,7 @@ async def reported(
 
 
 async def _report(
-    loop: ClosedLoop, host: Experiments, number: int, farm: ReportTaker, *, ended: bool = False
+    loop: ClosedLoop, host: Experiments, number: int, farm: PointEvaluator, *, ended: bool = False
 ) -> None:
     now, experiment = loop.now(), host.experiments[number]
     finished = now.told + now.failed

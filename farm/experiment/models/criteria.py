@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -20,7 +21,6 @@ from torch import Tensor
 
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import OF_PROBABILITY, Acquisition
-from farm.experiment.config.ini import Section
 from farm.experiment.config.options import ACQUISITION
 from farm.experiment.models.closed import Criterion, LogImprovement, UpperBound
 from farm.experiment.models.domain import Domain
@@ -54,8 +54,7 @@ class Situation:
 
     def number(self, option: str) -> float:
         """Return an option of the acquisition function. Raises InvalidInput."""
-        given = self.acquisition.options
-        value: float = ACQUISITION.read(Section(self.acquisition.name, given, given), option)
+        value: float = ACQUISITION.read(self.acquisition.section, option)
         return value
 
     @property
@@ -84,12 +83,8 @@ class Situation:
             made = self.made(values)
             centre = (made * weights).sum(-1)
             return centre, ((made - centre[..., None]) ** 2 * weights).sum(-1)
-        p, spread, rest = (
-            probit_mean(mean, variance),
-            probit_variance(mean, variance),
-            1 - self.floor,
-        )
-        return self.floor + rest * p, rest**2 * spread
+        p, rest = probit_mean(mean, variance), 1 - self.floor
+        return self.floor + rest * p, rest**2 * probit_variance(mean, variance)
 
     def target(self) -> float:
         """Return the target as a value of the objective. Raises InvalidInput."""
@@ -269,28 +264,31 @@ def look_ahead(seen: Look, level: float, *, binary: bool) -> Ahead:
     return Ahead(below, after, torch.stack([yes, 1 - yes], -1))
 
 
+def after_observing(situation: Situation) -> Callable[[Look], Ahead]:
+    """Return `look_ahead` to the target of an acquisition function. Raises InvalidInput."""
+    return partial(look_ahead, level=situation.level(), binary=situation.learned.binary)
+
+
 def volume_change(situation: Situation) -> Criterion:
     """Return how much an observation changes the volume of the set above the target."""
-    level, binary = situation.level(), situation.learned.binary
-    return over_space(
-        situation, lambda seen: look_ahead(seen, level, binary=binary).volume_change()
-    )
+    ahead = after_observing(situation)
+    return over_space(situation, lambda seen: ahead(seen).volume_change())
 
 
 def global_information(situation: Situation) -> Criterion:
     """Return the information of an observation about the set above the target."""
-    level, binary = situation.level(), situation.learned.binary
-    return over_space(situation, lambda seen: look_ahead(seen, level, binary=binary).information())
+    ahead = after_observing(situation)
+    return over_space(situation, lambda seen: ahead(seen).information())
 
 
 def local_information(situation: Situation) -> Criterion:
     """Return the information of an observation about its own point being above the target."""
-    level, binary = situation.level(), situation.learned.binary
+    ahead = after_observing(situation)
 
     def rate(seen: Look) -> Tensor:
         own = seen.variance[:, None]
         here = replace(seen, point_mean=seen.mean[:, None], point_variance=own, covariance=own)
-        return look_ahead(here, level, binary=binary).information()
+        return ahead(here).information()
 
     # The trials alone would do, but their sums are rounded otherwise: other points for a seed.
     return over_space(situation, rate)
