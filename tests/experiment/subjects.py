@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from farm.dispatcher.dispatcher import Dispatcher
+from farm.experiment.ask.fitters import Fitters
 from farm.experiment.host import Experiments
 from farm.experiment.loop.evaluators import Around
 from farm.experiment.session import Session
@@ -21,22 +23,29 @@ from farm.protocols.aepsych.codec import AepsychRequest
 from farm.transports.threads import LocalTransport
 from tests.support.coroutines import LIMIT_S
 
+LEARNING = (
+    "[learn]\ngenerator = OptimizeAcqfGenerator\nacqf = qLogNoisyExpectedImprovement\n"
+    "model = GPRegressionModel\n"
+)
+"""A strategy with a model of numbers."""
+
 
 class Bowl(Model):
     """A model of -(x - 0.3)^2 - (y - 0.7)^2 that raises for x beyond `edge`.
 
-    gate: evaluations wait until it is set. seen: x of each evaluation, in the order of their
-    starts.
+    gate: evaluations wait until it is set; held: it is not yet. seen: x of each evaluation, in the
+    order of their starts.
     """
 
     name = "bowl"
     inputs = {"x": 1, "y": 1}
     outputs = {"height": 1}
 
-    def __init__(self, edge: float = np.inf) -> None:
+    def __init__(self, edge: float = np.inf, *, held: bool = False) -> None:
         self.edge = edge
         self.gate = threading.Event()
-        self.gate.set()
+        if not held:
+            self.gate.set()
         self.seen: list[float] = []
         self.flaky: set[int] = set()
 
@@ -85,10 +94,10 @@ async def dispatching(model: Model, workers: int) -> AsyncIterator[Around]:
 
 @contextlib.asynccontextmanager
 async def hosting(
-    journal: Path, kind: type[Experiments] = Experiments
+    journal: Path, kind: type[Experiments] = Experiments, *, fitters: Fitters | None = None
 ) -> AsyncIterator[Experiments]:
     """Run the experiments of a journal."""
-    experiments = kind(journal)
+    experiments = kind(journal, fitters=fitters)
     await experiments.start()
     try:
         yield experiments
@@ -96,10 +105,11 @@ async def hosting(
         await experiments.stop()
 
 
-async def set_up(host: Experiments, config: str) -> tuple[Session, Experiment]:
+async def set_up(host: Experiments, config: str | Mapping[str, Any]) -> tuple[Session, Experiment]:
     """Return a new experiment, and the session whose current experiment it is."""
     session = host.session()
-    answer = await asked(host, session, "setup", config_str=config)
+    key = "config_str" if isinstance(config, str) else "config_dict"
+    answer = await asked(host, session, "setup", **{key: config})
     return session, host.experiments[int(answer["strat_id"])]
 
 
@@ -107,4 +117,5 @@ async def asked(
     host: Experiments, session: Session, type: str, **message: object
 ) -> Mapping[str, Any]:
     """Return the answer to a client's message."""
-    return (await host.handle(session, AepsychRequest(type, message, {}))).answer
+    request = AepsychRequest(type, message, {})
+    return (await asyncio.wait_for(host.handle(session, request), LIMIT_S)).answer

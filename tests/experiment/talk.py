@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from farm.errors import InvalidRequest
+from farm.experiment import host
 from farm.experiment.ask.execute import execute
-from farm.experiment.config.reader import read_config
 from farm.experiment.session import Session, Step
-from farm.experiment.state.events import Event, SetUp, Told, from_json, to_json
+from farm.experiment.state.events import Event, Told, from_json, to_json
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.work import Answered, Generated, Query, Work
 from farm.protocols.aepsych.codec import AepsychFramer, AepsychRequest, encode_answer
@@ -96,12 +96,7 @@ FARM = TWO + "\n[farm]\nmodel = branin\noutcome.outcome_1 = -out0[0]\n"
 
 def applied(experiments: dict[int, Experiment], event: Event) -> None:
     """Apply an event, and check the resulting state."""
-    if isinstance(event, SetUp):
-        config = read_config(event.config_text)
-        experiments[event.experiment] = Experiment(
-            event.experiment, config, seed=event.seed, experiment_id=event.experiment_id
-        )
-    experiments[event.experiment].apply(event)
+    host.applied(experiments, event)
     experiments[event.experiment].check()
 
 

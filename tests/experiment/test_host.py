@@ -9,9 +9,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,7 @@ from farm.experiment.state.journal import ExperimentJournal, read_journal
 from farm.experiment.state.seeding import InitialTrials
 from farm.experiment.work import Generated
 from farm.protocols.aepsych.codec import AepsychRequest
+from tests.experiment.subjects import asked, hosting, set_up
 from tests.support.coroutines import LIMIT_S, on_loop, until
 from tests.support.experiment_clients import CONFIG, SETUP
 
@@ -40,33 +46,30 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "experiments.db"
 
 
-async def started(path: Path, *, in_processes: bool = False) -> Experiments:
-    fitters = Fitters(in_processes=in_processes, libraries=False)
-    experiments = Experiments(path, fitters=fitters)
-    await experiments.start()
-    return experiments
+def started(path: Path, *, in_processes: bool = False) -> AbstractAsyncContextManager[Experiments]:
+    """Run the experiments of a journal, with fitters that load no libraries."""
+    return hosting(path, fitters=Fitters(in_processes=in_processes, libraries=False))
 
 
-async def said(
-    experiments: Experiments, session: Session, kind: str, message: Mapping[str, Any] | None = None
-) -> Mapping[str, Any]:
-    """Return the answer to a message."""
-    request = AepsychRequest(kind, message or {}, {"type": kind})
-    reply = await asyncio.wait_for(experiments.handle(session, request), LIMIT_S)
-    return reply.answer
+@asynccontextmanager
+async def begun(
+    path: Path, *, in_processes: bool = False
+) -> AsyncIterator[tuple[Experiments, Session]]:
+    """Run experiments with one that was set up, and its session."""
+    async with started(path, in_processes=in_processes) as experiments:
+        session, _ = await set_up(experiments, CONFIG)
+        yield experiments, session
 
 
-async def begun(path: Path, *, in_processes: bool = False) -> tuple[Experiments, Session]:
-    """Return experiments with one that was set up, and its session."""
-    experiments = await started(path, in_processes=in_processes)
-    session = experiments.session()
-    await said(experiments, session, "setup", SETUP)
-    return experiments, session
+async def kept(path: Path) -> list[Any]:
+    """Return the state that the journal gives to the next server."""
+    async with started(path) as experiments:
+        return state(experiments)
 
 
 async def tell(experiments: Experiments, session: Session, x: float) -> None:
     message = {"config": {"x": x, "y": 0.0}, "outcome": 1.5}
-    assert (await said(experiments, session, "tell", message))["trials_recorded"] == 1
+    assert (await asked(experiments, session, "tell", **message))["trials_recorded"] == 1
 
 
 def state(experiments: Experiments) -> list[Any]:
@@ -88,27 +91,28 @@ def state(experiments: Experiments) -> list[Any]:
 async def points_given(path: Path, *, restarts: bool) -> list[Any]:
     """Return points of two experiments; with `restarts`, the server restarts after each."""
     points = []
-    experiments = await started(path)
+    server = AsyncExitStack()
+    experiments = await server.enter_async_context(started(path))
     sessions = [experiments.session(), experiments.session()]
     for session in sessions:
-        await said(experiments, session, "setup", SETUP)
+        await asked(experiments, session, "setup", **SETUP)
     for k in range(6):
         for number in (0, 1):
-            answer = await said(experiments, sessions[number], "ask", {"num_points": 1 + k % 2})
+            answer = await asked(experiments, sessions[number], "ask", num_points=1 + k % 2)
             points.append(answer["config"])
             if k % 3 == number:
                 await tell(experiments, sessions[number], answer["config"]["x"][0])
             if k == 4 and number == 1:
-                await said(experiments, sessions[1], "finish_strategy")
+                await asked(experiments, sessions[1], "finish_strategy")
             if restarts:
                 before = state(experiments)
-                await experiments.stop()
-                experiments = await started(path)
+                await server.aclose()
+                experiments = await server.enter_async_context(started(path))
                 assert state(experiments) == before
                 sessions = [experiments.session(), experiments.session()]
                 for i, session in enumerate(sessions):
-                    await said(experiments, session, "resume", {"strat_id": i})
-    await experiments.stop()
+                    await asked(experiments, session, "resume", strat_id=i)
+    await server.aclose()
     return points
 
 
@@ -135,40 +139,36 @@ async def test_an_experiment_and_its_initial_trials_are_stored_together(
 
     monkeypatch.setattr(ExperimentJournal, "append", seen)
 
-    experiments = await started(path)
-    text = read_config(CONFIG).text
-    assert await experiments.set_up(text, [given]) == 0
-    assert await experiments.set_up(text, []) == 1
-    assert appended == [[SetUp, Seeded], [SetUp]]
-    before = state(experiments)
-    assert experiments.experiments[0].data(0).y.tolist() == [[3.0], [4.0]]
-    with pytest.raises(InvalidInput):
-        await experiments.set_up("[common]\n", [given])
-    assert state(experiments) == before
-    await experiments.stop()
-    experiments = await started(path)
-    assert state(experiments) == before
-    await experiments.stop()
+    async with started(path) as experiments:
+        text = read_config(CONFIG).text
+        assert await experiments.set_up(text, [given]) == 0
+        assert await experiments.set_up(text, []) == 1
+        assert appended == [[SetUp, Seeded], [SetUp]]
+        before = state(experiments)
+        assert experiments.experiments[0].data(0).y.tolist() == [[3.0], [4.0]]
+        with pytest.raises(InvalidInput):
+            await experiments.set_up("[common]\n", [given])
+        assert state(experiments) == before
+    assert await kept(path) == before
 
 
 @on_loop
 async def test_what_is_refused_leaves_nothing(path: Path) -> None:
-    experiments = await started(path)
-    session = experiments.session()
-    bad = {"config_dict": {**CONFIG, "begin": {"generator": "NoGenerator"}}}
-    for _ in range(2):
-        with pytest.raises(FarmError, match="NoGenerator"):
-            await said(experiments, session, "setup", bad)
-    assert experiments.experiments == {}
-    assert await said(experiments, session, "setup", SETUP) == {"strat_id": 0}
-    before = state(experiments)
-    for message in ({"config": {"x": 1}, "outcome": 1}, {"config": {"x": 1, "y": 1}}):
+    async with started(path) as experiments:
+        session = experiments.session()
+        bad = {"config_dict": {**CONFIG, "begin": {"generator": "NoGenerator"}}}
+        for _ in range(2):
+            with pytest.raises(FarmError, match="NoGenerator"):
+                await asked(experiments, session, "setup", **bad)
+        assert experiments.experiments == {}
+        assert await asked(experiments, session, "setup", **SETUP) == {"strat_id": 0}
+        before = state(experiments)
+        for message in ({"config": {"x": 1}, "outcome": 1}, {"config": {"x": 1, "y": 1}}):
+            with pytest.raises(InvalidInput):
+                await asked(experiments, session, "tell", **message)
         with pytest.raises(InvalidInput):
-            await said(experiments, session, "tell", message)
-    with pytest.raises(InvalidInput):
-        await said(experiments, session, "ask", {"fixed_pars": {"z": 1}})
-    assert state(experiments) == before
-    await experiments.stop()
+            await asked(experiments, session, "ask", fixed_pars={"z": 1})
+        assert state(experiments) == before
     assert len(list(read_journal(path))) == 1
 
 
@@ -186,31 +186,29 @@ def full_disk() -> Iterator[None]:
 
 @on_loop
 async def test_what_cannot_be_kept_did_not_happen(path: Path) -> None:
-    experiments = await started(path)
-    session = experiments.session()
-    with full_disk(), pytest.raises(Unavailable, match="nothing was done"):
-        await said(experiments, session, "setup", SETUP)
-    assert session.current is None
-    await said(experiments, session, "setup", SETUP)
-    first = await said(experiments, session, "ask")
-    before = state(experiments)
-    with full_disk():
-        for kind in ("ask", "finish_strategy"):
+    async with started(path) as experiments:
+        session = experiments.session()
+        with full_disk(), pytest.raises(Unavailable, match="nothing was done"):
+            await asked(experiments, session, "setup", **SETUP)
+        assert session.current is None
+        await asked(experiments, session, "setup", **SETUP)
+        first = await asked(experiments, session, "ask")
+        before = state(experiments)
+        with full_disk():
+            for kind in ("ask", "finish_strategy"):
+                with pytest.raises(Unavailable, match="cannot be written"):
+                    await asked(experiments, session, kind)
             with pytest.raises(Unavailable, match="cannot be written"):
-                await said(experiments, session, kind)
-        with pytest.raises(Unavailable, match="cannot be written"):
-            await tell(experiments, session, 0.5)
-        assert (await said(experiments, session, "info"))["current_strat_data_pts"] == 0
-    assert state(experiments) == before
-    second = await said(experiments, session, "ask")
-    await tell(experiments, session, first["config"]["x"][0])
-    after = state(experiments)
-    await experiments.stop()
-    again = await started(path)
-    assert state(again) == after
-    assert list(again.experiments[0].pending) == [0, 1]  # the recorded y differs
+                await tell(experiments, session, 0.5)
+            assert (await asked(experiments, session, "info"))["current_strat_data_pts"] == 0
+        assert state(experiments) == before
+        second = await asked(experiments, session, "ask")
+        await tell(experiments, session, first["config"]["x"][0])
+        after = state(experiments)
+    async with started(path) as again:
+        assert state(again) == after
+        assert list(again.experiments[0].pending) == [0, 1]  # the recorded y differs
     assert first != second
-    await again.stop()
 
 
 @pytest.mark.root
@@ -222,30 +220,28 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
         @on_loop
         async def run() -> None:
-            experiments = await started(disk / "experiments.db")
-            session = experiments.session()
-            await said(experiments, session, "setup", SETUP)
-            answered, why = 0, ""
-            while not why:
-                try:
-                    await tell(experiments, session, 0.25)
-                    answered += 1
-                except Unavailable as error:
-                    why = error.message
-            assert "No space left" in why
-            filler = disk / "filler"
-            left = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-            filler.write_bytes(b"x" * left)
-            for _ in range(3):
-                with pytest.raises(Unavailable, match="cannot be written"):
-                    await tell(experiments, session, 0.25)
-            assert (await said(experiments, session, "info"))["current_strat_data_pts"] == answered
-            filler.unlink()
-            before = state(experiments)
-            await experiments.stop()
-            again = await started(disk / "experiments.db")
-            assert state(again) == before
-            await again.stop()
+            async with started(disk / "experiments.db") as experiments:
+                session = experiments.session()
+                await asked(experiments, session, "setup", **SETUP)
+                answered, why = 0, ""
+                while not why:
+                    try:
+                        await tell(experiments, session, 0.25)
+                        answered += 1
+                    except Unavailable as error:
+                        why = error.message
+                assert "No space left" in why
+                filler = disk / "filler"
+                left = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+                filler.write_bytes(b"x" * left)
+                for _ in range(3):
+                    with pytest.raises(Unavailable, match="cannot be written"):
+                        await tell(experiments, session, 0.25)
+                info = await asked(experiments, session, "info")
+                assert info["current_strat_data_pts"] == answered
+                filler.unlink()
+                before = state(experiments)
+            assert await kept(disk / "experiments.db") == before
 
         run()
     finally:
@@ -254,103 +250,93 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 @on_loop
 async def test_one_point_is_told_once_whoever_is_quick(path: Path) -> None:
-    experiments, session = await begun(path)
-    config = (await said(experiments, session, "ask", {"num_points": 2}))["config"]
-    message = {"config": {k: v[0] for k, v in config.items()}, "outcome": 1}
-    tells = (said(experiments, session, "tell", message) for _ in range(20))
-    await asyncio.gather(*tells)
-    experiment = experiments.experiments[0]
-    assert experiment.told == 20
-    assert list(experiment.pending) == [1]
-    await experiments.stop()
+    async with begun(path) as (experiments, session):
+        config = (await asked(experiments, session, "ask", num_points=2))["config"]
+        message = {"config": {k: v[0] for k, v in config.items()}, "outcome": 1}
+        tells = (asked(experiments, session, "tell", **message) for _ in range(20))
+        await asyncio.gather(*tells)
+        experiment = experiments.experiments[0]
+        assert experiment.told == 20
+        assert list(experiment.pending) == [1]
     ids = [id for event in read_journal(path) for id in getattr(event, "ids", ())]
     assert sorted(str(id) for id in ids) == ["0", "0", "1"] + ["None"] * 19
 
 
 @on_loop
 async def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
-    experiments, session = await begun(path)
-    for k in range(60):
-        kind = ("ask", "tell")[k % 2]
-        message = {"config": {"x": 0.5, "y": 0}, "outcome": 1} if kind == "tell" else {}
-        request = AepsychRequest(kind, message, {})
-        leaving = asyncio.create_task(experiments.handle(session, request))
-        for _ in range(k // 4):
-            await asyncio.sleep(0)
-        leaving.cancel()
-        await asyncio.wait({leaving})
-    assert not experiments.waits(0)
-    assert (await said(experiments, session, "ask"))["num_points"] == 1
-    await experiments.stop()
-    again = await started(path)
-    assert state(again) == state(experiments)
-    assert again.experiments[0].told > 0
-    await again.stop()
+    async with begun(path) as (experiments, session):
+        for k in range(60):
+            kind = ("ask", "tell")[k % 2]
+            message = {"config": {"x": 0.5, "y": 0}, "outcome": 1} if kind == "tell" else {}
+            request = AepsychRequest(kind, message, {})
+            leaving = asyncio.create_task(experiments.handle(session, request))
+            for _ in range(k // 4):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait({leaving})
+        assert not experiments.waits(0)
+        assert (await asked(experiments, session, "ask"))["num_points"] == 1
+    assert await kept(path) == state(experiments)
+    assert experiments.experiments[0].told > 0
 
 
 @on_loop
 async def test_stop_keeps_what_is_on_its_way(path: Path) -> None:
-    experiments, session = await begun(path)
-    tells = [asyncio.create_task(tell(experiments, session, k / 50)) for k in range(50)]
-    await until(lambda: experiments.experiments[0].told > 3)
-    await experiments.stop()
+    async with begun(path) as (experiments, session):
+        tells = [asyncio.create_task(tell(experiments, session, k / 50)) for k in range(50)]
+        await until(lambda: experiments.experiments[0].told > 3)
     ends = await asyncio.gather(*tells, return_exceptions=True)
-    kept = sum(end is None for end in ends)
+    answered = sum(end is None for end in ends)
     assert all(end is None or isinstance(end, Unavailable) for end in ends)
-    again = await started(path)
-    assert 3 < again.experiments[0].told == kept < 50
-    await again.stop()
+    async with started(path) as again:
+        assert 3 < again.experiments[0].told == answered < 50
 
 
 @on_loop
 async def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None:
-    experiments, session = await begun(path, in_processes=True)
-    first = await said(experiments, session, "ask")
-    (pid,) = experiments.pids.values()
-    os.kill(pid, signal.SIGSTOP)
-    asks = [asyncio.create_task(said(experiments, session, "ask")) for _ in range(3)]
-    await until(lambda: experiments.waits(0))
-    await tell(experiments, session, 0.5)  # waits for none of them
-    assert experiments.experiments[0].asked == 1
-    os.kill(pid, signal.SIGCONT)
-    given = [first, *await asyncio.gather(*asks)]
-    assert len({str(answer["config"]) for answer in given}) == 4
-    assert experiments.experiments[0].asked == 4
-    await experiments.stop()
+    async with begun(path, in_processes=True) as (experiments, session):
+        first = await asked(experiments, session, "ask")
+        (pid,) = experiments.pids.values()
+        os.kill(pid, signal.SIGSTOP)
+        asks = [asyncio.create_task(asked(experiments, session, "ask")) for _ in range(3)]
+        await until(lambda: experiments.waits(0))
+        await tell(experiments, session, 0.5)  # waits for none of them
+        assert experiments.experiments[0].asked == 1
+        os.kill(pid, signal.SIGCONT)
+        given = [first, *await asyncio.gather(*asks)]
+        assert len({str(answer["config"]) for answer in given}) == 4
+        assert experiments.experiments[0].asked == 4
 
 
 @on_loop
 async def test_events_from_inside(path: Path) -> None:
-    experiments, session = await begun(path)
+    async with begun(path) as (experiments, session):
 
-    def asked(experiment: Experiment, points: np.ndarray[Any, Any]) -> Sequence[Event]:
-        return [
-            Asked(experiment=0, time=1.0, points=points, ids=(experiment.asked,), strategy=0),
-            Finished(experiment=0, time=1.0, strategy=0),
-        ]
+        def events(experiment: Experiment, points: np.ndarray[Any, Any]) -> Sequence[Event]:
+            return [
+                Asked(experiment=0, time=1.0, points=points, ids=(experiment.asked,), strategy=0),
+                Finished(experiment=0, time=1.0, strategy=0),
+            ]
 
-    async def one() -> None:
-        async with experiments.turn(0):
-            work = experiments.experiments[0].generate(1)
-            made = await experiments.execute(0, work)
-            assert isinstance(made, Generated)
-            await experiments.record(0, lambda e: asked(e, made.points))
+        async def one() -> None:
+            async with experiments.turn(0):
+                work = experiments.experiments[0].generate(1)
+                made = await experiments.execute(0, work)
+                assert isinstance(made, Generated)
+                await experiments.record(0, lambda e: events(e, made.points))
 
-    await asyncio.gather(one(), one(), said(experiments, session, "ask"))
-    assert list(experiments.experiments[0].pending)[-1] == 2
-    (failed,) = await experiments.record(
-        0, lambda e: [Failed(experiment=0, time=2.0, ids=(2,), error="it broke")]
-    )
-    assert isinstance(failed, Failed)
-    assert 2 not in experiments.experiments[0].pending
-    assert await experiments.record(0, lambda e: []) == ()
-    before = state(experiments)
-    await experiments.stop()
+        await asyncio.gather(one(), one(), asked(experiments, session, "ask"))
+        assert list(experiments.experiments[0].pending)[-1] == 2
+        (failed,) = await experiments.record(
+            0, lambda e: [Failed(experiment=0, time=2.0, ids=(2,), error="it broke")]
+        )
+        assert isinstance(failed, Failed)
+        assert 2 not in experiments.experiments[0].pending
+        assert await experiments.record(0, lambda e: []) == ()
+        before = state(experiments)
     with pytest.raises(Unavailable, match="stops"):
-        await experiments.record(0, lambda e: asked(e, np.zeros((1, 1, 2))))
-    again = await started(path)
-    assert state(again) == before
-    await again.stop()
+        await experiments.record(0, lambda e: events(e, np.zeros((1, 1, 2))))
+    assert await kept(path) == before
 
 
 @on_loop
@@ -358,24 +344,22 @@ async def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
     model = {"generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel"}
     config = {**CONFIG, "go_on": {**model, "acqf": "qUpperConfidenceBound"}}
 
-    experiments, session = await begun(path)
-    await said(experiments, session, "setup", {"config_dict": config})
-    assert experiments._fitters.parent_pid is not None, "it loads the libraries"
-    await experiments.stop()
+    async with begun(path) as (experiments, session):
+        await asked(experiments, session, "setup", config_dict=config)
+        assert experiments._fitters.parent_pid is not None, "it loads the libraries"
 
 
 @on_loop
 async def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.experiment.host.SHOWN", 2)
 
-    experiments = await started(path)
-    session = experiments.session()
-    for _ in range(3):
-        await said(experiments, session, "setup", SETUP)
-    await said(experiments, session, "ask")
-    shown = json.loads(json.dumps(experiments.status()))
-    assert [(row["number"], row["asked"]) for row in shown] == [(1, 0), (2, 1)]
-    await experiments.stop()
+    async with started(path) as experiments:
+        session = experiments.session()
+        for _ in range(3):
+            await asked(experiments, session, "setup", **SETUP)
+        await asked(experiments, session, "ask")
+        shown = json.loads(json.dumps(experiments.status()))
+        assert [(row["number"], row["asked"]) for row in shown] == [(1, 0), (2, 1)]
 
 
 @on_loop
@@ -384,16 +368,15 @@ async def test_commands_for_the_closed_loop(path: Path) -> None:
         async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"did": command.action, "budget": command.budget, "number": known["number"]}
 
-    experiments = await started(path)
-    session = experiments.session()
-    await said(experiments, session, "setup", WITH_FARM)
-    assert (await said(experiments, session, "status"))["told"] == 0
-    with pytest.raises(UnsupportedFeature, match="farm serve MODEL --aepsych"):
-        await said(experiments, session, "run")
-    experiments.accept_commands(Loops())
-    answer = await said(experiments, session, "run", {"budget": 5})
-    assert answer == {"did": RunAction.RUN, "budget": 5, "number": 0}
-    await experiments.stop()
+    async with started(path) as experiments:
+        session = experiments.session()
+        await asked(experiments, session, "setup", **WITH_FARM)
+        assert (await asked(experiments, session, "status"))["told"] == 0
+        with pytest.raises(UnsupportedFeature, match="farm serve MODEL --aepsych"):
+            await asked(experiments, session, "run")
+        experiments.accept_commands(Loops())
+        answer = await asked(experiments, session, "run", budget=5)
+        assert answer == {"did": RunAction.RUN, "budget": 5, "number": 0}
 
 
 def test_a_journal_of_experiments_that_cannot_be(path: Path) -> None:
@@ -401,7 +384,7 @@ def test_a_journal_of_experiments_that_cannot_be(path: Path) -> None:
     journal.append([Finished(experiment=3, time=0.0, strategy=0)]).result(LIMIT_S)
     journal.close()
     with pytest.raises(Unavailable, match="experiment 3"):
-        asyncio.run(started(path))
+        asyncio.run(kept(path))
     ExperimentJournal(path).close()  # not in use
 
 
@@ -412,9 +395,8 @@ async def test_what_is_understood_as_something_else_is_in_the_log(
     common = {k: v for k, v in CONFIG["common"].items() if k != "outcome_types"}
     older = {"config_dict": {**CONFIG, "common": {**common, "outcome_type": "single_continuous"}}}
 
-    experiments = await started(path)
-    await said(experiments, experiments.session(), "setup", older)
-    await experiments.stop()
+    async with started(path) as experiments:
+        await asked(experiments, experiments.session(), "setup", **older)
     (record,) = caplog.records
     assert record.getMessage().startswith("experiment 0: ")
     assert "single_continuous" in record.getMessage()
@@ -431,31 +413,27 @@ def trials(count: int) -> dict[str, Any]:
 @pytest.mark.slow
 @on_loop
 async def test_a_tell_of_very_many_trials_is_applied_in_slices(path: Path) -> None:
-    experiments, session = await begun(path)
-    telling = asyncio.create_task(said(experiments, session, "tell", trials(MANY)))
-    told = [0]
-    while not telling.done():
-        await asyncio.sleep(0)
-        told.append(experiments.experiments[0].told)
-    assert await telling == {"trials_recorded": MANY, "model_data_added": MANY}
-    assert told[-1] == MANY
-    assert max(b - a for a, b in itertools.pairwise(told)) == TRIALS_AN_EVENT
-    await experiments.stop()
-    again = await started(path)
-    assert state(again) == state(experiments), "the journal has all of it"
+    async with begun(path) as (experiments, session):
+        telling = asyncio.create_task(asked(experiments, session, "tell", **trials(MANY)))
+        told = [0]
+        while not telling.done():
+            await asyncio.sleep(0)
+            told.append(experiments.experiments[0].told)
+        assert await telling == {"trials_recorded": MANY, "model_data_added": MANY}
+        assert told[-1] == MANY
+        assert max(b - a for a, b in itertools.pairwise(told)) == TRIALS_AN_EVENT
+    assert await kept(path) == state(experiments), "the journal has all of it"
     assert [len(event.points) for event in read_journal(path) if isinstance(event, Told)] == [
         TRIALS_AN_EVENT
     ] * (MANY // TRIALS_AN_EVENT)
-    await again.stop()
 
 
 @on_loop
 async def test_a_long_tell_that_is_refused_leaves_nothing(path: Path) -> None:
-    experiments, session = await begun(path)
-    wrong = trials(MANY)
-    wrong["outcome"] = [*wrong["outcome"][:-1], "x"]
-    with pytest.raises(InvalidInput, match="expected a number"):
-        await said(experiments, session, "tell", wrong)
-    assert experiments.experiments[0].told == 0
-    assert not any(isinstance(event, Told) for event in read_journal(path))
-    await experiments.stop()
+    async with begun(path) as (experiments, session):
+        wrong = trials(MANY)
+        wrong["outcome"] = [*wrong["outcome"][:-1], "x"]
+        with pytest.raises(InvalidInput, match="expected a number"):
+            await asked(experiments, session, "tell", **wrong)
+        assert experiments.experiments[0].told == 0
+        assert not any(isinstance(event, Told) for event in read_journal(path))

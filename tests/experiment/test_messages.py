@@ -83,7 +83,9 @@ def test_whole_numbers(value: Any) -> None:
     assert messages.whole_number({"n": value}, "n", least=0, most=10) == float(value)
 
 
-@pytest.mark.parametrize("value", [-1, 11, 0.5, True, "five", [5], math.inf, 10**400, "1_0"])
+@pytest.mark.parametrize(
+    "value", [-1, 11, 0.5, True, "five", [5], {}, math.nan, math.inf, 10**400, "1_0"]
+)
 def test_what_is_no_whole_number(value: Any) -> None:
     with pytest.raises(InvalidInput, match=r"'n' is .*; expected a whole number from 0 to 10"):
         messages.whole_number({"n": value}, "n", least=0, most=10)

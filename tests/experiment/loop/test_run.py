@@ -191,8 +191,7 @@ async def test_a_model_that_never_gives_a_number_pauses_it(
 @on_loop
 async def test_what_was_in_flight_is_evaluated_after_a_restart(tmp_path: Path) -> None:
     """The loop is cut off as by a kill: no event records its end."""
-    bowl, journal = Bowl(), tmp_path / "e.db"
-    bowl.gate.clear()
+    bowl, journal = Bowl(held=True), tmp_path / "e.db"
     async with dispatching(bowl, 3) as farm:
         async with hosting(journal) as host:
             await set_up(host, config_of())
@@ -216,8 +215,7 @@ async def test_what_was_in_flight_is_evaluated_after_a_restart(tmp_path: Path) -
 
 @on_loop
 async def test_a_client_asks_and_finishes_meanwhile(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     config = config_of("[sobol]\ngenerator = SobolGenerator\nmin_asks = 1000\n")
     async with hosting(tmp_path / "e.db") as host, dispatching(bowl, 2) as farm:
         session, experiment = await set_up(host, config)
@@ -236,8 +234,7 @@ async def test_a_client_asks_and_finishes_meanwhile(tmp_path: Path) -> None:
 @on_loop
 async def test_a_client_that_tells_the_points_of_the_loop(tmp_path: Path) -> None:
     """They are separate trials: the loop still evaluates and tells all of its points."""
-    bowl, journal = Bowl(), tmp_path / "e.db"
-    bowl.gate.clear()
+    bowl, journal = Bowl(held=True), tmp_path / "e.db"
     listed = "[list]\ngenerator = ManualGenerator\n[ManualGenerator]\nshuffle = no\n"
     points = [[i / 10, i / 10] for i in range(6)]
     config = config_of(f"{listed}points = {points}\n", {"in_flight": 2}, names="list")
@@ -364,8 +361,7 @@ async def test_points_that_end_together_are_recorded_together(tmp_path: Path) ->
             records.append(sum(isinstance(event, Told) for event in kept))
             return kept
 
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with hosting(tmp_path / "e.db", Slow) as host, dispatching(bowl, 8) as farm:
         _, experiment = await set_up(host, config_of(farm={"in_flight": 8}))
         run = ClosedLoop(host, 0, farm)

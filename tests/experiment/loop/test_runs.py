@@ -36,8 +36,7 @@ async def running(journal: Path, farm: Around) -> AsyncIterator[Experiments]:
 
 @on_loop
 async def test_run_status_and_pause(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
         session, experiment = await set_up(host, config_of())
         assert (await asked(host, session, "status"))["run"] is None
@@ -63,8 +62,7 @@ async def test_run_status_and_pause(tmp_path: Path) -> None:
 
 @on_loop
 async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
         session, experiment = await set_up(host, config_of())
         await asked(host, session, "run")
@@ -78,8 +76,7 @@ async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) 
 
 @on_loop
 async def test_a_loop_that_runs_keeps_what_it_began_with(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
         session, experiment = await set_up(host, config_of())
         await asked(host, session, "run", in_flight=1)
@@ -126,8 +123,7 @@ async def test_a_loop_that_fails_is_paused_and_can_go_on(tmp_path: Path) -> None
 
 @on_loop
 async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with dispatching(bowl, 4) as farm, running(tmp_path / "e.db", farm) as host:
         for _ in range(2):
             session, _ = await set_up(host, config_of())
@@ -140,8 +136,7 @@ async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
 
 @on_loop
 async def test_a_server_that_starts_again_goes_on_as_it_was_told(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm:
         async with running(tmp_path / "e.db", farm) as host:
             session, _ = await set_up(host, config_of())
@@ -156,8 +151,7 @@ async def test_a_server_that_starts_again_goes_on_as_it_was_told(tmp_path: Path)
 
 @on_loop
 async def test_a_farm_without_the_model_pauses_it_and_says_why(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with dispatching(bowl, 1) as farm, running(tmp_path / "e.db", farm) as host:
         session, _ = await set_up(host, config_of())
         await asked(host, session, "run")
@@ -205,8 +199,7 @@ async def progress(farm: Around) -> list[dict[str, Any]]:
 
 @on_loop
 async def test_the_farm_shows_an_experiment_until_after_its_end(tmp_path: Path) -> None:
-    bowl = Bowl()
-    bowl.gate.clear()
+    bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, hosting(tmp_path / "e.db") as host:
         _, experiment = await set_up(host, config_of())
         loop = ClosedLoop(host, experiment.number, farm, LoopOptions(budget=6))

@@ -10,12 +10,7 @@ from farm.experiment.config.reader import read_config
 from farm.experiment.results.best import Best, best_expected, best_told
 from farm.experiment.state.events import Told
 from farm.experiment.state.experiment import Experiment
-from tests.experiment.subjects import config_of
-
-LEARNING = (
-    "[learn]\ngenerator = OptimizeAcqfGenerator\nacqf = qLogNoisyExpectedImprovement\n"
-    "model = GPRegressionModel\n"
-)
+from tests.experiment.subjects import LEARNING, config_of
 
 
 def told(config: str, points: list[list[float]], outcomes: list[list[float]]) -> Experiment:

@@ -16,12 +16,7 @@ from farm.experiment.results.report import ExperimentData, history, points, writ
 from farm.experiment.state.events import Asked, Event, Failed, SetUp, Told
 from farm.experiment.state.experiment import Experiment
 from farm.experiment.state.trials import Trial, TrialOutcome, record_of
-from tests.experiment.subjects import config_of
-
-MODEL = (
-    "[learn]\ngenerator = OptimizeAcqfGenerator\nacqf = qLogNoisyExpectedImprovement\n"
-    "model = GPRegressionModel\n"
-)
+from tests.experiment.subjects import LEARNING, config_of
 
 
 def events_of(config: str, count: int = 1) -> list[Event]:
@@ -45,7 +40,7 @@ def written(config: str, out: Path, count: int = 1, **options: str) -> str:
 
 
 def test_it_tells_what_happened(tmp_path: Path) -> None:
-    text = written(config_of(MODEL, names="learn"), tmp_path / "r.html")
+    text = written(config_of(LEARNING, names="learn"), tmp_path / "r.html")
     assert "5 told, 5 of them modelled; 1 failed; 0 pending" in text
     assert "best told</th><td>x = 0.5, y = 0.5625: outcome_1 = 4</td>" in text
     assert "<td>x = 0.625, y = 0.6875</td><td>ModelFailed: a &lt;b&gt; ended it</td>" in text
