@@ -142,7 +142,7 @@ def test_the_program_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_variables_that_name_a_farm(tmp_path: Path) -> None:
     assert [f.text for f in packages.environment({})] == ["no farm is set"]
-    right = {"FARM_CONNECTION": str(tmp_path), "FARM_URL": "http://a:secret@h:1"}
+    right = {"FARM_CONNECTION": str(tmp_path), "FARM_URL": "HTTP://a:secret@h:1"}
     assert [f.text for f in packages.environment(right)] == ["FARM_CONNECTION and FARM_URL set"]
     wrong = packages.environment({"FARM_CONNECTION": "/no/such", "FARM_URL": "h:1"})
     assert [f.weight for f in wrong] == [Weight.WRONG] * 2

@@ -39,22 +39,22 @@ seed = 123
 """A config of two parameters and one strategy without a model."""
 TYPES = """
 [common]
-parnames = [c, l, n, flag, k, colour, shape]
+parnames = [c, l, n, flag, k, colour, choice]
 outcome_types = [continuous]
 strategy_names = [init_strat]
 [c]
-par_type = continuous
 lower_bound = -1
 upper_bound = 1
+normalize_scale = False
 [l]
-par_type = continuous
+par_type = Continuous
 lower_bound = 0.001
-upper_bound = 10
+upper_bound = 1e1
 log_scale = True
 [n]
 par_type = integer
 lower_bound = 1
-upper_bound = 5
+upper_bound = 5.0
 [flag]
 par_type = binary
 [k]
@@ -62,14 +62,15 @@ par_type = fixed
 value = 4.5
 [colour]
 par_type = fixed
-value = blue
-[shape]
+value = light blue
+[choice]
 par_type = categorical
-choices = [round, square, flat]
+choices = [red, "dark, green", blue]
 [init_strat]
 generator = SobolGenerator
 min_asks = 6
 """
+"""A config of each kind of parameter, in several spellings."""
 PAIRS = TWO.replace("[continuous]", "[binary]").replace("[common]", "[common]\nstimuli_per_trial=2")
 MANUAL = TWO.replace(
     "generator = SobolGenerator\nmin_asks = 6",

@@ -222,15 +222,15 @@ def test_all_kinds_of_parameters_come_and_go_in_the_users_words() -> None:
         "flag": [0.0, 1.0],
         "k": [0.0, 1.0],
         "colour": [0.0, 1.0],
-        "shape": [0.0, 2.0],
+        "choice": [0.0, 2.0],
     }
     config = talk.ask(20)
-    assert list(config) == ["c", "l", "n", "flag", "k", "colour", "shape"]
+    assert list(config) == ["c", "l", "n", "flag", "k", "colour", "choice"]
     assert set(config["n"]) == {1.0, 2.0, 3.0, 4.0, 5.0}
     assert set(config["flag"]) == {0.0, 1.0}
     assert set(config["k"]) == {4.5}
-    assert set(config["colour"]) == {"blue"}
-    assert set(config["shape"]) == {"round", "square", "flat"}
+    assert set(config["colour"]) == {"light blue"}
+    assert set(config["choice"]) == {"red", "dark, green", "blue"}
     assert talk.tell(config, list(range(20))) == (20, 20)
     assert not talk.current.pending
     assert talk.last_told.extra == {}, "fixed parameters keep their value"

@@ -23,6 +23,7 @@ from farm.experiment.config.definition import (
 )
 from farm.experiment.config.reader import LONGEST_ERROR, read_config
 from farm.experiment.space import Space
+from tests.experiment import talk
 
 PLAIN = """
 [common]
@@ -57,38 +58,7 @@ restarts = 4
 [SobolGenerator]
 seed = 2
 """
-TYPES = """
-[common]
-parnames = [c, l, n, flag, k, colour, choice]
-outcome_types = [binary]
-strategy_names = [s]
-[c]
-lower_bound = -1
-upper_bound = 1
-normalize_scale = False
-[l]
-par_type = Continuous
-lower_bound = 0.001
-upper_bound = 1e1
-log_scale = True
-[n]
-par_type = integer
-lower_bound = 1
-upper_bound = 5.0
-[flag]
-par_type = binary
-[k]
-par_type = fixed
-value = 4.5
-[colour]
-par_type = fixed
-value = light blue
-[choice]
-par_type = categorical
-choices = [red, "dark, green", blue]
-[s]
-generator = SobolGenerator
-"""
+TYPES = talk.TYPES.replace("[continuous]", "[binary]")
 
 
 def changed(text: str, *changes: tuple[str, str]) -> str:
@@ -198,7 +168,7 @@ def test_sections_as_get_config_answers_them() -> None:
     assert sections["common"] == {
         "parnames": "[c, l, n, flag, k, colour, choice]",
         "outcome_types": "[binary]",
-        "strategy_names": "[s]",
+        "strategy_names": "[init_strat]",
         "lb": "[-1, 0.001, 1, 0, 0, 0, 0]",
         "ub": "[1, 10, 5, 1, 1, 1, 2]",
     }

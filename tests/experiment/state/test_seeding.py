@@ -145,11 +145,11 @@ def test_outcomes_of_another_order(talk: Fake) -> None:
 
 def test_choices_are_texts_and_what_is_undefined_here_is_left_out(talk: Fake) -> None:
     talk.setup(TYPES.replace("lower_bound = 0.001", "lower_bound = 0"))
-    point = {"c": 0.5, "n": 2, "flag": 1, "k": 4.5, "colour": "blue"}
-    for shape, scale in (("flat", 1.0), ("square", 1.0), ("round", 1.0), ("round", 0.0)):
-        talk.tell({**point, "shape": shape, "l": scale}, 1.0)
+    point = {"c": 0.5, "n": 2, "flag": 1, "k": 4.5, "colour": "light blue"}
+    for choice, scale in (("blue", 1.0), ("dark, green", 1.0), ("red", 1.0), ("red", 0.0)):
+        talk.tell({**point, "choice": choice, "l": scale}, 1.0)
     talk.setup(
-        warm(TYPES.replace("[round, square, flat]", "[oval, flat, round]"), "\n[like_this]\n")
+        warm(TYPES.replace('[red, "dark, green", blue]', "[oval, blue, red]"), "\n[like_this]\n")
     )
     assert talk.current.data(0).x[:, 0].tolist() == [
         [0.5, 1.0, 2.0, 1.0, 1.0],
