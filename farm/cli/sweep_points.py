@@ -17,6 +17,32 @@ from farm.sweep.space.grammar import parse_parameter
 from farm.sweep.space.parameters import Distribution
 from farm.sweep.space.space import parse_when
 
+OPTIONS = {
+    "--param": ("params", "NAME=SPEC", "Parameter to vary, with its range; repeatable."),
+    "--fix": (
+        "fixed",
+        "NAME=VALUE",
+        "Input or config key to hold fixed, with its value; repeatable.",
+    ),
+    "--correlation": (
+        "correlated",
+        "A,B=NUMBER",
+        "Correlation of two parameters, of the normals under their distributions; repeatable.",
+    ),
+    "--where": (
+        "constraints",
+        "CONDITION",
+        "Constraint that all points satisfy, such as 'load < 3*thickness'; repeatable.",
+    ),
+    "--when": (
+        "conditional",
+        "NAME:CONDITION",
+        "Condition under which a parameter is active; otherwise the model does not get it, or gets "
+        "its --fix; repeatable.",
+    ),
+}
+"""The field of AskedSpace that each option gives, what its value is, and its help."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -62,46 +88,8 @@ def space_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(asked=space, **values)
 
     made: Callable[..., Any] = with_space
-    for option in (
-        click.option(
-            "--when",
-            "conditional",
-            multiple=True,
-            metavar="NAME:CONDITION",
-            help="Condition under which a parameter is active; otherwise the model does not get "
-            "it, or gets its --fix; repeatable.",
-        ),
-        click.option(
-            "--where",
-            "constraints",
-            multiple=True,
-            metavar="CONDITION",
-            help="Constraint that all points satisfy, such as 'load < 3*thickness'; repeatable.",
-        ),
-        click.option(
-            "--correlation",
-            "correlated",
-            multiple=True,
-            metavar="A,B=NUMBER",
-            help="Correlation of two parameters, of the normals under their distributions; "
-            "repeatable.",
-        ),
-        click.option(
-            "--fix",
-            "fixed",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="Input or config key to hold fixed, with its value; repeatable.",
-        ),
-        click.option(
-            "--param",
-            "params",
-            multiple=True,
-            metavar="NAME=SPEC",
-            help="Parameter to vary, with its range; repeatable.",
-        ),
-    ):
-        made = option(made)
+    for flag, (name, metavar, help) in reversed(OPTIONS.items()):
+        made = click.option(flag, name, multiple=True, metavar=metavar, help=help)(made)
     return made
 
 
