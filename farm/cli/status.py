@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -164,7 +164,7 @@ def _record(record: dict[str, Any]) -> str:
     return line
 
 
-def _queues(rows: list[Row]) -> Table:
+def _queues(rows: Sequence[Row]) -> Table:
     times: Columns = {
         ">p50": lambda row: timespan(row["run_time_p50_s"]) if row["run_time_p50_s"] else "",
         ">p95": lambda row: timespan(row["run_time_p95_s"]) if row["run_time_p95_s"] else "",
@@ -172,7 +172,7 @@ def _queues(rows: list[Row]) -> Table:
     return rows_table(OPERATION | COUNTS | {"?>copies": "copies"} | times, rows)
 
 
-def _models(rows: list[Row]) -> Table:
+def _models(rows: Sequence[Row]) -> Table:
     """Return a table of the models with what they take and return."""
     columns: Columns = {
         "model": "name",
@@ -192,20 +192,20 @@ def _tensor(tensor: dict[str, Any]) -> str:
     return f"{text} ({tensor['description']})" if tensor.get("description") else text
 
 
-def _dask(rows: list[Row]) -> Table:
+def _dask(rows: Sequence[Row]) -> Table:
     """A table of the workers of a Dask cluster, which is one worker to farm."""
     name: Columns = {"Dask worker": lambda row: row["name"] or row["address"], "host": "host"}
     counts: Columns = {">threads": "threads", ">slots": "slots", ">running": "in_flight"}
     return rows_table(name | counts | {">done": "done", "state": "state"}, rows)
 
 
-def _first(columns: Columns, rows: list[Row], most: int, what: str) -> list[RenderableType]:
+def _first(columns: Columns, rows: Sequence[Row], most: int, what: str) -> list[RenderableType]:
     """Return a table of the first rows, and a line about those that are left out."""
     table, more = rows_table(columns, rows[:most]), len(rows) - most
     return [table, f"and {more} more {what}; --json lists them"] if more > 0 else [table]
 
 
-def _chains(rows: list[Row]) -> list[RenderableType]:
+def _chains(rows: Sequence[Row]) -> list[RenderableType]:
     """A table of the chains that called last: their calls, rate and part of the worker time."""
     names: Columns = {
         "client": lambda row: short_name(row["client"]) or "(no name)",
@@ -215,7 +215,7 @@ def _chains(rows: list[Row]) -> list[RenderableType]:
     return _first(names | COUNTS | SPEED | last, rows, CHAINS_SHOWN, "chains")
 
 
-def _waits(rows: list[Row]) -> Table:
+def _waits(rows: Sequence[Row]) -> Table:
     """A table of the clients whose calls wait longest, with the rules that put others first."""
     name: Columns = {"waiting client": lambda row: short_name(row["client"]) or "(no name)"}
     more: Columns = {
@@ -237,7 +237,7 @@ def _calls(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _experiments(rows: list[Row]) -> Table:
+def _experiments(rows: Sequence[Row]) -> Table:
     columns: Columns = {
         "experiment": lambda row: f"{row['number']} {row['name']}".rstrip(),
         "strategy": "strategy_name",
@@ -289,7 +289,7 @@ SHORTEST_BAR = 4
 PART = " 100%"
 
 
-def clients(rows: list[Row]) -> list[RenderableType]:
+def clients(rows: Sequence[Row]) -> list[RenderableType]:
     """A table of the clients with the largest shares of the workers."""
     name: Columns = {"client": lambda row: short_name(_client(row)), ">callers": "callers"}
     last: Columns = {">last": lambda row: _since(row["last_s"])}
@@ -303,7 +303,7 @@ def _client(row: Row) -> str:
     return row["client"] or "(no name)"
 
 
-def progress(rows: list[Row]) -> Table:
+def progress(rows: Sequence[Row]) -> Table:
     """A table of sweeps, experiments and chains, with bars and expected ends."""
     columns: Columns = {
         "progress of": "kind",
