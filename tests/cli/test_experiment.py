@@ -19,8 +19,9 @@ from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
 from farm.experiment.space import Space
 from farm.experiment.state.journal import read_journal
-from farm.experiment.state.trials import TrialOutcome, record_of
+from farm.experiment.state.trials import record_of
 from farm.experiment.work import Data, Generate, Generated
+from farm.sweep.file.journal import PointStatus
 from tests.cli.conftest import Command, assert_one_line
 from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S, serving
@@ -78,7 +79,7 @@ def kept(folder: Path, number: int) -> tuple[list[Any], list[Any]]:
     record = record_of(read_journal(folder / "experiments.db"), number)
     space = Space.of(record.config)
     asked = [space.decode(trial.point[None]) for trial in record.trials]
-    told = [p for p, t in zip(asked, record.trials, strict=True) if t.outcome is TrialOutcome.TOLD]
+    told = [p for p, t in zip(asked, record.trials, strict=True) if t.outcome is PointStatus.DONE]
     return asked, told
 
 

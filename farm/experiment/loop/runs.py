@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -40,7 +40,8 @@ class Runs:
             if experiment.loop.phase is RunPhase.RUNNING:
                 in_flight, budget = experiment.loop.options
                 run = ClosedLoop(self._host, number, self._farm, LoopOptions(in_flight, budget))
-                self._begin(number, self._again(number, run), run)
+                self._runs[number] = run
+                self._tasks[number] = asyncio.create_task(self._again(number, run))
 
     async def stop(self) -> None:
         """Stop all loops without recording it: a restart re-evaluates the points in the farm."""
@@ -68,7 +69,7 @@ class Runs:
             except BaseException:
                 del self._runs[number]
                 raise
-            self._begin(number, self._go(number, run), run)
+            self._tasks[number] = asyncio.create_task(self._go(number, run))
         elif command.action is RunAction.PAUSE:
             if run is None:
                 raise InvalidInput(f"experiment {number} is not running, so it cannot be paused")
@@ -76,10 +77,6 @@ class Runs:
         known = asdict(self._host.experiments[number].snapshot())
         loop = {} if run is None or run.is_over else {"loop": asdict(run.now())}
         return known | loop
-
-    def _begin(self, number: int, going: Coroutine[Any, Any, None], run: ClosedLoop) -> None:
-        self._runs[number] = run
-        self._tasks[number] = asyncio.create_task(going)
 
     async def _again(self, number: int, run: ClosedLoop) -> None:
         """Resume after a restart; if this farm cannot evaluate the points, pause the loop."""

@@ -16,19 +16,12 @@ from farm.call import Array, ModelInfo, TensorInfo
 from farm.errors import InvalidInput
 from farm.experiment.config.definition import Config, Parameter, ParameterKind
 from farm.experiment.space import WHOLE, Space, spread_of
-from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
+from farm.experiment.state.trials import ExperimentRecord, Trial
 from farm.sweep.design.plan import Plan
 from farm.sweep.design.points import Design
 from farm.sweep.file.journal import PointStatus, Row
 from farm.sweep.file.store import COMPLETE, Store
 from farm.sweep.space import binding
-
-STATUS = {
-    TrialOutcome.PENDING: PointStatus.PENDING,
-    TrialOutcome.TOLD: PointStatus.DONE,
-    TrialOutcome.FAILED: PointStatus.FAILED,
-    TrialOutcome.RELEASED: PointStatus.CANCELLED,
-}
 
 
 def write_sweep(record: ExperimentRecord, path: Path, provenance: dict[str, str]) -> int:
@@ -44,7 +37,7 @@ def write_sweep(record: ExperimentRecord, path: Path, provenance: dict[str, str]
     store = Store.create(path, plan)
     try:
         for number, trial in enumerate(record.trials):
-            if trial.outcome is not TrialOutcome.PENDING:
+            if trial.outcome is not PointStatus.PENDING:
                 store.add(_row(number, trial, store))
         store.close(COMPLETE, None)
     except BaseException:
@@ -59,7 +52,7 @@ def write_csv(record: ExperimentRecord, out: TextIO) -> int:
     The columns are those of AEPsych, then the strategy that generated the point, whether it only
     fills the space, and whether models use its outcome; failed points have an error instead.
     """
-    trials = [t for t in record.trials if t.outcome in (TrialOutcome.TOLD, TrialOutcome.FAILED)]
+    trials = [t for t in record.trials if t.outcome in (PointStatus.DONE, PointStatus.FAILED)]
     extra = list(dict.fromkeys(key for trial in trials for key in trial.extra))
     if any(trial.error for trial in trials):
         extra.append("error")
@@ -174,7 +167,7 @@ def _row(number: int, trial: Trial, store: Store) -> Row:
         ran, began = run_time, trial.told_at - run_time
     return Row(
         point=number,
-        status=STATUS[trial.outcome],
+        status=trial.outcome,
         attempt=attempts if isinstance(attempts, int) else trial.attempts,
         copied=trial.extra.get("copied") is True,
         reused=trial.extra.get("reused") is True,

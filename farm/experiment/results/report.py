@@ -18,9 +18,10 @@ from farm.experiment.config.option_table import number_of
 from farm.experiment.results.best import best_told, in_words, place_of
 from farm.experiment.space import Space
 from farm.experiment.state.experiment import Experiment
-from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
+from farm.experiment.state.trials import ExperimentRecord, Trial
 from farm.report.page import Html, facts, folded, preformatted, section, table, write_page
 from farm.report.scatter import GREY, RED, ParameterAxis, legend, new_figure, scatter, svg_of
+from farm.sweep.file.journal import PointStatus
 
 LINE = 200
 """Points along a curve."""
@@ -44,7 +45,7 @@ class ExperimentData:
     @property
     def told(self) -> list[Trial]:
         """Return the trials whose outcome is a number, in the order in which they were recorded."""
-        told = [t for t in self.trials if t.outcome is TrialOutcome.TOLD and t.values is not None]
+        told = [t for t in self.trials if t.outcome is PointStatus.DONE and t.values is not None]
         finite = [t for t in told if t.values is not None and np.isfinite(t.values[self.outcome])]
         return sorted(finite, key=lambda trial: trial.told_at or 0.0)
 
@@ -56,7 +57,7 @@ class ExperimentData:
     @property
     def failed(self) -> list[Trial]:
         """Return the trials that could not be evaluated."""
-        return [t for t in self.trials if t.outcome is TrialOutcome.FAILED]
+        return [t for t in self.trials if t.outcome is PointStatus.FAILED]
 
     @property
     def is_binary(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 from farm.call import Array
@@ -12,28 +11,21 @@ from farm.errors import InvalidInput
 from farm.experiment.config.definition import Config
 from farm.experiment.config.reader import read_config
 from farm.experiment.state.events import Asked, Event, Failed, Released, SetUp, Told
-
-
-class TrialOutcome(StrEnum):
-    """The result of a point."""
-
-    PENDING = "pending"
-    TOLD = "told"
-    FAILED = "failed"
-    RELEASED = "released"
+from farm.sweep.file.journal import PointStatus
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
     """A point that was asked for, told, or both.
 
-    point: shape (stimuli, d). asked_at, told_at: Unix seconds; told_at is also that of a failure.
-    values: of the outcomes. extra: other values of the tell. strategy: position of the one that
-    generated it; filler: it fills the space instead. modelled: its outcomes count for models.
+    point: shape (stimuli, d). outcome: DONE if it was told, CANCELLED if it was released. asked_at,
+    told_at: Unix seconds; told_at is also that of a failure. values: of the outcomes. extra: other
+    values of the tell. strategy: position of the one that generated it; filler: it fills the space
+    instead. modelled: its outcomes count for models.
     """
 
     point: Array
-    outcome: TrialOutcome = TrialOutcome.PENDING
+    outcome: PointStatus = PointStatus.PENDING
     asked_at: float | None = None
     told_at: float | None = None
     values: Array | None = None
@@ -51,7 +43,6 @@ class ExperimentRecord:
 
     number: int
     experiment_id: str
-    began: float
     seed: int
     config: Config
     trials: Sequence[Trial]
@@ -81,7 +72,6 @@ def record_of(events: Iterable[Event], number: int | None = None) -> ExperimentR
     return ExperimentRecord(
         number=setup.experiment,
         experiment_id=setup.experiment_id,
-        began=setup.time,
         seed=setup.seed,
         config=read_config(setup.config_text),
         trials=_trials(own),
@@ -113,7 +103,7 @@ def _trials(events: Iterable[Event]) -> list[Trial]:
                     settle(
                         place,
                         point=event.points[k],
-                        outcome=TrialOutcome.TOLD,
+                        outcome=PointStatus.DONE,
                         told_at=event.time,
                         values=event.outcomes[k],
                         extra=event.extra_of(k),
@@ -123,12 +113,12 @@ def _trials(events: Iterable[Event]) -> list[Trial]:
                 for id in event.ids:
                     settle(
                         places.get(id),
-                        outcome=TrialOutcome.FAILED,
+                        outcome=PointStatus.FAILED,
                         told_at=event.time,
                         error=event.error,
                         attempts=event.attempts,
                     )
             case Released():
                 for id in event.ids:
-                    settle(places.get(id), outcome=TrialOutcome.RELEASED)
+                    settle(places.get(id), outcome=PointStatus.CANCELLED)
     return trials

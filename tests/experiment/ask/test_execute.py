@@ -6,7 +6,6 @@ import inspect
 import pickle
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -146,11 +145,6 @@ for check in (can_execute, lambda config: execute(generate(config)), predicted):
     )
     assert lines[1].startswith("UnsupportedFeature strategy 's' uses a model, which needs BoTorch")
     assert all(line.endswith('pip install "modelfarm[experiments]"') for line in lines)
-
-
-@pytest.mark.skipif(find_spec("botorch") is None, reason="needs the extra experiments")
-def test_with_the_extra_models_can_be_used() -> None:
-    can_execute(read_config(WITH_A_MODEL))
 
 
 LOADED = """

@@ -16,9 +16,10 @@ from farm.experiment.loop.seed_files import read_seed_files
 from farm.experiment.loop.seed_table import read_seed_table
 from farm.experiment.results.export import write_sweep
 from farm.experiment.state.seeding import InitialTrials
-from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
+from farm.experiment.state.trials import ExperimentRecord, Trial
 from farm.model import Inputs, Model
 from farm.sweep.design.points import point_seed
+from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.reading import open_sweep
 from tests.experiment.loop.rods import Rod, described, experiment, swept, understood
 
@@ -45,14 +46,14 @@ def exported(path: Path, text: str, *trials: tuple[Sequence[float], Sequence[flo
     told = [
         Trial(
             np.array(point, dtype=np.float64).reshape(read_config(text).stimuli, -1),
-            TrialOutcome.TOLD,
+            PointStatus.DONE,
             asked_at=1.0,
             told_at=2.0,
             values=np.array(outcomes, dtype=np.float64),
         )
         for point, outcomes in trials
     ]
-    record = ExperimentRecord(3, "an-id", 1.0, 0, read_config(text), told)
+    record = ExperimentRecord(3, "an-id", 0, read_config(text), told)
     write_sweep(record, path, {"journal": "old.db"})
     return path
 

@@ -16,7 +16,8 @@ import xarray as xr
 from farm.errors import InvalidInput
 from farm.experiment.config.reader import read_config
 from farm.experiment.results.export import write_csv, write_sweep
-from farm.experiment.state.trials import ExperimentRecord, Trial, TrialOutcome
+from farm.experiment.state.trials import ExperimentRecord, Trial
+from farm.sweep.file.journal import PointStatus
 from farm.sweep.file.reading import failures_of, known_of, progress_of
 
 ALL_KINDS = {
@@ -49,11 +50,11 @@ PAIRS = {
 
 
 def record(config: Any, *trials: Trial) -> ExperimentRecord:
-    return ExperimentRecord(4, "an-id", 1.0, 11, read_config(config), trials)
+    return ExperimentRecord(4, "an-id", 11, read_config(config), trials)
 
 
 def told(point: list[float], values: list[float], **facts: Any) -> Trial:
-    return Trial(np.array([point]), TrialOutcome.TOLD, values=np.array(values), **facts)
+    return Trial(np.array([point]), PointStatus.DONE, values=np.array(values), **facts)
 
 
 def kinds() -> ExperimentRecord:
@@ -64,8 +65,8 @@ def kinds() -> ExperimentRecord:
         ALL_KINDS,
         told([0.5, 3, 1, 1], [1.5, 0.0], asked_at=10.0, told_at=12.5, extra=extra, **origin),
         Trial(np.array([[5.0, 1, 0, 0]]), asked_at=20.0),
-        Trial(np.array([[7.0, 2, 0, 0]]), TrialOutcome.FAILED, asked_at=30.0, **failed),
-        Trial(np.array([[8.0, 2, 0, 0]]), TrialOutcome.RELEASED, asked_at=32.0),
+        Trial(np.array([[7.0, 2, 0, 0]]), PointStatus.FAILED, asked_at=30.0, **failed),
+        Trial(np.array([[8.0, 2, 0, 0]]), PointStatus.CANCELLED, asked_at=32.0),
         told([99.0, 5, 1, 0], [np.nan, 1.0], told_at=11.0),
     )
 
@@ -104,7 +105,7 @@ def test_a_table_in_aepsychs_columns() -> None:
 
 def test_pairs_have_two_columns() -> None:
     pair = np.array([[0.25], [-0.5]])
-    trial = Trial(pair, TrialOutcome.TOLD, told_at=1.0, values=np.array([1.0]))
+    trial = Trial(pair, PointStatus.DONE, told_at=1.0, values=np.array([1.0]))
     (row,) = rows(record(PAIRS, trial))
     assert list(row)[5:8] == ["p", "p_stimuli1", "outcome_1"]
     assert (row["p"], row["p_stimuli1"], row["outcome_1"]) == ("0.25", "-0.5", "1.0")

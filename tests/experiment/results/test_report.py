@@ -15,7 +15,8 @@ from farm.experiment.host import applied
 from farm.experiment.results.report import ExperimentData, history, points, write_report
 from farm.experiment.state.events import Asked, Event, Failed, SetUp, Told
 from farm.experiment.state.experiment import Experiment
-from farm.experiment.state.trials import Trial, TrialOutcome, record_of
+from farm.experiment.state.trials import Trial, record_of
+from farm.sweep.file.journal import PointStatus
 from tests.experiment.subjects import LEARNING, config_of
 
 
@@ -91,14 +92,14 @@ def trials(dimensions: int, count: int, *, binary: bool) -> list[Trial]:
     for i in range(count):
         point = 1 + 99 * rng.random((1, dimensions))
         values = np.array([float(rng.random() < 0.5) if binary else rng.normal()])
-        found.append(Trial(point, TrialOutcome.TOLD, 1.0, float(i), values, strategy=i % 2))
+        found.append(Trial(point, PointStatus.DONE, 1.0, float(i), values, strategy=i % 2))
     odd = np.full((1, dimensions), 50.0)
     found += [
-        Trial(odd, TrialOutcome.FAILED, 1.0, 2.0, error="it broke", strategy=0),
-        Trial(odd, TrialOutcome.PENDING, 1.0, strategy=1),
-        Trial(odd, TrialOutcome.TOLD, None, 3.0, np.array([np.nan])),
-        Trial(odd, TrialOutcome.TOLD, None, 3.0, np.array([1.0])),
-        Trial(odd, TrialOutcome.TOLD, 1.0, 3.0, np.array([0.0]), strategy=1, filler=True),
+        Trial(odd, PointStatus.FAILED, 1.0, 2.0, error="it broke", strategy=0),
+        Trial(odd, PointStatus.PENDING, 1.0, strategy=1),
+        Trial(odd, PointStatus.DONE, None, 3.0, np.array([np.nan])),
+        Trial(odd, PointStatus.DONE, None, 3.0, np.array([1.0])),
+        Trial(odd, PointStatus.DONE, 1.0, 3.0, np.array([0.0]), strategy=1, filler=True),
     ]
     return found
 
@@ -136,7 +137,7 @@ def test_every_figure_is_a_picture(parameters: str, outcome: str, log: str, coun
 
 def test_points_at_the_edge_are_whole() -> None:
     point, values = np.array([[1.0, 100.0]]), np.array([1.0])
-    corner = Trial(point, TrialOutcome.TOLD, 1.0, 2.0, values, strategy=0)
+    corner = Trial(point, PointStatus.DONE, 1.0, 2.0, values, strategy=0)
     shown = ExperimentData(read_config(config_with("x y")), [corner], predict=rising)
     root = ElementTree.fromstring(points(shown))
     (dots,) = (g for g in root.iter() if g.get("id", "").startswith("PathCollection"))
@@ -145,9 +146,9 @@ def test_points_at_the_edge_are_whole() -> None:
 
 
 def test_what_is_shown_is_in_the_order_of_telling() -> None:
-    late = Trial(np.array([[3.0]]), TrialOutcome.TOLD, 1.0, 9.0, np.array([3.0]))
-    soon = Trial(np.array([[1.0]]), TrialOutcome.TOLD, 2.0, 4.0, np.array([1.0]))
-    none = Trial(np.array([[1.0]]), TrialOutcome.TOLD, 2.0, 5.0, np.array([np.inf]))
+    late = Trial(np.array([[3.0]]), PointStatus.DONE, 1.0, 9.0, np.array([3.0]))
+    soon = Trial(np.array([[1.0]]), PointStatus.DONE, 2.0, 4.0, np.array([1.0]))
+    none = Trial(np.array([[1.0]]), PointStatus.DONE, 2.0, 5.0, np.array([np.inf]))
     shown = ExperimentData(read_config(config_with("x")), [late, soon, none])
     assert shown.told == [soon, late]
     assert shown.values.tolist() == [1.0, 3.0]

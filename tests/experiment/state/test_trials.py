@@ -11,7 +11,8 @@ import pytest
 from farm.errors import InvalidInput
 from farm.experiment.config.reader import read_config
 from farm.experiment.state.events import Asked, Event, Failed, Finished, Released, SetUp, Told
-from farm.experiment.state.trials import TrialOutcome, record_of
+from farm.experiment.state.trials import record_of
+from farm.sweep.file.journal import PointStatus
 from tests.support.experiment_clients import CONFIG
 
 TEXT = read_config(CONFIG).text
@@ -50,13 +51,13 @@ EVENTS: list[Event] = [
 
 def test_what_became_of_each_point() -> None:
     record = record_of(EVENTS)
-    assert (record.number, record.experiment_id, record.began, record.seed) == (0, "e0", 1.0, 9)
+    assert (record.number, record.experiment_id, record.seed) == (0, "e0", 9)
     assert [t.outcome for t in record.trials] == [
-        TrialOutcome.PENDING,
-        TrialOutcome.TOLD,
-        TrialOutcome.FAILED,
-        TrialOutcome.TOLD,
-        TrialOutcome.RELEASED,
+        PointStatus.PENDING,
+        PointStatus.DONE,
+        PointStatus.FAILED,
+        PointStatus.DONE,
+        PointStatus.CANCELLED,
     ]
     pending, first, failed, unasked, released = record.trials
     assert (pending.asked_at, pending.told_at, pending.values) == (2.0, None, None)
