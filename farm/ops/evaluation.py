@@ -160,6 +160,19 @@ class Evaluation:
             )
         return lead
 
+    def aligned(self, query: OpQuery, operands: Sequence[Any], framework: Any) -> list[Any]:
+        """Return the operands of a query with the same leading axes.
+
+        framework: the module of arrays like them, with `broadcast_shapes` and `broadcast_to`.
+        """
+        cores = self.operands(query)
+        leads = [x.shape[: x.ndim - len(core)] for x, core in zip(operands, cores, strict=True)]
+        lead = framework.broadcast_shapes(*leads)
+        return [
+            framework.broadcast_to(x, (*lead, *core))
+            for x, core in zip(operands, cores, strict=True)
+        ]
+
     def run(self, query: OpQuery, operands: Sequence[Array]) -> list[Array]:
         """Answer a query at all points of the leading axes, which all operands share.
 
@@ -265,9 +278,9 @@ class Evaluation:
         return Evaluation, self._given
 
 
-def is_floating(tensor: TensorInfo) -> bool:
-    """Return whether a tensor holds floating-point numbers, which have derivatives."""
-    return "float" in tensor.dtype
+def is_floating(tensor: Any) -> bool:
+    """Return whether a tensor or array holds floating-point numbers, which have derivatives."""
+    return "float" in str(tensor.dtype)
 
 
 def _check_tensor(tensor: TensorInfo, model: str) -> None:
@@ -326,9 +339,42 @@ class ServedOp(ABC):
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
 
-    @abstractmethod
     def __call__(self, *inputs: Any) -> Any:
         """Return the output at the points. Raises FarmError."""
+        evaluation = self.evaluation
+        evaluation.check_count(len(inputs))
+        arrays = [self._array(x) for x in inputs]
+        pairs = list(zip(arrays, evaluation.inputs, strict=True))
+        floats = [x for x, tensor in pairs if is_floating(tensor) and is_floating(x)]
+        dtype = self._type(floats, arrays)
+        shaped = []
+        for x, tensor in pairs:
+            if is_floating(tensor):
+                x = self._cast(x, dtype)
+            if x.ndim == 0 and tensor.size == 1:
+                x = x.reshape(tensor.shape)
+            evaluation.leading(tensor.name, self._shape(x, tensor.shape), tensor.shape)
+            shaped.append(x)
+        results = self._value(dtype, shaped)[: len(evaluation.results)]
+        return results[0] if evaluation.single else tuple(results)
+
+    @abstractmethod
+    def _array(self, x: Any) -> Any:
+        """Return an argument as an array of the framework."""
+
+    @abstractmethod
+    def _type(self, floats: list[Any], arrays: list[Any]) -> Any:
+        """Return the type of the results. floats: those of the arrays that have one for it."""
+
+    def _cast(self, x: Any, dtype: Any) -> Any:
+        return x.astype(dtype)
+
+    def _shape(self, x: Any, core: Sequence[int]) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    @abstractmethod
+    def _value(self, dtype: Any, inputs: list[Any]) -> list[Any]:
+        """Return the results, of this type, and after them any gradients, of arguments that fit."""
 
     @property
     def counts(self) -> Counts:

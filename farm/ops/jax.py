@@ -22,36 +22,22 @@ from jax.interpreters import ad, batching, mlir
 
 from farm.call import Array
 from farm.errors import FarmError
-from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp, is_floating
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp
 from farm.ops.rules import DerivativeRules
 
 
 class JaxOp(ServedOp):
     """A served model as a function of JAX arrays, made by `farm.ops.jax_op`."""
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Return the output at the points. Raises FarmError."""
-        evaluation = self.evaluation
-        evaluation.check_count(len(inputs))
-        arrays = [jnp.asarray(x) for x in inputs]
-        real = [is_floating(tensor) for tensor in evaluation.inputs]
-        floats = [
-            x
-            for x, floating in zip(arrays, real, strict=True)
-            if floating and jnp.issubdtype(x.dtype, jnp.floating)
-        ]
-        dtype = jnp.result_type(*floats) if floats else _widest()
+    def _array(self, x: Any) -> Any:
+        return jnp.asarray(x)
+
+    def _type(self, floats: list[Any], arrays: list[Any]) -> Any:
         _warn_if_narrow()
-        shaped = []
-        for x, floating, tensor in zip(arrays, real, evaluation.inputs, strict=True):
-            if floating:
-                x = x.astype(dtype)
-            if x.ndim == 0 and tensor.size == 1:
-                x = x.reshape(tensor.shape)
-            evaluation.leading(tensor.name, x.shape, tensor.shape)
-            shaped.append(x)
-        results = _apply(evaluation, dtype, OpQuery(OpQueryKind.VALUE), shaped)
-        return results[0] if evaluation.single else tuple(results)
+        return jnp.result_type(*floats) if floats else _widest()
+
+    def _value(self, dtype: Any, inputs: list[Any]) -> list[Any]:
+        return _apply(self.evaluation, dtype, OpQuery(OpQueryKind.VALUE), inputs)
 
 
 def _widest() -> Any:
@@ -69,7 +55,7 @@ def _warn_if_narrow() -> None:
         warnings.warn(
             "JAX rounds the model's results to float32; for float64, begin the program with "
             'jax.config.update("jax_enable_x64", True)',
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -77,14 +63,11 @@ def _apply(
     evaluation: Evaluation, dtype: Any, query: OpQuery, operands: Sequence[Any]
 ) -> list[Any]:
     """Ask a query whose operands may have different leading axes."""
-    shapes = evaluation.operands(query)
     inputs = len(evaluation.inputs)
     arrays = [
         jnp.asarray(x) if n < inputs else jnp.asarray(x, dtype) for n, x in enumerate(operands)
     ]
-    leads = [x.shape[: x.ndim - len(core)] for x, core in zip(arrays, shapes, strict=True)]
-    lead = jnp.broadcast_shapes(*leads)
-    full = [jnp.broadcast_to(x, (*lead, *core)) for x, core in zip(arrays, shapes, strict=True)]
+    full = evaluation.aligned(query, arrays, jnp)
     found: list[Any] = query_p.bind(*full, evaluation=evaluation, query=query, dtype=dtype)
     return found
 
@@ -142,6 +125,10 @@ def _lowered(ctx: Any, *operands: Any, evaluation: Evaluation, query: OpQuery, d
 mlir.register_lowering(query_p, _lowered, cacheable=False)
 
 
+def _rules(evaluation: Evaluation, dtype: Any) -> DerivativeRules:
+    return DerivativeRules(evaluation, partial(_apply, evaluation, dtype))
+
+
 def _jvp(
     primals: Sequence[Any],
     tangents: Sequence[Any],
@@ -150,9 +137,8 @@ def _jvp(
     query: OpQuery,
     dtype: Any,
 ) -> tuple[list[Any], list[Any]]:
-    rules = DerivativeRules(evaluation, partial(_apply, evaluation, dtype))
     given = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    answers, moved = rules.forward(query, primals, given)
+    answers, moved = _rules(evaluation, dtype).forward(query, primals, given)
     return answers, [
         ad.Zero(jax.typeof(y)) if t is None else t for y, t in zip(answers, moved, strict=True)
     ]
@@ -164,10 +150,9 @@ ad.primitive_jvps[query_p] = _jvp
 def _transposed(
     cotangents: Sequence[Any], *operands: Any, evaluation: Evaluation, query: OpQuery, dtype: Any
 ) -> list[Any]:
-    rules = DerivativeRules(evaluation, partial(_apply, evaluation, dtype))
     given = [None if isinstance(ct, ad.Zero) else ct for ct in cotangents]
     linear = [ad.is_undefined_primal(x) for x in operands]
-    found = rules.reverse(query, operands, (), given, linear)
+    found = _rules(evaluation, dtype).reverse(query, operands, (), given, linear)
     return [
         ad.Zero(x.aval) if undefined and ct is None else ct
         for x, undefined, ct in zip(operands, linear, found, strict=True)

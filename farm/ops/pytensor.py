@@ -15,44 +15,30 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
-from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp, is_floating
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp
 from farm.ops.rules import DerivativeRules, third_order
 
 
 class PytensorOp(ServedOp):
     """A served model as a function of PyTensor variables, made by `farm.ops.pytensor_op`."""
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Return the output at the points. Raises FarmError."""
-        evaluation = self.evaluation
-        evaluation.check_count(len(inputs))
-        variables = [pt.as_tensor_variable(x) for x in inputs]
-        real = [is_floating(tensor) for tensor in evaluation.inputs]
-        floats = [
-            x.type.dtype
-            for x, floating in zip(variables, real, strict=True)
-            if floating and x.type.dtype.startswith("float")
-        ]
-        dtype = str(np.result_type(*floats)) if floats else pytensor.config.floatX
-        shaped = []
-        for x, floating, tensor in zip(variables, real, evaluation.inputs, strict=True):
-            if floating:
-                x = x.astype(dtype)
-            if x.type.ndim == 0 and tensor.size == 1:
-                x = x.reshape(tensor.shape)
-            evaluation.leading(tensor.name, _known(x, tensor.shape), tensor.shape)
-            shaped.append(x)
-        results = _apply(
-            evaluation, dtype, OpQuery(OpQueryKind.VALUE), _aligned(evaluation, shaped)
-        )
-        return results[0] if evaluation.single else tuple(results)
+    def _array(self, x: Any) -> Any:
+        return pt.as_tensor_variable(x)
 
+    def _type(self, floats: list[Any], arrays: list[Any]) -> str:
+        types = [x.dtype for x in floats]
+        return str(np.result_type(*types)) if types else pytensor.config.floatX
 
-def _known(x: Any, core: Sequence[int]) -> tuple[int, ...]:
-    """Return a variable's shape; sizes that are not known yet are taken to fit."""
-    shape = tuple(-1 if n is None else n for n in x.type.shape)
-    own = zip(shape[len(shape) - len(core) :], core, strict=len(shape) >= len(core))
-    return (*shape[: len(shape) - len(core)], *(n if size == -1 else size for size, n in own))
+    def _shape(self, x: Any, core: Sequence[int]) -> tuple[int, ...]:
+        """Return a variable's shape; sizes that are not known yet are taken to fit."""
+        shape = tuple(-1 if n is None else n for n in x.type.shape)
+        own = zip(shape[len(shape) - len(core) :], core, strict=len(shape) >= len(core))
+        known = (n if size == -1 else size for size, n in own)
+        return (*shape[: len(shape) - len(core)], *known)
+
+    def _value(self, dtype: str, inputs: list[Any]) -> list[Any]:
+        aligned = _aligned(self.evaluation, inputs)
+        return _apply(self.evaluation, dtype, OpQuery(OpQueryKind.VALUE), aligned)
 
 
 def _aligned(evaluation: Evaluation, inputs: list[Any]) -> list[Any]:
@@ -105,12 +91,8 @@ class FarmQuery(Op):  # type: ignore[misc]  # not read by mypy
 
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
         """Ask the model. Raises FarmError."""
-        cores = self.evaluation.operands(self.query)
-        leads = [
-            np.shape(x)[: np.ndim(x) - len(core)] for x, core in zip(inputs, cores, strict=True)
-        ]
-        lead = np.broadcast_shapes(*leads)
-        full = [np.broadcast_to(x, (*lead, *core)) for x, core in zip(inputs, cores, strict=True)]
+        arrays = [np.asarray(x) for x in inputs]
+        full = self.evaluation.aligned(self.query, arrays, np)
         for storage, y in zip(output_storage, self.evaluation.run(self.query, full), strict=True):
             storage[0] = y.astype(self.dtype)
 

@@ -7,7 +7,7 @@ list of arrays. x: the inputs, c: the cotangents and v: the tangents among a que
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class DerivativeRules:
         """
         x, c, v = self.split(query, operands)
         tx_all, tc, tv = self.split(query, tangents)
-        tx = {i: tx_all[i] for i in self._evaluation.wrt if tx_all[i] is not None}
+        tx = _some((i, tx_all[i]) for i in self._evaluation.wrt)
         if query.kind is OpQueryKind.VALUE and self._evaluation.scalar and tx:
             return self._forward_both(OpQuery(OpQueryKind.BOTH), x, tx)
         if query.kind is OpQueryKind.BOTH and tx:
@@ -75,8 +75,8 @@ class DerivativeRules:
         self, query: OpQuery, x: list[Any], c: list[Any], v: list[Any], tc: list[Any], tv: list[Any]
     ) -> list[Any]:
         """Return the tangents that come from those of cotangents and tangents."""
-        live_c = {k: t for k, t in zip(query.outs, tc, strict=True) if t is not None}
-        live_v = {i: t for i, t in zip(query.along, tv, strict=True) if t is not None}
+        live_c = _some(zip(query.outs, tc, strict=True))
+        live_v = _some(zip(query.along, tv, strict=True))
         if query.kind is OpQueryKind.PULL and live_c:
             return self._pull(x, live_c, query.wrt)
         if query.kind is OpQueryKind.PUSH and live_v:
@@ -123,13 +123,10 @@ class DerivativeRules:
         gc: Some = {}
         gv: Some = {}
         if query.kind in (OpQueryKind.VALUE, OpQueryKind.PUSH):
-            live = {k: ct for k, ct in enumerate(cotangents) if ct is not None}
-        elif query.kind is OpQueryKind.BOTH:
-            live = {
-                i: ct for i, ct in zip(query.wrt, cotangents[1:], strict=True) if ct is not None
-            }
+            live = _some(enumerate(cotangents))
         else:
-            live = {i: ct for i, ct in zip(query.wrt, cotangents, strict=True) if ct is not None}
+            first = 1 if query.kind is OpQueryKind.BOTH else 0  # behind the value
+            live = _some(zip(query.wrt, cotangents[first:], strict=True))
         if query.kind is OpQueryKind.BOTH:
             gx = self._reverse_both(query, x, answers, cotangents[0], live, need)
         elif not live:
@@ -234,6 +231,11 @@ def third_order() -> UnsupportedFeature:
         "third derivatives of a served model: models offer derivatives up to apply_hessian, which "
         "is of second order"
     )
+
+
+def _some(arrays: Iterable[tuple[int, Any]]) -> Some:
+    """Return the arrays that are not zero."""
+    return {position: array for position, array in arrays if array is not None}
 
 
 def _total(terms: Sequence[Any]) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
 
-from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp, is_floating
+from farm.ops.evaluation import Evaluation, OpQuery, OpQueryKind, ServedOp
 from farm.ops.rules import DerivativeRules
 
 
@@ -18,58 +18,32 @@ class TorchOp(ServedOp):
     Results are on the device of the arguments.
     """
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Return the output at the points. Raises FarmError."""
-        evaluation = self.evaluation
-        evaluation.check_count(len(inputs))
-        tensors = [torch.as_tensor(x) for x in inputs]
-        real = [is_floating(tensor) for tensor in evaluation.inputs]
-        floats = [
-            x
-            for x, floating in zip(tensors, real, strict=True)
-            if floating and x.dtype.is_floating_point
-        ]
-        like = torch.empty(
-            (),
-            dtype=_common(floats) if floats else torch.get_default_dtype(),
-            device=(floats or tensors)[0].device,
-        )
-        shaped = []
-        for x, floating, info in zip(tensors, real, evaluation.inputs, strict=True):
-            if floating:
-                x = x.to(like)
-            if x.ndim == 0 and info.size == 1:
-                x = x.reshape(info.shape)
-            evaluation.leading(info.name, x.shape, info.shape)
-            shaped.append(x)
-        results = _apply(evaluation, like, OpQuery(OpQueryKind.VALUE), shaped)[
-            : len(evaluation.results)
-        ]
-        return results[0] if evaluation.single else tuple(results)
+    def _array(self, x: Any) -> Any:
+        return torch.as_tensor(x)
 
+    def _type(self, floats: list[Any], arrays: list[Any]) -> torch.Tensor:
+        """Return a tensor with the type and the device of the results."""
+        types = [x.dtype for x in floats] or [torch.get_default_dtype()]
+        dtype = reduce(torch.promote_types, types)
+        return torch.empty((), dtype=dtype, device=(floats or arrays)[0].device)
 
-def _common(tensors: Sequence[torch.Tensor]) -> torch.dtype:
-    """Return the type of the sum of the tensors."""
-    dtype = tensors[0].dtype
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
+    def _cast(self, x: Any, dtype: torch.Tensor) -> Any:
+        return x.to(dtype)
+
+    def _value(self, dtype: torch.Tensor, inputs: list[Any]) -> list[Any]:
+        return _apply(self.evaluation, dtype, OpQuery(OpQueryKind.VALUE), inputs)
 
 
 def _apply(
     evaluation: Evaluation, like: torch.Tensor, query: OpQuery, operands: Sequence[Any]
 ) -> list[Any]:
     """Ask a query whose operands may have different leading axes."""
-    shapes = evaluation.operands(query)
     inputs = len(evaluation.inputs)
     tensors = [
         x if n < inputs else torch.as_tensor(x, dtype=like.dtype, device=like.device)
         for n, x in enumerate(operands)
     ]
-    leads = [x.shape[: x.ndim - len(core)] for x, core in zip(tensors, shapes, strict=True)]
-    lead = torch.broadcast_shapes(*leads)
-    full = [x.expand((*lead, *core)) for x, core in zip(tensors, shapes, strict=True)]
-    return _asked(evaluation, like, query, full)
+    return _asked(evaluation, like, query, evaluation.aligned(query, tensors, torch))
 
 
 def _asked(
@@ -110,9 +84,8 @@ class _Query(torch.autograd.Function):  # type: ignore[misc]  # not read by mypy
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
-        evaluation, like, query = ctx.given
-        operands, answers = _parted(ctx)
-        rules = DerivativeRules(evaluation, partial(_apply, evaluation, like))
+        evaluation, _, query = ctx.given
+        rules, operands, answers = _saved(ctx)
         wanted = list(ctx.needs_input_grad[3:])
         if _is_zero(evaluation, query, operands):
             wanted[: len(evaluation.inputs)] = [False] * len(evaluation.inputs)
@@ -121,10 +94,8 @@ class _Query(torch.autograd.Function):  # type: ignore[misc]  # not read by mypy
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
-        evaluation, like, query = ctx.given
-        operands, answers = _parted(ctx)
-        rules = DerivativeRules(evaluation, partial(_apply, evaluation, like))
-        _, moved = rules.forward(query, operands, tangents[3:])
+        rules, operands, answers = _saved(ctx)
+        _, moved = rules.forward(ctx.given[2], operands, tangents[3:])
         return tuple(
             torch.zeros_like(y) if t is None else t for y, t in zip(answers, moved, strict=True)
         )
@@ -161,7 +132,9 @@ def _is_zero(evaluation: Evaluation, query: OpQuery, operands: Sequence[torch.Te
         return False
 
 
-def _parted(ctx: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return operands and answers that a context has saved."""
+def _saved(ctx: Any) -> tuple[DerivativeRules, list[torch.Tensor], list[torch.Tensor]]:
+    """Return the rules for a query, and the operands and answers that its context has saved."""
+    evaluation, like, _ = ctx.given
+    rules = DerivativeRules(evaluation, partial(_apply, evaluation, like))
     saved = list(ctx.saved_tensors)
-    return saved[: ctx.operands], saved[ctx.operands :]
+    return rules, saved[: ctx.operands], saved[ctx.operands :]

@@ -142,8 +142,14 @@ def test_threads_share_it(client: Client, counted: Counter[str]) -> None:
 
 
 class NumpyOp(ServedOp):
-    def __call__(self, *inputs: Any) -> Any:
-        return self.evaluation.run(OpQuery(OpQueryKind.VALUE), inputs)[0]
+    def _array(self, x: Any) -> Any:
+        return np.asarray(x)
+
+    def _type(self, floats: list[Any], arrays: list[Any]) -> Any:
+        return np.result_type(*floats)
+
+    def _value(self, dtype: Any, inputs: list[Any]) -> list[Any]:
+        return [y.astype(dtype) for y in self.evaluation.run(OpQuery(OpQueryKind.VALUE), inputs)]
 
 
 def test_an_op_is_pickled_with_its_model(client: Client) -> None:
