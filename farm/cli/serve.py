@@ -13,7 +13,7 @@ from farm.descriptors import Option, every
 from farm.machine.json_log import logged
 from farm.machine.keeper_line import keeper, start_under_keeper
 from farm.provision.batch.plan import ClusterPlan, read_plan
-from farm.provision.batch.script import job_script
+from farm.provision.batch.script import JobScripts
 from farm.settings import SETTINGS, Settings, read_settings, settings_of
 
 BEFORE_PROTOCOLS = "grpc_tls_key"
@@ -135,15 +135,9 @@ def serve(models: tuple[str, ...], plan_file: Path | None, dry_run: bool, **valu
 
 
 def _print_scripts(plan: ClusterPlan, settings: Settings) -> None:
+    scripts = JobScripts(plan.system, settings.dir / "farm.json", settings.dir / "jobs")
     for kind in plan.kinds:
-        script = job_script(
-            kind,
-            plan.system,
-            job_name=f"farm-{kind.name}",
-            connect=settings.dir / "farm.json",
-            output=settings.dir / "jobs",
-            folder=Path.cwd(),
-        )
+        script = scripts.of(kind, f"farm-{kind.name}")
         first, _, rest = script.partition("\n")  # sbatch expects #! at the very start
         about = f"{kind.name}: {kind.min_jobs} to {kind.max_jobs} jobs of this"
         click.echo(f"{first}\n### {about}\n{rest}")

@@ -17,7 +17,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from farm.errors import Unavailable
 from farm.machine.private import user_name
@@ -46,6 +47,10 @@ IN_DOUBT = re.compile(
     re.IGNORECASE,
 )
 """Messages of a submission that may have reached the server: the answer was lost on its way."""
+
+
+NOTHING = re.compile("(?!)")
+"""Matches no text."""
 
 
 class NotStarted(BatchError):
@@ -147,62 +152,80 @@ class Commands:
         return output
 
 
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The command that submits a job.
+
+    form: fits the line of its output that has the job's id, which is group 1. refusals: messages
+    after which surely no job exists, unless one of the `doubts` is there, too: the system may have
+    the job.
+    """
+
+    command: Sequence[str]
+    form: re.Pattern[str]
+    refusals: re.Pattern[str]
+    doubts: re.Pattern[str] = IN_DOUBT
+
+
 class CommandAdapter(Adapter):
-    """An adapter that runs commands."""
+    """An adapter that runs commands: the methods here take them from these facts of the system.
+
+    cancels: the command that cancels the jobs whose ids follow it. begins: the beginning of each of
+    its complaints, and harmless: those about jobs that have ended already.
+    """
+
+    submission: ClassVar[Submission]
+    cancels: ClassVar[Sequence[str]]
+    begins: ClassVar[re.Pattern[str]] = NOTHING
+    harmless: ClassVar[re.Pattern[str]] = NOTHING
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
         self._run = (commands or Commands.of(self.system)).run
         self._user = user_name()
 
-    async def _submit(
-        self,
-        *command: str,
-        feed: str = "",
-        form: re.Pattern[str],
-        refusals: re.Pattern[str],
-        doubts: re.Pattern[str],
-    ) -> str:
-        """Run a command that submits a job; return the id in its output, which `form` fits.
+    async def submit(self, script: str) -> str:
+        return await self._submit(*self.submission.command, feed=script)
+
+    async def _submit(self, *command: str, feed: str = "") -> str:
+        """Run a command that submits a job; return the id in its output.
 
         Raises SubmissionRefused if surely no job exists: the command cannot be run, or its message
-        has one of the `refusals` and none of the `doubts`, after which the system may have the job.
+        says so.
         """
+        facts = self.submission
         try:
             output = await self._run(*command, feed=feed)
         except NotStarted as error:
             raise SubmissionRefused(str(error)) from None
         except BatchError as error:
             said = str(error)
-            if refusals.search(said) and not doubts.search(said):
+            if facts.refusals.search(said) and not facts.doubts.search(said):
                 raise SubmissionRefused(said) from None
             raise
-        job_id = only_id(output, form)
+        job_id = only_id(output, facts.form)
         if not job_id:
             name = " ".join(word for word in command[:2] if not word.startswith("-"))
             raise BatchError(f"{name} printed no job id, but {quoted(output)}")
         return job_id
 
-    async def _each(
-        self, *command: str, jobs: Sequence[str], begins: re.Pattern[str], harmless: re.Pattern[str]
-    ) -> None:
-        """Run a command with the ids of jobs after it, and `tolerate` its complaints."""
+    async def cancel(self, jobs: Sequence[str]) -> None:
+        await self._each(*self.cancels, jobs=jobs)
+
+    async def _each(self, *command: str, jobs: Sequence[str]) -> None:
+        """Run a command with the ids of jobs after it, and tolerate harmless complaints."""
         for part in parts(jobs):
             try:
                 await self._run(*command, *part)
             except CommandFailed as error:
-                tolerate(error, begins, harmless)
+                self._complaints(error)
 
-
-def tolerate(error: CommandFailed, begins: re.Pattern[str], harmless: re.Pattern[str]) -> list[str]:
-    """Return a command's complaints, which begin with `begins`.
-
-    Raises the error unless all of them are `harmless`: the jobs have ended already.
-    """
-    complaints = [text for text in begins.split(str(error)) if text.strip()]
-    if not all(harmless.search(text) for text in complaints):
-        raise error
-    return complaints
+    def _complaints(self, error: CommandFailed) -> list[str]:
+        """Return a command's complaints. Raises the error unless all of them are harmless."""
+        complaints = [text for text in self.begins.split(str(error)) if text.strip()]
+        if not all(self.harmless.search(text) for text in complaints):
+            raise error
+        return complaints
 
 
 class _Started:

@@ -115,6 +115,16 @@ class WorkerKind:
         return self.workers_per_node
 
     @property
+    def tasks(self) -> int:
+        """Number of tasks of a job: the MPI ranks, or a supervisor of model processes per node."""
+        return self.workers * self.ranks if self.ranks else self.nodes
+
+    @property
+    def cpus_per_task(self) -> int:
+        """Number of CPUs of one of the `tasks`."""
+        return self.cpus if self.ranks else self.cpus * self.workers_per_node
+
+    @property
     def spreads(self) -> bool:
         """Whether `farm worker` starts on each node where farm itself starts the MPI ranks."""
         return self.nodes > 1 and not self.ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm.provision.batch.kinds import WorkerKind
@@ -15,66 +16,65 @@ DEFAULT_TEMPLATE = Path(__file__).with_name("worker.sh.in")
 PLACEHOLDER = re.compile(r"@([a-z]+)@")
 
 
-def job_script(
-    kind: WorkerKind,
-    system: BatchSystem,
-    *,
-    job_name: str,
-    connect: Path,
-    output: Path,
-    folder: Path,
-) -> str:
-    """Return the script of a job. All values are quoted; paths are made absolute.
+@dataclass(frozen=True, slots=True)
+class JobScripts:
+    """Writes the scripts of the jobs of one farm.
 
     connect: the connection file; output: folder for the jobs' output; folder: their working
-    directory. Raises SettingsError if the template cannot be read or has an unknown word between @
-    signs.
+    directory, by default this process's.
     """
-    template = Path(kind.template) if kind.template else DEFAULT_TEMPLATE
-    try:
-        text = template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"template {template} cannot be read: {error}") from None
-    adapter = system.load()
-    directives = adapter.directives(kind, job_name, output.absolute(), folder.absolute())
-    preamble = adapter.preamble(kind)
-    limit_s = None if system.warns else kind.time_limit_s
-    if limit_s is not None:
-        preamble = [f"export FARM_ENDS_AT=$(($(date +%s) + {limit_s:.0f}))", *preamble]
-    values = {
-        "directives": "\n".join(directives),
-        "preamble": "\n".join(preamble),
-        "setup": "\n".join(kind.setup),
-        "launch": adapter.launch(kind),
-        "farm": _farm(kind, system, connect.absolute()),
-        "kind": shlex.quote(kind.name),
-    }
-    for own, word in system.words.template.items():
-        values[own] = values[word].removeprefix(f"{own} ")
-    code = "\n".join(line for line in text.splitlines() if not line.startswith("# "))
-    unknown = set(PLACEHOLDER.findall(code)) - set(values)
-    if unknown:
-        raise SettingsError(
-            f"template {template} has @{unknown.pop()}@; expected: "
-            + ", ".join(f"@{name}@" for name in values)
-        )
-    needed = {"directives": values["directives"], "farm": values["farm"]}
-    if "FARM_" in values["preamble"]:
-        needed["preamble"] = values["preamble"]
-    written = {values[word] for word in PLACEHOLDER.findall(code)}
-    for name, value in needed.items():
-        if value not in written:
-            raise SettingsError(f"template {template} lacks @{name}@")
-    lines = [
-        line if line.startswith("# ") else PLACEHOLDER.sub(lambda m: values[m[1]], line)
-        for line in text.splitlines()
-    ]
-    return "\n".join(lines) + "\n"
 
+    system: BatchSystem
+    connect: Path
+    output: Path
+    folder: Path = field(default_factory=Path)
 
-def identified_by(variable: str) -> list[str]:
-    """Return the preamble where this variable holds the job's id, the same after a restart."""
-    return [f"export FARM_JOB=${variable}", "export FARM_JOB_RESTART=$(date +%s)"]
+    def of(self, kind: WorkerKind, job_name: str) -> str:
+        """Return the script of a job. All values are quoted; paths are made absolute.
+
+        Raises SettingsError if the template cannot be read or has an unknown word between @ signs.
+        """
+        template = Path(kind.template) if kind.template else DEFAULT_TEMPLATE
+        try:
+            text = template.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"template {template} cannot be read: {error}") from None
+        adapter = self.system.load()
+        output, folder = self.output.absolute(), self.folder.absolute()
+        directives = adapter.directives(kind, job_name, output, folder)
+        preamble = adapter.preamble(kind)
+        limit_s = None if self.system.warns else kind.time_limit_s
+        if limit_s is not None:
+            preamble = [f"export FARM_ENDS_AT=$(($(date +%s) + {limit_s:.0f}))", *preamble]
+        values = {
+            "directives": "\n".join(directives),
+            "preamble": "\n".join(preamble),
+            "setup": "\n".join(kind.setup),
+            "launch": adapter.launch(kind),
+            "farm": _farm(kind, self.system, self.connect.absolute()),
+            "kind": shlex.quote(kind.name),
+        }
+        for own, word in self.system.words.template.items():
+            values[own] = values[word].removeprefix(f"{own} ")
+        code = "\n".join(line for line in text.splitlines() if not line.startswith("# "))
+        unknown = set(PLACEHOLDER.findall(code)) - set(values)
+        if unknown:
+            raise SettingsError(
+                f"template {template} has @{unknown.pop()}@; expected: "
+                + ", ".join(f"@{name}@" for name in values)
+            )
+        needed = {"directives": values["directives"], "farm": values["farm"]}
+        if "FARM_" in values["preamble"]:
+            needed["preamble"] = values["preamble"]
+        written = {values[word] for word in PLACEHOLDER.findall(code)}
+        for name, value in needed.items():
+            if value not in written:
+                raise SettingsError(f"template {template} lacks @{name}@")
+        lines = [
+            line if line.startswith("# ") else PLACEHOLDER.sub(lambda m: values[m[1]], line)
+            for line in text.splitlines()
+        ]
+        return "\n".join(lines) + "\n"
 
 
 def _farm(kind: WorkerKind, system: BatchSystem, connect: Path) -> str:
@@ -100,29 +100,6 @@ def _farm(kind: WorkerKind, system: BatchSystem, connect: Path) -> str:
 
 BYTES = 8192
 """How much of the end is searched."""
-
-
-class JobScripts:
-    """Writes the scripts of the jobs of one farm, which run in this process's folder.
-
-    connect: the connection file; output: folder for the jobs' output.
-    """
-
-    def __init__(self, system: BatchSystem, connect: Path, output: Path) -> None:
-        self.output = output
-        self._system = system
-        self._connect = connect
-
-    def of(self, kind: WorkerKind, job_name: str) -> str:
-        """Return the script of a job. Raises SettingsError, as `job_script` does."""
-        return job_script(
-            kind,
-            self._system,
-            job_name=job_name,
-            connect=self._connect,
-            output=self.output,
-            folder=Path.cwd(),
-        )
 
 
 def last_words(path: Path) -> str:

@@ -84,6 +84,8 @@ class Adapter(ABC):
     """
 
     system: ClassVar[BatchSystem]
+    everywhere: ClassVar[str] = ""
+    """Shell words that run the command after them once on each node of a job."""
 
     @staticmethod
     @abstractmethod
@@ -94,19 +96,23 @@ class Adapter(ABC):
         directory. Both are absolute.
         """
 
-    @staticmethod
-    @abstractmethod
-    def preamble(kind: WorkerKind) -> list[str]:
+    @classmethod
+    def preamble(cls, kind: WorkerKind) -> list[str]:
         """Return shell lines before all others.
 
         They set FARM_JOB to the job's id as `submit` returns it, and FARM_JOB_RESTART to a number
-        or text that differs when the system starts the job again, if the system does that.
+        or text that differs when the system starts the job again, if the system does that. These
+        are for a system that then keeps the id.
         """
+        return [f"export FARM_JOB=${cls.system.job.id}", "export FARM_JOB_RESTART=$(date +%s)"]
 
-    @staticmethod
-    def launch(kind: WorkerKind) -> str:
-        """Return shell words that run the command after them on each node of the job, or once."""
-        return ""
+    @classmethod
+    def launch(cls, kind: WorkerKind) -> str:
+        """Return shell words that run the command after them on each node of the job, or once.
+
+        Once for MPI ranks that `farm worker` starts itself, from the first node.
+        """
+        return cls.everywhere if kind.spreads else ""
 
     @abstractmethod
     async def submit(self, script: str) -> str:

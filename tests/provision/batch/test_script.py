@@ -11,21 +11,16 @@ from typing import Any
 import pytest
 
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.script import identified_by, job_script, last_words
+from farm.provision.batch.script import JobScripts, last_words
 from farm.provision.batch.systems import SLURM
+from farm.provision.batch.systems.pbs import Pbs
 from farm.settings import SettingsError
 
 
 def script(**values: Any) -> str:
     kind = WorkerKind(**{"name": "small", "models": ["m.py"], **values})
-    return job_script(
-        kind,
-        SLURM,
-        job_name="farm-1-small",
-        connect=Path("/run dir/farm.json"),
-        output=Path("/run dir/jobs"),
-        folder=Path("/home/me"),
-    )
+    paths = ("/run dir/farm.json", "/run dir/jobs", "/home/me")
+    return JobScripts(SLURM, *map(Path, paths)).of(kind, "farm-1-small")
 
 
 def sbatch_options(text: str) -> list[str]:
@@ -173,7 +168,10 @@ def test_a_job_that_starts_again_has_its_id_and_another_restart(tmp_path: Path) 
     date.write_text("#!/bin/sh\nread -r now <now && echo $((now + 1)) >now && echo $now\n")
     date.chmod(0o755)
     (tmp_path / "now").write_text("100\n")
-    lines = [*identified_by("PBS_JOBID"), "echo $FARM_JOB $FARM_JOB_RESTART"]
+    lines = [
+        *Pbs.preamble(WorkerKind(name="small", models=["m.py"])),
+        "echo $FARM_JOB $FARM_JOB_RESTART",
+    ]
 
     def said() -> str:
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PBS_JOBID": "7.server"}

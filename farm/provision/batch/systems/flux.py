@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from farm.provision.batch.commands import (
-    IN_DOUBT,
     CommandAdapter,
     CommandFailed,
+    Submission,
     json_object,
     quoted,
     text_of,
@@ -52,8 +52,6 @@ IS_OVER = re.compile("unknown job id|job is inactive|job is not running")
 """Messages of `flux jobs`, `flux cancel` and `flux job kill`."""
 
 REFUSED = re.compile(r"flux[- ]submit: |\[Errno \d+\]|cannot be started")
-
-_BEGINS = re.compile(r"flux-\w+: (?:ERROR: )?")
 
 PREFIX = "#flux: "
 
@@ -139,11 +137,14 @@ class Flux(CommandAdapter):
     """The Flux instance of this machine's commands, as an `Adapter`."""
 
     system: ClassVar[BatchSystem] = FLUX
+    submission = Submission(("flux", "submit"), _ID, REFUSED)
+    cancels = ("flux", "cancel")
+    begins = re.compile(r"flux-\w+: (?:ERROR: )?")
+    harmless = IS_OVER
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
         """The lines are options of `flux submit`."""
-        tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
         options = {
             "job-name": job_name,
             "output": f"{output}/{{{{id.f58plain}}}}.out",
@@ -152,9 +153,9 @@ class Flux(CommandAdapter):
             "bank": kind.account,
             "time-limit": "" if kind.time_limit_s is None else f"{kind.time_limit_s:.0f}s",
             "nodes": str(kind.nodes),
-            "ntasks": str(tasks),
-            "cores-per-task": str(kind.cpus if kind.ranks else kind.cpus * kind.workers_per_node),
-            "gpus-per-task": _gpus_per_task(kind, tasks),
+            "ntasks": str(kind.tasks),
+            "cores-per-task": str(kind.cpus_per_task),
+            "gpus-per-task": _gpus_per_task(kind),
         }
         lines = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
         return [f"{PREFIX}{line}" for line in [*lines, *kind.options]]
@@ -175,10 +176,10 @@ class Flux(CommandAdapter):
 
     async def submit(self, script: str) -> str:
         try:
-            command = ["flux", "submit", *words_of(script), "--", "bash", "-c", script, "farm"]
+            words = [*self.submission.command, *words_of(script)]
         except ValueError as error:  # of shlex
             raise SubmissionRefused(f"the options cannot be read: {error}") from None
-        return f"f{await self._submit(*command, form=_ID, refusals=REFUSED, doubts=IN_DOUBT)}"
+        return f"f{await self._submit(*words, '--', 'bash', '-c', script, 'farm')}"
 
     async def jobs(self) -> Listing:
         return await self._jobs(SINCE)
@@ -209,13 +210,7 @@ class Flux(CommandAdapter):
     async def drain(self, jobs: Sequence[str]) -> None:
         """The command takes one job at a time."""
         for job_id in jobs:
-            await self._each_job("job", "kill", "--signal=TERM", jobs=[job_id])
-
-    async def cancel(self, jobs: Sequence[str]) -> None:
-        await self._each_job("cancel", jobs=jobs)
-
-    async def _each_job(self, *command: str, jobs: Sequence[str]) -> None:
-        await self._each("flux", *command, jobs=jobs, begins=_BEGINS, harmless=IS_OVER)
+            await self._each("flux", "job", "kill", "--signal=TERM", jobs=[job_id])
 
     async def cancel_named(self, name: str) -> None:
         listing = await self._jobs(f"--name={name}")
@@ -225,9 +220,9 @@ class Flux(CommandAdapter):
         await self.cancel(live)
 
 
-def _gpus_per_task(kind: WorkerKind, tasks: int) -> str:
+def _gpus_per_task(kind: WorkerKind) -> str:
     """Return the GPUs of each task. Raises SettingsError if they cannot be divided among them."""
-    gpus = kind.gpus * kind.nodes
+    gpus, tasks = kind.gpus * kind.nodes, kind.tasks
     if gpus % tasks:
         raise SettingsError(
             f"gpus is {kind.gpus}: expected a number that {tasks} ranks on {kind.nodes} nodes can "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import IDS_AT_ONCE, CommandAdapter, Commands, parts
+from farm.provision.batch.commands import IDS_AT_ONCE, CommandAdapter, Commands, Submission
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems import GRID_ENGINE, BatchSystem
@@ -45,7 +45,8 @@ _DELETED = re.compile(
     r"|job \S+ is already in deletion|denied: job \S+ does not exist"
     r"|The job \S+ of user\(s\) \S+ does not exist",
 )
-"""Messages of qdel about jobs that it deletes, and about those that have ended."""
+"""Messages of qdel about jobs that it deletes, and about those that have ended. It fails if any of
+the jobs is gone; then nothing else may be left of what it prints."""
 
 
 class GridEngine(CommandAdapter):
@@ -55,6 +56,10 @@ class GridEngine(CommandAdapter):
     """
 
     system: ClassVar[BatchSystem] = GRID_ENGINE
+    everywhere = shlex.join(["bash", str(EACH_HOST)])  # by `qrsh -inherit`, in the job's slots
+    submission = Submission(("qsub", "-terse"), ID, _REFUSED, _IN_DOUBT)
+    cancels = ("qdel",)
+    begins = _DELETED
 
     def __init__(
         self, commands: Commands | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -97,17 +102,10 @@ class GridEngine(CommandAdapter):
             "trap : USR1 USR2 TERM",
         ]
 
-    @staticmethod
-    def launch(kind: WorkerKind) -> str:
-        """On several nodes by `qrsh -inherit`, which runs in the job's slots."""
-        return shlex.join(["bash", str(EACH_HOST)]) if kind.spreads else ""
-
     async def submit(self, script: str) -> str:
         """With a warning qsub fails, prints no id, and the job exists."""
         try:
-            return await self._submit(
-                "qsub", "-terse", feed=script, form=ID, refusals=_REFUSED, doubts=_IN_DOUBT
-            )
+            return await super().submit(script)
         except BatchError as error:
             if found := SUBMITTED.search(str(error)):
                 return found[1]
@@ -157,19 +155,10 @@ class GridEngine(CommandAdapter):
 
     async def cancel(self, jobs: Sequence[str]) -> None:
         self._cancelled.update(jobs)
-        for part in parts(jobs):
-            await self._delete(*part)
+        await super().cancel(jobs)
 
     async def cancel_named(self, name: str) -> None:
-        await self._delete("-u", self._user, name)
-
-    async def _delete(self, *arguments: str) -> None:
-        """Run qdel, which fails if any of the jobs is gone."""
-        try:
-            await self._run("qdel", *arguments)
-        except BatchError as error:
-            if _DELETED.sub("", str(error)).strip():
-                raise
+        await self._each("qdel", "-u", self._user, jobs=[name])
 
 
 def _path(path: Path) -> str:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from farm.provision.batch.commands import (
-    IN_DOUBT,
     CommandAdapter,
     CommandFailed,
+    Submission,
     json_object,
     quoted,
     text_of,
 )
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.script import identified_by
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems import LSF, BatchSystem
 
@@ -151,6 +150,11 @@ class Lsf(CommandAdapter):
     """
 
     system: ClassVar[BatchSystem] = LSF
+    everywhere = EVERYWHERE
+    submission = Submission(("bsub",), _SUBMITTED, NOT_SUBMITTED)
+    cancels = ("bkill",)
+    begins = re.compile(r"(?=Job <)")
+    harmless = IS_OVER
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
@@ -173,21 +177,6 @@ class Lsf(CommandAdapter):
             f'exec >> {shlex.quote(str(output))}/"$LSB_JOBID.out" 2>&1',
         ]
 
-    @staticmethod
-    def preamble(kind: WorkerKind) -> list[str]:
-        """A job that LSF starts again keeps its id."""
-        return identified_by(LSF.job.id)
-
-    @staticmethod
-    def launch(kind: WorkerKind) -> str:
-        """`farm worker` starts MPI ranks itself, from the first host."""
-        return EVERYWHERE if kind.spreads else ""
-
-    async def submit(self, script: str) -> str:
-        return await self._submit(
-            "bsub", feed=script, form=_SUBMITTED, refusals=NOT_SUBMITTED, doubts=IN_DOUBT
-        )
-
     async def jobs(self) -> Listing:
         """Ended jobs are in it for an hour, or what a site has set."""
         return parse_jobs(await self._bjobs("-u", self._user), self._user)
@@ -205,16 +194,9 @@ class Lsf(CommandAdapter):
                 return error.output
             raise
 
-    async def cancel(self, jobs: Sequence[str]) -> None:
-        await self._kill(jobs)
-
     async def cancel_named(self, name: str) -> None:
         """Job 0 means all that fit."""
-        await self._kill(["0"], "-u", self._user, "-J", name)
-
-    async def _kill(self, jobs: Sequence[str], *options: str) -> None:
-        begins = re.compile(r"(?=Job <)")
-        await self._each("bkill", *options, jobs=jobs, begins=begins, harmless=IS_OVER)
+        await self._each("bkill", "-u", self._user, "-J", name, jobs=["0"])
 
 
 def _minutes(seconds: float) -> str:

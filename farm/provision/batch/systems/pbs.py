@@ -15,16 +15,14 @@ from typing import ClassVar
 
 from farm.provision.batch.allocation import clock_of
 from farm.provision.batch.commands import (
-    IN_DOUBT,
     CommandAdapter,
     CommandFailed,
     Commands,
+    Submission,
     parts,
     quoted,
-    tolerate,
 )
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.script import identified_by
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems import PBS, BatchSystem
 
@@ -71,8 +69,6 @@ EVERYWHERE = (
 """Words that run the command after them once on each node, with the variables of this shell:
 pbsdsh passes none on, starts in the home directory, and prints to PBS's own output file."""
 
-_REFUSED = re.compile("qsub: ")
-_BEGINS = re.compile(r"\bq[a-z]+: ")
 _ID = re.compile(r"(\d+(?:\[\d*\])?\.[\w.-]+)", re.ASCII)
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 
@@ -135,6 +131,11 @@ class Pbs(CommandAdapter):
     """
 
     system: ClassVar[BatchSystem] = PBS
+    everywhere = EVERYWHERE
+    submission = Submission(("qsub", "-f"), _ID, re.compile("qsub: "))  # no process stays behind
+    cancels = ("qdel",)
+    begins = re.compile(r"\bq[a-z]+: ")
+    harmless = IS_OVER
 
     def __init__(self, commands: Commands | None = None) -> None:
         """Raises Unavailable if commands are not given and missing on this machine."""
@@ -171,22 +172,6 @@ class Pbs(CommandAdapter):
             f"cd {shlex.quote(str(folder))}",
         ]
 
-    @staticmethod
-    def preamble(kind: WorkerKind) -> list[str]:
-        """A job that PBS starts again keeps its id."""
-        return identified_by(PBS.job.id)
-
-    @staticmethod
-    def launch(kind: WorkerKind) -> str:
-        """`farm worker` starts MPI ranks itself, from the first node."""
-        return EVERYWHERE if kind.spreads else ""
-
-    async def submit(self, script: str) -> str:
-        """With -f no process of qsub stays behind."""
-        return await self._submit(
-            "qsub", "-f", feed=script, form=_ID, refusals=_REFUSED, doubts=IN_DOUBT
-        )
-
     async def jobs(self) -> Listing:
         """Only this user's jobs: a list of all may have many thousands."""
         ids = await self._select()
@@ -199,7 +184,7 @@ class Pbs(CommandAdapter):
             try:
                 text = await self._show(part)
             except CommandFailed as error:
-                for complaint in tolerate(error, _BEGINS, IS_OVER):
+                for complaint in self._complaints(error):
                     gone.update(_ID.findall(complaint))  # they ended meanwhile
                 text = error.output
             found, damaged = parse_jobs(text)
@@ -224,9 +209,6 @@ class Pbs(CommandAdapter):
         if job_id not in jobs:
             raise BatchError(f"qstat did not describe job {job_id}, but printed {quoted(text)}")
         return row_of(job_id, jobs[job_id]) if self._owns(jobs[job_id]) else None
-
-    async def cancel(self, jobs: Sequence[str]) -> None:
-        await self._each("qdel", jobs=jobs, begins=_BEGINS, harmless=IS_OVER)
 
     async def cancel_named(self, name: str) -> None:
         await self.cancel(await self._select("-N", name))

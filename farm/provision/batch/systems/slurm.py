@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from farm.provision.batch.commands import CommandAdapter, parts, quoted
+from farm.provision.batch.commands import CommandAdapter, Submission, quoted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems import SLURM, BatchSystem
@@ -50,8 +50,6 @@ _ACCOUNTED = re.compile(r"(?P<state>[A-Z_]+)(?: by \d+)?\|(?P<code>\d+:\d+)\|(?P
 
 UNKNOWN_ID = "Invalid job id specified"
 """SLURM's message for a job that slurmctld does not know; source: slurm_errno.c."""
-
-_REFUSED = re.compile("sbatch: ")
 
 _IN_DOUBT = re.compile(
     r"timed out|time ?out|receive failure|send failure|shutdown failure|zero bytes"
@@ -173,11 +171,12 @@ class Slurm(CommandAdapter):
     """The SLURM cluster of this machine's commands, as an `Adapter`."""
 
     system: ClassVar[BatchSystem] = SLURM
+    submission = Submission(("sbatch", "--parsable"), ID, re.compile("sbatch: "), _IN_DOUBT)
+    cancels = ("scancel", "--quiet")
 
     @staticmethod
     def directives(kind: WorkerKind, job_name: str, output: Path, folder: Path) -> list[str]:
         """The values are quoted for sbatch."""
-        tasks = kind.workers * kind.ranks if kind.ranks else kind.nodes
         options = {
             "job-name": job_name,
             "output": f"{output}/%j.out",
@@ -189,9 +188,9 @@ class Slurm(CommandAdapter):
             "constraint": kind.constraint,
             "time": kind.time,
             "nodes": str(kind.nodes),
-            "ntasks": str(tasks),
+            "ntasks": str(kind.tasks),
             "ntasks-per-node": "" if kind.ranks else "1",
-            "cpus-per-task": str(_cpus_per_task(kind)),
+            "cpus-per-task": str(kind.cpus_per_task),
             "mem": kind.mem,
             "gres": f"gpu:{kind.gpus}" if kind.gpus else "",
             "signal": f"TERM@{kind.warning_s}",
@@ -214,14 +213,9 @@ class Slurm(CommandAdapter):
         From SLURM 22.05 on srun does not inherit --cpus-per-task from the job. Without
         --kill-on-bad-exit ranks would wait for ever for one that died.
         """
-        words = ["srun", f"--cpus-per-task={_cpus_per_task(kind)}"]
+        words = ["srun", f"--cpus-per-task={kind.cpus_per_task}"]
         words += ["--kill-on-bad-exit=1"] * bool(kind.ranks)
         return shlex.join([*words, *kind.srun])
-
-    async def submit(self, script: str) -> str:
-        return await self._submit(
-            "sbatch", "--parsable", feed=script, form=ID, refusals=_REFUSED, doubts=_IN_DOUBT
-        )
 
     async def jobs(self) -> Listing:
         user = str(os.getuid())
@@ -241,20 +235,8 @@ class Slurm(CommandAdapter):
 
     async def drain(self, jobs: Sequence[str]) -> None:
         """The signal goes to the steps, which have a process on each node."""
-        await self._to_jobs("--signal=TERM", jobs)
-
-    async def cancel(self, jobs: Sequence[str]) -> None:
-        await self._to_jobs("--quiet", jobs)
+        await self._each("scancel", "--signal=TERM", jobs=jobs)
 
     async def cancel_named(self, name: str) -> None:
         """scancel asks slurmctld itself which jobs have the name."""
         await self._run("scancel", "--quiet", f"--user={os.getuid()}", f"--name={name}")
-
-    async def _to_jobs(self, option: str, jobs: Sequence[str]) -> None:
-        for part in parts(jobs):
-            await self._run("scancel", option, *part)
-
-
-def _cpus_per_task(kind: WorkerKind) -> int:
-    """Return the CPUs per task, which is a rank, or the supervisor of a node's model processes."""
-    return kind.cpus if kind.ranks else kind.cpus * kind.workers_per_node

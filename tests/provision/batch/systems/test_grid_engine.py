@@ -12,7 +12,7 @@ import pytest
 
 from farm.machine.private import user_name
 from farm.provision.batch.kinds import WorkerKind
-from farm.provision.batch.script import job_script
+from farm.provision.batch.script import JobScripts
 from farm.provision.batch.system import BatchError, Stand, SubmissionRefused
 from farm.provision.batch.systems import GRID_ENGINE
 from farm.provision.batch.systems.grid_engine import ACCOUNTS_LAG_S, EACH_HOST, GridEngine
@@ -24,8 +24,8 @@ UNKNOWN = "echo \"<?xml version='1.0'?><unknown_jobs ><ST_name>7</ST_name></unkn
 
 
 def script_of(kind: WorkerKind, folder: Path = Path("/home/me")) -> str:
-    paths = {"connect": folder / "workers.json", "output": folder / "jobs", "folder": folder}
-    return job_script(kind, GRID_ENGINE, job_name="farm-a-x+1", **paths)
+    scripts = JobScripts(GRID_ENGINE, folder / "workers.json", folder / "jobs", folder)
+    return scripts.of(kind, "farm-a-x+1")
 
 
 # Submission

@@ -15,7 +15,7 @@ from farm.errors import Unavailable
 from farm.provision.batch.allocation import job_id
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import KEYS, read_plan
-from farm.provision.batch.script import DEFAULT_TEMPLATE, PLACEHOLDER, job_script
+from farm.provision.batch.script import DEFAULT_TEMPLATE, PLACEHOLDER, JobScripts
 from farm.provision.batch.systems import (
     BUILT_IN,
     PBS,
@@ -56,14 +56,8 @@ def test_its_words_are_farms_and_its_name_is_its_own(system: BatchSystem) -> Non
 def test_the_script_identifies_its_job(system: BatchSystem) -> None:
     """SLURM sets the variables of its own that farm reads; the scripts of others say FARM_JOB."""
     kind = WorkerKind(name="small", models=["m.py"], time="10", cpus=2)
-    text = job_script(
-        kind,
-        system,
-        job_name="farm-1-small+ab",
-        connect=Path("/run dir/farm.json"),
-        output=Path("/run dir/jobs"),
-        folder=Path("/home/me"),
-    )
+    scripts = JobScripts(system, Path("/run dir/farm.json"), Path("/run dir/jobs"))
+    text = scripts.of(kind, "farm-1-small+ab")
     assert "farm-1-small+ab" in text
     assert not PLACEHOLDER.search(re.sub("^# .*", "", text, flags=re.MULTILINE))
     assert system.title == "SLURM" or "FARM_JOB=" in text
@@ -81,7 +75,7 @@ def test_a_template_may_have_the_own_words_of_its_system_alone(
     folder = Path("/run")
 
     def text() -> str:
-        return job_script(kind, system, job_name="a", connect=folder, output=folder, folder=folder)
+        return JobScripts(system, folder, folder).of(kind, "a")
 
     if "srun" in system.words.template:
         assert "\nsrun --cpus-per-task=1 " in text()
