@@ -6,9 +6,10 @@ import difflib
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from itertools import product
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import numpy as np
@@ -118,21 +119,25 @@ def vectors_of(operation: Operation, sens: T, vec: T) -> list[T]:
 
 
 def offered(
-    pairs: Iterable[tuple[int, int]], gives: Callable[[Operation, tuple[int, ...]], bool]
-) -> Iterator[Operation]:
-    """Yield the operations of a model that finds out which derivatives it can compute.
+    outputs: Items[Any],
+    inputs: Items[Any],
+    gives: Callable[[Operation, tuple[int, ...]], bool],
+) -> frozenset[Operation]:
+    """Return the operations of a model that finds out which derivatives it can compute.
 
-    pairs: positions of outputs and inputs of floating-point numbers. gives: whether the derivative
-    can be computed, for an operation and its positions.
+    outputs, inputs: its tensors; those of floating-point numbers have derivatives. gives: whether
+    the derivative can be computed, for an operation and positions of an output and inputs.
     """
-    pairs = list(pairs)
-    yield Operation.EVALUATE
+    floats = ([i for i, t in enumerate(ts) if "float" in t.dtype] for ts in (outputs, inputs))
+    pairs = list(product(*floats))
+    found = {Operation.EVALUATE}
     for operation in (Operation.GRADIENT, Operation.APPLY_JACOBIAN, Operation.APPLY_HESSIAN):
         more = operation is Operation.APPLY_HESSIAN
         if any(gives(operation, (o, i, i) if more else (o, i)) for o, i in pairs):
-            yield operation
-            if operation is Operation.GRADIENT:
-                yield Operation.VALUE_AND_GRADIENT
+            found.add(operation)
+    if Operation.GRADIENT in found:
+        found.add(Operation.VALUE_AND_GRADIENT)
+    return frozenset(found)
 
 
 class FunctionModel(Model):

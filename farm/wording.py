@@ -56,6 +56,11 @@ def needs(extra: str, what: str, kind: type[Exception] = ImportError) -> Iterato
         raise kind(text) from None
 
 
+def one_line(text: object) -> str:
+    """Return a text, such as that of a foreign error, on one line."""
+    return " ".join(str(text).split())
+
+
 def counted(number: int, what: str) -> str:
     """Return a number and a noun that fits it: 1 worker, 0 workers."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

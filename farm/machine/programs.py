@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 EXIT_SERVER_GONE = 69
 """Exit status of a process whose model server does not answer (EX_UNAVAILABLE)."""
 
 EXIT_PROGRAM_KILLED = 70
 """Exit status of a process whose model's program was ended by a signal (EX_SOFTWARE)."""
+
+TAIL_BYTES = 8192
+
+
+def tail_of(path: Path, first: int = 0) -> str:
+    """Return the end of a file that a program writes, some 8 kB from byte `first` on.
+
+    Raises OSError.
+    """
+    with path.open("rb") as file:
+        file.seek(max(first, path.stat().st_size - TAIL_BYTES))
+        return file.read().decode(errors="replace")
 
 
 def python(module: str) -> list[str]:

@@ -18,8 +18,9 @@ from typing import Any, Literal
 from farm.call import Array
 from farm.declared import Tensors
 from farm.errors import InvalidInput, ModelFailed, TimeLimitExceeded, error_named
-from farm.machine.lifeline import Lifeline
+from farm.machine.lifeline import TiedProcess
 from farm.machine.private import TemporaryFolder
+from farm.machine.programs import tail_of
 from farm.model import Config, Inputs, Model
 from farm.worker.runner import named
 
@@ -31,7 +32,6 @@ PLACEHOLDER = re.compile(r"(\$?)\$\{([^{}]*)\}")
 KEY = re.compile(r"\{config(?:\[([^\]]*)\])?")
 RESERVED = {"config", "here", "input", "output"}
 LAST_LINES = 20
-LAST_BYTES = 8192
 
 
 class CommandModel(Model):
@@ -207,7 +207,15 @@ class _Program:
         """Run `argv` in a folder. Raises ModelFailed, TimeLimitExceeded."""
         with (scratch / "stdout.txt").open("wb") as out, (scratch / "stderr.txt").open("wb") as err:
             late = threading.Event()
-            with _running(argv, scratch, self._environment, out, err) as process:
+            process = TiedProcess(
+                lambda lifeline: argv,
+                cwd=scratch,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+            with contextlib.closing(process):  # which ends what it leaves behind
                 code = _ended(process, self._timeout_s, late)
         if late.is_set():
             raise TimeLimitExceeded(
@@ -221,40 +229,12 @@ class _Program:
             raise ModelFailed(f"{argv[0]} {ending}: {last}", detail=end)
 
 
-@contextlib.contextmanager
-def _running(
-    argv: Sequence[str], folder: Path, environment: Mapping[str, str], out: Any, err: Any
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the program; on leaving the context, kill its whole process group."""
-    lifeline = Lifeline()
-    try:
-        process = subprocess.Popen(
-            argv,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            process_group=0,
-            pass_fds=(lifeline.read_end,),
-        )
-        try:
-            lifeline.tie(process.pid)
-            yield process
-        finally:
-            # Before waiting for it: until then no other process can have its id.
-            _kill_group(process.pid)
-            process.wait()
-    finally:
-        lifeline.cut()
-
-
-def _ended(process: subprocess.Popen[bytes], timeout_s: float | None, late: threading.Event) -> int:
+def _ended(process: TiedProcess, timeout_s: float | None, late: threading.Event) -> int:
     """Return the exit code, or minus the signal that ended it; set `late` if we killed it."""
 
     def kill() -> None:
         late.set()
-        _kill_group(process.pid)
+        process.kill_group()
 
     # `Popen.wait(timeout)` polls, which costs a short program up to 50 ms.
     timer = None if timeout_s is None else threading.Timer(timeout_s, kill)
@@ -275,11 +255,6 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float | None, late: thre
     return -ended.si_status
 
 
-def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-
-
 def _signal(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -288,10 +263,7 @@ def _signal(number: int) -> str:
 
 
 def _end_of(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LAST_BYTES))
-        text = file.read().decode(errors="replace")
-    return "\n".join(text.rstrip().splitlines()[-LAST_LINES:])
+    return "\n".join(tail_of(path).rstrip().splitlines()[-LAST_LINES:])
 
 
 # --- placeholders -----------------------------------------------------------------------------

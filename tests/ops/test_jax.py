@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import farm
 from farm.client import Client
 from farm.errors import InvalidInput, ModelFailed, UnsupportedFeature
 from farm.ops.asking import Counts
-from tests.ops.waves import MATRIX
+from tests.ops.waves import MATRIX, waves_by
 from tests.support.time_limits import scaled
 
 X = np.random.default_rng(1).standard_normal((4, 5, 2))
@@ -36,15 +37,7 @@ def wide() -> Iterator[None]:
     jax.config.update("jax_enable_x64", False)
 
 
-def waves(out: str | list[str]) -> Callable[[Any, Any], Any]:
-    """The model `waves` in JAX's own functions."""
-
-    def function(x: Any, k: Any) -> Any:
-        y = jnp.tanh(MATRIX @ x) * k
-        found = {"y": y, "sum": (y**2).sum()}
-        return found[out] if isinstance(out, str) else tuple(found[name] for name in out)
-
-    return function
+waves = partial(waves_by, jnp.tanh, MATRIX)
 
 
 def assert_same(found: Any, expected: Any) -> None:

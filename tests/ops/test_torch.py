@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 import farm
 from farm.call import Array
 from farm.client import Client
-from farm.errors import InvalidInput, ModelFailed, UnsupportedFeature
+from farm.errors import ModelFailed, UnsupportedFeature
 from farm.model import Config, Inputs
 from farm.ops.asking import Counts
-from tests.ops.waves import MATRIX
+from tests.ops.waves import MATRIX, waves_by
 
 # torch's own forward mode loads parts of it that warn.
 pytestmark = pytest.mark.filterwarnings(
@@ -30,15 +31,7 @@ X = torch.tensor(np.random.default_rng(1).standard_normal((4, 5, 2)))
 K = torch.tensor([1.7], dtype=torch.float64)
 
 
-def waves(out: str | list[str]) -> Callable[[Any, Any], Any]:
-    """The model `waves` in torch's own functions."""
-
-    def function(x: Any, k: Any) -> Any:
-        y = torch.tanh(A @ x) * k
-        found = {"y": y, "sum": (y**2).sum()}
-        return found[out] if isinstance(out, str) else tuple(found[name] for name in out)
-
-    return function
+waves = partial(waves_by, torch.tanh, A)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -208,11 +201,3 @@ def test_an_error_in_the_backward_pass_comes_out_as_itself(client: Client) -> No
         hessian(farm.ops.torch_op(client.model("density")))(X[0, 0])
     with pytest.raises(UnsupportedFeature, match="third derivatives"):
         jacrev(jacrev(jacrev(farm.ops.torch_op(client.model("waves"), out="sum"))))(X[0, 0], K)
-
-
-def test_arguments_that_do_not_fit(client: Client) -> None:
-    op = farm.ops.torch_op(client.model("waves"))
-    with pytest.raises(InvalidInput, match=r"'x' has shape \(4, 5\).*expects \(\.\.\., 2\)"):
-        op(X[:, :, 0], K)
-    with pytest.raises(InvalidInput, match=r"got 1 arguments.*'x', 'k'"):
-        op(X[0, 0])

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from farm.machine.programs import tail_of
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.systems import BatchSystem
 from farm.settings import SettingsError
@@ -98,16 +99,10 @@ def _farm(kind: WorkerKind, system: BatchSystem, connect: Path) -> str:
     return f"{shlex.join(words)}{end} -- {shlex.join(kind.models)}"
 
 
-BYTES = 8192
-"""How much of the end is searched."""
-
-
 def last_words(path: Path) -> str:
     """Return the last output of a job: farm's error line if there is one, or the last lines."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+        lines = tail_of(path).splitlines()
     except OSError:
         return f"; {path} cannot be read"
     lines = [line.strip() for line in lines if line.strip()]

@@ -15,7 +15,7 @@ from pathlib import Path
 from farm.machine.fork_parent import ForkParent, ModuleProcess
 from farm.machine.lifeline import TiedProcess
 from farm.machine.private import private_opener
-from farm.machine.programs import in_words
+from farm.machine.programs import in_words, tail_of
 from farm.provision.local.rank_lines import RankLines
 from farm.provision.local.record import Running, RunRecord
 from farm.provision.local.stops import ChildStops
@@ -23,7 +23,6 @@ from farm.provision.local.stops import ChildStops
 MODULE = "farm.provision.local.process"
 
 LAST_LINES = 30
-LAST_BYTES = 8192
 
 OOM_EVIDENCE_S = 10.0
 """A process killed by the kernel for lack of memory may take seconds to disappear."""
@@ -225,10 +224,7 @@ class Child:
 
     def last_text(self) -> str:
         """Return the last part of this process's log."""
-        with self.log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(self._log_began, file.tell() - LAST_BYTES))
-            return file.read().decode(errors="replace")
+        return tail_of(self.log, self._log_began)
 
 
 class OutOfMemory:

@@ -49,10 +49,6 @@ class Rank:
         self._specs = specs
         self._comm = comm
 
-    def serve(self) -> None:
-        """Do the work that rank 0 hands out, until the group ends."""
-        self.member.serve(self.execute)
-
     def execute(self, what: str, model: str, arguments: Sequence[Any]) -> Any:
         """Run `load` to load the models, or call a method of one."""
         if what == "load":
@@ -202,13 +198,13 @@ def _serve(
     meeting: Meeting = comm.bcast(None if hub is None else hub.meeting)
     rank = Rank(arguments.models, comm, Member(meeting, comm.rank, following))
     if hub is None:
-        rank.serve()
+        rank.member.serve(rank.execute)
         return 0
     talk = None if address is None else Talk(address, watch.ask_to_drain)
     here = [pid for host, pid in ranks if host == hosts[0]]
     host = RankHost(arguments, hub, rank, watch, talk, here)
     host.start()
-    rank.serve()
+    rank.member.serve(rank.execute)
     host.join()
     return host.code
 

@@ -199,14 +199,11 @@ class RankLifeline:
 
     def name(self, rank: int) -> None:
         """Report whose line this is."""
-        facts = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
-        with contextlib.suppress(OSError):
-            self._socket.sendall(json.dumps(facts).encode() + b"\n")
+        _say(self._socket, rank=rank, host=socket.gethostname(), pid=os.getpid())
 
     def follow(self) -> None:
         """Report that this rank ends only because another one is gone."""
-        with contextlib.suppress(OSError):
-            self._socket.sendall(b'{"follows": true}\n')
+        _say(self._socket, follows=True)
 
 
 class Talk:
@@ -220,14 +217,18 @@ class Talk:
 
     def say(self, **facts: object) -> None:
         """Report facts, as `process.ModelProcess.say` does; `running`: running tasks."""
-        with contextlib.suppress(OSError):
-            self._socket.sendall(json.dumps(facts).encode() + b"\n")
+        _say(self._socket, **facts)
 
     def _hear(self) -> None:
         with self._socket, contextlib.suppress(OSError):
             while words := self._socket.recv(64):
                 if DRAIN.strip() in words:
                     self._on_drain()
+
+
+def _say(line: socket.socket, **facts: object) -> None:
+    with contextlib.suppress(OSError):  # the supervisor is gone
+        line.sendall(json.dumps(facts).encode() + b"\n")
 
 
 def _ask_to_drain(connection: socket.socket) -> None:

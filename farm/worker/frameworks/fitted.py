@@ -11,7 +11,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.machine.resources import cpus
-from farm.wording import needs
+from farm.wording import needs, one_line
 from farm.worker.frameworks.graph import GraphModel, Port
 
 ROWS = "rows"
@@ -43,10 +43,9 @@ class FittedModel(GraphModel):
         try:
             found = self.predict(made_up)
         except Exception as error:
-            text = " ".join(str(error).split())
             raise ValueError(
-                f"it does not predict from {count} numbers: {text}; serve a Python file with a "
-                "farm.Model around it"
+                f"it does not predict from {count} numbers: {one_line(error)}; serve a Python file "
+                "with a farm.Model around it"
             ) from error
         if names:
             inputs = [Port(name, (ROWS, 1), dtype) for name in names]
@@ -133,8 +132,7 @@ def opened(path: Path, trusted: Sequence[str] = ()) -> Any:
     try:
         unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(trusted))
     except Exception as error:  # zip, JSON and skops have their own
-        text = " ".join(str(error).split())
-        raise ValueError(f"skops cannot read {str(path)!r}: {text}") from error
+        raise ValueError(f"skops cannot read {str(path)!r}: {one_line(error)}") from error
     if unknown:
         raise ValueError(
             f"{path.name} makes objects of the types {', '.join(unknown)}, whose code runs when it "
@@ -144,8 +142,7 @@ def opened(path: Path, trusted: Sequence[str] = ()) -> Any:
     try:
         return skops.io.load(path, trusted=list(trusted))
     except Exception as error:
-        text = " ".join(str(error).split())
-        raise ValueError(f"skops cannot load {str(path)!r}: {text}") from error
+        raise ValueError(f"skops cannot load {str(path)!r}: {one_line(error)}") from error
 
 
 class XgboostModel(FittedModel):
@@ -171,7 +168,7 @@ class XgboostModel(FittedModel):
         try:
             self._booster.load_model(path)
         except (xgboost.core.XGBoostError, ValueError) as error:
-            text = " ".join(str(error).partition("Stack trace")[0].split())
+            text = one_line(str(error).partition("Stack trace")[0])
             raise ValueError(f"XGBoost cannot open {str(path)!r}: {text}") from error
         best = self._booster.attr("best_iteration")
         self._range = (0, 0 if best is None else int(best) + 1)

@@ -17,7 +17,7 @@ from farm.declared import Shape, Tensors
 from farm.errors import InvalidInput, ModelFailed
 from farm.machine.private import TemporaryFolder
 from farm.model import Config, Inputs, Model
-from farm.wording import needs
+from farm.wording import needs, one_line
 
 WHOLE = frozenset({"Integer", "Enumeration"}) | {
     f"{u}Int{n}" for u in ("", "U") for n in (8, 16, 32, 64)
@@ -74,8 +74,7 @@ class FmuModel(Model):
             self._about = about = fmpy.read_model_description(str(path))
             fmpy.extract(str(path), unzipdir=self._folder)
         except Exception as error:  # zip, XML and FMPy have their own
-            text = " ".join(str(error).split())
-            raise ValueError(f"FMPy cannot open {str(path)!r}: {text}") from error
+            raise ValueError(f"FMPy cannot open {str(path)!r}: {one_line(error)}") from error
         if fmpy.platform not in platforms:
             raise ValueError(
                 f"{path.name} has libraries for {', '.join(platforms) or 'no platform'}, this is "
@@ -149,8 +148,7 @@ class FmuModel(Model):
                 fmu_instance=instance,
             )
         except Exception as error:  # FMPy raises plain Exceptions, too
-            text = " ".join(str(error).split())
-            raise ModelFailed(f"{text}{self._said()}") from error
+            raise ModelFailed(f"{one_line(error)}{self._said()}") from error
         end = float(result["time"][-1])
         if abs(end - stop) > CLOSE * max(1.0, abs(stop)):
             instance.freeInstance()
@@ -170,8 +168,8 @@ class FmuModel(Model):
                     self._folder, self._about, kind, logger=self._heard
                 )
             except Exception as error:
-                text = " ".join(str(error).split())
-                raise ValueError(f"the FMU gives no instance: {text}{self._said()}") from error
+                why = f"{one_line(error)}{self._said()}"
+                raise ValueError(f"the FMU gives no instance: {why}") from error
         else:
             self._instance.reset()
         return self._instance
@@ -184,7 +182,7 @@ class FmuModel(Model):
         )
 
     def _said(self) -> str:
-        said = " ".join(" ".join(self._messages).split())
+        said = one_line(" ".join(self._messages))
         return f"; it says: {said}" if said else ""
 
     def _named(self, names: Sequence[str] | None, causalities: Sequence[str]) -> list[str]:

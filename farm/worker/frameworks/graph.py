@@ -16,6 +16,7 @@ import numpy as np
 from farm.call import BYTES, Array, TensorInfo, numpy_dtype
 from farm.errors import InvalidInput, InvalidOutput
 from farm.model import Config, Inputs, Model
+from farm.wording import one_line
 
 DEFAULT_MAX_BATCH = 64
 
@@ -127,7 +128,7 @@ class GraphModel(Model):
         try:
             found = self.run(arrays)
         except Exception as error:
-            text = " ".join(str(error).split())
+            text = one_line(error)
             if strict or isinstance(error, InvalidOutput):
                 raise ValueError(f"it does not run as declared: {text}") from error
             log.warning("%s is not warmed up, as it rejects made-up inputs: %s", self.name, text)
@@ -144,7 +145,7 @@ class GraphModel(Model):
         try:
             together = self.run(both)
         except Exception as error:
-            return f"two rows at once raise {' '.join(str(error).split())}", False
+            return f"two rows at once raise {one_line(error)}", False
         for port, *arrays in zip(outputs, together, *alone, strict=True):
             joined = np.concatenate(arrays[1:])
             if arrays[0].shape != joined.shape or not close(arrays[0], joined):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -252,7 +251,8 @@ class JaxModel(DifferentiableModel, FunctionModel):
                 for rows in sorted(sizes):
                     shapes = tuple(((rows, *shape), dtype) for shape, dtype in single)
                     self._program("rows", (), shapes, text)
-                self.operations = frozenset(self._offered(single, config))
+                gives = partial(self._gives, single, config)
+                self.operations = offered(self._outputs, self._inputs, gives)
         except Exception as error:
             if self.config_keys is not None:
                 raise
@@ -269,11 +269,6 @@ class JaxModel(DifferentiableModel, FunctionModel):
                 self.name,
                 len(narrow),
             )
-
-    def _offered(self, shapes: Shapes, config: Config) -> Iterator[Operation]:
-        """Yield the operations, with the derivatives that JAX can compute for any pair."""
-        pairs = product(_floats(self._outputs), _floats(self._inputs))
-        return offered(pairs, partial(self._gives, shapes, config))
 
     def _gives(
         self, shapes: Shapes, config: Config, operation: Operation, wrt: tuple[int, ...]
@@ -317,10 +312,6 @@ def _holds_one_array(value: Any) -> bool:
 
 def _floating(tensor: TensorInfo) -> bool:
     return "float" in tensor.dtype
-
-
-def _floats(tensors: Sequence[TensorInfo]) -> list[int]:
-    return [i for i, tensor in enumerate(tensors) if _floating(tensor)]
 
 
 def _program_rows(rows: int, max_batch: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.machine.resources import cpus
-from farm.wording import needs
+from farm.wording import needs, one_line
 from farm.worker.frameworks.graph import GraphModel, Port
 
 DTYPES = {"float": "float32", "double": "float64", "string": "bytes"} | {
@@ -61,8 +61,7 @@ class OnnxModel(GraphModel):
         try:
             self._session = runtime.InferenceSession(os.fspath(path), options, providers=wanted)
         except Exception as error:  # onnxruntime's exceptions have no common base class
-            text = " ".join(str(error).split())
-            raise ValueError(f"onnxruntime cannot open {str(path)!r}: {text}") from error
+            raise ValueError(f"onnxruntime cannot open {str(path)!r}: {one_line(error)}") from error
         self.providers: list[str] = self._session.get_providers()
         self.description = self._session.get_modelmeta().description or f"ONNX model {self.name}"
         self._inputs = [port_of(node) for node in self._session.get_inputs()]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ class TorchModel(DifferentiableModel, GraphModel):
         strict = path.suffix != ".pt2"
         self.declare(self._inputs, self._outputs, max_batch, strict=strict)
         self.max_batch = min(self.max_batch, most or self.max_batch)
-        self.operations = frozenset(self._offered())
+        self.operations = self._offered()
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the graph's outputs."""
@@ -184,14 +183,13 @@ class TorchModel(DifferentiableModel, GraphModel):
         numbers: Array = found.detach().double().cpu().numpy().reshape(shape)
         return numbers
 
-    def _offered(self) -> Iterator[Operation]:
-        """Yield the operations, with the derivatives that autograd computes for made-up inputs."""
+    def _offered(self) -> frozenset[Operation]:
+        """Return the operations, with the derivatives that autograd computes for made-up inputs."""
         arrays = made_up(self._inputs, rows=1)
         if self.batched:
             arrays = [x.reshape(x.shape[1:]) for x in arrays]
         inputs = Inputs(zip(self.inputs, arrays, strict=True))
-        pairs = product(_floating(self._outputs), _floating(self._inputs))
-        return offered(pairs, partial(self._gives, inputs))
+        return offered(self._outputs, self._inputs, partial(self._gives, inputs))
 
     def _gives(self, inputs: Inputs, operation: Operation, wrt: tuple[int, ...]) -> bool:
         if not self.warm:
@@ -323,10 +321,6 @@ def _named(ports: list[Port], names: Sequence[TensorInfo], what: str) -> list[Po
             )
         named.append(Port(tensor.name, port.sizes, port.dtype, tensor.unit, tensor.description))
     return named
-
-
-def _floating(ports: Sequence[Port]) -> list[int]:
-    return [i for i, port in enumerate(ports) if "float" in port.dtype]
 
 
 def _first_line(error: BaseException) -> str:

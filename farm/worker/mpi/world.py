@@ -8,7 +8,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +60,10 @@ def join_world(ranks: int, *, size: int) -> Any:
     if the world has another size. This happens with a launcher that does not work with this MPI
     library: then every process is alone in a world of its own.
     """
-    with _ends_after(STARTS_WITHIN_S):
-        return _join(ranks, size)
-
-
-@contextlib.contextmanager
-def _ends_after(limit_s: float) -> Iterator[None]:
-    """End this process, with the stacks of its threads on stderr, if the block takes longer."""
     # MPI may hang with Python's lock (GIL) held: no thread or signal handler of Python would run.
-    faulthandler.dump_traceback_later(limit_s, exit=True)
+    faulthandler.dump_traceback_later(STARTS_WITHIN_S, exit=True)  # with the stacks on stderr
     try:
-        yield
+        return _join(ranks, size)
     finally:
         faulthandler.cancel_dump_traceback_later()
 

@@ -254,10 +254,11 @@ def test_asks_whether_it_is_known_when_it_hears_nothing(
 # While a model runs
 
 
-def test_recalls_what_has_not_begun(desk: Desk, start: Start) -> None:
+@pytest.mark.parametrize("kind", [Kind.RECALL, Kind.END_STREAM], ids=["recalled", "not needed"])
+def test_a_call_is_given_back_unless_it_has_begun(desk: Desk, start: Start, kind: Kind) -> None:
     running = start(busy=True)
     desk.call((2, cube(2.0)), (3, cube(3.0)))
-    desk.say(Kind.RECALL, [1, 2, 9])
+    desk.say(kind, [1, 2, 9])
     assert wire.decode_ids(desk.hear(Kind.RECALLED)) == [2]
     running.gate.open.set()
     assert set(answers_of(desk, 2)) == {1, 3}
@@ -472,18 +473,6 @@ def test_the_time_that_a_worker_was_suspended_is_no_time_of_its_run(
     running.gate.open.set()
     assert set(desk.answers()) == {1}
     assert running.process.left == []
-
-
-def test_a_call_that_is_not_needed_is_recalled_unless_it_has_begun(
-    desk: Desk, start: Start
-) -> None:
-    running = start(busy=True)
-    desk.call((2, cube(2.0)), (3, cube(3.0)))
-    desk.say(Kind.END_STREAM, [1, 2, 9])
-    assert wire.decode_ids(desk.hear(Kind.RECALLED)) == [2]
-    running.gate.open.set()
-    assert set(answers_of(desk, 2)) == {1, 3}
-    assert running.gate.ran == [0.0, 3.0]
 
 
 def test_stop_drains(desk: Desk, start: Start) -> None:

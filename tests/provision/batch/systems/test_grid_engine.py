@@ -159,14 +159,6 @@ def test_a_job_that_is_gone_is_no_error(text: str, fails: bool, commands: Comman
         asyncio.run(GridEngine().cancel(["1", "2"]))
 
 
-def test_jobs_are_deleted_by_id_and_by_name(commands: Commands) -> None:
-    system = GridEngine()
-    asyncio.run(system.cancel(["1", "2"]))
-    asyncio.run(system.drain(["3"]))
-    asyncio.run(system.cancel_named("farm-ab-x+1"))
-    assert commands.said() == ["qdel 1 2", f"qdel -u {user_name()} farm-ab-x+1"]
-
-
 # Scripts
 
 

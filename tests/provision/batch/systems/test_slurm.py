@@ -156,15 +156,6 @@ def test_only_a_clear_refusal_means_that_there_is_no_job(
     assert isinstance(caught.value, SubmissionRefused) == surely_refused
 
 
-def test_an_sbatch_that_cannot_be_run_has_made_no_job(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm()
-    monkeypatch.setenv("PATH", str(commands.folder.parent))
-    with pytest.raises(SubmissionRefused, match="sbatch cannot be started"):
-        asyncio.run(slurm.submit("#!/bin/sh\n"))
-
-
 SHOWN = f"JobId=1 JobName=farm-ab-x UserId=me({os.getuid()}) JobState="
 NODES = "Reason=None ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1-2] BatchHost=n1"
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
@@ -228,15 +219,3 @@ def test_accounts_are_asked_only_if_the_controller_says_that_it_knows_no_such_jo
     commands.does("scontrol", scontrol)
     commands.does("sacct", sacct)
     assert told(Slurm().job("1")) == state
-
-
-def test_jobs_are_cancelled_by_id_and_by_name(commands: Commands) -> None:
-    slurm = Slurm()
-    asyncio.run(slurm.cancel(["1", "2"]))
-    asyncio.run(slurm.drain(["3"]))
-    asyncio.run(slurm.cancel_named("farm-ab-x+1"))
-    assert commands.said() == [
-        "scancel --quiet 1 2",
-        "scancel --signal=TERM 3",
-        f"scancel --quiet --user={os.getuid()} --name=farm-ab-x+1",
-    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -12,10 +14,12 @@ from typing import Any
 import pytest
 
 from farm.errors import Unavailable
+from farm.machine.private import user_name
 from farm.provision.batch.allocation import job_id
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.plan import KEYS, read_plan
 from farm.provision.batch.script import DEFAULT_TEMPLATE, PLACEHOLDER, JobScripts
+from farm.provision.batch.system import SubmissionRefused
 from farm.provision.batch.systems import (
     BUILT_IN,
     PBS,
@@ -27,6 +31,7 @@ from farm.provision.batch.systems import (
 )
 from farm.settings import SettingsError
 from farm.sweep.file.provenance import job_of, restarted_job
+from tests.provision.batch.systems.conftest import Commands
 from tests.support.batch_jobs import JOBS
 from tests.support.dispatcher_farm import FARM, environment
 from tests.support.wheel import installed as installed_wheel
@@ -92,6 +97,40 @@ def test_without_its_commands_it_says_what_is_missing(
     missing = f"{system.title}'s commands are not on the PATH of this machine: "
     with pytest.raises(Unavailable, match=missing + ", ".join(system.commands)):
         system.load()()
+
+
+@EACH
+def test_a_command_that_cannot_be_run_has_made_no_job(
+    system: BatchSystem, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = system.load()()
+    monkeypatch.setenv("PATH", str(commands.folder.parent))
+    with pytest.raises(SubmissionRefused, match=f"{system.commands[0]} cannot be started"):
+        asyncio.run(adapter.submit("#!/bin/sh\n"))
+
+
+ME = user_name()
+CANCELLED = {
+    "slurm": [
+        *("scancel --quiet 1 2", "scancel --signal=TERM 3"),
+        f"scancel --quiet --user={os.getuid()} --name=farm-ab-x+1",
+    ],
+    "pbs": ["qdel 1 2", f"qselect -u {ME} -N farm-ab-x+1"],
+    "lsf": ["bkill 1 2", f"bkill -u {ME} -J farm-ab-x+1 0"],
+    "grid-engine": ["qdel 1 2", f"qdel -u {ME} farm-ab-x+1"],
+}
+"""What the commands are told; Flux needs a list that has the job of a name."""
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_jobs_are_cancelled_by_id_and_by_name(name: str, commands: Commands) -> None:
+    system = named(name)
+    assert system is not None
+    adapter = system.load()()
+    asyncio.run(adapter.cancel(["1", "2"]))
+    asyncio.run(adapter.drain(["3"]))
+    asyncio.run(adapter.cancel_named("farm-ab-x+1"))
+    assert commands.said() == CANCELLED[name]
 
 
 @EACH
