@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
@@ -54,6 +55,13 @@ def needs(extra: str, what: str, kind: type[Exception] = ImportError) -> Iterato
         if kind is ImportError:
             raise ImportError(f"{text} ({error})") from error
         raise kind(text) from None
+
+
+def needed(extra: str, what: str, *modules: str) -> Any:
+    """Return the first of these modules of an extra. Raises ImportError, as `needs` does."""
+    with needs(extra, what):
+        found = [importlib.import_module(module) for module in modules]
+    return found[0]
 
 
 def one_line(text: object) -> str:

@@ -63,7 +63,7 @@ class Rank:
 class RankHost(ModelProcess):
     """The second thread of rank 0: serves the group's models until drained, then ends the group.
 
-    code: the exit status, once the thread has ended.
+    thread: it, to be started; code: the exit status, once it has ended.
     """
 
     def __init__(
@@ -83,15 +83,7 @@ class RankHost(ModelProcess):
         self._watch, self._talk = watch, talk
         self._running: list[int] = []
         hub.on_broken = self._stuck
-        self._thread = threading.Thread(target=self._run, name="host", daemon=True)
-
-    def start(self) -> None:
-        """Start serving."""
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end."""
-        self._thread.join()
+        self.thread = threading.Thread(target=self._run, name="host", daemon=True)
 
     def _run(self) -> None:
         try:
@@ -203,9 +195,9 @@ def _serve(
     talk = None if address is None else Talk(address, watch.ask_to_drain)
     here = [pid for host, pid in ranks if host == hosts[0]]
     host = RankHost(arguments, hub, rank, watch, talk, here)
-    host.start()
+    host.thread.start()
     rank.member.serve(rank.execute)
-    host.join()
+    host.thread.join()
     return host.code
 
 

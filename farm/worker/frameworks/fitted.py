@@ -11,7 +11,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.machine.resources import cpus
-from farm.wording import needs, one_line
+from farm.wording import needed, one_line
 from farm.worker.frameworks.graph import GraphModel, Port
 
 ROWS = "rows"
@@ -127,10 +127,9 @@ class SkopsModel(FittedModel):
 
 def opened(path: Path, trusted: Sequence[str] = ()) -> Any:
     """Return the object in a file of skops. Raises ValueError, ImportError."""
-    with needs("sklearn", "skops files need skops and scikit-learn"):
-        import skops.io
+    io = needed("sklearn", "skops files need skops and scikit-learn", "skops.io")
     try:
-        unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(trusted))
+        unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
     except Exception as error:  # zip, JSON and skops have their own
         raise ValueError(f"skops cannot read {str(path)!r}: {one_line(error)}") from error
     if unknown:
@@ -140,7 +139,7 @@ def opened(path: Path, trusted: Sequence[str] = ()) -> Any:
             f"farm.SkopsModel({str(path)!r}, trusted={unknown!r})`"
         )
     try:
-        return skops.io.load(path, trusted=list(trusted))
+        return io.load(path, trusted=list(trusted))
     except Exception as error:
         raise ValueError(f"skops cannot load {str(path)!r}: {one_line(error)}") from error
 
@@ -163,7 +162,7 @@ class XgboostModel(FittedModel):
     ) -> None:
         path = Path(path)
         self.name = path.stem if name is None else name
-        self._xgboost = xgboost = _xgboost()
+        self._xgboost = xgboost = needed("xgboost", "files of XGBoost need xgboost", "xgboost")
         self._booster = xgboost.Booster({"nthread": cpus()})
         try:
             self._booster.load_model(path)
@@ -181,9 +180,3 @@ class XgboostModel(FittedModel):
         matrix = self._xgboost.DMatrix(rows, feature_names=self._booster.feature_names)
         found = self._booster.predict(matrix, iteration_range=self._range)
         return {"y": as_columns(np.asarray(found, np.float32))}
-
-
-def _xgboost() -> Any:
-    with needs("xgboost", "files of XGBoost need xgboost"):
-        import xgboost
-    return xgboost

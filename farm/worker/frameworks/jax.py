@@ -16,7 +16,7 @@ from farm.declared import Tensors, tensors_of
 from farm.errors import InvalidOutput, UnsupportedFeature
 from farm.functions import DifferentiableModel, FunctionModel, offered, vectors_of
 from farm.model import Config, Inputs
-from farm.wording import needs
+from farm.wording import needed
 
 PROGRAMS_KEPT = 256
 """Maximum number of compiled programs per model: one for each config, row count and index pair."""
@@ -82,7 +82,7 @@ class JaxModel(DifferentiableModel, FunctionModel):
         if "bytes" in types:
             raise ValueError("JAX has no texts; declare numbers only")
         self._wide = not types.isdisjoint(WIDE)
-        self._jax = _jax()
+        self._jax = needed("jax", "JAX functions need jax", "jax", "jax.numpy")
         self._program = lru_cache(PROGRAMS_KEPT)(self._compiled)
         self._warm = False
         self._told: set[str] = set()
@@ -287,13 +287,6 @@ class JaxModel(DifferentiableModel, FunctionModel):
 
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of each array of a program."""
-
-
-def _jax() -> Any:
-    with needs("jax", "JAX functions need jax"):
-        import jax
-        import jax.numpy
-    return jax
 
 
 def _of_one(f: Any, out_wrt: int, in_wrt: int, inputs: Sequence[Any]) -> Callable[[Any], Any]:

@@ -100,9 +100,7 @@ def parse_shown(job_id: str, text: str) -> JobRow | None:
     found: JobRow | None = None
     foreign = False
     for line in text.split("\n"):
-        words: dict[str, str] = {}
-        for name, value in _SHOWN.findall(line):
-            words.setdefault(name, value)
+        words: dict[str, str] = dict(reversed(_SHOWN.findall(line)))  # the first of a name counts
         ids = {words.get(f"{part}JobId") for part in ("", "Array", "Het")}
         state = words.get("JobState", "")
         if job_id not in ids or not re.fullmatch("[A-Z_]+", state) or "UserId" not in words:
