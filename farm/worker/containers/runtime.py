@@ -175,17 +175,21 @@ def run_command(
     at a free port of the loopback address.
     """
     variables = {key: os.environ[key] for key in PASSED if key in os.environ}
+    devices = _devices()
     if image.runtime == APPTAINER:
         variables["PORT"] = str(port)
-        own = _gpus_of_apptainer(variables)
-        words = [f"{key}={value}" for key, value in variables.items()]
-        own += [word for each in words for word in ("--env", each)]
+        if devices:
+            variables["CUDA_VISIBLE_DEVICES"] = devices
+        own = [*["--nv"] * bool(devices), *_each("--env", variables)]
         return [program, "run", *own, *image.options, _source(image)]
     variables["PORT"] = str(PORT)
     own = ["--rm", "--name", name, "--publish", f"127.0.0.1::{PORT}"]
-    own += [word for key, value in labels.items() for word in ("--label", f"{key}={value}")]
-    own += [word for key, value in variables.items() for word in ("--env", f"{key}={value}")]
-    return [program, "run", *own, *_gpus(image), *image.options, image.name]
+    own += [*_each("--label", labels), *_each("--env", variables), *_gpus(image, devices)]
+    return [program, "run", *own, *image.options, image.name]
+
+
+def _each(option: str, values: Mapping[str, str]) -> list[str]:
+    return [word for key, value in values.items() for word in (option, f"{key}={value}")]
 
 
 def _source(image: Image) -> str:
@@ -203,8 +207,7 @@ def _devices() -> str:
     return "" if named.split(",")[0] in HIDDEN else named
 
 
-def _gpus(image: Image) -> list[str]:
-    devices = _devices()
+def _gpus(image: Image, devices: str) -> list[str]:
     if not devices or any(word.startswith(("--gpus", "--device")) for word in image.options):
         return []
     if image.runtime == "podman":
@@ -212,14 +215,6 @@ def _gpus(image: Image) -> list[str]:
     value = f"device={devices}"
     # A value with commas is read as CSV: quotes keep it one field.
     return ["--gpus", f'"{value}"' if "," in value else value]
-
-
-def _gpus_of_apptainer(variables: dict[str, str]) -> list[str]:
-    devices = _devices()
-    if not devices:
-        return []
-    variables["CUDA_VISIBLE_DEVICES"] = devices
-    return ["--nv"]
 
 
 def fault_in(text: str) -> str:

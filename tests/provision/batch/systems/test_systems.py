@@ -58,12 +58,16 @@ def test_its_words_are_farms_and_its_name_is_its_own(system: BatchSystem) -> Non
 
 
 @EACH
-def test_the_script_identifies_its_job(system: BatchSystem) -> None:
+def test_the_script_identifies_its_job(
+    system: BatchSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SLURM sets the variables of its own that farm reads; the scripts of others say FARM_JOB."""
     kind = WorkerKind(name="small", models=["m.py"], time="10", cpus=2)
+    monkeypatch.chdir(tmp_path)
     scripts = JobScripts(system, Path("/run dir/farm.json"), Path("/run dir/jobs"))
     text = scripts.of(kind, "farm-1-small+ab")
     assert "farm-1-small+ab" in text
+    assert str(tmp_path) in text, "jobs work in this process's folder"
     assert not PLACEHOLDER.search(re.sub("^# .*", "", text, flags=re.MULTILINE))
     assert system.title == "SLURM" or "FARM_JOB=" in text
     assert system.warns or '--ends-at "$FARM_ENDS_AT" --drain-before 60' in text
