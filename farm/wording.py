@@ -57,7 +57,7 @@ def needs(extra: str, what: str, kind: type[Exception] = ImportError) -> Iterato
         raise kind(text) from None
 
 
-def needed(extra: str, what: str, *modules: str) -> Any:
+def imported(extra: str, what: str, *modules: str) -> Any:
     """Return the first of these modules of an extra. Raises ImportError, as `needs` does."""
     with needs(extra, what):
         found = [importlib.import_module(module) for module in modules]

@@ -11,7 +11,7 @@ import numpy as np
 
 from farm.call import Array
 from farm.machine.resources import cpus
-from farm.wording import needed, one_line
+from farm.wording import imported, one_line
 from farm.worker.frameworks.graph import GraphModel, Port
 
 ROWS = "rows"
@@ -127,7 +127,7 @@ class SkopsModel(FittedModel):
 
 def opened(path: Path, trusted: Sequence[str] = ()) -> Any:
     """Return the object in a file of skops. Raises ValueError, ImportError."""
-    io = needed("sklearn", "skops files need skops and scikit-learn", "skops.io")
+    io = imported("sklearn", "skops files need skops and scikit-learn", "skops.io")
     try:
         unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
     except Exception as error:  # zip, JSON and skops have their own
@@ -162,7 +162,7 @@ class XgboostModel(FittedModel):
     ) -> None:
         path = Path(path)
         self.name = path.stem if name is None else name
-        self._xgboost = xgboost = needed("xgboost", "files of XGBoost need xgboost", "xgboost")
+        self._xgboost = xgboost = imported("xgboost", "files of XGBoost need xgboost", "xgboost")
         self._booster = xgboost.Booster({"nthread": cpus()})
         try:
             self._booster.load_model(path)

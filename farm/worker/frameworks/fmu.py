@@ -17,7 +17,7 @@ from farm.declared import Shape, Tensors
 from farm.errors import InvalidInput, ModelFailed
 from farm.machine.private import TemporaryFolder
 from farm.model import Config, Inputs, Model
-from farm.wording import needed, one_line
+from farm.wording import imported, one_line
 
 WHOLE = frozenset({"Integer", "Enumeration"}) | {
     f"{u}Int{n}" for u in ("", "U") for n in (8, 16, 32, 64)
@@ -62,7 +62,7 @@ class FmuModel(Model):
     ) -> None:
         path = Path(path)
         self.name = path.stem if name is None else name
-        self._fmpy = fmpy = needed("fmu", "FMUs need FMPy", "fmpy", "fmpy.simulation")
+        self._fmpy = fmpy = imported("fmu", "FMUs need FMPy", "fmpy", "fmpy.simulation")
         self._messages: deque[str] = deque(maxlen=LAST_MESSAGES)
         self._lock = threading.Lock()
         self._instance: Any = None

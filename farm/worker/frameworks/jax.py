@@ -16,7 +16,7 @@ from farm.declared import Tensors, tensors_of
 from farm.errors import InvalidOutput, UnsupportedFeature
 from farm.functions import DifferentiableModel, FunctionModel, offered, vectors_of
 from farm.model import Config, Inputs
-from farm.wording import needed
+from farm.wording import imported
 
 PROGRAMS_KEPT = 256
 """Maximum number of compiled programs per model: one for each config, row count and index pair."""
@@ -82,7 +82,7 @@ class JaxModel(DifferentiableModel, FunctionModel):
         if "bytes" in types:
             raise ValueError("JAX has no texts; declare numbers only")
         self._wide = not types.isdisjoint(WIDE)
-        self._jax = needed("jax", "JAX functions need jax", "jax", "jax.numpy")
+        self._jax = imported("jax", "JAX functions need jax", "jax", "jax.numpy")
         self._program = lru_cache(PROGRAMS_KEPT)(self._compiled)
         self._warm = False
         self._told: set[str] = set()

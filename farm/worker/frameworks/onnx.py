@@ -12,7 +12,7 @@ import numpy as np
 from farm.call import Array
 from farm.errors import InvalidInput
 from farm.machine.resources import cpus
-from farm.wording import needed, one_line
+from farm.wording import imported, one_line
 from farm.worker.frameworks.graph import GraphModel, Port
 
 DTYPES = {"float": "float32", "double": "float64", "string": "bytes"} | {
@@ -51,7 +51,7 @@ class OnnxModel(GraphModel):
         name: str | None = None,
     ) -> None:
         self.name = Path(path).stem if name is None else name
-        runtime = needed("onnx", "ONNX files need onnxruntime", "onnxruntime")
+        runtime = imported("onnx", "ONNX files need onnxruntime", "onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = cpus()
         # Spinning threads would take processor time from other processes.

@@ -20,7 +20,7 @@ from farm.declared import Tensors
 from farm.errors import InvalidOutput, UnsupportedFeature
 from farm.functions import DifferentiableModel, offered, vectors_of
 from farm.model import Config, Inputs, info_of
-from farm.wording import needed
+from farm.wording import imported
 from farm.worker.frameworks.graph import GraphModel, Port, made_up
 
 BATCH = "batch"
@@ -62,7 +62,7 @@ class TorchModel(DifferentiableModel, GraphModel):
     ) -> None:
         path = Path(path)
         self.name = path.stem if name is None else name
-        self._torch = torch = needed("torch", "PyTorch files need torch", "torch", "torch.export")
+        self._torch = torch = imported("torch", "PyTorch files need torch", "torch", "torch.export")
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.inputs, self.outputs = inputs or {}, outputs or {}
         said = info_of(self, {})
