@@ -79,7 +79,10 @@ class WorkerSettings:
 
 
 class Starter:
-    """Starts processes, from one thread. Groups of MPI ranks are started by their launcher."""
+    """Starts processes, from one thread. Groups of MPI ranks are started by their launcher.
+
+    parent: the process that others are forked from, if there is one.
+    """
 
     def __init__(self, settings: WorkerSettings, supervisor: str) -> None:
         """supervisor: the name under which the farm reaches this one."""
@@ -88,13 +91,8 @@ class Starter:
         may_fork = CAN_FORK and os.environ.get(FORK, "").lower() not in NO
         self._forks = settings.fork and may_fork and settings.launch is None
         self._starts = 0
-        self._parent: ForkParent | None = None
+        self.parent: ForkParent | None = None
         self._parents_place: tuple[Mapping[str, str], str] = {}, ""  # environment, folder
-
-    @property
-    def parent(self) -> ForkParent | None:
-        """The process that others are forked from, if there is one."""
-        return self._parent
 
     def start(self, number: int, *, log: Path, restarts: int, loopback: bool) -> Child | None:
         """Start the process in place `number`; None: its parent still loads, try again later.
@@ -110,7 +108,7 @@ class Starter:
         environment = shared | own
         if self._forks and (settings.count > 1 or self._starts > 0):
             self._choose_parent(shared)
-            if self._parent is not None and not self._parent.ready:
+            if self.parent is not None and not self.parent.ready:
                 return None
         self._starts += 1
         with open(log, "a", opener=private_opener) as output:
@@ -119,44 +117,44 @@ class Starter:
             return Group(
                 settings.launch, arguments, log=log, environment=environment, loopback=loopback
             )
-        if self._parent is not None:
+        if self.parent is not None:
             try:
-                return Child(arguments, log=log, environment=environment, parent=self._parent)
+                return Child(arguments, log=log, environment=environment, parent=self.parent)
             except ParentLost as error:
                 self._lost(error)
         return Child(arguments, log=log, environment=environment)
 
     def look(self, now: float) -> None:
         """Notice that the parent has loaded or ended. Call it before `start`, at each look."""
-        if self._parent is not None:
+        if self.parent is not None:
             try:
-                self._parent.look(now)
+                self.parent.look(now)
             except ParentLost as error:
                 self._lost(error)
 
     def loads_until(self) -> float:
         """Return until when `start` may have to wait; 0.0 if it does not."""
-        parent = self._parent
+        parent = self.parent
         return 0.0 if parent is None or parent.ready else parent.load_until
 
     def close(self) -> None:
         """End the parent."""
-        if self._parent is not None:
-            self._parent.close()
-            self._parent = None
+        if self.parent is not None:
+            self.parent.close()
+            self.parent = None
 
     def _choose_parent(self, environment: Mapping[str, str]) -> None:
         """Start a parent, if there is none with this environment and this folder."""
         place = environment, _folder()
         if place != self._parents_place:
             self.close()
-        if self._parent is None:
+        if self.parent is None:
             words = arguments_of(replace(self._settings, devices=()), 0)
-            self._parent = ForkParent(MODULE, words, environment)
+            self.parent = ForkParent(MODULE, words, environment)
             self._parents_place = place
 
     def _lost(self, error: ParentLost) -> None:
-        parent = self._parent
+        parent = self.parent
         assert parent is not None
         self.close()
         if parent.forks:

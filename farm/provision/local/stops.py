@@ -45,26 +45,22 @@ class ChildStops:
     Each stop is reported once (waitid(2) without WNOWAIT), so a process that is stopped and
     continued repeatedly, as cpulimit does, counts from its last stop. A process that waits at a
     breakpoint of a debugger is not reported: that is left to the debugger's user.
+    stopped: whether it was stopped when `stopped_s` was last asked.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._stopped = False
+        self.stopped = False
         self._clock = StopClock()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was stopped when `stopped_s` was last asked."""
-        return self._stopped
 
     def stopped_s(self, now: float) -> float:
         """Return the seconds for which the child has been stopped."""
         with contextlib.suppress(ChildProcessError):  # it has ended
             options = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
             while (event := os.waitid(os.P_PID, self._pid, options)) is not None:
-                self._stopped = event.si_code == os.CLD_STOPPED
+                self.stopped = event.si_code == os.CLD_STOPPED
                 self._clock.restart()
-        return self._clock.look(now, stopped=self._stopped)
+        return self._clock.look(now, stopped=self.stopped)
 
 
 def child_events() -> bool:
