@@ -153,7 +153,7 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class SubmitCommand:
     """The command that submits a job.
 
     form: fits the line of its output that has the job's id, which is group 1. refusals: messages
@@ -170,11 +170,11 @@ class Submission:
 class CommandAdapter(Adapter):
     """An adapter that runs commands: the methods here take them from these facts of the system.
 
-    cancels: the command that cancels the jobs whose ids follow it. begins: the beginning of each of
-    its complaints, and harmless: those about jobs that have ended already.
+    submits: the command that submits a job; cancels: the one that cancels those whose ids follow
+    it. begins: the beginning of each of their complaints; harmless: those about ended jobs.
     """
 
-    submission: ClassVar[Submission]
+    submits: ClassVar[SubmitCommand]
     cancels: ClassVar[Sequence[str]]
     begins: ClassVar[re.Pattern[str]] = NOTHING
     harmless: ClassVar[re.Pattern[str]] = NOTHING
@@ -185,7 +185,7 @@ class CommandAdapter(Adapter):
         self._user = user_name()
 
     async def submit(self, script: str) -> str:
-        return await self._submit(*self.submission.command, feed=script)
+        return await self._submit(*self.submits.command, feed=script)
 
     async def _submit(self, *command: str, feed: str = "") -> str:
         """Run a command that submits a job; return the id in its output.
@@ -193,7 +193,7 @@ class CommandAdapter(Adapter):
         Raises SubmissionRefused if surely no job exists: the command cannot be run, or its message
         says so.
         """
-        facts = self.submission
+        facts = self.submits
         try:
             output = await self._run(*command, feed=feed)
         except NotStarted as error:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from farm.provision.batch.commands import (
     CommandAdapter,
     CommandFailed,
-    Submission,
+    SubmitCommand,
     json_object,
     quoted,
     text_of,
@@ -137,7 +137,7 @@ class Flux(CommandAdapter):
     """The Flux instance of this machine's commands, as an `Adapter`."""
 
     system: ClassVar[BatchSystem] = FLUX
-    submission = Submission(("flux", "submit"), _ID, REFUSED)
+    submits = SubmitCommand(("flux", "submit"), _ID, REFUSED)
     cancels = ("flux", "cancel")
     begins = re.compile(r"flux-\w+: (?:ERROR: )?")
     harmless = IS_OVER
@@ -176,7 +176,7 @@ class Flux(CommandAdapter):
 
     async def submit(self, script: str) -> str:
         try:
-            words = [*self.submission.command, *words_of(script)]
+            words = [*self.submits.command, *words_of(script)]
         except ValueError as error:  # of shlex
             raise SubmissionRefused(f"the options cannot be read: {error}") from None
         return f"f{await self._submit(*words, '--', 'bash', '-c', script, 'farm')}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from farm.provision.batch.allocation import clock_of
-from farm.provision.batch.commands import IDS_AT_ONCE, CommandAdapter, Commands, Submission
+from farm.provision.batch.commands import IDS_AT_ONCE, CommandAdapter, Commands, SubmitCommand
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems import GRID_ENGINE, BatchSystem
@@ -57,7 +57,7 @@ class GridEngine(CommandAdapter):
 
     system: ClassVar[BatchSystem] = GRID_ENGINE
     everywhere = shlex.join(["bash", str(EACH_HOST)])  # by `qrsh -inherit`, in the job's slots
-    submission = Submission(("qsub", "-terse"), ID, _REFUSED, _IN_DOUBT)
+    submits = SubmitCommand(("qsub", "-terse"), ID, _REFUSED, _IN_DOUBT)
     cancels = ("qdel",)
     begins = _DELETED
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from farm.provision.batch.commands import (
     CommandAdapter,
     CommandFailed,
-    Submission,
+    SubmitCommand,
     json_object,
     quoted,
     text_of,
@@ -151,7 +151,7 @@ class Lsf(CommandAdapter):
 
     system: ClassVar[BatchSystem] = LSF
     everywhere = EVERYWHERE
-    submission = Submission(("bsub",), _SUBMITTED, NOT_SUBMITTED)
+    submits = SubmitCommand(("bsub",), _SUBMITTED, NOT_SUBMITTED)
     cancels = ("bkill",)
     begins = re.compile(r"(?=Job <)")
     harmless = IS_OVER

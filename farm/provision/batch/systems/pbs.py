@@ -18,7 +18,7 @@ from farm.provision.batch.commands import (
     CommandAdapter,
     CommandFailed,
     Commands,
-    Submission,
+    SubmitCommand,
     parts,
     quoted,
 )
@@ -132,7 +132,7 @@ class Pbs(CommandAdapter):
 
     system: ClassVar[BatchSystem] = PBS
     everywhere = EVERYWHERE
-    submission = Submission(("qsub", "-f"), _ID, re.compile("qsub: "))  # no process stays behind
+    submits = SubmitCommand(("qsub", "-f"), _ID, re.compile("qsub: "))  # no process stays behind
     cancels = ("qdel",)
     begins = re.compile(r"\bq[a-z]+: ")
     harmless = IS_OVER

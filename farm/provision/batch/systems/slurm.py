@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from farm.provision.batch.commands import CommandAdapter, Submission, quoted
+from farm.provision.batch.commands import CommandAdapter, SubmitCommand, quoted
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems import SLURM, BatchSystem
@@ -169,7 +169,7 @@ class Slurm(CommandAdapter):
     """The SLURM cluster of this machine's commands, as an `Adapter`."""
 
     system: ClassVar[BatchSystem] = SLURM
-    submission = Submission(("sbatch", "--parsable"), ID, re.compile("sbatch: "), _IN_DOUBT)
+    submits = SubmitCommand(("sbatch", "--parsable"), ID, re.compile("sbatch: "), _IN_DOUBT)
     cancels = ("scancel", "--quiet")
 
     @staticmethod
