@@ -8,28 +8,51 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from farm.call import Operation, Result
+from farm.call import Call, Operation, Result
 from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Reply
-from farm.scheduler.state import WorkerId
 from tests.scheduler.recorder import call
 from tests.scheduler.simulator import Simulation
 
 ONE_WAY_S = 1.5e-4
 
 
+def lognormal(rng: np.random.Generator, count: int, variation: float) -> NDArray[np.float64]:
+    """Return run times of mean 1 s; variation: standard deviation divided by the mean."""
+    sigma = np.sqrt(np.log(1 + variation**2))
+    return rng.lognormal(-(sigma**2) / 2, sigma, count)
+
+
+class Ask(NamedTuple):
+    """A call of a caller, which it makes some time after its last answer."""
+
+    run_time_s: float
+    model: str = "m"
+    config: str = "{}"
+    asked: Call | None = None
+    pause_s: float = 0.0
+
+
+def ran_s(reply: Reply) -> float:
+    """Return how long a worker ran for an answer, warm-up included."""
+    assert isinstance(reply.outcome, Result)
+    return reply.outcome.run_time_s
+
+
 @dataclass
 class Answered:
-    """A call that was answered: its model, run time, the caller's wait for the answer, and when."""
+    """A call that was answered, and how long its caller waited for the answer."""
 
-    model: str
-    run_time_s: float
+    ask: Ask
+    client: str
     response_s: float
-    queued_s: float
+    reply: Reply
     at: float
 
 
@@ -47,44 +70,51 @@ class Callers:
 
     def time(self, mean: float, variation: float = 0.3) -> float:
         """Return a lognormal run time; variation: standard deviation divided by the mean."""
-        sigma = np.sqrt(np.log(1 + variation**2))
-        return float(mean * self.rng.lognormal(-(sigma**2) / 2, sigma))
+        return mean * float(lognormal(self.rng, 1, variation)[0])
 
-    def add(self, calls: Iterable[tuple[str, float]], client: str, chain: Chain = BULK) -> None:
-        """Add a caller that asks for these calls, (model, run time), one after another."""
+    def add(self, calls: Iterable[Ask], client: str, chain: Chain = BULK) -> None:
+        """Add a caller that asks for these calls one after another."""
         waiting = iter(calls)
 
-        def ask() -> None:
-            following = next(waiting, None)
-            if following is None or self.farm.now > self.until:
-                return
-            model, seconds = following
+        def go_on() -> None:
+            following = next(waiting, None) if self.farm.now <= self.until else None
+            if following is not None and following.pause_s:
+                self.farm.at(self.farm.now + following.pause_s, lambda: ask(following))
+            elif following is not None:
+                ask(following)
+
+        def ask(this: Ask) -> None:
             began = self.farm.now
 
             def told(reply: Reply) -> None:
                 now = self.farm.now
-                self.answers.append(Answered(model, seconds, now - began, reply.queue_time_s, now))
-                ask()
+                self.answers.append(Answered(this, client, now - began, reply, now))
+                go_on()
 
-            self.farm.submit(seconds, model=model, client=client, chain=chain, told=told)
+            how = this._asdict()
+            del how["pause_s"]
+            self.farm.submit(**how, client=client, chain=chain, told=told)
 
-        self.farm.at(0.0, ask)
+        self.farm.at(0.0, go_on)
 
-    def forever(
-        self, model: str, mean: float, variation: float = 0.3
-    ) -> Iterator[tuple[str, float]]:
+    def forever(self, model: str, mean: float, variation: float = 0.3) -> Iterator[Ask]:
         """Yield calls of one model without end."""
         while True:
-            yield model, self.time(mean, variation)
+            yield Ask(self.time(mean, variation), model)
 
     def of(self, model: str, since: float = 0.0) -> list[Answered]:
         """Return the answers of a model after some time."""
-        return [a for a in self.answers if a.model == model and a.at > since]
+        return [a for a in self.answers if a.ask.model == model and a.at > since]
 
 
 def slow_down(answers: list[Answered]) -> float:
     """Return the time callers waited for their answers, divided by the run time."""
-    return sum(a.response_s for a in answers) / sum(a.run_time_s for a in answers)
+    return sum(a.response_s for a in answers) / sum(ran_s(a.reply) for a in answers)
+
+
+def mean_response_s(answers: list[Answered]) -> float:
+    """Return how long callers waited for an answer on average."""
+    return float(np.mean([a.response_s for a in answers]))
 
 
 def strangers(seed: int) -> float:
@@ -113,8 +143,7 @@ def after_a_slow_moment(seed: int) -> float:
     farm.at(5.0, message_time(0.1))
     farm.at(10.0, message_time(ONE_WAY_S))
     farm.run()
-    fast = callers.of("fast", since=15.0)
-    return sum(a.response_s for a in fast) / len(fast)
+    return mean_response_s(callers.of("fast", since=15.0))
 
 
 def in_lock_step(seed: int, *, reserve: int) -> tuple[float, float]:
@@ -129,43 +158,26 @@ def in_lock_step(seed: int, *, reserve: int) -> tuple[float, float]:
     callers = Callers(farm, seed, until=55.0)
     for i in range(12):
         callers.add(callers.forever("slow", 0.5, 0.0), f"slow {i}")
-    took: list[float] = []
-
-    def ask() -> None:
-        began = farm.now
-
-        def told(_: Reply) -> None:
-            if farm.now > 15.0:
-                took.append(farm.now - began)
-            if farm.now < 55.0:
-                farm.at(farm.now + callers.rng.exponential(0.2), ask)
-
-        farm.submit(0.01, model="fast", client="fast", told=told)
-
-    farm.at(0.0, ask)
+    pauses = (callers.rng.exponential(0.2) for _ in itertools.count())
+    callers.add((Ask(0.01, "fast", pause_s=pause_s) for pause_s in pauses), "fast")
     farm.run()
-    long_s = sum(a.run_time_s for a in callers.of("slow", since=15.0) if a.at <= 55.0)
-    return float(np.mean(took)), long_s / (4 * 40.0)
+    long_s = sum(ran_s(a.reply) for a in callers.of("slow", since=15.0) if a.at <= 55.0)
+    return mean_response_s(callers.of("fast", since=15.0)), long_s / (4 * 40.0)
 
 
 def two_sweeps(seed: int) -> float:
     """Share of a sweep of 1 s calls beside one of 20 s calls of another model, one worker."""
     farm = Simulation(workers=1, one_way_s=ONE_WAY_S, models=("short", "long"))
     callers = Callers(farm, seed)
-    used = {"short": 0.0, "long": 0.0}
-
-    def told(model: str, seconds: float) -> Callable[[Reply], None]:
-        def tell(_: Reply) -> None:
-            used[model] += seconds
-
-        return tell
-
     for model, mean, count in (("long", 20.0, 400), ("short", 1.0, 8000)):
         for _ in range(count):
-            seconds = callers.time(mean, 0.2)
-            farm.submit(seconds, model=model, client=model, told=told(model, seconds))
+            farm.submit(callers.time(mean, 0.2), model=model, client=model)
     farm.run(until=4000.0)
-    return used["short"] / (used["short"] + used["long"])
+    short_s, long_s = (
+        sum(ran_s(reply) for reply in farm.replies if reply.task.call.model == model)
+        for model in ("short", "long")
+    )
+    return short_s / (short_s + long_s)
 
 
 def mlda(seed: int, chains: int, fine: int = 20) -> tuple[float, float]:
@@ -178,13 +190,10 @@ def mlda(seed: int, chains: int, fine: int = 20) -> tuple[float, float]:
     callers = Callers(farm, seed)
     work = 0.0
     for i in range(chains):
-        calls: list[tuple[str, float]] = []
-        for _ in range(fine):
-            for _ in range(5):
-                calls += [("coarse", callers.time(0.01, 0.4)) for _ in range(5)]
-                calls.append(("middle", callers.time(0.1, 0.4)))
-            calls.append(("fine", callers.time(2.0, 0.4)))
-        work += sum(seconds for _, seconds in calls)
+        middle = [*[("coarse", 0.01)] * 5, ("middle", 0.1)]
+        one = [*middle * 5, ("fine", 2.0)]
+        calls = [Ask(callers.time(mean, 0.4), model) for model, mean in one * fine]
+        work += sum(each.run_time_s for each in calls)
         callers.add(calls, f"chain {i}")
     farm.run()
     return slow_down(callers.of("coarse")), farm.last_end / (work / 8)
@@ -221,8 +230,8 @@ def beside_a_sweep(
     farm.run(until=lasts_s)
     fair = min(chains, workers * chains / (chains + 1))
     answers = [a for a in callers.answers if a.at > 0.2 * lasts_s]
-    rate = sum(a.run_time_s for a in answers) / (0.8 * lasts_s)
-    return rate / fair, max(a.queued_s for a in answers)
+    rate = sum(ran_s(a.reply) for a in answers) / (0.8 * lasts_s)
+    return rate / fair, max(a.reply.queue_time_s for a in answers)
 
 
 def sweep_over_configs(seed: int) -> float:
@@ -247,27 +256,17 @@ def chains_with_configs(seed: int, lasts_s: float = 300.0) -> float:
     Each run is 1 s, the pause between two runs 0.5 s in the mean.
     """
     farm = Simulation(workers=8, one_way_s=ONE_WAY_S, warm_up_s=2.0)
-    rng = np.random.default_rng(seed)
-    runs: list[float] = []
+    callers = Callers(farm, seed, until=lasts_s)
 
-    def chain(config: str) -> None:
-        def told(reply: Reply) -> None:
-            outcome = reply.outcome
-            assert isinstance(outcome, Result)
-            if farm.now > 0.1 * lasts_s:
-                runs.append(outcome.run_time_s)
-            if farm.now < lasts_s:
-                farm.at(farm.now + rng.exponential(0.5), ask)
-
-        def ask() -> None:
-            farm.submit(1.0, config=config, client=config, chain=None, told=told)
-
-        farm.at(rng.uniform(0.0, 2.0), ask)
+    def chain(config: str) -> Iterator[Ask]:
+        yield Ask(1.0, config=config, pause_s=callers.rng.uniform(0.0, 2.0))
+        while True:
+            yield Ask(1.0, config=config, pause_s=callers.rng.exponential(0.5))
 
     for i in range(8):
-        chain(f'{{"data":{i}}}')
+        callers.add(chain(f'{{"data":{i}}}'), f"chain {i}", None)
     farm.run()
-    return float(np.mean(runs))
+    return float(np.mean([ran_s(a.reply) for a in callers.answers if a.at > 0.1 * lasts_s]))
 
 
 def stragglers(seed: int, spread: float, *, copies: bool = True) -> tuple[float, int]:
@@ -277,8 +276,7 @@ def stragglers(seed: int, spread: float, *, copies: bool = True) -> tuple[float,
     lognormal run times.
     """
     rng = np.random.default_rng(seed)
-    sigma = np.sqrt(np.log(1 + spread**2))
-    run_times = rng.lognormal(-(sigma**2) / 2, sigma, 640)
+    run_times = lognormal(rng, 640, spread)
     slow = rng.random(640) < 0.02
     farm = Simulation(workers=64, one_way_s=1e-3, copies=copies)
     for seconds, is_slow in zip(run_times.tolist(), slow.tolist(), strict=True):
@@ -326,38 +324,31 @@ def gradients_at_home(seed: int, chains: int = 6, lasts_s: float = 300.0) -> flo
     could if that worker was free within a tenth of a run.
     """
     farm = Simulation(workers=8, one_way_s=ONE_WAY_S, keeps_point=True)
-    callers = Callers(farm, seed)
-    asked: list[tuple[float, WorkerId, Reply]] = []
+    callers = Callers(farm, seed, until=lasts_s)
     points = itertools.count()
 
-    def chain(client: str) -> None:
-        def evaluate() -> None:
-            point = np.full(3, float(next(points)))
-            forward = replace(call(), inputs=(point,))
-            adjoint = replace(call(operation=Operation.GRADIENT), inputs=(point,))
+    def chain(pause_s: float) -> Iterator[Ask]:
+        while True:
+            point = (np.full(3, float(next(points))),)
+            forward = replace(call(), inputs=point)
+            adjoint = replace(call(operation=Operation.GRADIENT), inputs=point)
+            yield Ask(callers.time(1.0), asked=forward, pause_s=pause_s)
+            yield Ask(callers.time(1.0), asked=adjoint)
+            pause_s = callers.rng.exponential(0.5)
 
-            def gradient(evaluated: Reply) -> None:
-                began, home = farm.now, evaluated.worker
-                assert home is not None
-
-                def told(reply: Reply) -> None:
-                    asked.append((began, home, reply))
-                    if farm.now < lasts_s:
-                        farm.at(farm.now + callers.rng.exponential(0.5), evaluate)
-
-                farm.submit(callers.time(1.0), client=client, asked=adjoint, told=told)
-
-            farm.submit(callers.time(1.0), client=client, asked=forward, told=gradient)
-
-        farm.at(callers.rng.uniform(0.0, 2.0), evaluate)
-
-    for i in range(chains):
-        chain(f"chain {i}")
+    names = [f"chain {i}" for i in range(chains)]
+    for name in names:
+        callers.add(chain(callers.rng.uniform(0.0, 2.0)), name)
     farm.run()
-    could = [
-        home == reply.worker
-        for at, home, reply in asked
-        if farm.is_free(home, at, at + 0.1, reply.task.id)
-    ]
-    assert len(could) > len(asked) / 2
+    asked = 0
+    could: list[bool] = []
+    for name in names:
+        mine = [a for a in callers.answers if a.client == name]
+        for evaluated, gradient in zip(mine[::2], mine[1::2], strict=False):
+            home, began = evaluated.reply.worker, gradient.at - gradient.response_s
+            assert home is not None
+            asked += 1
+            if farm.is_free(home, began, began + 0.1, gradient.reply.task.id):
+                could.append(home == gradient.reply.worker)
+    assert len(could) > asked / 2
     return sum(could) / len(could)

@@ -10,12 +10,13 @@ plus the rounding to two digits: `TOLERATED_ERRORS` and `ROUNDING`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from farm.scheduler.actions import Reply
+from tests.scheduler.scenarios import Ask, Callers, lognormal
 from tests.scheduler.simulator import Simulation, fixed_prefetch, seeds
 
 TOLERATED_ERRORS = 3
@@ -24,12 +25,6 @@ STUDY_SEEDS = 10
 ONE_WAY_S = 1e-3
 
 RunTimesOf = Callable[[np.random.Generator, int], NDArray[np.float64]]
-
-
-def lognormal(variation: float) -> RunTimesOf:
-    """Mean 1 s; `variation` is the standard deviation divided by the mean."""
-    sigma = np.sqrt(np.log(1 + variation**2))
-    return lambda rng, count: rng.lognormal(-(sigma**2) / 2, sigma, count)
 
 
 def short_and_long(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
@@ -47,10 +42,10 @@ FEW, MANY = (256, 32, 10), (2000, 64, 6)
 TABLE = [
     # size, run times, one at a time, eight bound, eight bound and recalled
     (FEW, "90 % 1 s, 10 % 30 s", short_and_long, 1.40, 2.58, 1.41),
-    (FEW, "lognormal, cv 1", lognormal(1.0), 1.41, 1.74, 1.38),
-    (FEW, "lognormal, cv 3", lognormal(3.0), 1.10, 1.34, 1.11),
-    (MANY, "lognormal, cv 1", lognormal(1.0), 1.19, 1.34, 1.20),
-    (MANY, "lognormal, cv 3", lognormal(3.0), 1.30, 1.50, 1.29),
+    (FEW, "lognormal, cv 1", partial(lognormal, variation=1.0), 1.41, 1.74, 1.38),
+    (FEW, "lognormal, cv 3", partial(lognormal, variation=3.0), 1.10, 1.34, 1.11),
+    (MANY, "lognormal, cv 1", partial(lognormal, variation=1.0), 1.19, 1.34, 1.20),
+    (MANY, "lognormal, cv 3", partial(lognormal, variation=3.0), 1.30, 1.50, 1.29),
     (MANY, "90 % 1 s, 10 % 30 s", short_and_long, 1.15, 1.65, 1.15),
 ]
 
@@ -193,24 +188,15 @@ def test_single_calls_pass_a_sweep_of_ten_thousand_points(workers: int, variatio
     calls; on one, whose only run must end first, for the usual call: half of them.
     """
     rng = np.random.default_rng(next(seeds(1)))
-    sweep = lognormal(variation)(rng, 10_000 if workers > 1 else 2000)
-    chain = iter(lognormal(variation)(rng, 200 if workers > 1 else 400).tolist())
+    sweep = lognormal(rng, 10_000 if workers > 1 else 2000, variation)
+    chain = lognormal(rng, 200 if workers > 1 else 400, variation)
     farm = Simulation(workers=workers, one_way_s=ONE_WAY_S)
-    waits: list[float] = []
-
-    def go_on(reply: Reply) -> None:
-        waits.append(reply.queue_time_s)
-        submit_next()
-
-    def submit_next() -> None:
-        following = next(chain, None)
-        if following is not None:
-            farm.submit(following, client="chain", told=go_on)
-
     for seconds in sweep:
         farm.submit(float(seconds), client="sweep")
-    submit_next()
+    callers = Callers(farm, seed=0)
+    callers.add((Ask(seconds) for seconds in chain.tolist()), "chain")
     farm.run()
+    waits = [answered.reply.queue_time_s for answered in callers.answers]
     p50 = float(np.median(sweep))
     assert len(waits) >= 200
     share = 0.95 if workers > 1 else 0.5
