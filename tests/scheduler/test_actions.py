@@ -17,9 +17,3 @@ def test_replies_come_first_then_what_is_sent_then_what_is_asked_back(farm: Reco
     farm.expect(
         replied(late, DeadlineExceeded, None), sent("other", tasks[2]), asked_back("w", tasks[1])
     )
-
-
-def test_what_one_worker_gets_at_once_is_one_message(farm: Recorder) -> None:
-    farm.join("w", "m", "n", slots=4)
-    tasks = [farm.submit(name) for name in "mnmn"]
-    farm.expect(sent("w", *tasks))

@@ -17,8 +17,6 @@ from tests.scheduler.recorder import (
     ended,
     model,
     sent,
-    stateful,
-    step,
     straggler,
 )
 from tests.scheduler.scenarios import levels, stragglers
@@ -85,20 +83,6 @@ def test_no_copy_while_a_call_waits(farm: Recorder) -> None:
     farm.expect(sent("w2", ends[0]))
     farm.after(5.0).answer("w2", ends[0], 1.0, sent("w2", ends[1]))
     farm.after(1.0).answer("w2", ends[1], 1.0, sent("w2", task))
-
-
-def test_no_copy_to_a_worker_while_a_call_of_another_model_waits_for_it(farm: Recorder) -> None:
-    """It waits for a longer allocation, for example."""
-    straggler(farm)
-    farm.resize("w2", 0)
-    farm.join("both", "m", "n", host="three", ends_at=farm.now + 100.0)
-    farm.join("long", "n", host="three")
-    farm.queue("n").run_times.add(1000.0)
-    running, waiting = farm.submit_many(2, "n")
-    farm.expect(sent("long", running))
-    farm.after(9.0).expect()
-    farm.answer("long", running, 1000.0, sent("long", waiting))
-    farm.after(LOOK_AGAIN_S).expect(sent("both", TaskId(21)))
 
 
 def test_a_call_that_waits_at_a_worker_comes_before_a_copy_and_is_not_slow(
@@ -168,14 +152,6 @@ def test_a_model_may_forbid_copies(forbidden: ModelInfo, farm: Recorder) -> None
     farm.join("lenient")
     farm.after(1.0).expect()
     assert not any(queue.may_copy for queue in farm.queue().model.by_operation.values())
-
-
-def test_a_call_that_was_lost_before_runs_once_at_a_time(farm: Recorder) -> None:
-    task = straggler(farm, count=60)
-    farm.leave("w1")
-    farm.expect(sent("w2", task))
-    farm.join("w3")
-    farm.after(100.0).expect()
 
 
 def test_a_cancelled_call_is_not_copied_nor_one_of_which_rows_are_to_come(farm: Recorder) -> None:
@@ -248,13 +224,6 @@ def test_a_copy_must_fit_before_its_worker_ends(farm: Recorder) -> None:
     farm.expect(sent("w2", task))
 
 
-def test_a_copy_goes_to_a_worker_that_can_end_it(farm: Recorder) -> None:
-    """A group of MPI ranks, a Dask worker or a thread would be held by a copy that has lost."""
-    task = straggler(farm, count=60)
-    farm.join("group", host="three", ends_runs=False)
-    farm.after(1.0).expect(sent("w2", task))
-
-
 def test_where_no_worker_can_end_a_copy_none_is_searched_for(farm: Recorder) -> None:
     farm.learn(1.0, count=60)
     for name in ("w1", "w2"):
@@ -269,16 +238,6 @@ def test_where_no_worker_can_end_a_copy_none_is_searched_for(farm: Recorder) -> 
     farm.join("w3")
     farm.leave("w1")
     farm.after(LOOK_AGAIN_S).expect(sent("w3", slow))
-
-
-def test_a_worker_that_has_a_sequence_gets_no_copy(farm: Recorder) -> None:
-    """Its process has to stay, because its state is there."""
-    task = slow_call(farm, host="one")
-    farm.join("w2", "m", stateful("s"), host="two")
-    farm.answer("w2", farm.begin("w2", step(7, "s")))
-    farm.after(4.0).expect()
-    last = farm.begin("w2", step(7, "e"))
-    farm.answer("w2", last, 1.0, sent("w2", task))
 
 
 # Gain

@@ -8,7 +8,7 @@ import pytest
 
 from farm.errors import LossCause, TimeLimitExceeded
 from farm.scheduler.outcomes import story
-from farm.scheduler.phases import ABANDONED, OUTRUN, SENT
+from farm.scheduler.phases import OUTRUN, SENT
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, copied, ended, replied, result, sent
 
@@ -52,20 +52,6 @@ def test_status_and_result_say_that_a_copy_was_sent(farm: Recorder) -> None:
     assert farm.scheduler.view.snapshot(farm.now)["calls"] == []
     both = [reply.result(result()).copied for reply in farm.replies[-2:]]
     assert both == [True, False]
-
-
-def test_a_cancelled_call_ends_with_the_last_of_its_attempts(farm: Recorder) -> None:
-    task = copied(farm)
-    farm.scheduler.cancel(task)
-    assert farm.task(task).phase is ABANDONED
-    farm.after(1.0).finish("w2", task)
-    farm.expect(ended("w1", task))
-    assert farm.task(task).phase is OUTRUN
-    farm.scheduler.cancel(task)
-    farm.finish("w1", task)
-    farm.expect()
-    assert len(farm.scheduler) == 0
-    assert farm.queue().counts.done == 20
 
 
 # Losses
@@ -131,30 +117,6 @@ def test_an_attempt_that_ends_without_an_answer_leaves_the_other(
     farm.join("w3")
     farm.after(50.0).expect()
     farm.answer(left, task, 5.0)
-    assert len(farm.scheduler) == 0
-
-
-@pytest.mark.parametrize("how", ["killed", "drained", "recalled"])
-def test_an_outrun_call_ends_with_its_worker(farm: Recorder, how: str) -> None:
-    task = copied(farm)
-    farm.answer("w2", task, 1.0, ended("w1", task))
-    if how == "recalled":
-        farm.hand_back("w1", task)
-        assert farm.worker("w1").outrun == 0
-    else:
-        farm.leave("w1", drained=how == "drained")
-    farm.expect()
-    assert len(farm.scheduler) == 0
-    assert farm.queue().counts.failed == 0
-
-
-def test_a_late_answer_of_a_lost_worker_counts(farm: Recorder) -> None:
-    task = copied(farm)
-    farm.leave("w1")
-    farm.expect()
-    farm.answer("w1", task, 9.0)
-    farm.finish("w2", task)
-    farm.expect()
     assert len(farm.scheduler) == 0
 
 

@@ -12,7 +12,6 @@ from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import (
     SHORT_S,
     Recorder,
-    asked_back,
     call,
     model,
     prefetched,
@@ -154,20 +153,6 @@ def test_call_that_is_not_repeatable_counts_as_run_however_its_worker_is_lost(
         "worker w (signal 9) may have run this call before it was lost, and model 'm' is not "
         "repeatable; what happened: queued 0 s, lost with w after 0 s (signal 9)"
     )
-
-
-def test_call_that_is_not_repeatable_stays_with_a_worker_that_offers_less(farm: Recorder) -> None:
-    farm.join("w", model(repeatable=False))
-    task = farm.begin("w")
-    farm.join("other", model(repeatable=False))
-    farm.resize("w", 0)
-    farm.expect(asked_back("w", task))
-    farm.after(100.0).expect()
-    farm.hand_back("w")  # it has begun
-    farm.expect()
-    farm.resize("w", 1)
-    farm.expect()
-    farm.answer("w", task)
 
 
 @pytest.mark.parametrize("cause", [LossCause.UNKNOWN, LossCause.TIME_LIMIT])

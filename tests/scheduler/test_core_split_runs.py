@@ -126,14 +126,6 @@ def test_a_lost_worker_costs_the_row_alone_an_attempt(farm: Recorder, run: TaskI
     assert value(last) == [3.0]
 
 
-def test_a_run_that_is_lost_on_the_way_has_ended(farm: Recorder, run: TaskId) -> None:
-    """As those that are lost with a worker do."""
-    farm.miss("w1", run)
-    (reply,) = farm.act()
-    assert isinstance(reply, Reply)
-    assert isinstance(reply.outcome, WorkerLost)
-
-
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_late_answer_of_the_whole_run_answers_the_row(
     farm: Recorder, run: TaskId, leaves: bool
@@ -148,15 +140,6 @@ def test_a_late_answer_of_the_whole_run_answers_the_row(
         assert says(farm, run, rows_of(0, 3)) == [], "nor does one that ends before the row"
     (last,) = says(farm, run, rows_of(0, 4))
     assert value(last) == [3.0]
-
-
-def test_answers_to_what_was_returned_count_by_their_rows(farm: Recorder, run: TaskId) -> None:
-    farm.leave("w1", "unreachable", running=[])
-    farm.join("w2")
-    farm.expect(sent("w2", run))
-    says(farm, run, rows_of(0, 5, more=True), "w2")
-    (late,) = says(farm, run, rows_of(0, 8), "w1")
-    assert value(late) == [5.0]
 
 
 def test_a_run_that_was_cancelled_goes_on_as_its_row_for_nobody(

@@ -50,16 +50,6 @@ def test_only_the_pools_that_are_given_are_filled() -> None:
 # Credit and charges
 
 
-def test_call_holds_a_slot_while_it_runs(farm: Recorder) -> None:
-    farm.join("w")
-    task = farm.begin("w", client="a")
-    account, worker = farm.account("a"), farm.worker("w")
-    assert (account.held, worker.lots, worker.busy_since) == (SLOT, 1, 0.0)
-    assert 0 < account.used_s < 1e-5, "unknown run times are charged next to nothing"
-    farm.answer("w", task)
-    assert (account.held, worker.lots, worker.busy_since) == (0, 0, None)
-
-
 @given(
     prefetch=st.sampled_from([0, 1, 2, 7, 40, 256]),
     rows=st.lists(st.integers(1, 7), min_size=1, max_size=9),

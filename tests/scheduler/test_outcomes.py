@@ -190,18 +190,6 @@ def test_those_that_passed_come_once_and_earliest_first(times: list[float], now:
     assert deadlines.first_at == min(left, default=float("inf"))
 
 
-def test_tasks_that_are_gone_have_no_deadline() -> None:
-    tasks = tasks_of(3)
-    deadlines = Deadlines(tasks)
-    first, second, third = tasks
-    for at, task_id in enumerate(list(tasks)):
-        deadlines.add(float(at), task_id)
-    del tasks[first], tasks[second]
-    assert [task.id for task in deadlines.passed(0.0)] == []
-    assert deadlines.first_at == 2.0
-    assert [task.id for task in deadlines.passed(9.0)] == [third]
-
-
 def test_deadlines_of_tasks_that_are_gone_do_not_pile_up() -> None:
     """Calls with a deadline of an hour that take a millisecond."""
     tasks = tasks_of(1)
@@ -212,22 +200,6 @@ def test_deadlines_of_tasks_that_are_gone_do_not_pile_up() -> None:
         deadlines.add(1e6 + i, TaskId(10 + i))
         assert len(deadlines._heap) <= 2 + Deadlines.SLACK
     assert [task.id for task in deadlines.passed(1e7)] == [kept]
-
-
-def test_a_time_to_start_is_kept_by_starting() -> None:
-    farm = Recorder()
-    farm.join("w")
-    running, waiting = (farm.submit() for _ in range(2))
-    farm.expect(sent("w", running))
-    deadlines = Deadlines({task_id: farm.task(task_id) for task_id in (running, waiting)})
-    for task_id in (running, waiting):
-        deadlines.add(1.0, task_id, to_start=True)
-        deadlines.add(1.0, task_id)
-        deadlines.add(3.0, task_id)
-    assert {task.id for task in deadlines.passed(1.0)} == {running, waiting}
-    deadlines.add(2.0, running, to_start=True)
-    deadlines.add(2.0, waiting, to_start=True)
-    assert [task.id for task in deadlines.passed(2.0)] == [waiting]
 
 
 # The history of a task, in words

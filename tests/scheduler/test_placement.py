@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.call import Operation
-from farm.scheduler.run_times import MAX_PREFETCH
 from tests.scheduler.recorder import (
-    ROUND_TRIP_S,
     SHORT_S,
     Recorder,
     call,
@@ -47,29 +45,6 @@ def test_free_slots_of_one_worker_come_before_waiting_at_another(farm: Recorder)
 
 
 # Credit
-
-
-@pytest.mark.parametrize(
-    ("run_time_s", "waiting"),
-    [
-        (None, 0),
-        (51 * ROUND_TRIP_S, 0),
-        (49 * ROUND_TRIP_S, 1),
-        (SHORT_S, 1),
-        (0.4 * ROUND_TRIP_S, 3),
-        (1e-9, MAX_PREFETCH),
-    ],
-)
-def test_as_many_calls_wait_at_a_worker_as_fill_a_round_trip(
-    farm: Recorder, run_time_s: float | None, waiting: int
-) -> None:
-    if run_time_s is not None:
-        farm.learn(run_time_s)
-    farm.join("w")
-    tasks = farm.submit_many(1000)
-    farm.expect(sent("w", *tasks[: 1 + waiting]))
-    if run_time_s is not None:
-        farm.answer("w", tasks[0], run_time_s, sent("w", tasks[1 + waiting]))
 
 
 def test_long_call_never_waits_behind_short_ones(farm: Recorder) -> None:

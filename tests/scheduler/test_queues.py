@@ -14,7 +14,7 @@ from farm.errors import ModelFailed
 from farm.scheduler.accounts import Accounts, Clients, SharedWorkers
 from farm.scheduler.state import TaskId
 from tests.scheduler.invariants import check
-from tests.scheduler.recorder import Recorder, asked_back, call, model, replied, sent
+from tests.scheduler.recorder import Recorder, call, model, sent
 
 
 def order_of(farm: Recorder, worker: str, run_times: dict[TaskId, float]) -> list[TaskId]:
@@ -85,35 +85,21 @@ def test_client_whose_call_was_shorter_than_expected_is_next_at_once(farm: Recor
     farm.answer("w", c, 1.0, sent("w", d))
 
 
-def test_client_that_holds_fewer_workers_than_before_is_next_at_once(farm: Recorder) -> None:
-    farm.join("w", slots=6)
-    running = {name: farm.submit_many(2, client=name) for name in "abc"}
-    farm.expect(sent("w", *(running[name][i] for i in (0, 1) for name in "abc")))
-    waiting = {name: farm.submit(client=name) for name in "abc"}
-    farm.resize("w", 4)
-    farm.expect(asked_back("w", running["b"][1], running["c"][1]))
-    farm.hand_back("w")
-    for task in running["c"]:
-        farm.finish("w", task)
-    farm.expect(*(replied(task, 1.0, "w") for task in running["c"]))
-    farm.resize("w", 5)
-    farm.expect(sent("w", waiting["c"]))
-
-
-@pytest.mark.parametrize("was_here", [False, True])
-def test_a_client_that_comes_starts_level(farm: Recorder, was_here: bool) -> None:
+@pytest.mark.parametrize("other", ["x", "y"], ids=["of one model", "of another model"])
+@pytest.mark.parametrize("was_here", [False, True], ids=["new", "back"])
+def test_a_client_that_comes_starts_level(farm: Recorder, was_here: bool, other: str) -> None:
     """It gained no claim while it was away, and whoever used idle workers owes nothing for it."""
-    farm.join("w")
-    if was_here:
-        farm.run("w", client="comes")
-    alone = farm.submit_many(40, client="alone")
+    farm.join("w", "x", "y")
+    for name in "xy":
+        farm.run("w", name, client="comes" if was_here else "teacher")
+    alone = farm.submit_many(40, "x", client="alone")
     farm.expect(sent("w", alone[0]))
     for task, following in pairwise(alone[:31]):
         farm.after(1.0).answer("w", task, 1.0, sent("w", following))
-    comes = farm.submit_many(10, client="comes")
+    comes = farm.submit_many(10, other, client="comes")
     farm.after(1.0).finish("w", alone[30])
     order = order_of(farm, "w", {})
-    assert [task in comes for task in order[:6]] == [True, False] * 3
+    assert sum(task in comes for task in order[:8]) == 4
 
 
 def test_heavy_use_of_one_model_leaves_no_debt_at_another(farm: Recorder) -> None:

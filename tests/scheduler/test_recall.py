@@ -52,13 +52,6 @@ def test_what_has_begun_is_never_asked_for_nor_a_description(farm: Recorder) -> 
     farm.expect()
 
 
-def test_call_that_waits_moves_up_when_one_before_it_ends(farm: Recorder) -> None:
-    first, _ = prefetched(farm)
-    farm.after(1.0).answer("w", first, SHORT_S)
-    farm.after(1.0).join("idle")
-    farm.expect()  # the second runs now
-
-
 def test_nothing_is_asked_for_that_the_worker_likely_gets_to_first(
     farm: Recorder, nine: list[TaskId]
 ) -> None:
@@ -110,26 +103,6 @@ def test_worker_that_keeps_what_it_was_asked_for_is_not_asked_again(
     farm.finish("idle", nine[4], TINY_S)
     farm.expect(*(replied(t, TINY_S, "w") for t in nine[:4]), replied(nine[4], TINY_S, "idle"))
     farm.after(1.0).expect()
-
-
-def test_worker_that_comes_back_is_asked_anew(farm: Recorder, nine: list[TaskId]) -> None:
-    """A recall sent while it was unreachable never arrived."""
-    farm.resize("w", 0)
-    farm.expect(asked_back("w", *nine))
-    farm.resize("w", 1)
-    farm.expect()
-    farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *nine[5:]))
-
-
-def test_answer_to_what_was_asked_back_or_handed_back_counts_once(
-    farm: Recorder, nine: list[TaskId]
-) -> None:
-    farm.after(1.0).join("idle")
-    farm.expect(asked_back("w", *nine[5:]))
-    farm.answer("w", nine[5], TINY_S)  # it crosses the question
-    farm.hand_back("w", *nine[6:])
-    farm.answer("w", nine[8], TINY_S, sent("idle", *nine[6:8]))
 
 
 def test_handed_back_calls_go_ahead_in_their_order(farm: Recorder, nine: list[TaskId]) -> None:
@@ -217,11 +190,6 @@ def test_cancelled_call_that_waits_at_a_worker_is_asked_back(
     farm.finish("w", nine[7], TINY_S)
     farm.expect()
     assert len(farm.scheduler) == 5
-
-
-def test_cancelled_call_that_runs_is_left_alone(farm: Recorder, nine: list[TaskId]) -> None:
-    farm.scheduler.cancel(nine[0])
-    farm.expect()
 
 
 def test_calls_that_turn_out_long_do_not_stay_bound_to_a_worker(

@@ -136,15 +136,6 @@ def test_idle_sequence_ends_in_time(seven: Recorder) -> None:
     assert seven.scheduler.wakeup() is None
 
 
-def test_place_of_an_idle_sequence_goes_to_one_that_waits(farm: Recorder) -> None:
-    farm.join("w", stateful(most=1, idle_s=10.0))
-    begun(farm, 7)
-    waits = farm.submit(step(8, "s"))
-    farm.expect()
-    farm.after(10.0).expect(forgotten("w", 7), sent("w", waits))
-    farm.answer("w", waits)
-
-
 def test_lost_worker_breaks_off_its_sequences(seven: Recorder) -> None:
     begun(seven, 8)
     runs, waits = in_line(seven, "", "")
@@ -175,13 +166,6 @@ def test_start_behind_a_lost_call_runs_elsewhere(seven: Recorder) -> None:
     seven.expect(sent("v", anew))
     seven.answer("v", anew, 1.0, sent("v", follows))
     seven.answer("v", follows)
-
-
-def test_start_whose_worker_is_lost_may_have_run(farm: Recorder) -> None:
-    farm.join("w", stateful())
-    first, second = in_line(farm, "s", "")
-    farm.leave("w", running=[])
-    farm.expect(replied(first, WorkerLost, "w"), replied(second, WorkerLost, None))
 
 
 def test_start_that_has_not_begun_comes_back(farm: Recorder) -> None:
@@ -354,16 +338,6 @@ def test_idle_sequences_end_when_the_farm_stops(seven: Recorder) -> None:
     begun(seven, 8)
     seven.scheduler.end_sequences()
     seven.expect(forgotten("w", 7), forgotten("w", 8))
-
-
-def test_nothing_of_a_sequence_is_recalled(farm: Recorder) -> None:
-    farm.join("w", stateful(), slots=2)
-    begun(farm, 7)
-    task = farm.begin("w", step(7))
-    farm.join("v", stateful())
-    farm.resize("w", 1)
-    farm.expect()
-    farm.answer("w", task)
 
 
 def test_calls_without_a_step_and_models_without_sequences_are_as_ever(farm: Recorder) -> None:

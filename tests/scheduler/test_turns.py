@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from farm.call import Operation
@@ -102,21 +100,6 @@ def test_a_claim_is_worth_the_band_at_most(shared: Recorder) -> None:
     order = order_of(shared, "w", dict.fromkeys(many, 100.0))
     first = order.index(next(task for task in order if task not in many))
     assert first <= BAND_RUNS
-
-
-def test_a_newcomer_starts_level_and_has_no_claim(farm: Recorder) -> None:
-    """A new sweep takes turns at once with an equal one of another model that has run for long."""
-    farm.join("w", "x", "y")
-    for name in "xy":
-        farm.run("w", name, client="teacher")
-    old = farm.submit_many(70, "x", client="old")
-    farm.expect(sent("w", old[0]))
-    for task, following in pairwise(old[:51]):
-        farm.after(1.0).answer("w", task, 1.0, sent("w", following))
-    new = farm.submit_many(20, "y", client="new")
-    farm.after(1.0).finish("w", old[50])
-    order = order_of(farm, "w", {})
-    assert 8 <= sum(task in new for task in order[:20]) <= 12
 
 
 def test_a_class_of_unknown_length_goes_first_once(shared: Recorder) -> None:
