@@ -9,7 +9,7 @@ from itertools import pairwise
 from farm.scheduler.accounts import Usage, share
 from farm.scheduler.core import Scheduler
 from farm.scheduler.phases import ENDED, GONE, OUTRUN, QUEUED, SHUT, SHUT_AND_FULL, WorkerPhase
-from farm.scheduler.placement import ANY_LEVEL, FULL, lots_of
+from farm.scheduler.placement import ANY_LEVEL, FULL, NO_END, lots_of
 from farm.scheduler.queues import ClientTasks, ModelQueues, Queue
 from farm.scheduler.sequences import LiveSequence, Sequences, step_of
 from farm.scheduler.state import Attempt, Task, TaskId, WorkerId
@@ -58,6 +58,9 @@ def check(scheduler: Scheduler) -> None:
         )
         assert pool.slots == sum(w.slots for w in members), "a pool counts their slots"
         assert pool.behind == sum(w.behind for w in members), "a pool counts the lots waiting at it"
+        ends = {w.ends_at for w in members}
+        assert pool.is_ending == (min(ends) < NO_END), "a pool knows whether some worker ends"
+        assert ends.issuperset(e for shelf in pool._shelves for e in shelf.ends), "and their ends"
         if pool.lots_of is not None:
             assert +pool.lots_of == lots_of(members), "and the lots of each class there"
         assert all(pool in model.pools for model in pool.queues), "its models know the pool"

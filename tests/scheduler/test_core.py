@@ -214,17 +214,6 @@ def test_a_worker_may_offer_more_slots_and_then_fewer(farm: Recorder) -> None:
     farm.answer("w", tasks[1], 1.0, sent("w", tasks[3]))
 
 
-@pytest.mark.parametrize("joins_with", [0, 1])
-def test_worker_without_slots_gets_nothing(farm: Recorder, joins_with: int) -> None:
-    """A worker that begins to drain, or is unreachable, has no slots."""
-    farm.join("w", slots=joins_with)
-    farm.resize("w", 0)
-    task, described = farm.submit(), farm.submit(DESCRIBE)
-    farm.expect()
-    farm.resize("w", 1)
-    farm.expect(sent("w", task, described))
-
-
 def test_a_worker_that_does_not_read_keeps_what_it_has_and_gets_no_more(farm: Recorder) -> None:
     """Recalling its calls and resending them would fill it again, endlessly."""
     farm.join("w", slots=2)

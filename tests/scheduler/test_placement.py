@@ -55,15 +55,6 @@ def test_long_call_never_waits_behind_short_ones(farm: Recorder) -> None:
     farm.answer("w", short[1], SHORT_S, sent("w", long))
 
 
-def test_short_calls_do_not_wait_at_a_worker_behind_a_long_one(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w", slots=2)
-    long = farm.submit(GRADIENT)
-    short = farm.submit_many(3)
-    farm.expect(sent("w", long, short[0]))
-    farm.answer("w", short[0], SHORT_S, sent("w", short[1]))
-
-
 def test_stream_of_short_calls_leaves_room_for_a_long_one(farm: Recorder) -> None:
     """A long call needs a free slot; while it is its turn, short ones do not occupy them all."""
     farm.learn(SHORT_S)
@@ -219,25 +210,3 @@ def test_run_times_of_other_workers_let_a_call_fit(farm: Recorder) -> None:
     # Of 40 runs the two longest are the last twentieth; the p95 may be that of some runs ago.
     assert 4 <= answers <= 6
     assert list(farm.worker("short").held) == [tasks[answers + 1]]
-
-
-def test_ends_of_workers_that_are_gone_are_forgotten(farm: Recorder) -> None:
-    farm.join("stays", slots=0)
-    for i in range(50):
-        farm.join("w", ends_at=1e6 + 100.0 * i)
-        farm.answer("w", farm.begin("w"))
-        farm.leave("w", drained=True)
-    assert sum(len(shelf.ends) for shelf in farm.pool()._shelves) == 1
-    assert sum(len(shelf.by_end) for shelf in farm.pool()._shelves) == 1
-
-
-def test_pool_knows_whether_some_worker_ends(farm: Recorder) -> None:
-    farm.join("a")
-    assert not farm.pool().is_ending
-    farm.join("b", ends_at=100.0)
-    assert farm.pool().is_ending
-    farm.leave("a", drained=True)
-    assert farm.pool().is_ending
-    farm.join("c")
-    farm.leave("b", drained=True)
-    assert not farm.pool().is_ending

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import ModelFailed
-from farm.scheduler.accounts import Accounts, Clients, SharedWorkers
+from farm.scheduler.accounts import Account, Accounts, Clients, ClientUsage, SharedWorkers, Usage
+from farm.scheduler.queues import ClientTasks, Level
 from farm.scheduler.state import TaskId
 from tests.scheduler.invariants import check
 from tests.scheduler.recorder import Recorder, call, model, sent
@@ -49,6 +50,12 @@ def test_empty_ranks_leave_nothing_behind(farm: Recorder) -> None:
         farm.scheduler.cancel(farm.submit(priority=priority))
     assert len(farm.queue()._levels) <= 1
     assert farm.queue()._ranks == []
+
+
+def test_equal_places_in_the_order_need_no_order_of_lines() -> None:
+    """A removed line may have had exactly the key of the one that followed it."""
+    account, level = Account(ClientUsage("a"), Usage("a")), Level(0)
+    assert not ClientTasks(account, level) < ClientTasks(account, level)
 
 
 # Shares of the workers

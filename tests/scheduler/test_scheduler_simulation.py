@@ -31,11 +31,6 @@ def short_and_long(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
     return np.where(rng.random(count) < 0.1, 30.0, 1.0)
 
 
-def rising(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Return ascending run times, as along the axis of a grid."""
-    return np.linspace(1.0, 60.0, count)
-
-
 FEW, MANY = (256, 32, 10), (2000, 64, 6)
 """Tasks, workers, and a number of seeds that takes some seconds."""
 
@@ -104,47 +99,6 @@ def test_makespan(
     # The seeds are the same throughout: their common variation cancels.
     assert found_eight.mean() > found_one.mean() + 0.1
     assert found_taken_back.mean() < found_one.mean() + 0.02
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [(FEW, 1.12), pytest.param(MANY, 1.03, marks=pytest.mark.slow)]
-)
-def test_makespan_of_rising_run_times(
-    size: tuple[int, int, int], expected: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Deterministic. One at a time gives the study's number; bound calls may do better.
-
-    The study dealt them out as 1 to m and 1 to m again; here the last worker of one round is the
-    first of the next, so that no worker gets the longest of every round.
-    """
-    once = (size[0], size[1], 1)
-    assert ratios(once, rising)[0] == pytest.approx(expected, abs=ROUNDING)
-    fixed_prefetch(monkeypatch, 7)
-    assert ratios(once, rising, gives_back=False)[0] < expected + 2 * ROUNDING
-    assert ratios(once, rising)[0] < expected + 2 * ROUNDING
-
-
-@pytest.mark.parametrize(
-    ("run_time_ms", "expected"),
-    [
-        (1, (0.33, 0.66, 0.99)),
-        pytest.param(5, (0.71, 1.0, 1.0), marks=pytest.mark.slow),
-        pytest.param(20, (0.91, 1.0, 1.0), marks=pytest.mark.slow),
-        pytest.param(100, (0.98, 1, 1), marks=pytest.mark.slow),
-    ],
-)
-def test_utilisation_by_depth(
-    run_time_ms: int, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Equal tasks, 16 workers, a round trip of 2 ms, deterministic: 1 % for the first and last."""
-    for waiting, value in enumerate(expected):
-        with monkeypatch.context() as patch:
-            fixed_prefetch(patch, waiting)
-            farm = Simulation(workers=16, one_way_s=ONE_WAY_S)
-            for _ in range(16 * 200):
-                farm.submit(run_time_ms * 1e-3)
-            farm.run()
-            assert farm.work_s / 16 / farm.last_end == pytest.approx(value, abs=0.01)
 
 
 @pytest.mark.parametrize(
