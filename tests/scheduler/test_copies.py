@@ -154,6 +154,14 @@ def test_a_model_may_forbid_copies(forbidden: ModelInfo, farm: Recorder) -> None
     assert not any(queue.may_copy for queue in farm.queue().model.by_operation.values())
 
 
+def test_a_call_that_was_lost_before_runs_once_at_a_time(farm: Recorder) -> None:
+    task = straggler(farm, count=60)
+    farm.leave("w1")
+    farm.expect(sent("w2", task))
+    farm.join("w3")
+    farm.after(100.0).expect()
+
+
 def test_a_cancelled_call_is_not_copied_nor_one_of_which_rows_are_to_come(farm: Recorder) -> None:
     task = straggler(farm)
     farm.queue().counts.to_come = 1

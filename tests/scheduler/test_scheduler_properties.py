@@ -46,7 +46,7 @@ from farm.errors import (
     WorkerLost,
 )
 from farm.policies import ModelPolicy
-from farm.scheduler.accounts import BULK, Chain
+from farm.scheduler.accounts import BULK
 from farm.scheduler.actions import Action, EndSequence, EndStream, Recall, Reply, Send
 from farm.scheduler.affinity import waits_until
 from farm.scheduler.batching import LONGEST_LINGER_S
@@ -173,7 +173,6 @@ class Histories(RuleBasedStateMachine):
         self.may_have_run: set[TaskId] = set()
         self.copied: set[TaskId] = set()
         self.sent_at: dict[TaskId, float] = {}
-        self.settled = True
         self.steps: dict[SequenceId, list[TaskId]] = {}  # all calls of an id, as they arrived
 
     @staticmethod
@@ -187,16 +186,15 @@ class Histories(RuleBasedStateMachine):
         self.scheduler = self.farm_with(reserve)
         for names in (*SETS[:3], SETS[4], SETS[6]):
             self.join(names, 1, None)
-        for name in ("plain", "batched"):  # in half of the histories calls are soon slow
-            queue = self.scheduler.queue(name, Operation.EVALUATE)
-            if known:
-                queue.counts.done = KNOWN
-                for _ in range(KNOWN):
-                    queue.run_times.add(0.01)
+        # In half of the histories calls are soon slow.
+        means = {"plain": 0.01, "batched": 0.01} if known else {}
         if reserve:
-            for name, seconds in (("plain", 0.01), ("batched", 1.0), ("once", 1.0)):
-                for _ in range(KNOWN):
-                    self.scheduler.queue(name, Operation.EVALUATE).run_times.add(seconds)
+            means |= {"plain": 0.01, "batched": 1.0, "once": 1.0}
+        for name, seconds in means.items():
+            queue = self.scheduler.queue(name, Operation.EVALUATE)
+            queue.counts.done = KNOWN if known else 0
+            for _ in range(KNOWN):
+                queue.run_times.add(seconds)
 
     @rule(seconds=st.sampled_from((1e-4, 0.01, 1.0, 30.0)))
     def time_passes(self, seconds: float) -> None:
@@ -208,7 +206,7 @@ class Histories(RuleBasedStateMachine):
     )
     def one_call_runs_long(self, name: str, seconds: float) -> None:
         """All calls but one are answered as they begin, and then that one goes on."""
-        self.submit(name, Operation.EVALUATE, "a", BULK, 0, None, "{}", 1)
+        self.submit(name, Operation.EVALUATE, {"client": "a"}, None, "{}", 1)
         straggler: TaskId | None = max(self.asked, default=None)
         for _ in range(20):
             self.act()
@@ -228,9 +226,13 @@ class Histories(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(sorted(MODELS)),
         operation=st.sampled_from(OPERATIONS),
-        client=st.sampled_from("abc"),
-        chain=st.sampled_from((BULK, BULK, None, "x", "y")),
-        priority=st.sampled_from((0, 0, 0, 1)),
+        how=st.fixed_dictionaries(
+            {
+                "client": st.sampled_from("abc"),
+                "chain": st.sampled_from((BULK, BULK, None, "x", "y")),
+                "priority": st.sampled_from((0, 0, 0, 1)),
+            }
+        ),
         deadline_s=st.sampled_from((None, None, None, 0.5, 20.0)),
         config=st.sampled_from(CONFIGS),
         count=st.sampled_from((1, 1, 3, 8)),
@@ -239,18 +241,14 @@ class Histories(RuleBasedStateMachine):
         self,
         name: str,
         operation: Operation,
-        client: str,
-        chain: Chain,
-        priority: int,
+        how: dict[str, Any],
         deadline_s: float | None,
         config: str,
         count: int,
     ) -> None:
         for _ in range(count):
-            if self.scheduler._open.queued >= 39:
-                break
-            asked = call(name, operation, config=config)
-            self._submit(asked, deadline_s, client=client, chain=chain, priority=priority)
+            if self.scheduler._open.queued < 39:
+                self._submit(call(name, operation, config=config), deadline_s, **how)
 
     def _submit(self, asked: Call, deadline_s: float | None = None, **how: Any) -> TaskId:
         deadline = None if deadline_s is None else self.now + deadline_s
@@ -260,7 +258,6 @@ class Histories(RuleBasedStateMachine):
         if deadline is not None:
             self.deadlines[task] = deadline
         self.open.add(task)
-        self.settled = False
         return task
 
     @rule(
@@ -290,7 +287,6 @@ class Histories(RuleBasedStateMachine):
         first = of_rows(row, 0.01 * row, more=True)
         event("a run is split" if task in self.open else "a cancelled run is split")
         self.scheduler.finished(worker.name, task, first, now=self.now)
-        self.settled = False
 
     @rule(
         sequence=st.sampled_from((1, 2, 3, "x")),
@@ -331,7 +327,6 @@ class Histories(RuleBasedStateMachine):
         if not any(_is_last(reply, task) for reply in self.scheduler._open._replies):
             self.open.remove(task)
             self.cancelled.add(task)
-        self.settled = False
 
     @precondition(lambda self: len(self.workers) < 6)
     @rule(
@@ -354,7 +349,6 @@ class Histories(RuleBasedStateMachine):
             name, infos, slots=slots, ends_at=ends_at, now=self.now, **where
         )
         self.workers[name] = ModelWorker(name, names, slots, slots, **where)
-        self.settled = False
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
@@ -366,11 +360,14 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(
         data=st.data(),
-        how=st.sampled_from(("known", "unknown", "drained", "time limit", "reclaimed", "crash")),
-        knows=st.integers(0, 2),
+        how=st.sampled_from(("unknown", "unknown", "drained", "time limit", "reclaimed", "crash")),
+        knows=st.sampled_from((None, 0, 0, 1, 2)),
     )
-    def leave(self, data: st.DataObject, how: str, knows: int) -> None:
-        """The report of running tasks may be incomplete, or empty."""
+    def leave(self, data: st.DataObject, how: str, knows: int | None) -> None:
+        """The report of running tasks may be missing, incomplete, or empty.
+
+        It is empty if a run has just ended and its answer is lost.
+        """
         worker = self._draw(data)
         begun = sorted(worker.begun())
         if how == "drained":
@@ -379,21 +376,11 @@ class Histories(RuleBasedStateMachine):
         self.scheduler.worker_left(
             worker.name,
             how,
-            running=begun[:knows] if how in ("known", "time limit", "crash") else None,
+            running=None if knows is None else begun[:knows],
             drained=how == "drained",
-            cause=LossCause(how) if how in set(LossCause) - {"unknown"} else LossCause.UNKNOWN,
+            cause=LossCause(how) if how in set(LossCause) else LossCause.UNKNOWN,
             now=self.now,
         )
-        self.settled = False
-
-    @precondition(lambda self: any(map(_holds_only_once, self.workers.values())))
-    @rule(data=st.data(), cause=st.sampled_from([LossCause.UNKNOWN, LossCause.RECLAIMED]))
-    def die_with_an_answer(self, data: st.DataObject, cause: LossCause) -> None:
-        """The run has ended and no task is noted as running, but the answer is lost."""
-        worker = self._draw(data, _holds_only_once)
-        self._lose(worker)
-        self.scheduler.worker_left(worker.name, "killed", running=[], cause=cause, now=self.now)
-        self.settled = False
 
     def _say_goodbye(self, worker: ModelWorker) -> None:
         """Answer delivered tasks that must not run twice before their worker leaves."""
@@ -411,23 +398,15 @@ class Histories(RuleBasedStateMachine):
         self.late += [(worker.name, task.id) for task in worker.inbox]
 
     @precondition(lambda self: self.workers)
-    @rule(data=st.data(), slots=st.integers(0, 3))
-    def resize(self, data: st.DataObject, slots: int) -> None:
-        self._resize(self._draw(data), slots)
-
-    @precondition(lambda self: self.workers)
-    @rule(data=st.data())
-    def drain(self, data: st.DataObject) -> None:
-        """Offer slots to nothing but the calls of sequences that are there."""
+    @rule(data=st.data(), slots=st.integers(0, 3), drains=st.booleans())
+    def resize(self, data: st.DataObject, slots: int, drains: bool) -> None:
+        """Offer so many slots, or, to drain, none but to calls of the sequences that are there."""
         worker = self._draw(data)
-        self._resize(worker, 0, worker.most_slots)
-
-    def _resize(self, worker: ModelWorker, slots: int, last_slots: int = 0) -> None:
-        worker.slots = slots
-        worker.most_slots = max(worker.most_slots, slots)
+        worker.slots = 0 if drains else slots
+        worker.most_slots = max(worker.most_slots, worker.slots)
         worker.asked = False  # the recall may have been lost with its connection
-        self.scheduler.worker_resized(worker.name, slots, last_slots)
-        self.settled = False
+        last_slots = worker.most_slots if drains else 0
+        self.scheduler.worker_resized(worker.name, worker.slots, last_slots)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
@@ -435,7 +414,6 @@ class Histories(RuleBasedStateMachine):
         worker = self._draw(data)
         worker.full = not worker.full
         self.scheduler.worker_full(worker.name, worker.full)
-        self.settled = False
 
     @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
     @rule(
@@ -463,7 +441,6 @@ class Histories(RuleBasedStateMachine):
         outcome = worker.outcome(task, run_time_s, rows, fails=fails)
         self._ran(worker, task)
         self.scheduler.finished(worker.name, task, outcome, now=self.now)
-        self.settled = False
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
@@ -475,7 +452,6 @@ class Histories(RuleBasedStateMachine):
         if holder is not None:  # it joined again and may have been sent the same task
             holder.remove({task})
         self.scheduler.finished(name, task, result(), now=self.now)
-        self.settled = False
 
     @precondition(lambda self: any(worker.questions for worker in self.workers.values()))
     @rule(data=st.data(), keep=st.integers(0, 2))
@@ -500,7 +476,6 @@ class Histories(RuleBasedStateMachine):
         worker.asked = False
         self.may_have_run.difference_update(back)
         self.scheduler.recalled(worker.name, back, now=self.now)
-        self.settled = False
 
     @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
     @rule(data=st.data())
@@ -510,7 +485,6 @@ class Histories(RuleBasedStateMachine):
         worker.remove({task})
         self.late.append((worker.name, task))
         self.scheduler.went_missing(worker.name, [task], now=self.now)
-        self.settled = False
 
     def _ran(self, worker: ModelWorker, task_id: TaskId) -> None:
         """Let a worker run a call: of a sequence with the state that the call before it left."""
@@ -543,9 +517,10 @@ class Histories(RuleBasedStateMachine):
             actions = self.scheduler.actions(self.now)
             assert not self.scheduler.actions(self.now), "one look yields all actions"
             if not actions:
-                self.settled = True
                 wakeup = self.scheduler.wakeup()
                 assert wakeup is None or wakeup > self.now, "all due actions are carried out"
+                self._no_worker_idles_while_a_call_waits_for_it(wakeup)
+                self._states_are_few()
                 return
             for action in actions:
                 if isinstance(action, Reply):
@@ -699,11 +674,7 @@ class Histories(RuleBasedStateMachine):
     def state_is_sound(self) -> None:
         check(self.scheduler)
 
-    @invariant()
-    def no_worker_idles_while_a_call_waits_for_it(self) -> None:
-        due = self.scheduler.wakeup()
-        if not self.settled or (due is not None and due <= self.now):
-            return  # it has not been asked since
+    def _no_worker_idles_while_a_call_waits_for_it(self, due: float | None) -> None:
         for queues in self.scheduler._models.values():
             for queue in queues.waiting:
                 asks = queue.operation is Operation.DESCRIBE
@@ -759,13 +730,11 @@ class Histories(RuleBasedStateMachine):
             return task.sequence not in there
         return len(there) >= 2
 
-    @invariant()
-    def states_are_few(self) -> None:
-        if self.settled:
-            for worker in self.workers.values():
-                known = self.scheduler._workers[worker.name].sequences
-                assert len(known) <= 2, "a worker has more sequences than its places"
-                assert set(worker.states) <= {live.id for live in known}, "a state is left behind"
+    def _states_are_few(self) -> None:
+        for worker in self.workers.values():
+            known = self.scheduler._workers[worker.name].sequences
+            assert len(known) <= 2, "a worker has more sequences than its places"
+            assert set(worker.states) <= {live.id for live in known}, "a state is left behind"
 
     def teardown(self) -> None:
         """Check that every call is answered once workers are reliable."""
@@ -811,10 +780,6 @@ def _is_last(action: Action, task: TaskId) -> bool:
 
 def _only_once(task: Task) -> bool:
     return task.call.model.startswith("once") and not task.queue.needs_no_slot
-
-
-def _holds_only_once(worker: ModelWorker) -> bool:
-    return any(map(_only_once, worker.inbox))
 
 
 def _watched(record: type, table: TransitionTable[Any]) -> property:
