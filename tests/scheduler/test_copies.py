@@ -232,6 +232,23 @@ def test_a_copy_must_fit_before_its_worker_ends(farm: Recorder) -> None:
     farm.expect(sent("w2", task))
 
 
+def test_a_copy_goes_to_a_worker_that_can_end_it(farm: Recorder) -> None:
+    """A group of MPI ranks, a Dask worker or a thread would be held by a copy that has lost."""
+    task = straggler(farm, count=60)
+    farm.join("group", host="three", ends_runs=False)
+    farm.after(1.0).expect(sent("w2", task))
+
+
+def test_a_worker_that_has_a_sequence_gets_no_copy(farm: Recorder) -> None:
+    """Its process has to stay, because its state is there."""
+    task = slow_call(farm, host="one")
+    farm.join("w2", "m", stateful("s"), host="two")
+    farm.answer("w2", farm.begin("w2", step(7, "s")))
+    farm.after(4.0).expect()
+    last = farm.begin("w2", step(7, "e"))
+    farm.answer("w2", last, 1.0, sent("w2", task))
+
+
 def test_where_no_worker_can_end_a_copy_none_is_searched_for(farm: Recorder) -> None:
     farm.learn(1.0, count=60)
     for name in ("w1", "w2"):

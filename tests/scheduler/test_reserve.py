@@ -107,6 +107,34 @@ def test_a_slot_freed_in_one_pool_is_used_in_another() -> None:
     farm.after(20.0).answer("a", first, 20.0, sent("b", blocked))
 
 
+def test_a_worker_that_leaves_with_a_cancelled_call_frees_a_share() -> None:
+    """Five workers keep two of them, four keep one."""
+    farm = farm_with(reserve_percent=25)
+    for name in "abcde":
+        farm.join(name, "short", "long")
+    calls = farm.submit_many(3, "long")
+    farm.forget_actions()
+    blocked = farm.submit("long")
+    farm.expect()
+    farm.scheduler.cancel(calls[0])
+    place = farm.task(calls[0]).attempt.worker.id
+    farm.leave(place)
+    farm.forget_actions()
+    assert farm.task(blocked).phase.name == "SENT"
+
+
+def test_a_worker_that_drains_counts_neither_its_slot_nor_its_call() -> None:
+    farm = farm_with(reserve=1)
+    joined(farm, "short", "long", count=3)
+    farm.submit_many(4, "long")
+    assert running(farm, "long") == 2
+    busy = next(f"w{i}" for i in range(3) if farm.worker(f"w{i}").lots)
+    farm.resize(busy, 0)
+    assert running(farm, "long") == 2
+    farm.join("new", "short", "long")
+    assert running(farm, "long") == 3
+
+
 def test_a_long_class_is_not_prefetched_beside_a_reserve() -> None:
     farm = farm_with(long_s=1.5e-3, short_s=1e-4, reserve=1)
     assert farm.run_times("long").prefetch == 1
