@@ -17,6 +17,8 @@ from tests.scheduler.recorder import (
     ended,
     model,
     sent,
+    stateful,
+    step,
     straggler,
 )
 from tests.scheduler.scenarios import levels, stragglers
