@@ -244,3 +244,10 @@ def fixed_prefetch(patch: pytest.MonkeyPatch, waiting: int) -> None:
 def seeds(count: int) -> Iterator[int]:
     """Yield the seeds of every simulation here, which are recorded to make numbers reproducible."""
     yield from range(1000, 1000 + count)
+
+
+FIRST, *OTHERS = seeds(3)
+SEED = pytest.mark.parametrize(
+    "seed", [FIRST, *[pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS]]
+)
+"""For tests of a case with a few seeds, of which the usual run has one."""

@@ -15,13 +15,9 @@ from farm.call import Call, Operation
 from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
 from tests.scheduler.recorder import SHORT_S, Recorder, call, model, sent
 from tests.scheduler.scenarios import chains_with_configs, gradients_at_home, sweep_over_configs
-from tests.scheduler.simulator import seeds
+from tests.scheduler.simulator import FIRST, SEED
 
 COLD_S, WARM_S = 3.0, 1.0
-FIRST, *OTHERS = seeds(3)
-SEED = pytest.mark.parametrize(
-    "seed", [FIRST, *[pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS]]
-)
 
 
 def config(name: str) -> Call:

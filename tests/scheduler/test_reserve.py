@@ -10,6 +10,7 @@ from farm.scheduler.explanation import explain
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, call, ended, model, sent
 from tests.scheduler.scenarios import in_lock_step
+from tests.scheduler.simulator import SEED
 
 
 def farm_with(long_s: float = 20.0, short_s: float = 1.0, **policy: float) -> Recorder:
@@ -178,9 +179,7 @@ def test_a_models_priority_is_added_to_that_of_its_calls() -> None:
     assert (farm.task(short).priority, farm.task(long).priority) == (-5, 0)
 
 
-@pytest.mark.parametrize(
-    "seed", [1000, *[pytest.param(seed, marks=pytest.mark.slow) for seed in (1001, 1002)]]
-)
+@SEED
 def test_a_cheap_caller_in_lock_step_waits_for_its_own_run_only(seed: int) -> None:
     without, _ = in_lock_step(seed, reserve=0)
     assert without > 0.2, "otherwise the case shows nothing"

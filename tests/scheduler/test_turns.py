@@ -15,7 +15,7 @@ from tests.scheduler.scenarios import (
     strangers,
     two_sweeps,
 )
-from tests.scheduler.simulator import seeds
+from tests.scheduler.simulator import SEED
 from tests.scheduler.test_queues import order_of
 
 
@@ -120,13 +120,6 @@ def test_priority_comes_before_all(shared: Recorder) -> None:
 
 
 # Fairness in simulated time
-
-
-FIRST, *OTHERS = seeds(3)
-
-SEED = pytest.mark.parametrize(
-    "seed", [FIRST, *[pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS]]
-)
 
 
 @pytest.mark.slow
