@@ -28,9 +28,8 @@ from tests.scheduler.recorder import call, model, result
 class SimulatedWorker:
     """Runs the calls sent to it in order, one at a time."""
 
-    def __init__(self, name: WorkerId, *, gives_back: bool) -> None:
+    def __init__(self, name: WorkerId) -> None:
         self.name = name
-        self.gives_back = gives_back
         self.waiting: OrderedDict[TaskId, None] = OrderedDict()
         self.running: TaskId | None = None
         self.idle_since = 0.0
@@ -50,7 +49,6 @@ class Simulation:
         *,
         workers: int,
         one_way_s: float,
-        gives_back: bool = True,
         models: Sequence[str] = ("m",),
         warm_up_s: float = 0.0,
         copies: bool = True,
@@ -74,7 +72,7 @@ class Simulation:
         self._workers: dict[WorkerId, SimulatedWorker] = {}
         for i in range(workers):
             name = WorkerId(f"w{i}")
-            self._workers[name] = SimulatedWorker(name, gives_back=gives_back)
+            self._workers[name] = SimulatedWorker(name)
             infos = [model(each, copies=copies, keeps_point=keeps_point) for each in models]
             self.scheduler.worker_joined(name, infos, ends_runs=True, now=0.0)
         self._warm_up_s = warm_up_s
@@ -214,7 +212,7 @@ class Simulation:
         self._begin_next(worker)
 
     def _give_back(self, worker: SimulatedWorker, asked: list[TaskId]) -> None:
-        back = [t for t in asked if t in worker.waiting] if worker.gives_back else []
+        back = [t for t in asked if t in worker.waiting]
         for task in back:
             del worker.waiting[task]
 
