@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +118,19 @@ def test_phases_know_what_they_mean() -> None:
     assert under_way == {phases.HELD, phases.RECALLED}
     unread = {phase for phase in WorkerPhase if phase.has_unread}
     assert unread == {WorkerPhase.FULL, WorkerPhase.SHUT_AND_FULL}
+
+
+def test_phases_change_by_the_tables_only() -> None:
+    """`self.phase = EVENT[self.phase]`, but where a worker joins without slots."""
+    assigned = [
+        node.value
+        for path in Path(phases.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr == "phase"
+    ]
+    others = [value for value in assigned if not isinstance(value, ast.Subscript)]
+    assert [ast.unparse(value) for value in others] == ["SHUT"]
+    slices = {ast.unparse(value.slice) for value in assigned if isinstance(value, ast.Subscript)}
+    assert slices == {"self.phase", "phase"}

@@ -17,15 +17,13 @@ scheduler's own invariants hold after every step, and so do these, seen from out
 - The calls of a sequence begin in the order of their arrival, one at a time, on the worker that has
   its state, and none that was skipped lies between two of them. A worker has no more states than
   its model allows, and drops those of sequences that have ended.
-- Each change of a phase is a row of its table.
 - In the end every call is answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -51,13 +49,11 @@ from farm.scheduler.actions import Action, EndSequence, EndStream, Recall, Reply
 from farm.scheduler.affinity import waits_until
 from farm.scheduler.batching import LONGEST_LINGER_S
 from farm.scheduler.core import Scheduler
-from farm.scheduler.phases import ABANDONED, ATTEMPTS, OUTRUN, SENT, TASKS, WORKERS
+from farm.scheduler.phases import OUTRUN
 from farm.scheduler.placement import FULL
 from farm.scheduler.queues import Queue
-from farm.scheduler.state import Attempt, Lot, Task, TaskId, WorkerId
-from farm.scheduler.workers import Worker
+from farm.scheduler.state import Lot, Task, TaskId, WorkerId
 from farm.sequences import SequenceId
-from farm.transitions import TransitionTable
 from tests.scheduler.invariants import check
 from tests.scheduler.recorder import call, model, result, stateful, step
 
@@ -780,35 +776,6 @@ def _is_last(action: Action, task: TaskId) -> bool:
 
 def _only_once(task: Task) -> bool:
     return task.call.model.startswith("once") and not task.queue.needs_no_slot
-
-
-def _watched(record: type, table: TransitionTable[Any]) -> property:
-    """Return the attribute `phase` of records, which may change only along the table's rows."""
-    slot = record.__dict__["phase"]
-    rows = {(row.phase, row.then) for row in table}
-    begins = set(table.begins.values())
-    if record is Task:  # a copy of a run that is split stands for the rows that are over
-        begins |= {SENT, ABANDONED}
-
-    def change(thing: object, phase: IntEnum) -> None:
-        try:
-            before = slot.__get__(thing)
-        except AttributeError:
-            assert phase in begins, f"a {table.name} does not begin {phase!r}"
-        else:
-            assert (before, phase) in rows, f"{before!r} to {phase!r} is in no row"
-        slot.__set__(thing, phase)
-
-    return property(slot.__get__, change)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def only_rows_of_the_tables() -> Iterator[None]:
-    """Check that every change of a phase, in all histories, is a row of its table."""
-    with pytest.MonkeyPatch.context() as patch:
-        for record, table in ((Task, TASKS), (Attempt, ATTEMPTS), (Worker, WORKERS)):
-            patch.setattr(record, "phase", _watched(record, table))
-        yield
 
 
 TestHistories = pytest.mark.timeout(300)(Histories.TestCase)  # minutes on a busy machine
