@@ -22,7 +22,6 @@ from farm.scheduler.accounts import (
     check_room,
 )
 from farm.scheduler.workers import Worker
-from tests.scheduler.invariants import check
 from tests.scheduler.recorder import Recorder, call, sent
 
 
@@ -104,7 +103,6 @@ def test_a_worker_that_serves_models_of_two_groups_unites_them(farm: Recorder) -
     alone = farm.submit("y", client="alone")
     before = farm.account("both", "x").usage.used_s + farm.account("both", "y").usage.used_s
     farm.join("xy", "x", "y", slots=0)
-    check(farm.scheduler)
     usage = farm.account("both", "x").usage
     assert farm.account("both", "y").usage is usage
     assert (usage.held, usage.waiting, usage.chains) == (2 * SLOT, 2, {BULK: 2, "c": 2})
@@ -114,7 +112,6 @@ def test_a_worker_that_serves_models_of_two_groups_unites_them(farm: Recorder) -
         farm.finish(name, task)
     farm.forget_actions()
     farm.scheduler.cancel(alone)
-    check(farm.scheduler)
 
 
 def test_callers_from_another_group_bring_waiting_calls_forward(farm: Recorder) -> None:
@@ -129,7 +126,6 @@ def test_callers_from_another_group_bring_waiting_calls_forward(farm: Recorder) 
     assert queue.head().account.client.name == "b", "who holds one worker, and not two"
     farm.join("xy", "x", "y", slots=0)
     assert queue.head().account.client.name == "a", "with six callers it holds less than one each"
-    check(farm.scheduler)
 
 
 def test_a_group_that_has_run_for_long_is_not_behind_a_new_one(farm: Recorder) -> None:
@@ -163,7 +159,6 @@ def test_an_account_of_before_the_union_moves_no_lines(farm: Recorder) -> None:
         farm.submit("y", client=client)
     for usage in usages:
         usage.reorder()
-    check(farm.scheduler)
 
 
 def test_a_caller_that_returns_owes_a_mean_run_at_most() -> None:
