@@ -66,18 +66,6 @@ def test_clients_share_by_their_callers(farm: Recorder) -> None:
     assert all(4 >= turns[i : i + 12].count("sweep") >= 2 for i in range(8, 60))
 
 
-def test_a_share_grows_as_soon_as_another_caller_asks(farm: Recorder) -> None:
-    """A client with two callers may hold two workers before it counts as holding one each."""
-    farm.join("w", slots=3)
-    farm.submit(client="two", chain="x")
-    other = farm.submit_many(3, client="one")
-    farm.forget_actions()
-    waiting = farm.submit(client="two", chain="x")
-    farm.submit(client="two", chain="y")
-    assert farm.account("two").usage.weight == 2
-    farm.answer("w", other[0], 1.0, sent("w", waiting))
-
-
 def test_usage_counts_all_models_that_share_workers(farm: Recorder) -> None:
     farm.join("w", "x", "y")
     farm.join("v", "z")

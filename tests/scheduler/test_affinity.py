@@ -227,13 +227,6 @@ def test_it_waits_a_tenth_of_a_run_for_that_worker(farm: Recorder, ends: bool) -
         farm.after(0.11).expect(sent("w", task))
 
 
-def test_a_value_with_its_gradient_does_not_wait_for_a_worker(farm: Recorder) -> None:
-    evaluated(farm, Operation.VALUE_AND_GRADIENT)
-    farm.begin("v", point(3.0, Operation.APPLY_JACOBIAN))
-    farm.join("w", KEEPING)
-    farm.begin("w", point(1.0, Operation.VALUE_AND_GRADIENT))
-
-
 @pytest.mark.parametrize("chains", [6, *[pytest.param(n, marks=pytest.mark.slow) for n in (4, 8)]])
 def test_gradients_run_where_their_point_was_evaluated(chains: int) -> None:
     assert gradients_at_home(FIRST, chains, lasts_s=100.0) >= 0.95

@@ -9,7 +9,7 @@ from farm.scheduler import batching
 from farm.scheduler.actions import Send
 from farm.scheduler.batching import LONGEST_LINGER_S, batch_key
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, model, replied, sent
+from tests.scheduler.recorder import Recorder, call, model, sent
 
 BATCHABLE = model(max_batch=4)
 
@@ -100,14 +100,6 @@ def test_clients_of_a_batch_share_what_it_takes(farm: Recorder, running: TaskId)
     assert (farm.run_times().count, farm.run_times().mean) == (2, 4.5), "it is learnt once"
 
 
-def test_batch_that_shrank_while_calls_waited_is_kept_to(farm: Recorder) -> None:
-    farm.join("w", BATCHABLE)
-    farm.begin("w")
-    tasks = farm.submit_many(3)
-    farm.join("small", model(max_batch=1))
-    farm.expect(sent("small", tasks[0]))
-
-
 # The pause after a batch of several calls
 
 
@@ -160,13 +152,3 @@ def test_lingers_not_with_a_full_batch(farm: Recorder) -> None:
     batch = farm.begin_many("w", 4)
     tasks = farm.submit_many(4)
     farm.answer_all("w", batch, 1.0, sent("w", *tasks))
-
-
-def test_lingers_for_its_own_model_only(farm: Recorder) -> None:
-    farm.join("w", BATCHABLE, model("other"))
-    batch_of(farm, 3)
-    waits, other = farm.submit(), farm.submit("other")
-    farm.expect(sent("w", other))
-    farm.finish("w", other)
-    farm.now += LONGEST_LINGER_S
-    farm.expect(replied(other, 1.0, "w"), sent("w", waits))

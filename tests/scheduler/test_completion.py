@@ -71,15 +71,6 @@ def test_some_calls_of_a_lost_worker_count_an_attempt(
     assert lost_on == [("w (killed)",) if i in guilty else () for i in range(count)]
 
 
-def test_all_slots_a_worker_had_count_when_it_dies_draining(farm: Recorder) -> None:
-    farm.join("w", slots=2)
-    tasks = farm.begin_many("w", 2)
-    farm.resize("w", 0)
-    farm.leave("w")
-    farm.expect()
-    assert all(farm.task(task).past.lost_on for task in tasks)
-
-
 @pytest.mark.parametrize(
     "end",
     [

@@ -79,20 +79,6 @@ def test_answers_to_what_was_not_asked_or_is_answered_are_ignored(farm: Recorder
     farm.expect()
 
 
-@pytest.mark.parametrize("outcome", [2.0, ModelFailed("it raised")])
-def test_late_answer_counts_while_the_call_waits_again(
-    farm: Recorder, outcome: ModelFailed | float
-) -> None:
-    farm.join("w")
-    task = farm.begin("w")
-    farm.after(1.0).leave("w", "out of reach")
-    farm.expect()
-    farm.after(1.0).answer("w", task, outcome)
-    assert len(farm.scheduler) == 0
-    farm.join("other")
-    farm.expect()
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_late_answer_counts_while_the_call_runs_elsewhere(farm: Recorder, cancelled: bool) -> None:
     """But it goes to no one if the call was cancelled."""

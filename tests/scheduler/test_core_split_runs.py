@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from farm.call import Call, Operation, Result
-from farm.errors import ModelFailed, WorkerLost
+from farm.errors import ModelFailed
 from farm.scheduler.actions import Reply
-from farm.scheduler.outcomes import of_row
 from farm.scheduler.state import TaskId
 from tests.scheduler.recorder import Recorder, call, sent
 
@@ -142,19 +141,6 @@ def test_a_late_answer_of_the_whole_run_answers_the_row(
     assert value(last) == [3.0]
 
 
-def test_a_run_that_was_cancelled_goes_on_as_its_row_for_nobody(
-    farm: Recorder, run: TaskId
-) -> None:
-    farm.scheduler.cancel(run)
-    assert in_flight(farm) == (8, 8)
-    assert says(farm, run, rows_of(0, 3, more=True)) == []
-    assert in_flight(farm) == (1, 1)
-    assert says(farm, run, rows_of(0, 4)) == []
-    assert in_flight(farm) == (0, 0)
-    assert (callers(farm), len(farm.scheduler)) == (0, 0)
-    assert farm.scheduler.queue("m", Operation.EVALUATE).counts.done == 0
-
-
 def test_whoever_expects_one_answer_gets_one(farm: Recorder, run: TaskId) -> None:
     farm.scheduler._splits_runs = False
     assert says(farm, run, rows_of(0, 3, more=True)) == []
@@ -162,36 +148,7 @@ def test_whoever_expects_one_answer_gets_one(farm: Recorder, run: TaskId) -> Non
     assert value(reply) == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_the_outcome_of_a_row() -> None:
-    whole = rows_of(0, 4, failed=True)
-    one = of_row(whole, 2)
-    assert isinstance(one, Result)
-    assert one.failed is None
-    assert isinstance(of_row(whole, 4), ModelFailed)
-    assert of_row(whole, 5) is None
-    assert of_row(rows_of(0, 4), 4) is None
-    assert of_row(rows_of(0, 0, failed=True), 2) is None
-    assert of_row(THREE, 2) is THREE
-    lost = WorkerLost("gone")
-    assert of_row(lost, 2) is lost
-
-
 # Runs with a copy
-
-
-@pytest.mark.parametrize("splits", [False, True])
-def test_a_run_whose_copy_was_answered_does_not_count(farm: Recorder, splits: bool) -> None:
-    farm.scheduler._splits_runs = False  # otherwise it would be one row before it has a copy
-    task = copied(farm)
-    assert in_flight(farm) == (8, 16)
-    (reply,) = says(farm, task, rows_of(0, 8), "w2")
-    assert len(value(reply)) == 8
-    assert in_flight(farm) == (0, 0)
-    farm.scheduler._splits_runs = splits
-    assert says(farm, task, rows_of(0, 3, more=True)) == []
-    assert in_flight(farm) == (0, 0)
-    assert says(farm, task, rows_of(0, 4)) == []
-    assert len(farm.scheduler) == 0
 
 
 @pytest.mark.parametrize(("splits", "other"), [("w1", "w2"), ("w2", "w1")])

@@ -83,19 +83,6 @@ def test_failed_call_tells_nothing_of_run_times_but_the_others_of_its_batch_do(
     assert farm.run_times().count == 1
 
 
-def test_call_that_waited_for_a_worker_to_come_tells_of_no_overhead(
-    farm: Recorder,
-) -> None:
-    farm.join("w", slots=0)
-    first = farm.submit()
-    farm.after(1.0).join("new")
-    farm.expect(sent("new", first))
-    assert farm.task(first).attempt.refill
-    farm.after(1.0).answer("new", first)
-    second = farm.begin("new")  # submitted at the same moment: it did not wait for the answer
-    assert not farm.task(second).attempt.refill
-
-
 def test_call_knows_whether_it_found_its_worker_free(farm: Recorder) -> None:
     """`alone` measures overhead; `refill` marks a worker that idled although a call waited."""
     tasks = prefetched(farm)

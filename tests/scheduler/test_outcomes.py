@@ -74,16 +74,6 @@ def test_a_crash_is_tried_once_more_and_tells_the_last_output(farm: Recorder) ->
     assert error.detail == "Segmentation fault"
 
 
-def test_a_crash_of_a_row_counts_for_that_row(farm: Recorder) -> None:
-    farm.join("w")
-    (error,) = lost(farm, farm.begin("w", call(rows=9)), LossCause.CRASH, row=4)
-    assert isinstance(error, WorkerLost)
-    farm.join("w")
-    alone = farm.begin("w", call(rows=1), lost_on=(error.message,))
-    (error,) = lost(farm, alone, LossCause.CRASH, row=0)
-    assert isinstance(error, WorkerLost)
-
-
 def test_a_call_may_be_allowed_no_retry_after_a_crash() -> None:
     farm = Recorder(retries=0)
     farm.join("w")

@@ -36,14 +36,6 @@ def test_calls_go_to_the_least_loaded_of_all_workers_that_have_the_model(farm: R
     farm.expect(sent("few", tasks[0], tasks[2]), sent("many", tasks[1]))
 
 
-def test_free_slots_of_one_worker_come_before_waiting_at_another(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("one")
-    farm.join("three", slots=3)
-    tasks = farm.submit_many(5)
-    farm.expect(sent("three", *tasks[:3]), sent("one", tasks[3], tasks[4]))
-
-
 # Credit
 
 
@@ -82,16 +74,6 @@ def test_room_is_left_among_the_workers_that_have_the_model_only(farm: Recorder)
     farm.answer("one", tasks[1], SHORT_S, sent("one", more[0]))
     farm.answer("both", tasks[2], SHORT_S, sent("both", long))
     farm.answer("one", tasks[3], SHORT_S, sent("one", more[1]))
-
-
-def test_two_calls_that_wait_for_room_keep_the_tighter_limit(farm: Recorder) -> None:
-    farm.learn(SHORT_S)
-    farm.join("w", slots=2)
-    farm.begin_many("w", 2, GRADIENT)
-    for operation in (Operation.APPLY_JACOBIAN, Operation.GRADIENT):
-        farm.submit(call(operation=operation), client="waits")
-    farm.submit_many(2)
-    farm.expect()
 
 
 # Ends of allocations
@@ -154,14 +136,6 @@ def test_what_ends_first_and_fits_is_taken_first(farm: Recorder) -> None:
     farm.expect(sent("soon", tasks[0]), sent("late", tasks[1]), sent("never", tasks[2]))
 
 
-def test_workers_that_end_within_seconds_of_one_another_are_alike(farm: Recorder) -> None:
-    farm.join("a", ends_at=1003.0)
-    farm.join("b", ends_at=1009.0)
-    farm.join("c", ends_at=1010.0)
-    tasks = farm.submit_many(3)
-    farm.expect(sent("b", tasks[0]), sent("a", tasks[1]), sent("c", tasks[2]))
-
-
 def test_call_too_long_for_every_allocation_is_tried_on_a_new_one(farm: Recorder) -> None:
     """It may run shorter than usual; if not, its caller gets an error."""
     farm.learn(100.0)
@@ -172,18 +146,6 @@ def test_call_too_long_for_every_allocation_is_tried_on_a_new_one(farm: Recorder
     farm.after(20.0).expect()
     farm.join("new", ends_at=farm.now + 110.0)
     farm.expect(sent("new", task))
-
-
-def test_call_too_long_for_this_allocation_waits_for_a_longer_one(farm: Recorder) -> None:
-    farm.learn(100.0)
-    farm.join("long", ends_at=farm.now + 1000.0)
-    farm.resize("long", 0)
-    farm.join("w", ends_at=farm.now + 110.0)
-    task = farm.submit()
-    farm.expect()
-    farm.leave("long", drained=True)  # none is longer now
-    other = farm.begin("w", GRADIENT)  # it may be short, and is due earlier
-    farm.answer("w", other, 100.0, sent("w", task))
 
 
 def test_call_that_fits_nowhere_holds_up_no_other(farm: Recorder) -> None:

@@ -80,18 +80,6 @@ def test_estimates_are_corrected_by_what_was_used(farm: Recorder) -> None:
     assert account.held == 0
 
 
-def test_client_whose_call_was_shorter_than_expected_is_next_at_once(farm: Recorder) -> None:
-    """A position computed before the correction no longer counts."""
-    farm.join("w")
-    for client, seconds in (("c", 3.0), ("d", 5.0), ("z", 19.0)):
-        farm.answer("w", farm.begin("w", client=client), seconds)
-    running = farm.begin("w", client="b")  # it is charged the mean, 9 s
-    c, d, b = (farm.submit(client=name) for name in "cdb")
-    farm.answer("w", running, 1.0, sent("w", b))
-    farm.answer("w", b, 1.0, sent("w", c))
-    farm.answer("w", c, 1.0, sent("w", d))
-
-
 @pytest.mark.parametrize("other", ["x", "y"], ids=["of one model", "of another model"])
 @pytest.mark.parametrize("was_here", [False, True], ids=["new", "back"])
 def test_a_client_that_comes_starts_level(farm: Recorder, was_here: bool, other: str) -> None:
@@ -118,12 +106,6 @@ def test_heavy_use_of_one_model_leaves_no_debt_at_another(farm: Recorder) -> Non
     first, second = farm.submit("y", client="a"), farm.submit("y", client="b")
     farm.answer("y", running, 1.0, sent("y", first))
     farm.answer("y", first, 1.0, sent("y", second))
-
-
-def test_models_on_the_same_worker_take_turns(farm: Recorder) -> None:
-    farm.join("w", "x", "y", "z")
-    names = {farm.submit(name, client=name): name for name in "xxxxyyyz"}
-    assert "".join(names[task] for task in order_of(farm, "w", {})) == "xyzxyxyx"
 
 
 @given(

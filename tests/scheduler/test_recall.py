@@ -13,7 +13,6 @@ from tests.scheduler.recorder import (
     Recorder,
     asked_back,
     call,
-    model,
     prefetched,
     replied,
     sent,
@@ -75,19 +74,6 @@ def test_nothing_is_asked_for_that_the_worker_likely_gets_to_first(
     farm.expect(sent("idle", *nine[6:]))
 
 
-def test_worker_is_asked_once_at_a_time(farm: Recorder, nine: list[TaskId]) -> None:
-    farm.after(1.0).join("idle")
-    farm.join("n", "n")
-    farm.expect(asked_back("w", *nine[5:]))
-    farm.join("idle too")
-    farm.expect()
-    farm.hand_back("w", *nine[5:])
-    farm.expect(
-        sent("idle too", nine[5], nine[8]),
-        sent("idle", nine[6], nine[7]),
-    )
-
-
 def test_worker_that_keeps_what_it_was_asked_for_is_not_asked_again(
     farm: Recorder, nine: list[TaskId]
 ) -> None:
@@ -103,14 +89,6 @@ def test_worker_that_keeps_what_it_was_asked_for_is_not_asked_again(
     farm.finish("idle", nine[4], TINY_S)
     farm.expect(*(replied(t, TINY_S, "w") for t in nine[:4]), replied(nine[4], TINY_S, "idle"))
     farm.after(1.0).expect()
-
-
-def test_handed_back_calls_go_ahead_in_their_order(farm: Recorder, nine: list[TaskId]) -> None:
-    farm.hand_back("w", *nine[6:])
-    newer = farm.submit()
-    farm.hand_back("w", nine[5], nine[4])
-    farm.expect(sent("w", *nine[4:]))
-    farm.scheduler.cancel(newer)
 
 
 def test_donor_that_has_nothing_for_the_idle_worker_is_passed_over(farm: Recorder) -> None:
@@ -209,14 +187,3 @@ def test_small_change_of_run_times_moves_nothing(farm: Recorder) -> None:
     farm.run_times().add(1600 * ROUND_TRIP_S)
     assert farm.run_times().prefetch == 0
     farm.answer("w", tasks[0], SHORT_S)
-
-
-def test_batches_are_asked_back_too(farm: Recorder) -> None:
-    batchable = model(max_batch=4)
-    farm.join("w", batchable)
-    farm.run_times().add(SHORT_S)
-    tasks = farm.begin_many("w", 8)
-    farm.after(1.0).join("idle", batchable)
-    farm.take_back("w", tasks[6:], sent("idle", *tasks[6:]))
-    farm.answer_all("w", tasks[:4], SHORT_S)
-    assert farm.worker("w").lots == 1

@@ -158,16 +158,6 @@ def test_lost_worker_breaks_off_its_sequences(seven: Recorder) -> None:
     begun(seven, 7, worker="v")
 
 
-def test_start_behind_a_lost_call_runs_elsewhere(seven: Recorder) -> None:
-    runs, lost, anew, follows = in_line(seven, "", "", "s", "")
-    seven.leave("w")
-    seven.expect(replied(runs, WorkerLost, "w"), replied(lost, WorkerLost, None))
-    seven.join("v", stateful())
-    seven.expect(sent("v", anew))
-    seven.answer("v", anew, 1.0, sent("v", follows))
-    seven.answer("v", follows)
-
-
 def test_start_that_has_not_begun_comes_back(farm: Recorder) -> None:
     farm.join("w", stateful())
     first, second = in_line(farm, "s", "")
@@ -181,17 +171,6 @@ def test_start_that_has_not_begun_comes_back(farm: Recorder) -> None:
     farm.expect(sent("v", first))
     farm.answer("v", first, 1.0, sent("v", second))
     farm.answer("v", second)
-
-
-def test_later_call_that_comes_back_waits_for_its_worker(seven: Recorder) -> None:
-    task = seven.begin("w", step(7))
-    seven.hand_back("w", task)
-    seven.expect(sent("w", task))
-    seven.resize("w", 0)
-    seven.hand_back("w", task)
-    seven.expect()
-    seven.leave("w", "drained", drained=True)
-    seven.expect(replied(task, WorkerLost, None))
 
 
 def test_call_lost_on_the_way_breaks_off_its_sequence(seven: Recorder) -> None:
@@ -211,26 +190,6 @@ def test_cancelled_call_that_waits_breaks_off_what_follows(seven: Recorder) -> N
         seven.submit(step(7))
     seven.answer("w", runs, 1.0, sent("w", fine))
     seven.answer("w", fine, 1.0, forgotten("w", 7))
-
-
-def test_cancelled_start_takes_its_sequence_along(farm: Recorder) -> None:
-    farm.join("w", "s")  # without a place: it does not know sequences
-    farm.scheduler.expect([stateful()])
-    farm.resize("w", 0)
-    first, second = farm.submit(step(7, "s")), farm.submit(step(7))
-    farm.scheduler.cancel(first)
-    farm.expect(replied(second, Cancelled, None))
-    assert len(farm.scheduler) == 0
-
-
-def test_running_call_that_is_cancelled_still_counts(seven: Recorder) -> None:
-    """Its client may have left, and an idle sequence ends; or it goes on."""
-    runs, follows = in_line(seven, "", "")
-    seven.scheduler.cancel(runs)
-    seven.expect()
-    seven.finish("w", runs)
-    seven.expect(sent("w", follows))
-    seven.answer("w", follows)
 
 
 def test_deadline_of_a_call_behind_others_breaks_off_the_rest(seven: Recorder) -> None:
