@@ -23,7 +23,7 @@ from farm.call import Hints, ModelInfo, TensorInfo
 from farm.errors import InvalidInput, InvalidRequest, Unavailable
 from farm.protocols.umbridge.codec import decode_request
 from tests.bodies import reader_jobs
-from tests.support.coroutines import on_loop, until, wait_until
+from tests.support.coroutines import until, wait_until
 from tests.support.ended import has_ended
 
 INFO = ModelInfo("echo", (TensorInfo("x", (-1,)),), (TensorInfo("y", (-1,)),))
@@ -79,7 +79,6 @@ def end(path: str) -> None:
     Path(path).touch()
 
 
-@on_loop
 async def test_a_body_is_read_elsewhere_and_its_arrays_are_mapped() -> None:
     numbers = np.random.default_rng(0).normal(size=50_000)
     text = b'{"name":"echo","input":[%b]}' % str(numbers.tolist()).encode()
@@ -92,7 +91,6 @@ async def test_a_body_is_read_elsewhere_and_its_arrays_are_mapped() -> None:
             assert not call.inputs[0].flags.owndata
 
 
-@on_loop
 async def test_a_process_is_kept_and_replaced_when_it_was_killed() -> None:
     async with readers(most=2) as pool:
         assert pool.pids == []  # started when first needed
@@ -108,7 +106,6 @@ def test_it_works_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(asked_once(reader_jobs.length_of, held(bytes(300_000)))) == 300_000
 
 
-@on_loop
 async def test_what_a_function_raises_is_what_done_gets() -> None:
     async with readers() as pool:
         error = await asked(pool, decode_request, "/Evaluate", held(b"{]"), MODELS)
@@ -127,7 +124,6 @@ def swelling(packed: int, size: int) -> bytes:
     return zlib.compress(os.urandom(packed) + bytes(size - packed))
 
 
-@on_loop
 async def test_a_compressed_body_is_unpacked_there_or_refused_as_it_is_here() -> None:
     async with readers() as pool:
         packed = held(swelling(1 << 20, 20 << 20), b"deflate")
@@ -157,7 +153,6 @@ def test_a_reader_goes_before_the_farm_when_memory_runs_out() -> None:
     assert int(score) >= 800
 
 
-@on_loop
 async def test_a_job_whose_reader_is_killed_is_tried_once_more_and_others_go_on(
     tmp_path: Path,
 ) -> None:
@@ -173,7 +168,6 @@ async def test_a_job_whose_reader_is_killed_is_tried_once_more_and_others_go_on(
         assert await asked(pool, reader_jobs.length_of, held(b"abc")) == 3
 
 
-@on_loop
 async def test_a_job_that_takes_too_long_is_ended_and_not_tried_again() -> None:
     async with readers(time_limit_s=0.5) as pool:
         error = await asked(pool, reader_jobs.sleeps, held(b""))
@@ -182,7 +176,6 @@ async def test_a_job_that_takes_too_long_is_ended_and_not_tried_again() -> None:
         assert pool.pids == []
 
 
-@on_loop
 async def test_a_reader_that_has_nothing_to_do_ends() -> None:
     async with readers(idle_s=0.01) as pool:
         pid = await asked(pool, reader_jobs.pid_of, held(b""))
@@ -190,7 +183,6 @@ async def test_a_reader_that_has_nothing_to_do_ends() -> None:
         assert has_ended(pid)
 
 
-@on_loop
 async def test_clients_take_turns_and_none_has_all_readers(tmp_path: Path) -> None:
     async with readers(most=2) as pool:
         order: list[str] = []
@@ -217,7 +209,6 @@ async def test_clients_take_turns_and_none_has_all_readers(tmp_path: Path) -> No
         assert [name for name in order if name[0] == "a"] == ["a0", "a1", "a2", "a3"]
 
 
-@on_loop
 async def test_names_take_turns_but_all_of_one_end_share_its_readers(tmp_path: Path) -> None:
     async with readers(most=2) as pool:
         jobs: list[asyncio.Future[Any]] = []
@@ -242,7 +233,6 @@ async def test_names_take_turns_but_all_of_one_end_share_its_readers(tmp_path: P
         await asyncio.gather(*jobs)
 
 
-@on_loop
 async def test_a_job_that_is_taken_back_does_not_begin(tmp_path: Path) -> None:
     async with readers(most=1) as pool:
         path = str(tmp_path / "first")
@@ -264,7 +254,6 @@ async def test_a_job_that_is_taken_back_does_not_begin(tmp_path: Path) -> None:
         assert not begun(str(tmp_path / "second"))()
 
 
-@on_loop
 async def test_stopping_answers_everybody_and_leaves_nothing(tmp_path: Path) -> None:
     pool = Readers(most=2)
     jobs = [asked(pool, reader_jobs.waits_for, str(tmp_path / f"{i}")) for i in range(3)]
@@ -313,7 +302,6 @@ def test_nothing_is_left_after_sigkill_of_the_front_door(tmp_path: Path) -> None
     wait_until(lambda: has_ended(pid))
 
 
-@on_loop
 async def test_here_does_the_same() -> None:
     here = Reads()
     outcomes: list[Any] = []

@@ -19,7 +19,7 @@ from farm.client import flow as flow_module
 from farm.client.flow import SEND_AT_ONCE, Flow
 from farm.client.line import Outcome
 from farm.errors import FarmError, InvalidInput, ModelFailed, Overloaded
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.scripted_lines import HandLine, cube_calls
 from tests.support.time_limits import scaled
 
@@ -206,7 +206,6 @@ async def flowing(line: HandLine, count: int) -> asyncio.Task[list[float]]:
     return task
 
 
-@on_loop
 async def test_a_full_queue_is_waited_for_on_a_loop() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_module, "PAUSE_S", 0.001)
@@ -221,7 +220,6 @@ async def test_a_full_queue_is_waited_for_on_a_loop() -> None:
         assert await task == [0.0, 1.0, 8.0, 27.0]
 
 
-@on_loop
 async def test_cancelling_the_task_cancels_the_calls() -> None:
     line = HandLine()
     task = await flowing(line, 5)
@@ -235,7 +233,6 @@ async def test_cancelling_the_task_cancels_the_calls() -> None:
 
 
 @pytest.mark.parametrize("turns", range(4))
-@on_loop
 async def test_a_cancellation_counts_that_comes_with_an_outcome(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +250,6 @@ async def test_a_cancellation_counts_that_comes_with_an_outcome(
     assert sorted(line.taken) == [3]
 
 
-@on_loop
 async def test_leaving_the_loop_cancels_the_calls() -> None:
     line = HandLine()
     flow = on_the_loop(line, 5)

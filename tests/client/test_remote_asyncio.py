@@ -13,13 +13,12 @@ import pytest
 from farm.client import Client
 from farm.errors import FarmError, InvalidInput, ModelFailed
 from tests.client.test_remote import busy, end_what_runs
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.scripted_lines import in_farm
 
 X = np.random.default_rng(2).standard_normal((600, 2, 2))
 
 
-@on_loop
 async def test_one_point(client: Client) -> None:
     model = client.model("affine")
     outputs = await asyncio.gather(*[model.aevaluate(x, {"add": 1.0}) for x in X[:20]])
@@ -32,7 +31,6 @@ async def test_one_point(client: Client) -> None:
         await client.model("moody").aevaluate(-1.0)
 
 
-@on_loop
 async def test_many_points(client: Client) -> None:
     model = client.model("affine")
     outputs = [y async for y in model.amap(X)]
@@ -43,7 +41,6 @@ async def test_many_points(client: Client) -> None:
     assert [y async for y in model.amap([])] == []
 
 
-@on_loop
 async def test_errors_are_at_their_points(client: Client) -> None:
     model = client.model("moody")
     points: list[Any] = [1.0, -1.0, [1.0, 2.0], 2.0]
@@ -57,7 +54,6 @@ async def test_errors_are_at_their_points(client: Client) -> None:
         await anext(aiter(model.amap(points, in_flight=0)))
 
 
-@on_loop
 async def test_cancelling_a_task_cancels_its_calls(client: Client) -> None:
     model = client.model("moody")
     await model.aevaluate(1.0)
@@ -78,7 +74,6 @@ async def test_cancelling_a_task_cancels_its_calls(client: Client) -> None:
     end_what_runs(client, processes)
 
 
-@on_loop
 async def test_endless_points_are_read_as_there_is_room(client: Client) -> None:
     read = []
 

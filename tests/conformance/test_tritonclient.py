@@ -15,7 +15,6 @@ import pytest
 
 from farm.protocols.kserve.tensors import DATATYPES
 from tests.conformance.triton_farm import GRPC, HTTP, JSON, SPECS, TRITON_FARM, VALUES, Way
-from tests.support.coroutines import on_loop
 from tests.support.dispatcher_farm import Served
 
 X = np.array([[1.5, -math.inf, 3.0], [4.0, 5.0, math.nan]])
@@ -265,7 +264,6 @@ def test_a_timeout_is_one_for_the_queue(http: Any) -> None:
 # Many at once, with the asynchronous clients
 
 
-@on_loop
 async def test_the_asynchronous_client(way: Way, served: Served) -> None:
     async with way.aio.InferenceServerClient(way.address(served)) as client:
         assert await client.is_server_live()
@@ -282,7 +280,6 @@ async def test_the_asynchronous_client(way: Way, served: Served) -> None:
             await client.infer("nobody", [way.tensor(X)])
 
 
-@on_loop
 async def test_200_good_and_bad_clients_at_once_get_their_own_answers(
     way: Way, served: Served
 ) -> None:

@@ -21,7 +21,7 @@ from tritonclient.utils import (
 from farm.bodies.body import HEAVY_BYTES
 from farm.protocols.kserve.shared_memory.regions import MOST_REGIONS, OBJECTS
 from tests.conformance.triton_farm import GRPC, HTTP, Stream, Way
-from tests.support.coroutines import on_loop, wait_until
+from tests.support.coroutines import wait_until
 from tests.support.dispatcher_farm import Served, farm_of
 from tests.support.shared_objects import open_of, shared_object
 
@@ -207,7 +207,6 @@ def test_a_message_for_a_reader_process_may_name_places(served: Served) -> None:
         client.unregister_system_shared_memory()
 
 
-@on_loop
 async def test_asyncio_clients(served: Served, way: Way) -> None:
     x = np.arange(4.0)
     async with way.aio.InferenceServerClient(way.address(served)) as client:

@@ -24,7 +24,6 @@ from tests.provision import slurm_stand_in
 from tests.provision.batch.systems.test_grid_engine_output import one_job
 from tests.provision.stand_ins.site import Site
 from tests.support.batch_jobs import STAND_INS
-from tests.support.coroutines import on_loop
 from tests.support.dispatcher_farm import LIMIT_S
 from tests.support.running_farm import wait_until
 from tests.support.supervised_farm import supervised
@@ -240,7 +239,6 @@ async def until(holds: Callable[[], bool], what: str) -> None:
     await asyncio.to_thread(wait_until, holds, what)
 
 
-@on_loop
 async def test_a_job_from_its_submission_to_its_end(cluster: Cluster) -> None:
     system = cluster.adapter()
     job_id = await system.submit(script(cluster, WAITS))
@@ -259,7 +257,6 @@ async def test_a_job_from_its_submission_to_its_end(cluster: Cluster) -> None:
     await system.cancel([job_id])
 
 
-@on_loop
 async def test_a_request_to_drain_harms_no_program_that_takes_its_time(cluster: Cluster) -> None:
     """Where the system has such a command, the shell around the program outlives it."""
     system = cluster.adapter()
@@ -275,7 +272,6 @@ async def test_a_request_to_drain_harms_no_program_that_takes_its_time(cluster: 
         await until(lambda: cluster.ends() == ["deleted"], "the end")
 
 
-@on_loop
 async def test_the_output_of_a_job_is_where_the_farm_looks_for_it(cluster: Cluster) -> None:
     job_id = await cluster.adapter().submit(script(cluster, "bash -c 'echo $FARM_JOB; pwd'"))
     await until(lambda: cluster.ends() == ["0"], "the end")
@@ -283,7 +279,6 @@ async def test_the_output_of_a_job_is_where_the_farm_looks_for_it(cluster: Clust
     assert text.split() == [job_id, str(cluster.folder)]
 
 
-@on_loop
 async def test_a_program_that_fails_has_crashed_and_says_how(cluster: Cluster) -> None:
     system = cluster.adapter()
     job_id = await system.submit(script(cluster, "bash -c 'exit 7'"))
@@ -294,7 +289,6 @@ async def test_a_program_that_fails_has_crashed_and_says_how(cluster: Cluster) -
     assert "7" in row.reason
 
 
-@on_loop
 async def test_jobs_are_cancelled_by_id_and_by_name(cluster: Cluster) -> None:
     system = cluster.adapter()
     first = await system.submit(script(cluster, SLEEP))
@@ -311,7 +305,6 @@ async def test_jobs_are_cancelled_by_id_and_by_name(cluster: Cluster) -> None:
         assert (row.stand, row.crashed) == (Stand.ENDED, False)
 
 
-@on_loop
 async def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> None:
     unknown = cluster.stand_in.unknown
     system = cluster.adapter()
@@ -322,7 +315,6 @@ async def test_a_job_that_the_system_does_not_know_is_none(cluster: Cluster) -> 
     await system.drain([unknown])
 
 
-@on_loop
 async def test_an_answer_that_is_none_says_nothing(cluster: Cluster) -> None:
     system = cluster.adapter()
     job_id = await system.submit(script(cluster, "true"))
@@ -339,7 +331,6 @@ async def test_an_answer_that_is_none_says_nothing(cluster: Cluster) -> None:
     assert not isinstance(caught.value, SubmissionRefused)
 
 
-@on_loop
 async def test_a_failing_command_says_nothing_about_jobs(cluster: Cluster) -> None:
     system = cluster.adapter()
     job_id = await system.submit(script(cluster, "true"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from farm.errors import WorkerLost
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.transports.peers import Farm, value
 
 W1, W2 = "node1/1-a", "node2/2-b"
@@ -35,7 +35,6 @@ async def in_flight(farm: Farm) -> None:
     await until(lambda: farm.dispatcher.snapshot()["workers"][0]["in_flight"])
 
 
-@on_loop
 async def test_a_killed_process_is_found_long_before_its_heartbeat_is_missed(listener: str) -> None:
     async with up() as farm:
         process = await farm.process()
@@ -47,7 +46,6 @@ async def test_a_killed_process_is_found_long_before_its_heartbeat_is_missed(lis
         waiting.cancel()
 
 
-@on_loop
 async def test_an_idle_killed_process_costs_the_next_calls_no_attempt(listener: str) -> None:
     async with up(retries=0) as farm:
         process = await farm.process(W1)
@@ -58,7 +56,6 @@ async def test_an_idle_killed_process_costs_the_next_calls_no_attempt(listener: 
             assert value(await farm.submit(i)) == i**3
 
 
-@on_loop
 async def test_crash_is_survived(listener: str) -> None:
     async with up(retries=1) as farm:
         for name in (W1, W2):
@@ -69,7 +66,6 @@ async def test_crash_is_survived(listener: str) -> None:
         assert value(await farm.submit(3.0)) == 27.0
 
 
-@on_loop
 async def test_a_frozen_process_that_was_given_up_joins_again(listener: str) -> None:
     async with up(heartbeat_s=0.5) as farm:
         process = await farm.process(W1)
@@ -87,7 +83,6 @@ async def test_a_frozen_process_that_was_given_up_joins_again(listener: str) -> 
         assert [value(a) for a in answers] == [i**3 for i in range(100)]
 
 
-@on_loop
 async def test_a_late_answer_of_a_frozen_process_is_used(listener: str) -> None:
     async with up(heartbeat_s=0.5, retries=0) as farm:
         process = await farm.process(W1)
@@ -102,7 +97,6 @@ async def test_a_late_answer_of_a_frozen_process_is_used(listener: str) -> None:
         assert farm.dispatcher.snapshot()["done"] == 1
 
 
-@on_loop
 async def test_a_process_that_holds_the_interpreter_is_not_taken_for_dead(listener: str) -> None:
     async with up(heartbeat_s=0.4) as farm:
         await farm.process()

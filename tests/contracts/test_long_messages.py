@@ -35,7 +35,7 @@ from farm.protocols.umbridge.codec import OPERATIONS
 from farm.settings import Settings
 from farm.transports.threads import LocalTransport
 from tests.support.body_bytes import body_of
-from tests.support.coroutines import LIMIT_S, on_loop
+from tests.support.coroutines import LIMIT_S
 from tests.support.experiment_clients import asked
 from tests.support.front_door import Door, front_door
 from tests.support.mip_farm import mip_served
@@ -339,7 +339,6 @@ def grpc_body(fill: Callable[[Any, Any], None]) -> bytes:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_grpc() -> None:
     dispatcher = Dispatcher([LocalTransport({"echo": echo, "texts": texts})])
     dispatcher.start()
@@ -406,7 +405,6 @@ MIP = [
 ]
 
 
-@on_loop
 async def test_mip() -> None:
     async with both() as (here, pool):
         for packet in MIP:
@@ -433,7 +431,6 @@ AEPSYCH = [
 ]
 
 
-@on_loop
 async def test_aepsych(tmp_path: Path) -> None:
     async with asked(tmp_path / "journal.db") as served:
 

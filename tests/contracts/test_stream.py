@@ -17,7 +17,7 @@ from farm.errors import FarmError, InvalidInput, InvalidOutput, ModelFailed, Uns
 from farm.model import Config, Inputs, Model
 from farm.scheduler.actions import Outcome
 from tests.contracts.test_transport import Start, dask, local, snapshot, stream, zmq
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 
 
 class Steps(Model):
@@ -77,7 +77,6 @@ STARTS = pytest.mark.parametrize("start", [local, stream, zmq], ids=["local", "s
 
 
 @STARTS
-@on_loop
 async def test_each_answer_comes_as_it_is_there_and_then_the_end(start: Start) -> None:
     model = Steps()
     model.open.clear()
@@ -97,7 +96,6 @@ async def test_each_answer_comes_as_it_is_there_and_then_the_end(start: Start) -
 
 
 @STARTS
-@on_loop
 async def test_what_goes_wrong_ends_the_stream(start: Start) -> None:
     async with start({"steps": Steps()}, 1) as dispatcher:
         stream = Stream(dispatcher, steps(5.0, '{"fail_at":2}'))
@@ -113,7 +111,6 @@ async def test_what_goes_wrong_ends_the_stream(start: Start) -> None:
 
 
 @STARTS
-@on_loop
 async def test_a_stream_that_nobody_waits_for_ends(start: Start) -> None:
     model = Steps()
     async with start({"steps": model}, 1) as dispatcher:
@@ -131,7 +128,6 @@ async def test_a_stream_that_nobody_waits_for_ends(start: Start) -> None:
 
 
 @STARTS
-@on_loop
 async def test_many_streams_and_calls_side_by_side(start: Start) -> None:
     async with start({"steps": Steps()}, 2) as dispatcher:
         streams = [Stream(dispatcher, steps(float(i))) for i in range(50)]
@@ -143,7 +139,6 @@ async def test_many_streams_and_calls_side_by_side(start: Start) -> None:
         assert {float(result.outputs[0][0]) for result in results} == {7.0}
 
 
-@on_loop
 async def test_a_dask_cluster_offers_none() -> None:
     async with dask({"steps": Steps()}, 1) as dispatcher:
         assert dispatcher.models()["steps"].operations == {Operation.EVALUATE}

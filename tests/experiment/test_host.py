@@ -123,7 +123,6 @@ def test_a_restart_changes_nothing(path: Path) -> None:
     assert len({str(points) for points in straight}) == len(straight)
 
 
-@on_loop
 async def test_an_experiment_and_its_initial_trials_are_stored_together(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +151,6 @@ async def test_an_experiment_and_its_initial_trials_are_stored_together(
     assert await kept(path) == before
 
 
-@on_loop
 async def test_what_is_refused_leaves_nothing(path: Path) -> None:
     async with started(path) as experiments:
         session = experiments.session()
@@ -184,7 +182,6 @@ def full_disk() -> Iterator[None]:
         yield
 
 
-@on_loop
 async def test_what_cannot_be_kept_did_not_happen(path: Path) -> None:
     async with started(path) as experiments:
         session = experiments.session()
@@ -248,7 +245,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@on_loop
 async def test_one_point_is_told_once_whoever_is_quick(path: Path) -> None:
     async with begun(path) as (experiments, session):
         config = (await asked(experiments, session, "ask", num_points=2))["config"]
@@ -262,7 +258,6 @@ async def test_one_point_is_told_once_whoever_is_quick(path: Path) -> None:
     assert sorted(str(id) for id in ids) == ["0", "0", "1"] + ["None"] * 19
 
 
-@on_loop
 async def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
     async with begun(path) as (experiments, session):
         for k in range(60):
@@ -280,7 +275,6 @@ async def test_whoever_leaves_leaves_nothing_half_done(path: Path) -> None:
     assert experiments.experiments[0].told > 0
 
 
-@on_loop
 async def test_stop_keeps_what_is_on_its_way(path: Path) -> None:
     async with begun(path) as (experiments, session):
         tells = [asyncio.create_task(tell(experiments, session, k / 50)) for k in range(50)]
@@ -292,7 +286,6 @@ async def test_stop_keeps_what_is_on_its_way(path: Path) -> None:
         assert 3 < again.experiments[0].told == answered < 50
 
 
-@on_loop
 async def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None:
     async with begun(path, in_processes=True) as (experiments, session):
         first = await asked(experiments, session, "ask")
@@ -308,7 +301,6 @@ async def test_asks_of_one_experiment_go_on_from_one_another(path: Path) -> None
         assert experiments.experiments[0].asked == 4
 
 
-@on_loop
 async def test_events_from_inside(path: Path) -> None:
     async with begun(path) as (experiments, session):
 
@@ -339,7 +331,6 @@ async def test_events_from_inside(path: Path) -> None:
     assert await kept(path) == before
 
 
-@on_loop
 async def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
     model = {"generator": "OptimizeAcqfGenerator", "model": "GPRegressionModel"}
     config = {**CONFIG, "go_on": {**model, "acqf": "qUpperConfidenceBound"}}
@@ -349,7 +340,6 @@ async def test_a_surrogate_is_made_ready_at_the_setup(path: Path) -> None:
         assert experiments._fitters.parent_pid is not None, "it loads the libraries"
 
 
-@on_loop
 async def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.experiment.host.SHOWN", 2)
 
@@ -362,7 +352,6 @@ async def test_what_a_status_shows(path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert [(row["number"], row["asked"]) for row in shown] == [(1, 0), (2, 1)]
 
 
-@on_loop
 async def test_commands_for_the_closed_loop(path: Path) -> None:
     class Loops:
         async def command(self, command: RunCommand, known: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -388,7 +377,6 @@ def test_a_journal_of_experiments_that_cannot_be(path: Path) -> None:
     ExperimentJournal(path).close()  # not in use
 
 
-@on_loop
 async def test_what_is_understood_as_something_else_is_in_the_log(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -411,7 +399,6 @@ def trials(count: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_a_tell_of_very_many_trials_is_applied_in_slices(path: Path) -> None:
     async with begun(path) as (experiments, session):
         telling = asyncio.create_task(asked(experiments, session, "tell", **trials(MANY)))
@@ -428,7 +415,6 @@ async def test_a_tell_of_very_many_trials_is_applied_in_slices(path: Path) -> No
     ] * (MANY // TRIALS_AN_EVENT)
 
 
-@on_loop
 async def test_a_long_tell_that_is_refused_leaves_nothing(path: Path) -> None:
     async with begun(path) as (experiments, session):
         wrong = trials(MANY)

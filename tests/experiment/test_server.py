@@ -15,7 +15,6 @@ from farm.http1.access import Access
 from farm.protocols.aepsych.service import AepsychOptions
 from farm.protocols.interface import Site
 from farm.settings import Settings
-from tests.support.coroutines import on_loop
 from tests.support.experiment_clients import SETUP, Client
 
 
@@ -30,7 +29,6 @@ def test_without_an_address_nothing_is_served(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@on_loop
 async def test_experiments_outlive_their_server(tmp_path: Path) -> None:
     for number in range(2):
         farm = site(tmp_path, AepsychOptions("127.0.0.1", 0))

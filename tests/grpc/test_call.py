@@ -32,7 +32,7 @@ from farm.grpc.messages import LONG, STATUSES
 from farm.http1.call_ids import NOTHING_NAMED, Naming
 from farm.monitoring.tracing import Tracing
 from tests.support.body_bytes import bytes_of
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.http2_bytes import framed, greeted, request
 from tests.support.span_collector import SpanCollector, span_collector, tracing_to
 
@@ -124,7 +124,6 @@ def asked(path: str = "/x/Direct", message: bytes = b"abc") -> tuple[GrpcCall, L
     return call, line, methods
 
 
-@on_loop
 async def test_a_direct_method_answers_without_a_task() -> None:
     tasks = asyncio.all_tasks()
     call, line, methods = asked()
@@ -140,7 +139,6 @@ async def test_a_direct_method_answers_without_a_task() -> None:
     assert methods.undone == 0
 
 
-@on_loop
 async def test_a_direct_method_may_answer_or_fail_at_once() -> None:
     call, line, methods = asked("/x/Now")
     said = line.said()
@@ -154,7 +152,6 @@ async def test_a_direct_method_may_answer_or_fail_at_once() -> None:
     assert methods.undone == 0
 
 
-@on_loop
 async def test_errors_of_a_direct_method(caplog: pytest.LogCaptureFixture) -> None:
     _, line, methods = asked()
     methods.answers[0](Overloaded("too much"))
@@ -172,7 +169,6 @@ async def test_errors_of_a_direct_method(caplog: pytest.LogCaptureFixture) -> No
     [GrpcCall.cancel, GrpcCall.expire, lambda call: call.fail("UNAVAILABLE", "the end")],
     ids=["cancelled", "expired", "failed"],
 )
-@on_loop
 async def test_the_end_of_a_call_cancels_its_direct_method_once(
     end: Callable[[GrpcCall], None],
 ) -> None:
@@ -186,7 +182,6 @@ async def test_the_end_of_a_call_cancels_its_direct_method_once(
     assert methods.undone == 1
 
 
-@on_loop
 async def test_a_client_is_not_too_slow_while_a_direct_method_runs() -> None:
     call, line, methods = asked()
     for _ in range(3):
@@ -195,7 +190,6 @@ async def test_a_client_is_not_too_slow_while_a_direct_method_runs() -> None:
     assert framed(b"at last") in line.said()
 
 
-@on_loop
 async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
     call, line, methods = asked("/x/Never")
     await until(lambda: line.ended)
@@ -218,7 +212,6 @@ def told(line: Line) -> list[int]:
 
 
 @pytest.mark.parametrize("path", ["/x/Echo", "/x/Length"])
-@on_loop
 async def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
     call, line, _ = begun(path)
     other = line.served.held.reserve(150_000, lambda: None)
@@ -246,7 +239,6 @@ async def test_a_long_message_may_be_sent_when_there_is_room(path: str) -> None:
     assert line.served.held.used == 0
 
 
-@on_loop
 async def test_a_message_that_is_there_before_its_room_counts_all_the_same() -> None:
     call, line, _ = begun("/x/Echo")
     other = line.served.held.reserve(150_000, lambda: None)
@@ -260,7 +252,6 @@ async def test_a_message_that_is_there_before_its_room_counts_all_the_same() -> 
     other.release()
 
 
-@on_loop
 async def test_a_call_that_ends_waits_for_no_room() -> None:
     call, line, _ = begun("/x/Echo")
     other = line.served.held.reserve(150_000, lambda: None)
@@ -271,7 +262,6 @@ async def test_a_call_that_ends_waits_for_no_room() -> None:
     other.release()
 
 
-@on_loop
 async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2, "HALF_STREAM_WINDOW", 1)  # so that every byte is acknowledged
     call, line, _ = begun("/x/Sum")
@@ -289,7 +279,6 @@ async def test_only_who_takes_messages_is_sent_more(monkeypatch: pytest.MonkeyPa
     assert framed(b"3") in line.said()
 
 
-@on_loop
 async def test_after_it_has_failed_nothing_more_is_said() -> None:
     call, line, methods = asked("/x/Echo")
     call.fail("UNAVAILABLE", "the end")
@@ -300,7 +289,6 @@ async def test_after_it_has_failed_nothing_more_is_said() -> None:
     assert methods.callers == []
 
 
-@on_loop
 async def test_a_deadline_means_nothing_once_there_is_an_answer() -> None:
     call, line, _ = begun("/x/Echo", {b"grpc-timeout": b"50S"})
     call.received(framed(b"abc"))

@@ -25,7 +25,7 @@ from farm.grpc.http2.frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, fra
 from farm.grpc.server import GrpcServer
 from farm.http1.access import Access
 from tests.support.body_bytes import bytes_of
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.support.garbage import garbage
 from tests.support.http2_bytes import REQUEST, framed, request
 
@@ -159,7 +159,6 @@ async def connected(
             client.writer.close()
 
 
-@on_loop
 async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() -> None:
     callers: list[Caller] = []
 
@@ -204,7 +203,6 @@ async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() 
         ({"method": "EchoAll", "body": b"\0\0\0"}, "3", "in the middle of a message"),
     ],
 )
-@on_loop
 async def test_what_is_wrong_has_its_status(asked: dict[str, Any], status: str, text: str) -> None:
     async with connected() as (_, _, connect):
         client = await connect()
@@ -214,7 +212,6 @@ async def test_what_is_wrong_has_its_status(asked: dict[str, Any], status: str, 
         await client.echoes(b"still here")
 
 
-@on_loop
 async def test_a_client_that_left_before_it_was_accepted_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -235,7 +232,6 @@ async def test_a_client_that_left_before_it_was_accepted_is_not_served(
     assert len(heard) == 2
 
 
-@on_loop
 async def test_what_is_not_grpc_is_told_by_http() -> None:
     async with connected() as (_, _, connect):
         client = await connect()
@@ -245,7 +241,6 @@ async def test_what_is_not_grpc_is_told_by_http() -> None:
         assert b"speaks gRPC" in body
 
 
-@on_loop
 async def test_metadata_that_is_too_long_fails_its_call_alone() -> None:
     async with connected() as (_, _, connect):
         client = await connect()
@@ -269,7 +264,6 @@ async def test_metadata_that_is_too_long_fails_its_call_alone() -> None:
     ],
     ids=["http1", "ping", "headers"],
 )
-@on_loop
 async def test_who_does_not_speak_http2_is_sent_away(sent: bytes) -> None:
     async with connected() as (_, _, connect):
         place = (await connect()).writer.get_extra_info("peername")
@@ -280,7 +274,6 @@ async def test_who_does_not_speak_http2_is_sent_away(sent: bytes) -> None:
         writer.close()
 
 
-@on_loop
 async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
     async with connected() as (methods, _, connect):
         client = await connect()
@@ -300,7 +293,6 @@ async def test_calls_taken_back_are_cancelled_also_before_they_run() -> None:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_who_does_not_read_is_not_heard_without_end() -> None:
     async with connected() as (_, _, connect):
         client = await connect()
@@ -317,7 +309,6 @@ async def test_who_does_not_read_is_not_heard_without_end() -> None:
         await (await connect()).echoes()
 
 
-@on_loop
 async def test_at_the_end_what_runs_is_answered_and_idle_clients_are_let_go() -> None:
     async with connected() as (methods, server, connect):
         idle, busy = await connect(), await connect()
@@ -332,7 +323,6 @@ async def test_at_the_end_what_runs_is_answered_and_idle_clients_are_let_go() ->
         await asyncio.wait_for(stopping, LIMIT_S)
 
 
-@on_loop
 async def test_what_does_not_end_in_time_is_unavailable() -> None:
     async with connected() as (methods, server, connect):
         methods.end_streams = lambda: None  # type: ignore[method-assign]  # nothing lets it go
@@ -347,7 +337,6 @@ async def test_what_does_not_end_in_time_is_unavailable() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["answered", "cancelled", "gone"])
-@on_loop
 async def test_a_connection_leaves_nothing_for_the_garbage_collector(end: str) -> None:
     async with connected() as (methods, server, connect):
         with garbage() as left:

@@ -30,7 +30,7 @@ from farm.grpc.http2.frames import (
 from farm.grpc.server import GrpcServer
 from farm.http1.turns import A_TURN
 from tests.grpc.test_connection import Client, connected
-from tests.support.coroutines import LIMIT_S, LoopTurns, on_loop, on_uvloop, until
+from tests.support.coroutines import LIMIT_S, LoopTurns, on_uvloop, until
 from tests.support.http2_bytes import GREETING, block, framed, request
 
 
@@ -71,7 +71,6 @@ def read_nothing(client: Client) -> None:
 # Work
 
 
-@on_loop
 async def test_many_frames_are_handled_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected() as (_, _, connect):
         others = [await connect() for _ in range(20)]
@@ -97,7 +96,6 @@ async def test_many_frames_are_handled_a_few_in_each_turn(monkeypatch: pytest.Mo
         assert len(spent) > 9_000 // (2 * STEP)
 
 
-@on_loop
 async def test_the_more_connections_the_less_each_does_at_a_time() -> None:
     async with connected() as (_, server, connect):
         steps = []
@@ -110,7 +108,6 @@ async def test_the_more_connections_the_less_each_does_at_a_time() -> None:
         assert all(s * n <= ALL_STEPS for n, s in enumerate(steps, 1) if s > STEP)
 
 
-@on_loop
 async def test_calls_of_a_client_that_is_gone_are_cancelled_a_few_in_each_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,7 +129,6 @@ async def test_calls_of_a_client_that_is_gone_are_cancelled_a_few_in_each_turn(
         assert max(cancelled.values()) <= A_TURN * 10
 
 
-@on_loop
 async def test_deadlines_that_pass_together_are_told_a_few_in_each_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -155,7 +151,6 @@ async def test_deadlines_that_pass_together_are_told_a_few_in_each_turn(
         assert max(expired.values()) <= A_TURN * 10
 
 
-@on_loop
 async def test_messages_that_come_together_are_taken_a_few_in_each_turn() -> None:
     async with connected() as (methods, _, connect):
         turn = LoopTurns()
@@ -177,7 +172,6 @@ async def test_messages_that_come_together_are_taken_a_few_in_each_turn() -> Non
 
 
 @pytest.mark.slow
-@on_loop
 async def test_an_answer_ends_although_its_client_asked_for_thousands() -> None:
     """Requests and messages that were deferred are not forgotten."""
     async with connected() as (_, _, connect):
@@ -220,7 +214,6 @@ async def test_who_opens_all_windows_and_does_not_read_is_not_written_to_without
             await client.until(lambda: client.events)
 
 
-@on_loop
 async def test_what_unpacks_to_much_is_unpacked_beside_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -264,7 +257,6 @@ SLOW: dict[str, tuple[bytes, Callable[[Http2Connection], bool]]] = {
 
 
 @pytest.mark.parametrize("sent", SLOW)
-@on_loop
 async def test_who_is_slow_with_a_frame_is_parted_with(sent: str) -> None:
     async with connected() as (_, server, _):
         host, port = server._server.sockets[0].getsockname()  # type: ignore[union-attr]  # it has started
@@ -284,7 +276,6 @@ async def test_who_is_slow_with_a_frame_is_parted_with(sent: str) -> None:
         writer.close()
 
 
-@on_loop
 async def test_who_gets_on_with_its_frames_is_not() -> None:
     async with connected() as (_, server, connect):
         client = await connect()
@@ -299,7 +290,6 @@ async def test_who_gets_on_with_its_frames_is_not() -> None:
         await client.echoes()
 
 
-@on_loop
 async def test_a_body_that_comes_too_slowly_fails_its_call_alone() -> None:
     async with connected() as (_, server, connect):
         client = await connect()
@@ -333,7 +323,6 @@ async def test_a_body_that_comes_too_slowly_fails_its_call_alone() -> None:
         assert large in connection._calls
 
 
-@on_loop
 async def test_who_does_not_read_is_cut_off() -> None:
     async with connected(timeouts=GrpcTimeouts(stuck=5.0)) as (_, server, connect):
         client = await connect()
@@ -350,7 +339,6 @@ async def test_who_does_not_read_is_cut_off() -> None:
         await until(lambda: not server.connections)
 
 
-@on_loop
 async def test_an_idle_client_is_let_go_and_one_that_waits_for_an_answer_is_not() -> None:
     async with connected(timeouts=GrpcTimeouts(idle=100.0)) as (methods, server, connect):
         client = await connect()
@@ -370,7 +358,6 @@ async def test_an_idle_client_is_let_go_and_one_that_waits_for_an_answer_is_not(
         assert goaway(1, NO_ERROR) in await client.read_to_the_end()
 
 
-@on_loop
 async def test_who_does_not_let_an_answer_through_is_let_go() -> None:
     async with connected(timeouts=GrpcTimeouts(idle=100.0)) as (_, server, connect):
         client = await connect()
@@ -384,7 +371,6 @@ async def test_who_does_not_let_an_answer_through_is_let_go() -> None:
         assert goaway(1, NO_ERROR) in await client.read_to_the_end()
 
 
-@on_loop
 async def test_who_does_not_read_why_the_connection_ends_is_cut_off() -> None:
     async with connected() as (_, server, connect):
         client = await connect()

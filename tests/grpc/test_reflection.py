@@ -21,7 +21,7 @@ from farm.grpc.call import Caller
 from farm.grpc.reflection import DESCRIPTORS, LONGEST_REQUEST, PACKAGES, Reflection, described
 from farm.grpc.server import GrpcServer, Services
 from farm.http1.access import Access
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.support.proto import REFLECTION, generated
 
 
@@ -216,7 +216,6 @@ def stream(channel: Any, package: str) -> Any:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-@on_loop
 async def test_a_stream_answers_in_order_and_continues_after_an_error(package: str) -> None:
     async with served() as (_, _, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = stream(channel, package)
@@ -230,7 +229,6 @@ async def test_a_stream_answers_in_order_and_continues_after_an_error(package: s
         assert await call.code() is grpc.StatusCode.OK
 
 
-@on_loop
 async def test_a_wrong_message_ends_its_stream_only() -> None:
     async with served() as (_, _, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         long, right = stream(channel, PACKAGES[0]), stream(channel, PACKAGES[0])
@@ -241,7 +239,6 @@ async def test_a_wrong_message_ends_its_stream_only() -> None:
         await right.done_writing()
 
 
-@on_loop
 async def test_streams_end_with_the_server_and_with_their_client() -> None:
     async with (
         served() as (reflection, server, port),
@@ -259,7 +256,6 @@ async def test_streams_end_with_the_server_and_with_their_client() -> None:
         assert await calls[1].code() is grpc.StatusCode.UNAVAILABLE
 
 
-@on_loop
 async def test_of_a_client_that_reads_no_answers_no_more_requests_are_taken() -> None:
     taken, writing = 0, asyncio.Event()
 

@@ -10,15 +10,12 @@ from farm.bodies.body import HeldBody
 from farm.grpc.messages import LONG, SHORT, GrpcFailure, Packed, PackedLong
 from farm.grpc.requests import unpacked
 from tests.support.body_bytes import bytes_of
-from tests.support.coroutines import on_loop
 
 
-@on_loop
 async def test_a_message_that_is_not_packed_stays_as_it_is() -> None:
     assert await unpacked(b"abc") == b"abc"
 
 
-@on_loop
 async def test_packed_messages_are_unpacked() -> None:
     for size in (3, SHORT + 1, LONG + 1):
         message = b"x" * size
@@ -29,7 +26,6 @@ async def test_packed_messages_are_unpacked() -> None:
         assert bytes_of(await unpacked(PackedLong(collected, 2 * LONG))) == message
 
 
-@on_loop
 async def test_a_message_beyond_the_limit_fails() -> None:
     with pytest.raises(GrpcFailure, match="larger than 50000 bytes"):
         await unpacked(Packed(zlib.compress(b"x" * 50_001), 50_000))

@@ -22,7 +22,7 @@ from farm.http1.access import Access
 from farm.http1.call_ids import Naming, call_ids
 from tests.support.body_bytes import bytes_of
 from tests.support.certificates import certificate
-from tests.support.coroutines import LIMIT_S, on_loop
+from tests.support.coroutines import LIMIT_S
 
 TOKEN = "secret"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -99,7 +99,6 @@ async def refusal(port: int, method: str, body: bytes = b"", **options: Any) -> 
     return caught.value.code().name, caught.value.details() or ""
 
 
-@on_loop
 async def test_bytes_go_in_and_out() -> None:
     async with served() as (methods, _, port):
         assert await ask(port, "Echo", b"abc", metadata={"farm-client": "me"}) == b"abc"
@@ -111,7 +110,6 @@ async def test_bytes_go_in_and_out() -> None:
         assert 0 < caller.remaining_s <= LIMIT_S + 1, "clients send it rounded up"
 
 
-@on_loop
 async def test_streams() -> None:
     async with served() as (_, _, port), channel_to(port) as channel:
         count = channel.unary_stream("/x/Count")
@@ -123,7 +121,6 @@ async def test_streams() -> None:
         assert [body async for body in echo(iter([b"a", b"b"]))] == [b"a", b"b"]
 
 
-@on_loop
 async def test_every_error_has_its_status_and_text() -> None:
     async with served() as (_, _, port):
         for kind, status in ERRORS.items():
@@ -135,7 +132,6 @@ def test_every_status_exists_and_every_error_has_one() -> None:
     assert set(ERRORS.values()) <= {code.name for code in grpc.StatusCode}
 
 
-@on_loop
 async def test_a_mistake_of_ours_is_not_told_in_detail(caplog: pytest.LogCaptureFixture) -> None:
     async with served() as (_, _, port):
         status, text = await refusal(port, "Fail")
@@ -144,7 +140,6 @@ async def test_a_mistake_of_ours_is_not_told_in_detail(caplog: pytest.LogCapture
     assert "ValueError: a mistake" in caplog.text
 
 
-@on_loop
 async def test_a_message_above_the_limit_is_refused_also_when_it_is_packed() -> None:
     async with served(max_body_bytes=100_000) as (methods, _, port):
         assert len(await ask(port, "Echo", bytes(99_000))) == 99_000
@@ -158,7 +153,6 @@ async def test_a_message_above_the_limit_is_refused_also_when_it_is_packed() -> 
 # Access rules
 
 
-@on_loop
 async def test_from_this_machine_no_token_is_needed() -> None:
     async with served(TOKEN) as (_, _, port):
         assert await ask(port, "Echo", b"abc") == b"abc"
@@ -169,7 +163,6 @@ async def test_from_this_machine_no_token_is_needed() -> None:
         assert await ask(port, "Echo", b"abc", metadata=forwarded) == b"abc"
 
 
-@on_loop
 async def test_who_names_another_host_is_not_from_this_machine() -> None:
     async with served(TOKEN) as (methods, _, port):
         elsewhere: dict[str, Any] = {"authority": "elsewhere.example"}
@@ -184,7 +177,6 @@ async def test_who_names_another_host_is_not_from_this_machine() -> None:
 # TLS
 
 
-@on_loop
 async def test_tls(tmp_path: Path) -> None:
     tls = certificate(tmp_path)
     trusted = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
@@ -233,7 +225,6 @@ async def metadata_of(port: int, method: str, body: bytes, *given: tuple[str, st
     return dict(found)
 
 
-@on_loop
 async def test_the_answer_names_the_call_as_its_caller_did() -> None:
     parent = f"00-{TRACE}-00f067aa0ba902b7-01"
     async with served() as (methods, _, port):
@@ -251,7 +242,6 @@ async def test_the_answer_names_the_call_as_its_caller_did() -> None:
     assert methods.calls[0].headers[b"x-request-id"] == b"a-1"
 
 
-@on_loop
 async def test_calls_without_an_id_may_get_one() -> None:
     async with served(naming=Naming(call_ids())) as (methods, _, port):
         made = [(await metadata_of(port, "/x/Echo", b""))["x-request-id"] for _ in range(2)]

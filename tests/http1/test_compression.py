@@ -11,7 +11,7 @@ import pytest
 from farm.bodies.unpacking import Extra
 from farm.http1.compression import AT_ONCE, WORTH_IT, answer_compressed, encoding_for
 from farm.http1.request import JSON, Request
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 OCTETS = b"application/octet-stream"
 
@@ -65,7 +65,6 @@ def test_long_answers_are_compressed(encoding: bytes, wbits: int) -> None:
     assert zlib.decompress(packed, wbits) == body
 
 
-@on_loop
 async def test_very_long_ones_hold_up_nobody() -> None:
     body = bytes(AT_ONCE + 1)
     answers = sent(b"gzip", body)

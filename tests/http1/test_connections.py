@@ -27,7 +27,6 @@ from farm.http1.request import Answer, Request
 from farm.transitions import NoTransition
 from tests.http1.test_connection import echo, length, stage, the_connection
 from tests.support.bare_server import Server, post, rest_of, serving
-from tests.support.coroutines import on_loop
 from tests.support.coroutines import until as turned
 from tests.support.front_door import read_answer, until
 
@@ -73,7 +72,6 @@ def room(most: int, look_every_s: float = 3600.0) -> closing[Connections]:
     return closing(Connections(asyncio.get_running_loop(), most, look_every_s))
 
 
-@on_loop
 async def test_the_one_that_is_idle_for_longest_makes_room() -> None:
     with room(3) as connections:
         busy = Fake(connections, 1.0, idle=False)
@@ -82,7 +80,6 @@ async def test_the_one_that_is_idle_for_longest_makes_room() -> None:
         assert len(connections) == 3
 
 
-@on_loop
 async def test_who_has_not_been_let_in_makes_room_first_whatever_it_does() -> None:
     with room(4) as connections:
         idle = Fake(connections, 1.0)
@@ -96,7 +93,6 @@ async def test_who_has_not_been_let_in_makes_room_first_whatever_it_does() -> No
         assert [one.done for one in friends] == [[]] * 4
 
 
-@on_loop
 async def test_many_idle_ones_are_closed_at_once_so_that_few_new_ones_look_for_them() -> None:
     with room(160) as connections:
         idle = [Fake(connections, float(i)) for i in range(160)]
@@ -105,7 +101,6 @@ async def test_many_idle_ones_are_closed_at_once_so_that_few_new_ones_look_for_t
         assert closed == idle[: 1 + 160 // CLOSED_AT_ONCE]
 
 
-@on_loop
 async def test_where_all_are_busy_a_new_one_is_turned_away() -> None:
     with room(2) as connections:
         busy = [Fake(connections, idle=False) for _ in range(2)]
@@ -114,7 +109,6 @@ async def test_where_all_are_busy_a_new_one_is_turned_away() -> None:
         assert [one.done for one in new] == [["turned away"]] * 3
 
 
-@on_loop
 async def test_that_all_are_busy_is_found_out_once_in_a_round() -> None:
     asked = 0
 
@@ -137,7 +131,6 @@ async def test_that_all_are_busy_is_found_out_once_in_a_round() -> None:
         assert asked == 10
 
 
-@on_loop
 async def test_all_are_looked_after_and_ended() -> None:
     with room(3, 0.001) as connections:
         one = Fake(connections)
@@ -150,7 +143,6 @@ async def test_all_are_looked_after_and_ended() -> None:
         assert list(connections) == []
 
 
-@on_loop
 async def test_many_are_looked_after_some_in_a_turn() -> None:
     with room(10_000) as connections:
         fakes = [Fake(connections) for _ in range(5 * LOOKS_A_TURN)]

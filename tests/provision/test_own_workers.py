@@ -9,7 +9,6 @@ import pytest
 from farm.provision.local.supervisor import WorkersFailed
 from farm.provision.own_workers import LONGEST_NAMES, OwnWorkers
 from farm.settings import Settings
-from tests.support.coroutines import on_loop
 
 
 def own(folder: Path, *models: str, **settings: int) -> OwnWorkers:
@@ -41,14 +40,12 @@ def test_a_worker_of_another_farm_is_not_its_own(tmp_path: Path) -> None:
     assert not one.has_started({})
 
 
-@on_loop
 async def test_those_that_never_started_end_at_once(tmp_path: Path) -> None:
     for expected in (own(tmp_path, "beam.py"), own(tmp_path)):
         expected.hurry()
         await expected.stop(60.0)
 
 
-@on_loop
 async def test_the_error_of_their_start_ends_the_farm(tmp_path: Path) -> None:
     expected = own(tmp_path, "beam.py")
     here = expected._here

@@ -24,7 +24,7 @@ from farm.storage.frames import Damage
 from tests.dispatcher import test_dispatcher
 from tests.dispatcher.test_dispatcher import W1, W2
 from tests.record.entries import flip_bit
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.sweep.samples import raising
 
 SQUARE = ModelInfo(
@@ -90,7 +90,6 @@ def gradient(*sens: float) -> Call:
     return at(1.0, 2.0, operation=Operation.GRADIENT, derivative=wrt)
 
 
-@on_loop
 async def test_an_evaluation_is_kept_with_everything_about_it(path: Path) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, -3.0, config='{"a":1}'))
@@ -102,7 +101,6 @@ async def test_an_evaluation_is_kept_with_everything_about_it(path: Path) -> Non
     assert entry.time > 1.7e9
 
 
-@on_loop
 async def test_a_restarted_farm_runs_nothing_twice(path: Path) -> None:
     calls = [at(1.0, 2.0), at(1.0, 2.0, config='{"a":1}'), gradient(1.0, 0.0), gradient(0.0, 1.0)]
     with farm(path) as running:
@@ -116,7 +114,6 @@ async def test_a_restarted_farm_runs_nothing_twice(path: Path) -> None:
         assert one.outputs[0].tobytes() == other.outputs[0].tobytes()
 
 
-@on_loop
 async def test_rows_and_single_calls_share_the_record(path: Path) -> None:
     points = np.array([[1.0, 2.0], [3.0, 4.0], [-0.0, 0.0]])
     bulk = Call("square", Operation.EVALUATE, (points,), rows=3)
@@ -130,7 +127,6 @@ async def test_rows_and_single_calls_share_the_record(path: Path) -> None:
     assert [entry.run_time_s for entry in recorded(path)] == [pytest.approx(0.5 / 3)] * 3
 
 
-@on_loop
 async def test_single_calls_answer_rows(path: Path) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, 2.0))
@@ -148,7 +144,6 @@ async def test_single_calls_answer_rows(path: Path) -> None:
         replace(SQUARE, outputs=(TensorInfo("y", (1, 2)),)),
     ],
 )
-@on_loop
 async def test_a_changed_model_is_not_answered_from_old_results(
     path: Path, other: ModelInfo
 ) -> None:
@@ -164,7 +159,6 @@ async def test_a_changed_model_is_not_answered_from_old_results(
         assert (await running.asked(at(1.0, 2.0))).outputs[0].tolist() == [1.0, 4.0]
 
 
-@on_loop
 async def test_a_record_without_reuse_answers_nothing(path: Path) -> None:
     for ran in (1, 2):
         with farm(path, reuses=False) as running:
@@ -174,7 +168,6 @@ async def test_a_record_without_reuse_answers_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", [0, 2])
-@on_loop
 async def test_the_rows_of_a_split_run_are_kept_once_each(path: Path, row: int) -> None:
     x = np.array([[1.0, float(n)] for n in range(40)])
     rows = Call("square", Operation.EVALUATE, (x,), rows=40)
@@ -205,7 +198,6 @@ async def test_the_rows_of_a_split_run_are_kept_once_each(path: Path, row: int) 
     assert sorted(found) == sorted([(each.tolist(), (each**2).tolist()) for each in points])
 
 
-@on_loop
 async def test_nan_and_failures_are_kept_and_not_reused(path: Path) -> None:
     bad = Result((np.array([np.nan, 1.0]),))
     with farm(path) as running:
@@ -219,7 +211,6 @@ async def test_nan_and_failures_are_kept_and_not_reused(path: Path) -> None:
     assert entries[1].error == ("ModelFailed", "diverged", "trace")
 
 
-@on_loop
 async def test_a_failed_batch_keeps_the_row_at_fault(path: Path) -> None:
     bulk = Call("square", Operation.EVALUATE, (np.ones((3, 2)) * [[1.0], [2.0], [3.0]],), rows=3)
     error = ModelFailed("diverged")
@@ -230,7 +221,6 @@ async def test_a_failed_batch_keeps_the_row_at_fault(path: Path) -> None:
     assert (entry.status, entry.inputs[0].tolist()) == (Status.FAILED, [2.0, 2.0])
 
 
-@on_loop
 async def test_what_is_no_evaluation_is_not_kept(path: Path) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, 1.0, operation=Operation.COST))
@@ -242,7 +232,6 @@ async def test_what_is_no_evaluation_is_not_kept(path: Path) -> None:
     assert recorded(path) == []
 
 
-@on_loop
 async def test_nothing_is_reused_while_workers_have_different_versions(path: Path) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, 2.0))
@@ -254,7 +243,6 @@ async def test_nothing_is_reused_while_workers_have_different_versions(path: Pat
         assert (await running.asked(at(1.0, 2.0))).reused
 
 
-@on_loop
 async def test_an_answer_is_kept_under_the_version_of_its_worker(path: Path) -> None:
     with farm(path, replace(SQUARE, version="old")) as running:
         asked = asyncio.create_task(running.dispatcher.submit(at(1.0, 2.0)))
@@ -275,7 +263,6 @@ async def test_an_answer_is_kept_under_the_version_of_its_worker(path: Path) -> 
         (replace(SQUARE, repeatable=False), "it is not repeatable: its calls are neither recorded"),
     ],
 )
-@on_loop
 async def test_the_farm_says_why_and_how_a_model_is_reused(
     path: Path, info: ModelInfo, text: str
 ) -> None:
@@ -292,7 +279,6 @@ async def test_the_farm_says_why_and_how_a_model_is_reused(
         assert running.recorder.status()["models"]["square"]["reused"] is reused
 
 
-@on_loop
 async def test_a_full_disk_costs_no_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, 1.0))
@@ -309,7 +295,6 @@ async def test_a_full_disk_costs_no_answer(path: Path, monkeypatch: pytest.Monke
     assert len(recorded(path)) == 1
 
 
-@on_loop
 async def test_a_mistake_in_the_record_costs_no_answer(path: Path) -> None:
     with farm(path) as running:
         odd = Result((np.array([object()], dtype=object),))
@@ -317,7 +302,6 @@ async def test_a_mistake_in_the_record_costs_no_answer(path: Path) -> None:
         assert "nothing more is recorded: an evaluation cannot be encoded" in running.events()[-1]
 
 
-@on_loop
 async def test_damage_is_reported_when_the_farm_starts(path: Path) -> None:
     with farm(path) as running:
         await running.asked(at(1.0, 1.0))
@@ -330,7 +314,6 @@ async def test_damage_is_reported_when_the_farm_starts(path: Path) -> None:
         assert running.recorder.status()["damaged"][0][0] == 14
 
 
-@on_loop
 async def test_rows_of_varying_shape_are_not_reused_together(path: Path) -> None:
     info = replace(SQUARE, outputs=(TensorInfo("y", (-1,)),), max_batch=8)
     bulk = Call("square", Operation.EVALUATE, (np.ones((2, 2)),), rows=2)
@@ -343,7 +326,6 @@ async def test_rows_of_varying_shape_are_not_reused_together(path: Path) -> None
         assert running.ran == 2
 
 
-@on_loop
 async def test_keys_are_kept_for_few_calls_only(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ from farm.server.doors import front_door as front_door_of
 from farm.server.page import status_page
 from farm.settings import Settings
 from farm.transports.connection import Connection
-from tests.support.coroutines import on_loop
 from tests.support.front_door import Door, front_door, read_answer
 
 
@@ -53,7 +52,6 @@ def doors(settings: Settings, listeners: Sequence[Listener], closed: list[str]) 
     return Doors(site, served, Connection("", host="here"))
 
 
-@on_loop
 async def test_their_addresses_are_for_the_connection_file() -> None:
     listener, closed = Listener(), list[str]()
     opened = doors(Settings(port=0, host="0.0.0.0"), [listener], closed)
@@ -68,7 +66,6 @@ async def test_their_addresses_are_for_the_connection_file() -> None:
     assert (listener.stopped, closed) == ([7.0], ["resources"])
 
 
-@on_loop
 async def test_one_that_does_not_open_is_closed_with_those_before_it() -> None:
     listeners, closed = [Listener(), Listener("its port is taken"), Listener()], list[str]()
     opened = doors(Settings(port=0), listeners, closed)

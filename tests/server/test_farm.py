@@ -35,7 +35,7 @@ from farm.server.wires import RunFolder
 from farm.settings import Settings, SettingsError, read_settings
 from farm.transports.connection import read_connection
 from tests.support.batch_jobs import JOBS
-from tests.support.coroutines import on_loop, until, wait_until
+from tests.support.coroutines import until, wait_until
 from tests.support.dispatcher_farm import BEAM, LIMIT_S
 
 
@@ -256,7 +256,6 @@ def test_a_farm_stops_in_order_and_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@on_loop
 async def test_a_farm_that_hurries_waits_neither_for_calls_nor_for_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ from farm.transports.threads import LocalTransport
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from tests.server.test_farm import Double
-from tests.support.coroutines import on_loop, until, wait_until
+from tests.support.coroutines import until, wait_until
 from tests.support.dispatcher_farm import BEAM
 from tests.transports import peers
 
@@ -108,7 +108,6 @@ def named() -> NamedWorkers:
     return NamedWorkers(Dispatcher([]), Peers(), Path())
 
 
-@on_loop
 async def test_workers_are_found_by_name_or_its_beginning() -> None:
     known = named()
     infos = [WorkerInfo(name, ()) for name in ("n1/1-a", "n1/11-b", "n1/11-b2", "n2/5-c", "n2/6-d")]
@@ -125,7 +124,6 @@ async def test_workers_are_found_by_name_or_its_beginning() -> None:
             known.find(wrong)
 
 
-@on_loop
 async def test_those_that_left_are_found_if_wanted_and_after_those_that_are_here() -> None:
     known = named()
     here, left = WorkerInfo("n1/2-b", ()), WorkerInfo("n1/1-a", ())
@@ -138,7 +136,6 @@ async def test_those_that_left_are_found_if_wanted_and_after_those_that_are_here
         known.find("n1/1-a")
 
 
-@on_loop
 async def test_not_all_that_ever_left_are_kept() -> None:
     known = named()
     for number in range(GONE_KEPT + 5):
@@ -170,7 +167,6 @@ async def farm_with_a_worker(folder: Path, **labels: str) -> AsyncIterator[peers
         yield farm
 
 
-@on_loop
 async def test_a_worker_is_drained(tmp_path: Path) -> None:
     async with farm_with_a_worker(tmp_path) as farm:
         assert await farm.dispatcher.questions.ask("drain", {"worker": "node1"}) == {"draining": W}
@@ -180,7 +176,6 @@ async def test_a_worker_is_drained(tmp_path: Path) -> None:
             await farm.dispatcher.questions.ask("drain", {"worker": "node2"})
 
 
-@on_loop
 async def test_a_worker_is_restarted_by_its_supervisor(tmp_path: Path) -> None:
     async with farm_with_a_worker(tmp_path, supervisor="node1/7") as farm:
         restart = {"worker": W}
@@ -193,7 +188,6 @@ async def test_a_worker_is_restarted_by_its_supervisor(tmp_path: Path) -> None:
         assert (await supervisor.hear(Kind.RESTART)).data == [W]
 
 
-@on_loop
 async def test_what_farm_cannot_do_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with farm_with_a_worker(tmp_path) as farm:
         with pytest.raises(UnsupportedFeature, match="no supervisor that starts it again"):
@@ -204,7 +198,6 @@ async def test_what_farm_cannot_do_is_refused_with_the_reason(tmp_path: Path) ->
             await farm.dispatcher.questions.ask("drain", {"worker": "thread"})
 
 
-@on_loop
 async def test_drains_and_restarts_are_for_the_owner_only() -> None:
     dispatcher = Dispatcher([])
     NamedWorkers(dispatcher, Peers(), Path())
@@ -287,7 +280,6 @@ class Asked:
         return await self.dispatcher.questions.ask(question, arguments)
 
 
-@on_loop
 async def test_a_log_is_read_and_followed(log: Path, tmp_path: Path) -> None:
     ask = Asked(tmp_path, w={"log": NAME})
     first = await ask("log", worker="w", lines="1")
@@ -298,7 +290,6 @@ async def test_a_log_is_read_and_followed(log: Path, tmp_path: Path) -> None:
     assert (await ask("log", worker="w", after="0"))["text"] == "one\ntwo\nthree!\n"
 
 
-@on_loop
 async def test_all_logs_are_listed_those_of_workers_that_are_here_first(
     log: Path, tmp_path: Path
 ) -> None:
@@ -315,7 +306,6 @@ async def test_all_logs_are_listed_those_of_workers_that_are_here_first(
     assert {(row["file"], row["bytes"]) for row in rows} == {(NAME, 13)}
 
 
-@on_loop
 async def test_the_output_of_a_job_is_that_of_its_workers(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "77.out").write_text("hello\n")
@@ -330,7 +320,6 @@ async def test_the_output_of_a_job_is_that_of_its_workers(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "name", ["", "../farm.json", "/etc/passwd", "worker-../../farm.log", "worker-a.log\n", "x.log"]
 )
-@on_loop
 async def test_a_worker_cannot_name_another_file(name: str, log: Path, tmp_path: Path) -> None:
     ask = Asked(tmp_path, w={"log": name})
     with pytest.raises(UnsupportedFeature, match="in no file that the farm knows"):
@@ -351,7 +340,6 @@ async def test_a_worker_cannot_name_another_file(name: str, log: Path, tmp_path:
         ({"worker": "gone"}, Unavailable),
     ],
 )
-@on_loop
 async def test_wrong_questions_are_refused(
     arguments: dict[str, str], error: type[FarmError], log: Path, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from farm.transports.agenda import SPARE_STEPS, STEPS_A_TURN, STEPS_IN_A_ROW, Agenda, Steps
-from tests.support.coroutines import on_loop
 
 
 class Done:
@@ -46,7 +45,6 @@ def at_work() -> tuple[Done, Agenda]:
     return done, Agenda(done)
 
 
-@on_loop
 async def test_what_is_short_is_done_at_once() -> None:
     done, agenda = at_work()
     for name in "abc":
@@ -55,7 +53,6 @@ async def test_what_is_short_is_done_at_once() -> None:
     assert not agenda
 
 
-@on_loop
 async def test_a_turn_of_the_loop_does_so_much_and_the_rest_follows() -> None:
     done, agenda = at_work()
     agenda.add("a", done.work("a", 10 * STEPS_A_TURN))
@@ -66,7 +63,6 @@ async def test_a_turn_of_the_loop_does_so_much_and_the_rest_follows() -> None:
     assert done.inside >= 9
 
 
-@on_loop
 async def test_many_short_messages_of_one_turn_count_together() -> None:
     done, agenda = at_work()
     for number in range(2 * STEPS_A_TURN):
@@ -77,7 +73,6 @@ async def test_many_short_messages_of_one_turn_count_together() -> None:
     assert len(done.steps) == 6 * STEPS_A_TURN
 
 
-@on_loop
 async def test_a_new_turn_has_its_own_time() -> None:
     done, agenda = at_work()
     for _ in range(5):
@@ -87,7 +82,6 @@ async def test_a_new_turn_has_its_own_time() -> None:
         await asyncio.sleep(0)
 
 
-@on_loop
 async def test_peers_take_turns_and_each_keeps_its_order() -> None:
     done, agenda = at_work()
     agenda.add("long", done.work("long", 10 * STEPS_A_TURN))
@@ -100,7 +94,6 @@ async def test_peers_take_turns_and_each_keeps_its_order() -> None:
     assert done.steps[-1] == ("long, later", 0)
 
 
-@on_loop
 async def test_dear_steps_are_fewer() -> None:
     done, agenda = at_work()
     agenda.add("a", done.work("a", 100, cost=STEPS_A_TURN // 4))
@@ -108,7 +101,6 @@ async def test_dear_steps_are_fewer() -> None:
     assert done.most == 4
 
 
-@on_loop
 async def test_what_waits_for_a_peer_can_be_finished_or_dropped() -> None:
     done, agenda = at_work()
     for name in "ab":
@@ -124,7 +116,6 @@ async def test_what_waits_for_a_peer_can_be_finished_or_dropped() -> None:
     agenda.drop("nobody")
 
 
-@on_loop
 async def test_work_may_drop_what_waits_behind_it() -> None:
     done, agenda = at_work()
 
@@ -139,7 +130,6 @@ async def test_work_may_drop_what_waits_behind_it() -> None:
     assert done.steps == []
 
 
-@on_loop
 async def test_lone_messages_are_done_at_once_with_few_callbacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

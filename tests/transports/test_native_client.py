@@ -30,7 +30,7 @@ from farm.transports.native_client import (
 from farm.wire import messages as wire
 from farm.wire.groups import CallGroup
 from farm.wire.messages import Kind, Outcome
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
 ME = CLIENT_PREFIX.decode() + "me"
@@ -118,7 +118,6 @@ async def served(worker: Peer, client: Peer, count: int) -> dict[int, Outcome]:
         working.cancel()
 
 
-@on_loop
 async def test_calls_of_a_map_run_in_runs_and_are_answered_one_by_one() -> None:
     async with known() as (farm, worker, client):
         ask(client, calls(1, 401))
@@ -140,7 +139,6 @@ async def test_calls_of_a_map_run_in_runs_and_are_answered_one_by_one() -> None:
         assert farm.dispatcher.stages.calls_open() == 0
 
 
-@on_loop
 async def test_a_row_waits_for_those_before_it_in_its_run() -> None:
     async with known() as (_, worker, client):
         ask(client, calls(1, 1 + 4 * LEAST_ROWS))
@@ -153,14 +151,12 @@ async def test_a_row_waits_for_those_before_it_in_its_run() -> None:
 
 
 @pytest.mark.parametrize("model", ["batches", "once", "keeps"])
-@on_loop
 async def test_calls_that_must_not_share_a_run_do_not(model: str) -> None:
     async with known(CUBE, BATCHES, ONCE, KEEPS) as (_, worker, client):
         ask(client, calls(1, 65, model))
         assert {call.rows for _, call in await worker.hear_calls()} == {None}
 
 
-@on_loop
 async def test_calls_that_are_callers_by_themselves_share_quick_runs_only() -> None:
     async with known() as (_, worker, client):
         ask(client, calls(1, 65), Hints())
@@ -168,7 +164,6 @@ async def test_calls_that_are_callers_by_themselves_share_quick_runs_only() -> N
         assert 1 < max(rows) <= QUICK_RUN_S / ROW_S
 
 
-@on_loop
 async def test_calls_that_someone_follows_run_alone() -> None:
     async with known() as (farm, worker, client):
         farm.dispatcher.on_answered.append(lambda task, outcome, now: None)
@@ -176,7 +171,6 @@ async def test_calls_that_someone_follows_run_alone() -> None:
         assert {call.rows for _, call in await worker.hear_calls()} == {None}
 
 
-@on_loop
 async def test_calls_of_unknown_or_long_run_time_run_alone() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker("node1/1-a", CUBE)
@@ -189,7 +183,6 @@ async def test_calls_of_unknown_or_long_run_time_run_alone() -> None:
         assert {call.rows for _, call in await worker.hear_calls()} == {None}
 
 
-@on_loop
 async def test_calls_that_do_not_fit_the_model_have_their_own_errors() -> None:
     async with known() as (_, _, client):
         wrong = [
@@ -203,7 +196,6 @@ async def test_calls_that_do_not_fit_the_model_have_their_own_errors() -> None:
         assert sorted(outcomes) == list(range(1, 33))
 
 
-@on_loop
 async def test_a_full_queue_refuses_what_it_has_no_room_for() -> None:
     async with known(max_queued=100) as (farm, _, client):
         for first in range(0, 1024, 128):
@@ -214,7 +206,6 @@ async def test_a_full_queue_refuses_what_it_has_no_room_for() -> None:
         assert row["queued"] <= 100
 
 
-@on_loop
 async def test_a_row_that_fails_fails_alone() -> None:
     async with known() as (_, worker, client):
         ask(client, calls(1, 129))
@@ -230,7 +221,6 @@ async def test_a_row_that_fails_fails_alone() -> None:
         assert str(answers[guilty]) == "diverged"
 
 
-@on_loop
 async def test_only_the_row_that_kills_its_workers_fails() -> None:
     async with known(retries=1) as (farm, worker, client):
         ask(client, calls(1, 65))
@@ -259,7 +249,6 @@ async def test_only_the_row_that_kills_its_workers_fails() -> None:
         assert isinstance(failed[guilty], WorkerLost)
 
 
-@on_loop
 async def test_cancelled_calls_get_no_answer_and_the_others_get_theirs() -> None:
     async with known() as (_, worker, client):
         ask(client, calls(1, 257))
@@ -275,7 +264,6 @@ async def test_cancelled_calls_get_no_answer_and_the_others_get_theirs() -> None
         assert all(value(outcome) == i**3 for i, outcome in answers.items())
 
 
-@on_loop
 async def test_of_many_calls_those_that_wait_are_cancelled_and_each_is_answered() -> None:
     async with known() as (farm, worker, client):
         ask(client, calls(1, 801))
@@ -298,7 +286,6 @@ async def test_of_many_calls_those_that_wait_are_cancelled_and_each_is_answered(
 
 
 @pytest.mark.parametrize("said", [(Kind.CANCEL, list(range(1, 2049))), (Kind.LEAVE,)])
-@on_loop
 async def test_a_client_that_cancels_all_or_leaves_leaves_nothing(said: tuple[Any, ...]) -> None:
     async with known() as (farm, worker, client):
         ask(client, calls(1, 2049))
@@ -310,7 +297,6 @@ async def test_a_client_that_cancels_all_or_leaves_leaves_nothing(said: tuple[An
         assert row["queued"] == 0, "nor are rows to come"
 
 
-@on_loop
 async def test_calls_sent_again_are_not_run_twice() -> None:
     async with known() as (_, worker, client):
         ask(client, calls(1, 65))
@@ -323,7 +309,6 @@ async def test_calls_sent_again_are_not_run_twice() -> None:
         assert sorted(answers) == list(range(1, 97))
 
 
-@on_loop
 async def test_the_deadline_of_the_calls_counts_from_their_arrival() -> None:
     async with known() as (_, _, client):
         ask(client, calls(1, 65), Hints(chain="", deadline_s=0.05))
@@ -331,7 +316,6 @@ async def test_the_deadline_of_the_calls_counts_from_their_arrival() -> None:
         assert {type(outcome).__name__ for outcome in answers.values()} == {"DeadlineExceeded"}
 
 
-@on_loop
 async def test_two_clients_share_a_worker() -> None:
     async with known() as (farm, worker, client):
         other = farm.peer(ME + "2")
@@ -348,7 +332,6 @@ async def test_two_clients_share_a_worker() -> None:
         assert before <= 512, "one has the next turn, not the last one"
 
 
-@on_loop
 async def test_wide_answers_and_those_without_an_axis_come_in_shape() -> None:
     wide = ModelInfo("wide", CUBE.inputs, (TensorInfo("y", (5000,)), TensorInfo("z", ())))
     async with Farm.up() as farm:
@@ -378,7 +361,6 @@ async def test_wide_answers_and_those_without_an_axis_come_in_shape() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@on_loop
 async def test_each_call_has_one_answer_whatever_happens(seed: int) -> None:
     """Workers answer some rows, fail a row, die or recall; the client cancels here and there."""
     chance = random.Random(seed)

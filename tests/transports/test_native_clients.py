@@ -36,7 +36,7 @@ from farm.wire import messages as wire
 from farm.wire.bounds import LONGEST_JSON, MOST_LISTS, MOST_VALUES
 from farm.wire.messages import Kind
 from farm.wire.runs import A_PIECE
-from tests.support.coroutines import LoopTurns, on_loop, until
+from tests.support.coroutines import LoopTurns, until
 from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
@@ -87,7 +87,6 @@ async def answers(client: Peer, worker: Peer | None = None) -> dict[int, Any]:
     return dict(wire.decode_answers(await client.hear(Kind.ANSWERS)))
 
 
-@on_loop
 async def test_calls_are_answered_by_the_clients_own_numbers() -> None:
     async with up() as (farm, worker, _):
         client = farm.peer(CLIENT_PREFIX.decode() + "new")
@@ -98,7 +97,6 @@ async def test_calls_are_answered_by_the_clients_own_numbers() -> None:
         assert outcome.worker == "node1/1-a"
 
 
-@on_loop
 async def test_answers_of_one_turn_share_a_message() -> None:
     async with up() as (farm, worker, client):
         other = await farm.worker("node2/2-b", CUBE, slots=8)
@@ -112,7 +110,6 @@ async def test_answers_of_one_turn_share_a_message() -> None:
         assert sorted(await answers(client)) == list(range(8))
 
 
-@on_loop
 async def test_call_that_cannot_be_taken_is_answered_at_once() -> None:
     async with up(max_queued=1) as (_, worker, client):
         ask(client, (1, cube()), (2, cube(model="beam")), (3, Call("cube", Operation.EVALUATE)))
@@ -126,7 +123,6 @@ async def test_call_that_cannot_be_taken_is_answered_at_once() -> None:
         assert value((await answers(client))[1]) == 8.0
 
 
-@on_loop
 async def test_call_that_cannot_be_read_is_answered() -> None:
     async with up() as (_, worker, client):
         client.say(Kind.CALLS, [None, [[1, "cube", "evaluate", [["<f8", [10**18], 0]]]]])
@@ -135,7 +131,6 @@ async def test_call_that_cannot_be_read_is_answered() -> None:
         assert value((await answers(client, worker))[2]) == 8.0
 
 
-@on_loop
 async def test_hints_hold_for_all_calls_of_a_message() -> None:
     async with up() as (_, worker, client):
         ask(client, (1, cube()))
@@ -151,7 +146,6 @@ async def test_hints_hold_for_all_calls_of_a_message() -> None:
         assert order == [3.0, 2.0]
 
 
-@on_loop
 async def test_cancelled_call_is_taken_back() -> None:
     async with up() as (farm, worker, client):
         ask(client, (1, cube(1.0)))
@@ -164,7 +158,6 @@ async def test_cancelled_call_is_taken_back() -> None:
         assert farm.queued() == 0
 
 
-@on_loop
 async def test_calls_that_wait_are_cancelled_and_answered_and_one_that_runs_goes_on() -> None:
     async with up() as (farm, worker, client):
         ask(client, (1, cube(1.0)))
@@ -184,7 +177,6 @@ async def test_calls_that_wait_are_cancelled_and_answered_and_one_that_runs_goes
         assert list(await answers(client, worker)) == [5]
 
 
-@on_loop
 async def test_a_call_that_waits_for_its_model_is_cancelled_and_answered() -> None:
     async with Farm.up() as farm:
         client = await welcomed(farm)
@@ -197,7 +189,6 @@ async def test_a_call_that_waits_for_its_model_is_cancelled_and_answered() -> No
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
-@on_loop
 async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> None:
     async with up() as (farm, worker, client):
         ask(client, (1, cube(1.0)))
@@ -218,7 +209,6 @@ async def test_calls_of_a_client_that_is_gone_are_taken_back(goodbye: bool) -> N
 # After a lost connection
 
 
-@on_loop
 async def test_who_was_forgotten_or_meets_another_farm_sees_another_number() -> None:
     numbers: list[int] = []
     for _ in range(2):
@@ -233,7 +223,6 @@ async def test_who_was_forgotten_or_meets_another_farm_sees_another_number() -> 
     assert len(set(numbers)) == 4
 
 
-@on_loop
 async def test_call_said_again_runs_once_unless_its_answer_was_lost() -> None:
     async with up() as (_, worker, client):
         for again in (False, True, True):
@@ -244,7 +233,6 @@ async def test_call_said_again_runs_once_unless_its_answer_was_lost() -> None:
             assert list(await answers(client, worker)) == [2]
 
 
-@on_loop
 async def test_call_said_again_that_must_not_run_twice_is_given_up() -> None:
     """It may have begun: by an earlier front door, or here, so that its answer was lost."""
     async with up() as (_, worker, client):
@@ -267,7 +255,6 @@ async def test_call_said_again_that_must_not_run_twice_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@on_loop
 async def test_the_next_front_door_starts_what_has_not_begun(
     kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +286,6 @@ async def test_the_next_front_door_starts_what_has_not_begun(
 
 
 @pytest.mark.parametrize("error", [Unavailable, Overloaded, ModelNotFound])
-@on_loop
 async def test_a_call_that_has_run_is_no_refused_one(error: type[FarmError]) -> None:
     """A client would send it again."""
     async with up() as (_, worker, client):
@@ -313,7 +299,6 @@ async def test_a_call_that_has_run_is_no_refused_one(error: type[FarmError]) -> 
         assert isinstance((await answers(client))[1], WorkerLost)
 
 
-@on_loop
 async def test_calls_that_end_in_the_queue_leave_nothing() -> None:
     async with up() as (farm, worker, client):
         ask(client, (1, cube(model="once")), (2, cube(model="once")))
@@ -326,7 +311,6 @@ async def test_calls_that_end_in_the_queue_leave_nothing() -> None:
 
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
-@on_loop
 async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -340,7 +324,6 @@ async def test_client_whose_connection_broke_unnoticed_gets_what_it_waits_for(
 
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
-@on_loop
 async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -359,7 +342,6 @@ async def test_answers_are_kept_for_a_client_that_is_away_for_a_moment(
 # Questions
 
 
-@on_loop
 async def test_models_and_status_are_told() -> None:
     async with up() as (_, _, client):
         client.say(Kind.ASK, {"id": 5, "what": "models"})
@@ -372,7 +354,6 @@ async def test_models_and_status_are_told() -> None:
         assert told["status"]["workers"][0]["name"] == "node1/1-a"
 
 
-@on_loop
 async def test_one_question_is_answered_in_a_turn_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -394,7 +375,6 @@ async def test_one_question_is_answered_in_a_turn_of_the_loop(
         assert len(set(asked_in)) == 100
 
 
-@on_loop
 async def test_a_question_is_answered_or_refused_by_name() -> None:
     async def slow(arguments: Mapping[str, str]) -> dict[str, str]:
         await asyncio.sleep(0)
@@ -432,7 +412,6 @@ async def test_a_question_is_answered_or_refused_by_name() -> None:
         (Kind.JOIN, None, "a client does not send JOIN"),
     ],
 )
-@on_loop
 async def test_nonsense_is_refused_with_a_reason(kind: Kind, data: Any, complaint: str) -> None:
     async with up() as (_, _, client):
         client.say(kind, data)
@@ -442,7 +421,6 @@ async def test_nonsense_is_refused_with_a_reason(kind: Kind, data: Any, complain
 # The end
 
 
-@on_loop
 async def test_answers_of_the_last_moment_still_leave() -> None:
     async with up() as (farm, worker, client):
         ask(client, (1, cube()))
@@ -457,7 +435,6 @@ async def test_answers_of_the_last_moment_still_leave() -> None:
 
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
-@on_loop
 async def test_clients_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "PROBE_EVERY_S", 0.01)
     async with up() as (_, _, client):
@@ -473,7 +450,6 @@ async def most_a_turn(count: Callable[[], int], end: int) -> int:
     return max(abs(after - before) for before, after in itertools.pairwise(seen))
 
 
-@on_loop
 async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> None:
     async with up(max_queued=100_000) as (farm, _, client):
         count = 20 * STEPS_A_TURN
@@ -489,7 +465,6 @@ async def test_a_message_of_very_many_calls_is_taken_in_over_many_turns() -> Non
         assert told.data["status"]["queues"][0]["queued"] <= 1
 
 
-@on_loop
 async def test_very_many_messages_of_one_call_are_taken_in_over_many_turns() -> None:
     async with up(max_queued=100_000) as (farm, _, _):
         (known,) = farm.transport._clients._clients.values()
@@ -505,7 +480,6 @@ async def test_very_many_messages_of_one_call_are_taken_in_over_many_turns() -> 
         assert await most_a_turn(calls_open, len(messages)) <= 2 * STEPS_A_TURN
 
 
-@on_loop
 async def test_very_many_answers_leave_in_many_messages() -> None:
     async with up(max_queued=1) as (_, _, client):
         count = 4 * ANSWERS_A_MESSAGE
@@ -519,7 +493,6 @@ async def test_very_many_answers_leave_in_many_messages() -> None:
 
 
 @pytest.mark.parametrize("road", ["stream"], indirect=True)  # ZeroMQ may deliver the loss first
-@on_loop
 async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> None:
     async with up(max_queued=100_000) as (farm, _, client):
         once = await farm.worker("node2/2-b", BATCHES)
@@ -549,7 +522,6 @@ async def test_what_a_lost_worker_answered_before_counts_before_its_loss() -> No
     [["x" * LONGEST_JSON], [1] * (MOST_VALUES + 2), [[]] * (MOST_LISTS + 1)],
     ids=["bytes", "values", "lists"],
 )
-@on_loop
 async def test_a_message_that_takes_long_to_read_is_refused(what: list[Any]) -> None:
     async with up() as (_, worker, client):
         ask(client, (1, cube()))

@@ -22,7 +22,7 @@ from farm.transports.zmq import listener as zmq_module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
 from farm.wire.usage import Used
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.transports.peers import CUBE, ONCE, Farm, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
@@ -33,7 +33,6 @@ W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 # Joining
 
 
-@on_loop
 async def test_worker_joins_answers_and_leaves() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
@@ -44,7 +43,6 @@ async def test_worker_joins_answers_and_leaves() -> None:
         assert farm.events("left", "lost") == ["drained"]
 
 
-@on_loop
 async def test_join_said_twice_is_one_join() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
@@ -56,7 +54,6 @@ async def test_join_said_twice_is_one_join() -> None:
         assert farm.events("joined") == ["cube"]
 
 
-@on_loop
 async def test_join_of_another_life_makes_what_was_sent_void() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
@@ -68,7 +65,6 @@ async def test_join_of_another_life_makes_what_was_sent_void() -> None:
 
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
-@on_loop
 async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> None:
     async with Farm.up() as farm:
         given_up, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
@@ -85,7 +81,6 @@ async def test_late_answer_is_used_once_and_its_worker_asked_to_join_again() -> 
         assert value(await second) == 9.0
 
 
-@on_loop
 async def test_who_leaves_need_not_join() -> None:
     async with Farm.up() as farm:
         stranger = farm.peer(W2)
@@ -94,7 +89,6 @@ async def test_who_leaves_need_not_join() -> None:
         await stranger.hear(Kind.WELCOME)  # and no JOIN_AGAIN before
 
 
-@on_loop
 async def test_worker_on_a_host_called_client_is_a_worker() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker("client/12-a")
@@ -123,7 +117,6 @@ def bad_messages() -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("name", ["x", W2, "client:x", SUPERVISOR, "\x7f\xe9"])
-@on_loop
 async def test_whatever_a_peer_says_others_are_served(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,7 +162,6 @@ OF_ITSELF: list[Any] = [
     ],
     ids=repr,
 )
-@on_loop
 async def test_nonsense_of_a_worker_is_refused(kind: Kind, said: Any, reason: str) -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
@@ -180,7 +172,6 @@ async def test_nonsense_of_a_worker_is_refused(kind: Kind, said: Any, reason: st
         assert farm.workers() == [W1]
 
 
-@on_loop
 async def test_call_that_cannot_be_sent_costs_no_other() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker(W1, slots=2)
@@ -197,7 +188,6 @@ async def test_call_that_cannot_be_sent_costs_no_other() -> None:
 # Loss
 
 
-@on_loop
 async def test_call_of_a_worker_whose_connection_is_gone_runs_elsewhere() -> None:
     async with Farm.up() as farm:
         lost, other = await farm.worker(W1), await farm.worker(W2)
@@ -210,7 +200,6 @@ async def test_call_of_a_worker_whose_connection_is_gone_runs_elsewhere() -> Non
         assert farm.events() == ["its connection was lost"]
 
 
-@on_loop
 async def test_call_that_never_reached_a_lost_worker_counts_no_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -233,7 +222,6 @@ async def test_call_that_never_reached_a_lost_worker_counts_no_attempt(
         ("too late", "its connection was lost"),
     ],
 )
-@on_loop
 async def test_word_of_the_supervisor(
     when: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +243,6 @@ async def test_word_of_the_supervisor(
         assert farm.events() == [reason]
 
 
-@on_loop
 async def test_who_is_told_dead_and_still_runs_does_not_join_again() -> None:
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
@@ -272,7 +259,6 @@ async def test_who_is_told_dead_and_still_runs_does_not_join_again() -> None:
 
 
 @pytest.mark.parametrize("guilty", [True, False])
-@on_loop
 async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
     async with Farm.up(retries=0) as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
@@ -287,7 +273,6 @@ async def test_only_what_ran_counts_as_tried(guilty: bool) -> None:
             await waiting
 
 
-@on_loop
 async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
     async with Farm.up() as farm:
         worker, supervisor = await farm.worker(), farm.peer(SUPERVISOR)
@@ -298,7 +283,6 @@ async def test_call_that_was_killed_for_its_time_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
-@on_loop
 async def test_worker_that_is_back_before_it_is_given_up_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,7 +302,6 @@ async def test_worker_that_is_back_before_it_is_given_up_goes_on(
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @pytest.mark.parametrize("repeatable", [True, False])
-@on_loop
 async def test_call_that_was_lost_with_a_connection_that_came_back(
     repeatable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +325,6 @@ async def test_call_that_was_lost_with_a_connection_that_came_back(
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
 @pytest.mark.parametrize("model", [CUBE, ONCE])
-@on_loop
 async def test_call_that_was_recalled_and_sent_again_is_not_missing(model: ModelInfo) -> None:
     """The CHECK arrives while the worker does not hold the call, the answer after it does again."""
     async with Farm.up() as farm:
@@ -363,7 +345,6 @@ async def test_call_that_was_recalled_and_sent_again_is_not_missing(model: Model
 
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
-@on_loop
 async def test_answer_on_its_way_is_not_missing() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
@@ -377,7 +358,6 @@ async def test_answer_on_its_way_is_not_missing() -> None:
         await second
 
 
-@on_loop
 async def test_draining_worker_may_go_on_with_its_sequences() -> None:
     """It offers slots to nothing else, and none while it cannot be reached."""
     async with Farm.up() as farm:
@@ -393,7 +373,6 @@ async def test_draining_worker_may_go_on_with_its_sequences() -> None:
         await until(lambda: slots() == [(1, 0)])
 
 
-@on_loop
 async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> None:
     async with Farm.up() as farm:
         draining = await farm.worker(W1)
@@ -420,7 +399,6 @@ async def test_draining_worker_gets_nothing_more_and_keeps_what_it_runs() -> Non
         assert await question == CUBE
 
 
-@on_loop
 async def test_call_that_crossed_the_goodbye_of_a_worker_runs_elsewhere() -> None:
     """The worker has returned one call, and all its messages have arrived."""
     async with Farm.up() as farm:
@@ -435,7 +413,6 @@ async def test_call_that_crossed_the_goodbye_of_a_worker_runs_elsewhere() -> Non
 
 
 @pytest.mark.parametrize("road", ["zmq"], indirect=True)
-@on_loop
 async def test_call_whose_answer_was_lost_before_a_goodbye_does_not_run_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,7 +431,6 @@ async def test_call_whose_answer_was_lost_before_a_goodbye_does_not_run_twice(
             await waiting
 
 
-@on_loop
 @pytest.mark.parametrize("reported", [False, True])
 async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_attempt(
     reported: bool,
@@ -474,7 +450,6 @@ async def test_what_ran_when_the_machine_of_a_draining_worker_went_counts_no_att
         await waiting
 
 
-@on_loop
 async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -493,7 +468,6 @@ async def test_at_the_end_of_its_time_what_a_draining_worker_ran_counts_an_attem
             await waiting
 
 
-@on_loop
 async def test_tasks_are_taken_back_from_a_worker() -> None:
     async with Farm.up() as farm:
         busy = await farm.worker(W1)
@@ -514,7 +488,6 @@ async def test_tasks_are_taken_back_from_a_worker() -> None:
             task.cancel()
 
 
-@on_loop
 async def test_a_worker_or_supervisor_is_asked_by_name_and_forgotten_when_gone() -> None:
     async with Farm.up() as farm:
         supervisor, other = farm.peer(SUPERVISOR), farm.peer("supervisor:node2/2")
@@ -541,7 +514,6 @@ async def test_a_worker_or_supervisor_is_asked_by_name_and_forgotten_when_gone()
         await one.hear(Kind.STOP)
 
 
-@on_loop
 async def test_ids_of_calls_go_to_workers() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
@@ -557,7 +529,6 @@ async def test_ids_of_calls_go_to_workers() -> None:
 # Reports of use
 
 
-@on_loop
 async def test_what_a_worker_uses_is_passed_on() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker()
@@ -569,7 +540,6 @@ async def test_what_a_worker_uses_is_passed_on() -> None:
         assert heard == [(W1, Used(7, 0.5))]
 
 
-@on_loop
 async def test_short_messages_that_had_to_wait_count_as_work_like_others() -> None:
     async with Farm.up() as farm:
         await farm.worker()
@@ -589,7 +559,6 @@ async def test_short_messages_that_had_to_wait_count_as_work_like_others() -> No
         assert 0 < max(done) <= STEPS_A_TURN, done
 
 
-@on_loop
 async def test_one_talkative_peer_does_not_hold_up_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

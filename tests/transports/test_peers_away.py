@@ -11,7 +11,7 @@ from farm.transports import peers as module
 from farm.transports.zmq import listener as zmq
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.transports.peers import Farm, value
 
 W1, W2 = "node1/1-a", "node2/2-b"
@@ -23,7 +23,6 @@ async def turns(farm: Farm, count: int) -> None:
     await until(lambda: farm.router._turn >= begin + count)
 
 
-@on_loop
 async def test_workers_may_come_back_to_a_dispatcher_that_did_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -44,7 +43,6 @@ async def test_workers_may_come_back_to_a_dispatcher_that_did_not_run(
         assert farm.events("lost") == []
 
 
-@on_loop
 async def test_who_does_not_come_back_is_given_up_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BACK_WITHIN_S", 0.5)
     async with Farm.up() as farm:
@@ -55,7 +53,6 @@ async def test_who_does_not_come_back_is_given_up_then(monkeypatch: pytest.Monke
         assert farm.events("lost") == ["its connection was lost"]
 
 
-@on_loop
 async def test_clients_may_come_back_to_a_dispatcher_that_did_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -81,7 +78,6 @@ async def test_clients_may_come_back_to_a_dispatcher_that_did_not_run(
         assert (call_id, value(outcome)) == (1, 8.0)
 
 
-@on_loop
 async def test_a_listener_that_is_late_by_half_a_heartbeat_was_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,7 +92,6 @@ async def test_a_listener_that_is_late_by_half_a_heartbeat_was_away(
         assert away == [True]
 
 
-@on_loop
 async def test_probes_of_many_workers_are_sent_a_few_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,13 +9,11 @@ from farm.call import Result, WorkerInfo
 from farm.transports import peers as module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
-from tests.support.coroutines import on_loop
 from tests.transports.peers import CUBE, Farm, identity_of, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 
 
-@on_loop
 async def test_nobody_joins_in_anothers_name() -> None:
     async with Farm.up() as farm:
         await farm.worker(W1)
@@ -28,7 +26,6 @@ async def test_nobody_joins_in_anothers_name() -> None:
 
 
 @pytest.mark.parametrize("life", ["a", "b"], ids=["replayed", "of another life"])
-@on_loop
 async def test_who_has_the_name_of_a_living_worker_only_does_not_join(life: str) -> None:
     async with Farm.up() as farm:
         worker = await farm.worker(W1)
@@ -47,7 +44,6 @@ async def test_who_has_the_name_of_a_living_worker_only_does_not_join(life: str)
         assert farm.events("joined", "left", "lost") == ["cube"]
 
 
-@on_loop
 async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> None:
     async with Farm.up() as farm:
         worker = await farm.worker(W1)
@@ -76,7 +72,6 @@ async def test_a_client_is_no_worker_and_no_supervisor_whatever_it_sends() -> No
         assert farm.events("joined", "left", "lost") == ["cube"]
 
 
-@on_loop
 async def test_refused_messages_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from farm.call import Call, Operation
 from farm.dispatcher.dispatcher import Dispatcher
 from farm.scheduler.state import TaskId, WorkerId
 from farm.transports.threads import LocalTransport
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 
 
 def call(x: float = 2.0) -> Call:
@@ -29,7 +29,6 @@ def cube(x: Any) -> Any:
     return x**3
 
 
-@on_loop
 async def test_each_worker_is_a_thread_that_ends_with_the_transport() -> None:
     before = threads()
     dispatcher = Dispatcher([LocalTransport({"gate": cube}, workers=3)])
@@ -41,7 +40,6 @@ async def test_each_worker_is_a_thread_that_ends_with_the_transport() -> None:
     assert dispatcher.snapshot()["workers"] == []
 
 
-@on_loop
 async def test_two_transports_of_one_program_get_along() -> None:
     transports = [LocalTransport({"gate": cube}) for _ in range(2)]
     dispatcher = Dispatcher(transports)
@@ -78,7 +76,6 @@ def test_thread_that_outlives_its_loop_is_no_trouble() -> None:
     assert not thread.is_alive()  # and no traceback, which pytest would turn into a failure
 
 
-@on_loop
 async def test_a_call_that_is_not_needed_is_taken_back_unless_it_has_begun() -> None:
     opened, ran = threading.Event(), []
 

@@ -19,7 +19,6 @@ from farm.errors import Unavailable
 from farm.model import Config, Inputs, Model
 from farm.worker import dask as dask_worker
 from farm.worker.dask import Models, NotPermitted, Ran, Recalled, Unfit
-from tests.support.coroutines import on_loop
 from tests.support.dask_cluster import (
     LIMIT_S,
     MODELS,
@@ -33,7 +32,6 @@ from tests.support.dask_cluster import (
 )
 
 
-@on_loop
 async def test_models_that_cannot_be_loaded(cluster: Cluster) -> None:
     cluster.add_worker(environment={"BROKEN": "1"})
     with pytest.raises(Unavailable, match=r"cannot load the models: .* OSError: no licence") as why:
@@ -44,7 +42,6 @@ async def test_models_that_cannot_be_loaded(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_a_file_that_changed_is_not_run_as_it_was(cluster: Cluster) -> None:
     cluster.add_worker()
     async with joined(cluster) as dispatcher:
@@ -57,7 +54,6 @@ async def test_a_file_that_changed_is_not_run_as_it_was(cluster: Cluster) -> Non
 
 
 @pytest.mark.slow
-@on_loop
 async def test_models_are_loaded_once_a_process(cluster: Cluster) -> None:
     (cluster.folder / "square.py").write_text(MODELS + "\nprint('loaded', flush=True)\n")
     cluster.add_worker(4)

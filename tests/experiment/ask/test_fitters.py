@@ -22,7 +22,7 @@ from farm.experiment.work import Data, Generate, Generated, Query, QueryKind, Wo
 from farm.machine import fork_parent
 from farm.machine.job_process import JobProcess, ProcessDied
 from tests.experiment.models import configs
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.support.ended import has_ended
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +69,6 @@ def expected(work: Work) -> list[object]:
     return listed(execute(work))
 
 
-@on_loop
 async def test_a_process_gives_what_this_one_would_and_is_kept() -> None:
     async with fitters() as several:
         assert await points(several, 0, ask(3)) == expected(ask(3))
@@ -82,7 +81,6 @@ async def test_a_process_gives_what_this_one_would_and_is_kept() -> None:
             await several.execute(0, ask(1))
 
 
-@on_loop
 async def test_what_is_quick_needs_no_process() -> None:
     several = Fitters()
     assert await points(several, 0, ask(3)) == expected(ask(3))
@@ -116,7 +114,6 @@ def test_which_work_needs_a_surrogate(
     assert needs_surrogate(work) is needs
 
 
-@on_loop
 async def test_a_mistake_is_an_error_and_no_more() -> None:
     async with fitters() as several:
         with pytest.raises(InvalidInput, match="has no model"):
@@ -128,7 +125,6 @@ async def test_a_mistake_is_an_error_and_no_more() -> None:
         assert several.pids[0] == pid
 
 
-@on_loop
 async def test_a_slow_one_keeps_nobody_waiting() -> None:
     async with fitters(most=2) as several:
         await points(several, 0, ask(1))
@@ -142,7 +138,6 @@ async def test_a_slow_one_keeps_nobody_waiting() -> None:
         await asyncio.wait_for(slow, LIMIT_S)
 
 
-@on_loop
 async def test_the_one_idle_for_longest_makes_room() -> None:
     async with fitters(most=2) as several:
         for number in (0, 1, 0, 2):
@@ -150,7 +145,6 @@ async def test_the_one_idle_for_longest_makes_room() -> None:
         assert list(several.pids) == [0, 2]
 
 
-@on_loop
 async def test_the_libraries_are_loaded_before_the_first_work_where_there_is_room() -> None:
     async with fitters(most=1) as several:
         several.warm(0)
@@ -166,7 +160,6 @@ async def test_the_libraries_are_loaded_before_the_first_work_where_there_is_roo
         assert (dict(several.pids), several.parent_pid is None) == ({}, True)
 
 
-@on_loop
 async def test_a_process_ends_when_it_is_not_used_and_the_parent_with_the_last() -> None:
     async with fitters(idle_s=0.05) as several:
         working = asyncio.create_task(points(several, 0, ask(1)))
@@ -185,7 +178,6 @@ async def test_a_process_ends_when_it_is_not_used_and_the_parent_with_the_last()
         assert several.parent_pid == parent
 
 
-@on_loop
 async def test_another_parent_takes_the_place_of_one_that_is_killed() -> None:
     async with fitters() as several:
         await points(several, 0, ask(1))
@@ -205,7 +197,6 @@ def end_unseen(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-@on_loop
 async def test_work_does_not_wait_for_a_parent_that_was_replaced_while_it_loaded() -> None:
     async with fitters() as several:
         several.warm(0)
@@ -220,7 +211,6 @@ async def test_work_does_not_wait_for_a_parent_that_was_replaced_while_it_loaded
         assert listed(await asyncio.wait_for(work, LIMIT_S)) == expected(ask(2))
 
 
-@on_loop
 async def test_one_time_limit_to_load_holds_for_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_parent, "LOAD_S", 0.2)
     async with fitters() as several:
@@ -232,7 +222,6 @@ async def test_one_time_limit_to_load_holds_for_all_work(monkeypatch: pytest.Mon
         assert not is_forked(several.pids[0])
 
 
-@on_loop
 async def test_without_a_parent_each_is_a_fresh_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +236,6 @@ async def test_without_a_parent_each_is_a_fresh_interpreter(
         assert is_forked(several.parent_pid)
 
 
-@on_loop
 async def test_a_library_that_cannot_be_loaded_is_an_error_of_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +263,6 @@ def memory(pid: int, kind: str) -> int:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_processes_share_the_memory_of_the_libraries() -> None:
     several, model = Fitters(), configs.config(configs.REGRESSION)
     x = configs.spread(model, 8)
@@ -296,7 +283,6 @@ async def test_processes_share_the_memory_of_the_libraries() -> None:
         several.stop()
 
 
-@on_loop
 async def test_work_of_a_killed_process_is_done_again_once() -> None:
     async with fitters() as several:
         await points(several, 0, ask(1))
@@ -323,7 +309,6 @@ def calls(function: Callable[..., object], *values: object) -> Work:
     return cast(Work, Calls(function, *values))
 
 
-@on_loop
 async def test_killed_twice_is_an_error_and_the_next_ask_is_well() -> None:
     async with fitters() as several:
         with pytest.raises(Unavailable, match="died 2 times: killed"):
@@ -331,7 +316,6 @@ async def test_killed_twice_is_an_error_and_the_next_ask_is_well() -> None:
         assert await points(several, 0, ask(3)) == expected(ask(3))
 
 
-@on_loop
 async def test_one_killed_while_idle_is_not_missed() -> None:
     async with fitters() as several:
         await points(several, 0, ask(1))
@@ -341,7 +325,6 @@ async def test_one_killed_while_idle_is_not_missed() -> None:
         assert await points(several, 0, ask(1)) == expected(ask(1))
 
 
-@on_loop
 async def test_cancelled_work_ends_with_its_process_if_it_has_one() -> None:
     async with fitters(most=1) as several:
         await points(several, 0, ask(1))
@@ -367,7 +350,6 @@ async def test_cancelled_work_ends_with_its_process_if_it_has_one() -> None:
 
 
 @pytest.mark.parametrize("it", ["runs", "is being forked", "has a parent that loads"])
-@on_loop
 async def test_stop_ends_work_whose_process(it: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_parent, "FORK_S", 3600.0)
     async with fitters() as several:

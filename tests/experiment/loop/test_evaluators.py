@@ -15,7 +15,7 @@ from farm.call import NO_HINTS, Call, ModelInfo, Operation, Result
 from farm.errors import InvalidInput, ModelNotFound, Unavailable
 from farm.experiment.loop.evaluators import PointEvaluator, RemoteEvaluator
 from tests.experiment.subjects import Bowl, dispatching
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 
 CALL = Call("bowl", Operation.EVALUATE, (np.array([0.3]), np.array([0.2])))
 RESULT = Result((np.array([-0.25]),))
@@ -30,20 +30,17 @@ async def check(evaluator: PointEvaluator, places: int) -> None:
         await evaluator.describe("ball", "{}")
 
 
-@on_loop
 async def test_the_farm_around() -> None:
     async with dispatching(Bowl(), 3) as around:
         await check(around, 3)
         assert await around.places("ball") == 1
 
 
-@on_loop
 async def test_a_farm_elsewhere() -> None:
     with farm.serve(Bowl(), workers=2) as client:
         await check(RemoteEvaluator(client), 2)
 
 
-@on_loop
 async def test_a_farm_that_was_started_anew_is_found_again() -> None:
     with farm.serve(Bowl(), workers=1) as first:
         remote = RemoteEvaluator(first, lambda: second)
@@ -94,7 +91,6 @@ class Calls:
         return self.futures[-1]
 
 
-@on_loop
 async def test_a_connection_with_calls_in_it_is_kept() -> None:
     """If a call cannot reach the model behind one worker, the calls of others continue."""
     first, second = Calls(), Calls()
@@ -123,7 +119,6 @@ async def test_a_connection_with_calls_in_it_is_kept() -> None:
     assert await later is RESULT
 
 
-@on_loop
 async def test_a_farm_that_is_not_there_yet_is_unavailable() -> None:
     lost = Calls()
 

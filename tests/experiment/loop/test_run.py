@@ -20,7 +20,7 @@ from farm.experiment.loop.run import FAILURES_IN_A_ROW, ClosedLoop
 from farm.experiment.state.events import Asked, Event, Failed, RunPhase, RunState, Told
 from farm.experiment.state.journal import read_journal
 from tests.experiment.subjects import Bowl, asked, config_of, dispatching, hosting, set_up
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 TWO = (
     "[sobol]\ngenerator = SobolGenerator\nmin_asks = 6\n"
@@ -42,7 +42,6 @@ async def ran(host: Experiments, number: int, farm: object, **options: int) -> C
     return run
 
 
-@on_loop
 async def test_it_evaluates_all_points_of_all_strategies(tmp_path: Path) -> None:
     bowl, journal = Bowl(), tmp_path / "e.db"
     async with hosting(journal) as host, dispatching(bowl, 2) as farm:
@@ -65,7 +64,6 @@ async def test_it_evaluates_all_points_of_all_strategies(tmp_path: Path) -> None
     assert sorted(event.points[0, 0, 0] for event in told) == sorted(bowl.seen)
 
 
-@on_loop
 async def test_points_of_one_place_are_those_of_a_client_that_asks(tmp_path: Path) -> None:
     config = config_of()
     async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(), 1) as farm:
@@ -78,7 +76,6 @@ async def test_points_of_one_place_are_those_of_a_client_that_asks(tmp_path: Pat
     assert [x for e in of_loop for x in e.points[:, 0, 0].tolist()] == by_client
 
 
-@on_loop
 async def test_the_budget_ends_it(tmp_path: Path) -> None:
     forever = "[sobol]\ngenerator = SobolGenerator\nrun_indefinitely = true\n"
     async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(), 2) as farm:
@@ -95,7 +92,6 @@ async def test_the_budget_ends_it(tmp_path: Path) -> None:
         ClosedLoop(host, 2, farm)
 
 
-@on_loop
 async def test_a_model_that_raises_for_part_of_its_domain(tmp_path: Path) -> None:
     """Points beyond the edge are recorded with their error, and others take their places."""
     config = config_of(
@@ -113,7 +109,6 @@ async def test_a_model_that_raises_for_part_of_its_domain(tmp_path: Path) -> Non
         assert experiment.loop.evaluations == experiment.told + experiment.loop.failed
 
 
-@on_loop
 async def test_an_evaluation_that_fails_once_is_tried_again(tmp_path: Path) -> None:
     bowl = Bowl()
     bowl.flaky = {2}
@@ -125,7 +120,6 @@ async def test_an_evaluation_that_fails_once_is_tried_again(tmp_path: Path) -> N
     assert [e.extra.get("attempts", 1) for e in told].count(2) == 1
 
 
-@on_loop
 async def test_all_points_of_an_experiment_are_one_caller(tmp_path: Path) -> None:
     callers: list[tuple[str, str | None]] = []
 
@@ -141,7 +135,6 @@ async def test_all_points_of_an_experiment_are_one_caller(tmp_path: Path) -> Non
     assert set(callers) == {("experiment 0", "")}
 
 
-@on_loop
 async def test_a_point_that_ends_workers_is_not_tried_again(tmp_path: Path) -> None:
     """The farm has already tried it on several workers."""
 
@@ -172,7 +165,6 @@ class Nowhere(Bowl):
         (Nowhere(), "outcome_1 = inf", FAILURES_IN_A_ROW),
     ],
 )
-@on_loop
 async def test_a_model_that_never_gives_a_number_pauses_it(
     tmp_path: Path, model: Bowl, last: str, told: int
 ) -> None:
@@ -188,7 +180,6 @@ async def test_a_model_that_never_gives_a_number_pauses_it(
         assert (experiment.modelled, experiment.told) == (0, told)
 
 
-@on_loop
 async def test_what_was_in_flight_is_evaluated_after_a_restart(tmp_path: Path) -> None:
     """The loop is cut off as by a kill: no event records its end."""
     bowl, journal = Bowl(held=True), tmp_path / "e.db"
@@ -213,7 +204,6 @@ async def test_what_was_in_flight_is_evaluated_after_a_restart(tmp_path: Path) -
     assert len(events_of(journal, RunState)) == 3
 
 
-@on_loop
 async def test_a_client_asks_and_finishes_meanwhile(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     config = config_of("[sobol]\ngenerator = SobolGenerator\nmin_asks = 1000\n")
@@ -231,7 +221,6 @@ async def test_a_client_asks_and_finishes_meanwhile(tmp_path: Path) -> None:
         assert experiment.told == experiment.loop.evaluations + 1
 
 
-@on_loop
 async def test_a_client_that_tells_the_points_of_the_loop(tmp_path: Path) -> None:
     """They are separate trials: the loop still evaluates and tells all of its points."""
     bowl, journal = Bowl(held=True), tmp_path / "e.db"
@@ -255,7 +244,6 @@ async def test_a_client_that_tells_the_points_of_the_loop(tmp_path: Path) -> Non
     assert ids.count(None) == 3
 
 
-@on_loop
 async def test_a_model_that_does_not_fit_is_refused_before_anything_runs(tmp_path: Path) -> None:
     async with hosting(tmp_path / "e.db") as host, dispatching(Bowl(), 1) as farm:
         for options, error in (
@@ -270,7 +258,6 @@ async def test_a_model_that_does_not_fit_is_refused_before_anything_runs(tmp_pat
 
 
 @pytest.mark.slow
-@on_loop
 async def test_points_fill_the_space_while_the_strategy_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,7 +298,6 @@ async def test_points_fill_the_space_while_the_strategy_is_busy(
     assert len(np.unique(points, axis=0)) == len(points)
 
 
-@on_loop
 async def test_a_list_is_evaluated_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +333,6 @@ async def test_a_list_is_evaluated_and_nothing_else(
     assert not fillers
 
 
-@on_loop
 async def test_points_that_end_together_are_recorded_together(tmp_path: Path) -> None:
     """While a slow disk writes, finished points gather for one further write."""
     records: list[int] = []

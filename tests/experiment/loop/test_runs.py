@@ -20,7 +20,7 @@ from farm.experiment.loop.run import ClosedLoop
 from farm.experiment.loop.runs import Runs, reported
 from farm.experiment.state.events import RunPhase
 from tests.experiment.subjects import Bowl, asked, config_of, dispatching, hosting, set_up
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 
 @asynccontextmanager
@@ -34,7 +34,6 @@ async def running(journal: Path, farm: Around) -> AsyncIterator[Experiments]:
             await runs.stop()
 
 
-@on_loop
 async def test_run_status_and_pause(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
@@ -60,7 +59,6 @@ async def test_run_status_and_pause(tmp_path: Path) -> None:
         assert (answer["run"], "loop" in answer) == ("ended", False)
 
 
-@on_loop
 async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
@@ -74,7 +72,6 @@ async def test_a_pause_is_taken_back_while_points_are_in_flight(tmp_path: Path) 
         assert experiment.told == 8
 
 
-@on_loop
 async def test_a_loop_that_runs_keeps_what_it_began_with(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, running(tmp_path / "e.db", farm) as host:
@@ -106,7 +103,6 @@ class Faulty(Around):
         return await super().submit(call, hints)
 
 
-@on_loop
 async def test_a_loop_that_fails_is_paused_and_can_go_on(tmp_path: Path) -> None:
     async with (
         dispatching(Bowl(), 2) as farm,
@@ -121,7 +117,6 @@ async def test_a_loop_that_fails_is_paused_and_can_go_on(tmp_path: Path) -> None
         assert experiment.told == 8
 
 
-@on_loop
 async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     async with dispatching(bowl, 4) as farm, running(tmp_path / "e.db", farm) as host:
@@ -134,7 +129,6 @@ async def test_two_experiments_run_at_once(tmp_path: Path) -> None:
         assert [e.told for e in host.experiments.values()] == [8, 8]
 
 
-@on_loop
 async def test_a_server_that_starts_again_goes_on_as_it_was_told(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm:
@@ -149,7 +143,6 @@ async def test_a_server_that_starts_again_goes_on_as_it_was_told(tmp_path: Path)
             assert experiment.told == experiment.loop.evaluations == 5
 
 
-@on_loop
 async def test_a_farm_without_the_model_pauses_it_and_says_why(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     async with dispatching(bowl, 1) as farm, running(tmp_path / "e.db", farm) as host:
@@ -170,7 +163,6 @@ async def test_a_farm_without_the_model_pauses_it_and_says_why(tmp_path: Path) -
         assert "loop" not in await asked(host, session, "status")
 
 
-@on_loop
 async def test_the_loop_of_a_clients_configuration_opens_none_of_its_files(tmp_path: Path) -> None:
     """The file is a pipe: whoever opens it to read waits, and is then seen by the test."""
     pipe = tmp_path / "week.h5"
@@ -197,7 +189,6 @@ async def progress(farm: Around) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == "experiment"]
 
 
-@on_loop
 async def test_the_farm_shows_an_experiment_until_after_its_end(tmp_path: Path) -> None:
     bowl = Bowl(held=True)
     async with dispatching(bowl, 2) as farm, hosting(tmp_path / "e.db") as host:
@@ -217,7 +208,6 @@ async def test_the_farm_shows_an_experiment_until_after_its_end(tmp_path: Path) 
         assert row["calls_per_s"] > 0.0
 
 
-@on_loop
 async def test_a_loop_that_is_stopped_has_ended_for_the_farm(tmp_path: Path) -> None:
     async with dispatching(Bowl(), 1) as farm, hosting(tmp_path / "e.db") as host:
         _, experiment = await set_up(host, config_of())
@@ -243,7 +233,6 @@ class Deaf(Around):
 @pytest.mark.parametrize(
     "error", [UnsupportedFeature("no such question"), RuntimeError("nobody thought of this")]
 )
-@on_loop
 async def test_a_loop_goes_on_where_nobody_hears_of_it(tmp_path: Path, error: Exception) -> None:
     async with dispatching(Bowl(), 1) as farm, hosting(tmp_path / "e.db") as host:
         _, experiment = await set_up(host, config_of())

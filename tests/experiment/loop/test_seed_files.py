@@ -21,7 +21,6 @@ from farm.experiment.state.seeding import InitialTrials
 from farm.model import Inputs
 from tests.experiment.loop.rods import Rod, described, experiment, swept, understood
 from tests.experiment.subjects import dispatching, hosting
-from tests.support.coroutines import on_loop
 from tests.support.foreign import ATTACKS, SECRET, replaced
 
 
@@ -279,7 +278,6 @@ def test_a_running_sweep_has_trials(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("best", [(0.25, 0.75), (0.625, 0.125)])
-@on_loop
 async def test_the_first_point_of_a_model_is_chosen_from_the_trials(
     tmp_path: Path, best: tuple[float, float]
 ) -> None:

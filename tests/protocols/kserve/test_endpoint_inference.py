@@ -18,7 +18,7 @@ from farm.model import Config, Inputs
 from farm.protocols.kserve.endpoint_inference import Inference, InferenceRun, Prepared
 from farm.protocols.kserve.request import InferInput, InferRequest, Wish
 from tests.protocols.kserve.in_process import inference
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 
 class Many(farm.Model):
@@ -88,7 +88,6 @@ def begun(of: Inference, prepared: Prepared) -> tuple[Noted, list[Any]]:
     return Noted(of, prepared, (encoded, (2.0,), False), (came, None)), came
 
 
-@on_loop
 async def test_answers_and_errors_come_once() -> None:
     async with inference({"many": Many()}, readers=Later()) as of:
         for count, expected in ((3.0, ("7", 4.0)), (0.0, InvalidInput), (-1.0, ModelFailed)):
@@ -98,7 +97,6 @@ async def test_answers_and_errors_come_once() -> None:
             assert answer == expected or type(answer) is expected
 
 
-@on_loop
 async def test_a_long_answer_is_written_by_a_reader() -> None:
     readers, count = Later(), HEAVY_BYTES // 8 + 1
     async with inference({"many": Many()}, readers=readers) as of:
@@ -114,7 +112,6 @@ async def test_a_long_answer_is_written_by_a_reader() -> None:
         assert (readers.cancelled, came) == (1, [])
 
 
-@on_loop
 async def test_a_config_that_is_not_described_yet_has_to_wait() -> None:
     async with inference({"many": Many()}, readers=Later()) as of:
         info = of.repository.model("many")

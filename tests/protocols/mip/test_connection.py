@@ -32,7 +32,7 @@ from farm.protocols.mip.connection import (
 from farm.protocols.mip.packets import HEAD
 from farm.protocols.mip.service import MipTimeouts
 from farm.transitions import NoTransition
-from tests.support.coroutines import LIMIT_S, LoopTurns, on_loop, until
+from tests.support.coroutines import LIMIT_S, LoopTurns, until
 from tests.support.mip_farm import (
     PING,
     PONG,
@@ -68,7 +68,6 @@ async def flood(client: Client, data: bytes, pause_s: float = 0.0) -> None:
         await asyncio.sleep(pause_s)
 
 
-@on_loop
 async def test_a_ping_a_call_and_a_batch_on_one_connection() -> None:
     async with mip_client(Double()) as (_, client):
         assert await client.ask(PING) == PONG
@@ -89,7 +88,6 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("asked", "answered"), VECTORS)
-@on_loop
 async def test_what_mistakes_are_answered_with(asked: str, answered: str) -> None:
     async with mip_client(Double(), max_bytes=1 << 20) as (_, client):
         answer = await client.ask(bytes.fromhex(asked))
@@ -101,7 +99,6 @@ async def test_what_mistakes_are_answered_with(asked: str, answered: str) -> Non
             assert await client.ask(request("[3]")) == doubled(3)
 
 
-@on_loop
 async def test_errors_of_calls_have_their_texts_and_the_connection_goes_on() -> None:
     async with mip_client(Double()) as (_, client):
         for entries, code, said in (
@@ -130,7 +127,6 @@ class Batched(Model):
         return {"y": inputs["x"]}
 
 
-@on_loop
 async def test_errors_of_batches_name_the_rows_however_these_run() -> None:
     async with mip_client(Batched()) as (_, client):
         for entries in (["[1]", "[-1]"], ["[1]", "[-1]", *["[2]"] * 9]):
@@ -141,7 +137,6 @@ async def test_errors_of_batches_name_the_rows_however_these_run() -> None:
         assert answer[HEAD.size :].startswith(b"ValueError")
 
 
-@on_loop
 async def test_a_model_that_is_not_there_is_code_2() -> None:
     async with mip_client(Double(), served_as="other") as (_, client):
         answer = await client.ask(request("[1]"))
@@ -152,7 +147,6 @@ async def test_a_model_that_is_not_there_is_code_2() -> None:
 # Order of answers
 
 
-@on_loop
 async def test_pipelined_requests_are_answered_in_order() -> None:
     model = Double()
     async with mip_client(model, workers=3) as (_, client):
@@ -166,7 +160,6 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert await client.packet() == doubled(3)
 
 
-@on_loop
 async def test_many_pipelined_requests_wait_in_the_network() -> None:
     model = Double()
     async with mip_client(model) as (served, client):
@@ -181,7 +174,6 @@ async def test_many_pipelined_requests_wait_in_the_network() -> None:
 # After a fatal error
 
 
-@on_loop
 async def test_who_still_sends_gets_the_answer_and_no_reset() -> None:
     async with mip_client(Double(), max_bytes=1 << 20) as (_, client):
         client.send(request("[3]"), HEAD.pack(0, 2, 0, 0, 2**30))
@@ -193,7 +185,6 @@ async def test_who_still_sends_gets_the_answer_and_no_reset() -> None:
         assert await client.rest() == b""
 
 
-@on_loop
 async def test_who_sends_on_and_on_is_cut_off() -> None:
     timeouts = MipTimeouts(drain_bytes=1 << 20, drain_s=LIMIT_S)
     async with mip_client(Double(), timeouts=timeouts) as (_, client):
@@ -202,7 +193,6 @@ async def test_who_sends_on_and_on_is_cut_off() -> None:
             await flood(client, bytes(1 << 16))
 
 
-@on_loop
 async def test_answers_to_what_came_before_a_mistake_outlast_what_follows_it() -> None:
     model = Double()
     timeouts = MipTimeouts(drain_bytes=1 << 20)
@@ -219,7 +209,6 @@ async def test_answers_to_what_came_before_a_mistake_outlast_what_follows_it() -
             await sending
 
 
-@on_loop
 async def test_who_does_not_leave_after_an_error_is_left() -> None:
     async with mip_client(Double(), timeouts=QUICK) as (served, client):
         assert (await client.ask(b"G"))[:4] == bytes(4)
@@ -229,7 +218,6 @@ async def test_who_does_not_leave_after_an_error_is_left() -> None:
 # Clients that leave
 
 
-@on_loop
 async def test_a_half_closed_client_is_answered() -> None:
     model = Double()
     async with mip_client(model) as (_, client):
@@ -241,7 +229,6 @@ async def test_a_half_closed_client_is_answered() -> None:
 
 
 @pytest.mark.parametrize("count", [5, SENT_AHEAD + 1])
-@on_loop
 async def test_calls_of_a_client_that_is_cut_off_are_taken_back(count: int) -> None:
     """Even of one that asks so much ahead that the server reads no further."""
     model = Double()
@@ -259,7 +246,6 @@ async def test_calls_of_a_client_that_is_cut_off_are_taken_back(count: int) -> N
 
 
 @pytest.mark.parametrize("by_file", [False, True], ids=["tcp", "a socket file"])
-@on_loop
 async def test_a_client_that_closes_in_the_middle_of_a_call_is_seen_to_have_left(
     by_file: bool, tmp_path: Path
 ) -> None:
@@ -281,7 +267,6 @@ async def test_a_client_that_closes_in_the_middle_of_a_call_is_seen_to_have_left
         assert (await waits.rest()).startswith(doubled(1) + bytes([0, 0, 5]))
 
 
-@on_loop
 async def test_a_client_that_left_before_it_was_accepted_is_not_served() -> None:
     model = Double()
     async with mip_served(model, access=Access(None)) as served:
@@ -298,14 +283,12 @@ async def test_a_client_that_left_before_it_was_accepted_is_not_served() -> None
 
 
 @pytest.mark.parametrize("begun", [b"", request("[3]")[:5], request("[3]")[:10], PING[:1]])
-@on_loop
 async def test_who_takes_too_long_is_left(begun: bytes) -> None:
     async with mip_client(Double(), timeouts=QUICK) as (_, client):
         client.send(begun)
         assert await client.rest() == b""
 
 
-@on_loop
 async def test_who_waits_for_an_answer_is_not_left() -> None:
     model = Double()
     async with mip_client(model, timeouts=QUICK) as (_, client):
@@ -317,7 +300,6 @@ async def test_who_waits_for_an_answer_is_not_left() -> None:
         assert await client.packet() == PONG
 
 
-@on_loop
 async def test_a_payload_that_trickles_in_is_cut_off_in_the_end() -> None:
     async with mip_client(Double(), timeouts=QUICK) as (_, client):
         client.send(HEAD.pack(0, 2, 0, 0, 10_000))
@@ -325,7 +307,6 @@ async def test_a_payload_that_trickles_in_is_cut_off_in_the_end() -> None:
             await flood(client, b"\0", pause_s=0.02)
 
 
-@on_loop
 async def test_who_does_not_read_its_answers_is_left() -> None:
     async with mip_client(Wide(), timeouts=QUICK) as (served, client):
         assert await client.ask(PING) == PONG  # it is accepted
@@ -334,7 +315,6 @@ async def test_who_does_not_read_its_answers_is_left() -> None:
         await until(lambda: served.server.open_connections == 0)
 
 
-@on_loop
 async def test_who_takes_its_answer_slowly_has_it_whole() -> None:
     # All take longer than the time limit, and each takes a part that a busy machine allows.
     timeouts = replace(QUICK, idle_s=1.0)
@@ -346,7 +326,6 @@ async def test_who_takes_its_answer_slowly_has_it_whole() -> None:
             await asyncio.sleep(1.5 * timeouts.idle_s / count)
 
 
-@on_loop
 async def test_sixteen_clients_work_beside_stalled_ones() -> None:
     async with mip_served(Double(), workers=2) as served:
         stalled = [await served.connect() for _ in range(16)]
@@ -367,7 +346,6 @@ async def test_sixteen_clients_work_beside_stalled_ones() -> None:
         assert all(not client.reader.at_eof() for client in half_open)
 
 
-@on_loop
 async def test_random_bytes_disturb_nobody() -> None:
     async with mip_served(Double(), timeouts=WATCHFUL, max_bytes=1000) as served:
         for size in (1, 7, 8, 100, 5000):
@@ -381,7 +359,6 @@ async def test_random_bytes_disturb_nobody() -> None:
         await until(lambda: served.server.open_connections == 0)
 
 
-@on_loop
 async def test_longer_requests_of_many_clients_are_read_one_in_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

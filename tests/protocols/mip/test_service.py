@@ -16,11 +16,10 @@ from farm.http1.access import Access
 from farm.protocols.mip.address import MipAddress
 from farm.protocols.mip.packets import HEAD
 from farm.protocols.mip.service import ACCEPTED_AT_ONCE, MipServer, MipTimeouts
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.support.mip_farm import PING, PONG, Double, doubled, mip_served, request
 
 
-@on_loop
 async def test_a_socket_file_is_its_owners_and_goes_with_the_server(tmp_path: Path) -> None:
     path = tmp_path / "double.sock"
     async with mip_served(Double(), address=MipAddress("double", path=str(path))) as served:
@@ -32,7 +31,6 @@ async def test_a_socket_file_is_its_owners_and_goes_with_the_server(tmp_path: Pa
     assert not path.exists()
 
 
-@on_loop
 async def test_a_port_that_is_taken_is_told() -> None:
     async with mip_served(Double()) as served:
         with pytest.raises(Unavailable, match=r"cannot listen on 127\.0\.0\.1"):
@@ -82,7 +80,6 @@ def test_a_burst_of_connections_is_accepted_in_parts() -> None:
     assert max(accepted) == ACCEPTED_AT_ONCE
 
 
-@on_loop
 async def test_the_end_waits_for_what_runs() -> None:
     model = Double()
     async with mip_served(model) as served:
@@ -100,7 +97,6 @@ async def test_the_end_waits_for_what_runs() -> None:
         await stopping
 
 
-@on_loop
 async def test_what_does_not_end_in_time_is_answered_so() -> None:
     model = Double()
     async with mip_served(model) as served:

@@ -43,7 +43,7 @@ from tests.provision.simulated_slurm import (
     SimulatedSlurm,
     TrueJob,
 )
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.virtual_time import run_virtually
 
 STEP_S = 1.0
@@ -491,7 +491,6 @@ def test_no_job_is_one_too_many_forgotten_or_left_over(
 
 
 @pytest.mark.parametrize("stops", [False, True])
-@on_loop
 async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
     world: World, monkeypatch: pytest.MonkeyPatch, stops: bool
 ) -> None:
@@ -521,7 +520,6 @@ async def test_no_job_is_submitted_before_it_is_on_the_list_for_the_next_farm(
     assert world.left() == []
 
 
-@on_loop
 async def test_models_that_are_known_are_not_described(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

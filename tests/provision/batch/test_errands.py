@@ -24,7 +24,6 @@ from farm.provision.batch.jobs import Jobs
 from farm.provision.batch.system import BatchError, JobRow, Listing, Stand
 from farm.provision.batch.systems.slurm import Slurm
 from tests.provision.conftest import in_virtual_time
-from tests.support.coroutines import on_loop
 
 
 class System(Slurm):
@@ -207,7 +206,6 @@ async def test_a_command_that_fails_is_an_event_and_leaves_the_job_to_the_next()
 # Background tasks
 
 
-@on_loop
 async def test_a_second_task_with_the_same_key_waits_for_another_time() -> None:
     errands, done, go = Errands(), [], asyncio.Event()
 
@@ -230,7 +228,6 @@ async def test_a_second_task_with_the_same_key_waits_for_another_time() -> None:
     assert not errands.is_running("")
 
 
-@on_loop
 async def test_a_failure_is_logged_and_frees_the_key(caplog: pytest.LogCaptureFixture) -> None:
     errands = Errands()
 
@@ -245,7 +242,6 @@ async def test_a_failure_is_logged_and_frees_the_key(caplog: pytest.LogCaptureFi
     assert "no good" in caplog.text
 
 
-@on_loop
 async def test_a_task_that_is_cancelled_before_it_begins_is_gone() -> None:
     errands = Errands()
 
@@ -256,7 +252,6 @@ async def test_a_task_that_is_cancelled_before_it_begins_is_gone() -> None:
     assert not errands.is_running("look")
 
 
-@on_loop
 async def test_a_task_that_is_dropped_frees_its_key() -> None:
     errands = Errands()
 

@@ -15,7 +15,7 @@ from farm.machine.private import replace_private
 from farm.provision.batch import restart_state
 from farm.provision.batch.kinds import WorkerKind
 from farm.provision.batch.restart_state import JobKey, RestartState
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 
 BEAM = ModelInfo(
     "beam",
@@ -27,7 +27,6 @@ BEAM = ModelInfo(
 SMALL = WorkerKind(name="small", models=["beam.py"])
 
 
-@on_loop
 async def test_the_next_farm_has_the_identity_and_knows_the_models(tmp_path: Path) -> None:
     one = RestartState(tmp_path / "jobs")
     assert one.models(SMALL) is None
@@ -44,7 +43,6 @@ async def test_the_next_farm_has_the_identity_and_knows_the_models(tmp_path: Pat
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"small": 1}', '{"small": {"loads": ["beam.py"], "serves": [{}]}}']
 )
-@on_loop
 async def test_a_file_of_no_use_is_passed_over(tmp_path: Path, text: str) -> None:
     state = RestartState(tmp_path)
     (tmp_path / "models.json").write_text(text)
@@ -54,7 +52,6 @@ async def test_a_file_of_no_use_is_passed_over(tmp_path: Path, text: str) -> Non
     assert state.models(SMALL) == [BEAM]
 
 
-@on_loop
 async def test_the_next_farm_knows_the_jobs_and_submissions(tmp_path: Path) -> None:
     one = RestartState(tmp_path)
     assert one.jobs() == [], "a new identity has no jobs"
@@ -66,7 +63,6 @@ async def test_the_next_farm_knows_the_jobs_and_submissions(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "7", '[["7"]]', '{"a": 1}'])
-@on_loop
 async def test_without_a_list_of_the_jobs_they_are_unknown(
     tmp_path: Path, text: str | None
 ) -> None:
@@ -82,7 +78,6 @@ async def test_without_a_list_of_the_jobs_they_are_unknown(
     assert RestartState(tmp_path).jobs() == []
 
 
-@on_loop
 async def test_a_list_that_cannot_be_written_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,7 +100,6 @@ def job(number: int) -> JobKey:
     return (str(number), f"farm-ab-small+{number}", "small")
 
 
-@on_loop
 async def test_the_loop_runs_while_the_last_list_of_jobs_waits_to_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +138,6 @@ async def test_the_loop_runs_while_the_last_list_of_jobs_waits_to_be_written(
     assert RestartState(tmp_path).models(SMALL) is None
 
 
-@on_loop
 async def test_a_write_that_fails_ends_no_later_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,7 +25,6 @@ from farm.provision.batch.standing import (
     starts_in,
 )
 from farm.provision.batch.system import JobRow, Stand
-from tests.support.coroutines import on_loop
 from tests.support.dispatcher_farm import LIMIT_S
 
 KIND = WorkerKind(name="small", models=["beam.py"], max_jobs=3)
@@ -145,7 +144,6 @@ def names(kind: KindState) -> list[str]:
     return sorted(kind.models or ())
 
 
-@on_loop
 async def test_kinds_learn_the_names_of_their_models_unless_a_worker_has_said_them(
     tmp_path: Path,
 ) -> None:
@@ -168,7 +166,6 @@ async def test_kinds_learn_the_names_of_their_models_unless_a_worker_has_said_th
     assert "there is no file" in text
 
 
-@on_loop
 async def test_the_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 

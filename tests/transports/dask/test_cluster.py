@@ -18,7 +18,7 @@ from farm.errors import WorkerLost
 from farm.transports.dask.cluster import Membership, one_line
 from farm.transports.dask.transport import DaskTransport
 from farm.wire.usage import Used
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.dask_cluster import (
     LIMIT_S,
     MODELS,
@@ -36,7 +36,6 @@ from tests.support.dask_cluster import (
 pytestmark = pytest.mark.slow
 
 
-@on_loop
 async def test_slots_are_the_threads_of_the_cluster(cluster: Cluster) -> None:
     first = cluster.add_worker(2)
     async with joined(cluster) as dispatcher:
@@ -62,7 +61,6 @@ def rows(dispatcher: Dispatcher) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: int(row["threads"]))
 
 
-@on_loop
 async def test_each_worker_of_the_cluster_is_a_row(cluster: Cluster) -> None:
     cluster.add_worker(1)
     larger = cluster.add_worker(2)
@@ -88,7 +86,6 @@ async def test_each_worker_of_the_cluster_is_a_row(cluster: Cluster) -> None:
         await until(lambda: [r["threads"] for r in rows(dispatcher)] == [1], LIMIT_S)
 
 
-@on_loop
 async def test_calls_hold_a_resource_of_the_workers_that_have_it(cluster: Cluster) -> None:
     cluster.add_worker(2)
     cluster.add_worker(4, resources="GPU=1")
@@ -103,7 +100,6 @@ async def test_calls_hold_a_resource_of_the_workers_that_have_it(cluster: Cluste
         assert [row["done"] for row in rows(dispatcher)] == [0, 8]
 
 
-@on_loop
 async def test_a_resource_that_no_worker_has_is_told_and_awaited(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,7 +117,6 @@ async def test_a_resource_that_no_worker_has_is_told_and_awaited(
     await dispatcher.close(grace_s=0.0)
 
 
-@on_loop
 async def test_a_killed_worker_costs_nothing(cluster: Cluster) -> None:
     for _ in range(2):
         cluster.add_worker(2)
@@ -141,7 +136,6 @@ async def test_a_killed_worker_costs_nothing(cluster: Cluster) -> None:
     assert cluster.tasks() == []
 
 
-@on_loop
 async def test_a_call_that_kills_its_workers_is_lost_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "square.py").write_text(MODELS)
     impatient = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
@@ -163,7 +157,6 @@ def runs(folder: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-@on_loop
 async def test_what_must_not_run_twice_does_not(cluster: Cluster, tmp_path: Path) -> None:
     for _ in range(2):
         cluster.add_worker()
@@ -195,7 +188,6 @@ def permits(cluster: Cluster) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-@on_loop
 async def test_what_must_not_run_twice_is_recalled_if_nobody_has_begun_it(
     cluster: Cluster, tmp_path: Path, cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +226,6 @@ async def _withdrawn_only(member: Membership, flights: Sequence[Any]) -> list[An
     raise OSError("no route")
 
 
-@on_loop
 async def test_an_answer_that_dies_with_its_holder_is_not_found_by_running_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -253,7 +244,6 @@ async def test_an_answer_that_dies_with_its_holder_is_not_found_by_running_again
     assert permits(cluster) == {}
 
 
-@on_loop
 async def test_a_worker_that_lacks_the_models_gets_nothing(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -277,7 +267,6 @@ async def test_a_worker_that_lacks_the_models_gets_nothing(
         expect_squares(await asyncio.wait_for(waiting, LIMIT_S))
 
 
-@on_loop
 async def test_an_adaptive_cluster_sees_calls_before_it_has_workers(cluster: Cluster) -> None:
     cluster.add_worker()
     async with joined(cluster, slots=3) as dispatcher:
@@ -296,7 +285,6 @@ def test_reasons_are_one_line() -> None:
     assert one_line(KeyError()) == "KeyError"
 
 
-@on_loop
 async def test_a_cluster_that_its_user_restarts(cluster: Cluster) -> None:
     cluster.add_worker(nanny=True)
     async with joined(cluster) as dispatcher:

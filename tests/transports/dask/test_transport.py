@@ -15,7 +15,7 @@ from distributed.security import Security
 
 from farm.errors import FarmError, Unavailable
 from farm.transports.dask.transport import DaskTransport, _no_errors
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.dask_cluster import (
     LIMIT_S,
     MODELS,
@@ -30,7 +30,6 @@ from tests.support.dask_cluster import (
 
 
 @pytest.mark.slow
-@on_loop
 async def test_the_scheduler_comes_back(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +52,6 @@ async def test_the_scheduler_comes_back(
 
 
 @pytest.mark.slow
-@on_loop
 async def test_closing_leaves_nothing_in_the_cluster(cluster: Cluster) -> None:
     cluster.add_worker()
     async with joined(cluster) as dispatcher:
@@ -66,7 +64,6 @@ async def test_closing_leaves_nothing_in_the_cluster(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_a_scheduler_file_says_where_too(cluster: Cluster) -> None:
     cluster.add_worker()
     cluster.address = str(cluster.scheduler_file)
@@ -74,7 +71,6 @@ async def test_a_scheduler_file_says_where_too(cluster: Cluster) -> None:
         expect_squares(await outcomes_of(dispatcher, [square(0.0)]))
 
 
-@on_loop
 async def test_no_cluster_at_that_address(tmp_path: Path) -> None:
     (tmp_path / "square.py").write_text(MODELS)
     cluster: Any = SimpleNamespace(address=str(tmp_path / "nowhere.json"), folder=tmp_path)
@@ -84,7 +80,6 @@ async def test_no_cluster_at_that_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@on_loop
 async def test_the_security_of_dask_is_the_farms(tmp_path: Path) -> None:
     temporary = Security.temporary()
     for name, text in (("cert", temporary.tls_client_cert), ("key", temporary.tls_client_key)):

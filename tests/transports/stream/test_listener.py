@@ -45,7 +45,6 @@ def result(y: float = 8.0) -> Result:
     return Result((np.array([y]),), 0.001)
 
 
-@on_loop
 async def test_the_file_is_private_and_gone_at_the_end() -> None:
     async with Farm.up() as farm:
         path = unix(farm).place.path
@@ -54,7 +53,6 @@ async def test_the_file_is_private_and_gone_at_the_end() -> None:
     assert not path.exists()
 
 
-@on_loop
 async def test_another_user_is_not_let_in(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -67,7 +65,6 @@ async def test_another_user_is_not_let_in(
         assert f"refused user {os.getuid() + 1} at" in caplog.text
 
 
-@on_loop
 async def test_an_answer_on_its_way_is_not_overtaken_by_the_loss() -> None:
     """The supervisor sees the death first, on its own line."""
     async with Farm.up(retries=0) as farm:
@@ -86,7 +83,6 @@ async def test_an_answer_on_its_way_is_not_overtaken_by_the_loss() -> None:
         assert farm.events() == ["signal SIGKILL"]
 
 
-@on_loop
 async def test_the_supervisors_word_ends_a_line_that_a_child_of_the_model_holds_open() -> None:
     async with Farm.up(retries=0) as farm:
         worker, supervisor = await farm.worker(W1), farm.peer(SUPERVISOR)
@@ -151,7 +147,6 @@ async def test_no_more_than_a_bounded_part_of_a_large_message_is_read_in_a_turn(
         await client.hear_answers()
 
 
-@on_loop
 async def test_a_worker_that_does_not_read_gets_nothing_more_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -176,7 +171,6 @@ async def test_a_worker_that_does_not_read_gets_nothing_more_to_do(
         assert sorted([(await call).worker for call in held]) == [W1] * 4 + [W2]
 
 
-@on_loop
 async def test_a_client_that_reads_no_answers_is_not_read_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,7 +193,6 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(
         assert call_id == 2
 
 
-@on_loop
 async def test_no_turns_are_spent_while_files_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ACCEPT_AGAIN_S", 0.05)
     async with Farm.up() as farm:
@@ -237,7 +230,6 @@ def knocks(farm: Farm, count: int, *words: bytes) -> list[socket.socket]:
 
 
 @pytest.mark.parametrize("words", [(), (b"client:x",), (b"client:x", b"PROBE?")])
-@on_loop
 async def test_peers_that_come_and_go_do_not_pile_up(
     words: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +261,6 @@ async def test_peers_that_come_and_go_do_not_pile_up(
         assert (await farm.served_by(worker)).worker == W1
 
 
-@on_loop
 async def test_peers_that_do_not_say_who_they_are_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -284,7 +275,6 @@ async def test_peers_that_do_not_say_who_they_are_make_room(
             dialed.close()
 
 
-@on_loop
 async def test_peers_leave_files_to_other_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHARE_OF_FILES", allow_many_open_files() // 10)
     async with Farm.up() as farm:
@@ -322,7 +312,6 @@ def test_many_peers_that_speak_at_once_are_read_in_turn(on: Callable[[Any], Any]
     on(ask_from_many)()
 
 
-@on_loop
 async def test_nothing_is_sent_to_a_worker_that_only_runs() -> None:
     """Probes would fill the socket of a model that holds the interpreter for minutes."""
     async with Farm.up() as farm:

@@ -15,7 +15,7 @@ from farm.transports.zmq import admission as module
 from farm.transports.zmq import listener
 from farm.transports.zmq.admission import Valve, answer
 from farm.wire.messages import Kind
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.transports.peers import Farm
 
 KEY, OTHER = bytes(range(32)), bytes(32)
@@ -60,7 +60,6 @@ def test_everything_else_is_refused(frames: list[bytes]) -> None:
     assert status(frames) == b"400"
 
 
-@on_loop
 async def test_a_storm_of_joins_is_answered_on_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -74,7 +73,6 @@ async def test_a_storm_of_joins_is_answered_on_the_event_loop(
         await until(lambda: len(farm.workers()) == 40, LIMIT_S)
 
 
-@on_loop
 async def test_what_one_turn_leaves_is_taken_though_nothing_more_arrives() -> None:
     taken: list[bytes] = []
 
@@ -142,7 +140,6 @@ def is_connected(sock: socket.socket) -> bool:
 
 
 @LINUX
-@on_loop
 async def test_strangers_beyond_the_bound_are_not_connected_and_others_come_in_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,7 +166,6 @@ async def test_strangers_beyond_the_bound_are_not_connected_and_others_come_in_l
 
 
 @LINUX
-@on_loop
 async def test_every_end_of_a_stranger_is_counted() -> None:
     async with Farm.up() as farm:
         valve = valve_of(farm)
@@ -182,7 +178,6 @@ async def test_every_end_of_a_stranger_is_counted() -> None:
 
 
 @LINUX
-@on_loop
 async def test_a_connection_that_sends_nothing_does_not_reach_the_process() -> None:
     async with Farm.up() as farm:
         with stranger(farm, b"") as silent, stranger(farm):

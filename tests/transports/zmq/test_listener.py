@@ -25,7 +25,7 @@ from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from farm.worker.host.host import WorkerHost
 from farm.worker.runner import Runner
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.transports.peers import CUBE, Farm, Peer, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
@@ -34,7 +34,6 @@ W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 # The socket
 
 
-@on_loop
 async def test_message_that_came_while_another_was_sent_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -58,7 +57,6 @@ async def test_message_that_came_while_another_was_sent_is_read(
         assert worker
 
 
-@on_loop
 async def test_frame_above_the_limit_ends_in_an_error_and_not_in_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,7 +115,6 @@ class WithoutKeys:
 
 
 @pytest.mark.parametrize("door", ["clients", "workers"])
-@on_loop
 async def test_wrong_keys_never_get_in(door: str) -> None:
     async with Farm.up() as farm:
         clients, workers = farm.for_clients, farm.for_workers

@@ -21,7 +21,7 @@ from farm.protocols.kserve.grpc.endpoint_stream import hints_for
 from tests.protocols.kserve.in_process import infer, inference
 from tests.protocols.models import Sized
 from tests.support.body_bytes import body_of
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 
 CALLER = Caller("127.0.0.1", "", {}, None)
 
@@ -50,7 +50,6 @@ def question(count: int, **parameters: Any) -> bytes:
     return bytes(message.SerializeToString())
 
 
-@on_loop
 async def test_bytes_that_are_no_message_are_refused_by_every_method() -> None:
     async with methods() as service:
         for path, method in service.unary.items():
@@ -60,7 +59,6 @@ async def test_bytes_that_are_no_message_are_refused_by_every_method() -> None:
                     await method(b"\xff\xff", CALLER)
 
 
-@on_loop
 async def test_health_check() -> None:
     async with methods() as service:
         check = service.unary[f"/{HEALTH}/Check"]
@@ -77,14 +75,12 @@ async def test_health_check() -> None:
 @pytest.mark.parametrize(
     "method", [f"{SERVICE}/ServerLive", f"{SERVICE}/ModelReady", f"{HEALTH}/Check"]
 )
-@on_loop
 async def test_a_request_without_tensors_is_short(method: str) -> None:
     async with methods() as service:
         with pytest.raises(InvalidRequest, match=f"expected at most {LONG}"):
             await service.unary[f"/{method}"](body_of(bytes(LONG + 1)), CALLER)
 
 
-@on_loop
 async def test_health_is_watched_until_the_end() -> None:
     async with methods() as service:
         told: list[bytes | memoryview] = []
@@ -117,7 +113,6 @@ async def directly(service: KServeGrpc, body: bytes) -> Any:
     return answer
 
 
-@on_loop
 async def test_an_inference_needs_no_task() -> None:
     async with methods() as service:
         method = service.unary[f"/{SERVICE}/ModelInfer"]
@@ -132,7 +127,6 @@ async def test_an_inference_needs_no_task() -> None:
         assert isinstance(await directly(service, unknown.SerializeToString()), ModelNotFound)
 
 
-@on_loop
 async def test_an_inference_that_has_to_wait_needs_a_task() -> None:
     async with methods() as service:
         of_three = question(3, farm_config='{"n": 3}')

@@ -21,7 +21,6 @@ from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
 from farm.protocols.kserve.shared_memory.regions import is_offered
 from tests.protocols.kserve.in_process import infer, inference
 from tests.protocols.models import Count, double
-from tests.support.coroutines import on_loop
 from tests.support.shared_objects import SharedObject, shared_object
 
 pytestmark = pytest.mark.skipif(not is_offered(), reason="this system has no /dev/shm")
@@ -94,7 +93,6 @@ async def stream(service: KServeGrpc, *bodies: bytes, caller: Caller = OWNER) ->
     return answers
 
 
-@on_loop
 async def test_cuda_is_refused_by_name() -> None:
     async with methods() as service:
         for name in ("Status", "Unregister"):
@@ -118,7 +116,6 @@ async def infer_directly(service: KServeGrpc, body: bytes, caller: Caller = OWNE
     return decode("inference.ModelInferResponse", bytes(answer))
 
 
-@on_loop
 async def test_short_tensors_need_no_task(made: SharedObject) -> None:
     async with methods() as service:
         await tell(service, "Register", name="r", key=made.key, byte_size=64)
@@ -137,7 +134,6 @@ async def test_short_tensors_need_no_task(made: SharedObject) -> None:
             await infer_directly(service, question(), OTHER)
 
 
-@on_loop
 async def test_long_tensors_need_one(made: SharedObject) -> None:
     size = 2 * HEAVY_BYTES
     made.cut(2 * size)
@@ -154,7 +150,6 @@ async def test_long_tensors_need_one(made: SharedObject) -> None:
             await infer_directly(service, question(8, model="grow", y=size, size_of_y=size - 1))
 
 
-@on_loop
 async def test_a_stream_goes_on_after_an_error(made: SharedObject) -> None:
     async with methods() as service:
         await tell(service, "Register", name="r", key=made.key, byte_size=64)
@@ -173,7 +168,6 @@ async def test_a_stream_goes_on_after_an_error(made: SharedObject) -> None:
         assert np.frombuffer(made.read()[48:56]).tolist() == [2]
 
 
-@on_loop
 async def test_others_get_nothing(made: SharedObject) -> None:
     async with methods() as service:
         await tell(service, "Register", name="r", key=made.key, byte_size=64)

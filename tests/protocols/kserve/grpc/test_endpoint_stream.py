@@ -24,7 +24,7 @@ from farm.protocols.kserve.grpc import endpoint_stream as kserve_grpc_stream
 from farm.protocols.kserve.grpc.codec import decode, messages
 from farm.protocols.kserve.grpc.endpoint import SERVICE, KServeGrpc
 from tests.protocols.kserve.in_process import inference
-from tests.support.coroutines import LIMIT_S, on_loop, until
+from tests.support.coroutines import LIMIT_S, until
 from tests.support.garbage import garbage
 
 CALLER = Caller("127.0.0.1", "", {}, None)
@@ -142,7 +142,6 @@ def answered(dispatcher: Dispatcher) -> int:
     return 0 if statistics is None else int(statistics.success.count)
 
 
-@on_loop
 async def test_answers_keep_the_order_of_the_requests() -> None:
     async with served() as farm_:
         client = Client(farm_.service)
@@ -161,7 +160,6 @@ async def test_answers_keep_the_order_of_the_requests() -> None:
             assert answer.infer_response.parameters["triton_final_response"].bool_param
 
 
-@on_loop
 async def test_a_model_that_streams_keeps_nobody_waiting_and_waits_for_nobody() -> None:
     async with served() as farm_:
         client = Client(farm_.service)
@@ -178,7 +176,6 @@ async def test_a_model_that_streams_keeps_nobody_waiting_and_waits_for_nobody() 
         await client.end()
 
 
-@on_loop
 async def test_an_error_is_a_message_and_the_stream_goes_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +199,6 @@ async def test_an_error_is_a_message_and_the_stream_goes_on(
         await client.end()
 
 
-@on_loop
 async def test_who_does_not_take_answers_is_not_read_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -221,7 +217,6 @@ async def test_who_does_not_take_answers_is_not_read_without_end(
         await client.end()
 
 
-@on_loop
 async def test_a_model_that_goes_on_and_on_is_ended_when_nobody_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,7 +236,6 @@ async def test_a_model_that_goes_on_and_on_is_ended_when_nobody_reads(
         await client.end()
 
 
-@on_loop
 async def test_the_servers_end_finishes_what_runs() -> None:
     async with served() as farm_:
         client, idle = Client(farm_.service), Client(farm_.service)
@@ -257,7 +251,6 @@ async def test_the_servers_end_finishes_what_runs() -> None:
         assert client.ids == ["a"]
 
 
-@on_loop
 async def test_a_stream_that_is_cancelled_leaves_nothing_for_the_garbage_collector() -> None:
     async def cancelled(farm_: Served) -> None:
         client = Client(farm_.service)

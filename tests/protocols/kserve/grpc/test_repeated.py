@@ -41,7 +41,7 @@ from farm.protocols.kserve.grpc.repeated import Known, RepeatedRequests
 from farm.protocols.kserve.repository import Repository
 from farm.protocols.kserve.request import Wish, WishedOutput
 from farm.transports.threads import LocalTransport
-from tests.support.coroutines import LIMIT_S, on_loop
+from tests.support.coroutines import LIMIT_S
 from tests.support.http2_bytes import GREETING, framed
 
 TYPES = {"FP64": np.float64, "FP32": np.float32, "INT32": np.int32, "BOOL": np.bool_}
@@ -302,7 +302,6 @@ USUAL = {1, 2, 10, 12, 13, 19, 21, 22}
     "seed",
     [pytest.param(s, marks=[] if s in USUAL else [pytest.mark.slow]) for s in range(24)],
 )
-@on_loop
 async def test_a_server_that_keeps_requests_answers_as_one_that_keeps_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from farm.protocols.kserve.shared_memory.endpoint_carrier import Carrier
 from farm.protocols.kserve.shared_memory.places import Place
 from farm.protocols.kserve.shared_memory.regions import Regions, is_offered
 from farm.protocols.kserve.tensors import raw_bytes
-from tests.support.coroutines import on_loop, until
+from tests.support.coroutines import until
 from tests.support.shared_objects import SharedObject, open_of, shared_object
 
 pytestmark = pytest.mark.skipif(not is_offered(), reason="this system has no /dev/shm")
@@ -81,7 +81,6 @@ async def read(carrier: Carrier, *inputs: InferInput) -> list[Array]:
         return [tensor.array for tensor in carried.request.inputs]
 
 
-@on_loop
 async def test_inputs_are_copies_of_what_the_region_holds(
     made: SharedObject, regions: Regions
 ) -> None:
@@ -101,7 +100,6 @@ async def test_inputs_are_copies_of_what_the_region_holds(
     assert second is sent, "it has no place"
 
 
-@on_loop
 async def test_texts_have_their_lengths_before_them(made: SharedObject, regions: Regions) -> None:
     texts = np.array([b"", b"ab", "é".encode()], object)
     raw = raw_bytes(texts)
@@ -112,7 +110,6 @@ async def test_texts_have_their_lengths_before_them(made: SharedObject, regions:
         await read(Carrier(regions), placed("x", (3,), len(raw) + 2, datatype="BYTES"))
 
 
-@on_loop
 async def test_many_texts_are_split_and_joined_in_a_reader(
     made: SharedObject, regions: Regions
 ) -> None:
@@ -139,7 +136,6 @@ async def test_many_texts_are_split_and_joined_in_a_reader(
     assert done == ["raw_array", "raw_bytes"]
 
 
-@on_loop
 async def test_long_copies_leave_the_event_loop_free(made: SharedObject, regions: Regions) -> None:
     threads: list[threading.Thread] = []
     file = regions.find("r").file
@@ -168,7 +164,6 @@ async def test_long_copies_leave_the_event_loop_free(made: SharedObject, regions
         assert [thread is threading.main_thread() for thread in threads] == [is_here] * 2
 
 
-@on_loop
 async def test_outputs_are_written_and_left_out(made: SharedObject, regions: Regions) -> None:
     wish = Wish(
         "m",
@@ -193,7 +188,6 @@ async def test_outputs_are_written_and_left_out(made: SharedObject, regions: Reg
     assert wish.outputs[0].place == Place("r", 8, 24)  # for the next answer of a stream
 
 
-@on_loop
 async def test_an_output_that_is_too_large_writes_nothing(
     made: SharedObject, regions: Regions
 ) -> None:
@@ -208,7 +202,6 @@ async def test_an_output_that_is_too_large_writes_nothing(
     assert made.read() == before
 
 
-@on_loop
 async def test_who_is_not_the_owner_is_refused_before_anything_is_looked_up(
     regions: Regions,
 ) -> None:
@@ -224,7 +217,6 @@ async def test_who_is_not_the_owner_is_refused_before_anything_is_looked_up(
                 raise AssertionError
 
 
-@on_loop
 async def test_an_object_that_is_cut_fails_its_requests_alone(
     made: SharedObject, regions: Regions
 ) -> None:
@@ -259,7 +251,6 @@ async def test_an_object_that_is_cut_fails_its_requests_alone(
         await read(carrier, placed("x", (LONG // 8,), LONG))
 
 
-@on_loop
 async def test_requests_wait_for_memory_and_give_it_back(regions: Regions) -> None:
     class Counting(HeldBytes):
         asked = 0
@@ -293,7 +284,6 @@ async def test_requests_wait_for_memory_and_give_it_back(regions: Regions) -> No
     assert not held.contended
 
 
-@on_loop
 async def test_closing_forgets_the_regions_but_those_that_a_request_uses(
     made: SharedObject, regions: Regions
 ) -> None:
