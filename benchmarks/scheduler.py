@@ -25,7 +25,7 @@ from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.state import TaskId, WorkerId
 from machine import versions
-from tests.scheduler.invariants import check
+from tests.support.scheduler_invariants import check
 
 CALLS = 40_000
 CHUNK = 2_000

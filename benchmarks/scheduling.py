@@ -1,7 +1,7 @@
 """Waits and shares of many callers on the real scheduler, in simulated time.
 
-Each line is a case of `tests/scheduler/scenarios.py`: the median and the range over seeds, and the
-bar that tests hold. Messages take 0.15 ms each way; nothing depends on the machine.
+Each line is a case of `tests/support/scheduler_scenarios.py`: the median and the range over seeds,
+and the bar that tests hold. Messages take 0.15 ms each way; nothing depends on the machine.
 
     python benchmarks/scheduling.py            # 6 seeds
     python benchmarks/scheduling.py --seeds 2
@@ -17,7 +17,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.scheduler.scenarios import (
+from tests.support.scheduler_scenarios import (
     after_a_slow_moment,
     beside_a_sweep,
     chains_with_configs,
@@ -30,7 +30,7 @@ from tests.scheduler.scenarios import (
     sweep_over_configs,
     two_sweeps,
 )
-from tests.scheduler.simulator import seeds
+from tests.support.scheduler_simulator import seeds
 
 
 def waits_of_levels(seed: int, workers: int) -> float:

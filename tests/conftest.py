@@ -25,7 +25,7 @@ from tests.support.running_farm import Farm
 from tests.support.time_limits import scaled
 
 # Rewrite its assertions too, so that they explain themselves.
-pytest.register_assert_rewrite("tests.scheduler.recorder")
+pytest.register_assert_rewrite("tests.support.scheduler_recorder")
 
 settings.register_profile("farm", deadline=None, derandomize="CI" in os.environ, max_examples=20)
 settings.register_profile("quick", settings.get_profile("farm"), max_examples=10)

@@ -26,7 +26,7 @@ from farm.wire.messages import Kind
 from tests.client.test_native_end import Places, described
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.scripted_lines import cube_calls
-from tests.transports.peers import Desk, value
+from tests.support.scripted_peers import Desk, value
 
 Answer = Callable[[int, float], None]
 

@@ -19,8 +19,8 @@ from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from tests.client.test_native_line import double, heard, send
 from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.scripted_peers import CUBE, ONCE, Desk, value
 from tests.support.time_limits import scaled
-from tests.transports.peers import CUBE, ONCE, Desk, value
 
 PATIENCE_S = scaled(0.6)
 

@@ -33,13 +33,13 @@ from farm.transports.keys import Keys, new_keys
 from farm.wire import bounds as wire_bounds
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
+from tests.support import host_process
 from tests.support.coroutines import LIMIT_S, wait_until
+from tests.support.proxy import Proxy
 from tests.support.running_farm import Farm
 from tests.support.scripted_lines import Inbox, cube_calls
+from tests.support.scripted_peers import CUBE, Desk, value
 from tests.support.time_limits import scaled
-from tests.transports import host_process
-from tests.transports.peers import CUBE, Desk, value
-from tests.transports.proxy import Proxy
 
 HINTS = Hints("me", 2, 60.0)
 

@@ -12,7 +12,7 @@ import pytest
 
 from farm.errors import WorkerLost
 from tests.support.coroutines import LIMIT_S, until
-from tests.transports.peers import Farm, value
+from tests.support.scripted_peers import Farm, value
 
 W1, W2 = "node1/1-a", "node2/2-b"
 

@@ -10,7 +10,7 @@ from farm.dispatcher.dispatcher import Dispatcher
 from farm.dispatcher.ended import ANSWERED, EndedCall, EndedCalls, Failure
 from farm.scheduler.actions import Outcome, Reply
 from farm.scheduler.state import Attempt, Task
-from tests.scheduler.recorder import Recorder, call, model
+from tests.support.scheduler_recorder import Recorder, call, model
 
 
 def answer(

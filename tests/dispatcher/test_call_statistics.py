@@ -30,7 +30,7 @@ from farm.scheduler.actions import Reply
 from farm.scheduler.state import TaskId
 from farm.scheduler.view import ClientCalls
 from tests.dispatcher.ended_calls import AtOnce, answer, task
-from tests.scheduler.recorder import call
+from tests.support.scheduler_recorder import call
 
 A = ("me", "a")
 

@@ -36,7 +36,7 @@ from farm.monitoring.workers import WorkerFacts
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import TaskId, WorkerId
 from tests.dispatcher.ended_calls import task
-from tests.scheduler.recorder import call
+from tests.support.scheduler_recorder import call
 
 ME = Hints("me", shown_as=("me", "a"))
 BAD = ModelFailed("diverged")

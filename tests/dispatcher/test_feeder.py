@@ -26,7 +26,7 @@ from farm.scheduler.actions import Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import TaskId, WorkerId
-from tests.scheduler.invariants import check
+from tests.support.scheduler_invariants import check
 
 X = (TensorInfo("x", (1,)),)
 MODEL = ModelInfo("m", X, X)

@@ -22,8 +22,8 @@ from farm.scheduler.state import TaskId, WorkerId
 from farm.wire.usage import SPLITS_RUNS
 from tests.dispatcher.ended_calls import Failures
 from tests.dispatcher.test_dispatcher import CUBE, W1, W2, Recorder, cube, turns, up
-from tests.scheduler.invariants import check
 from tests.support.coroutines import until
+from tests.support.scheduler_invariants import check
 
 BATCHED = replace(CUBE, max_batch=8)
 ROW_S = 1e-6

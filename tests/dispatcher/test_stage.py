@@ -18,7 +18,7 @@ from farm.scheduler.state import TaskId
 from tests.dispatcher.test_dispatcher import CUBE, cube, turns
 from tests.dispatcher.test_reuse import BATCHES, Memory, Worker, rows
 from tests.dispatcher.test_reuse import up as up_with
-from tests.scheduler.invariants import check
+from tests.support.scheduler_invariants import check
 
 PAIR = ModelInfo(
     "cube", CUBE.inputs, CUBE.outputs, frozenset({Operation.EVALUATE, Operation.GRADIENT})

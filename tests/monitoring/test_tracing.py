@@ -18,8 +18,8 @@ from farm.model import Config, Inputs
 from farm.monitoring.tracing import COMPLAIN_EVERY_S, start_tracing, steps_of
 from farm.scheduler.state import Task
 from tests.monitoring.test_news import Root
-from tests.scheduler.recorder import Recorder, copied, sent
 from tests.support.front_door import Door, front_door
+from tests.support.scheduler_recorder import Recorder, copied, sent
 from tests.support.span_collector import Received, SpanCollector, span_collector, tracing_to
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

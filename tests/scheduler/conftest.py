@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.scheduler.recorder import Recorder
+from tests.support.scheduler_recorder import Recorder
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from farm.scheduler.accounts import (
     check_room,
 )
 from farm.scheduler.workers import Worker
-from tests.scheduler.recorder import Recorder, call, sent
+from tests.support.scheduler_recorder import Recorder, call, sent
 
 
 def test_each_chain_and_each_single_call_is_a_caller_and_bulk_is_one() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.errors import DeadlineExceeded
-from tests.scheduler.recorder import SHORT_S, Recorder, asked_back, replied, sent
+from tests.support.scheduler_recorder import SHORT_S, Recorder, asked_back, replied, sent
 
 
 def test_replies_come_first_then_what_is_sent_then_what_is_asked_back(farm: Recorder) -> None:

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 
 from farm.call import Call, Operation
 from farm.scheduler.affinity import POINT_BYTES, WARM_UPS, point_key
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, sent
-from tests.scheduler.scenarios import chains_with_configs, gradients_at_home, sweep_over_configs
-from tests.scheduler.simulator import FIRST, SEED
+from tests.support.scheduler_recorder import SHORT_S, Recorder, call, model, sent
+from tests.support.scheduler_scenarios import (
+    chains_with_configs,
+    gradients_at_home,
+    sweep_over_configs,
+)
+from tests.support.scheduler_simulator import FIRST, SEED
 
 COLD_S, WARM_S = 3.0, 1.0
 

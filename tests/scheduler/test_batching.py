@@ -9,7 +9,7 @@ from farm.scheduler import batching
 from farm.scheduler.actions import Send
 from farm.scheduler.batching import LONGEST_LINGER_S, batch_key
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, model, sent
+from tests.support.scheduler_recorder import Recorder, call, model, sent
 
 BATCHABLE = model(max_batch=4)
 

@@ -10,7 +10,7 @@ from farm.call import Operation
 from farm.errors import Cancelled, LossCause, TimeLimitExceeded, WorkerLost
 from farm.scheduler.phases import ENDED
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import (
+from tests.support.scheduler_recorder import (
     SHORT_S,
     Recorder,
     call,

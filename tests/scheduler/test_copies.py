@@ -10,7 +10,7 @@ import pytest
 from farm.call import ModelInfo, Operation
 from farm.scheduler.copies import KNOWN_RUNS, LOOK_AGAIN_S, limit_s
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import (
+from tests.support.scheduler_recorder import (
     SHORT_S,
     Recorder,
     call,
@@ -21,8 +21,8 @@ from tests.scheduler.recorder import (
     step,
     straggler,
 )
-from tests.scheduler.scenarios import levels, stragglers
-from tests.scheduler.simulator import seeds
+from tests.support.scheduler_scenarios import levels, stragglers
+from tests.support.scheduler_simulator import seeds
 
 # When
 

@@ -10,7 +10,7 @@ from farm.errors import LossCause, TimeLimitExceeded
 from farm.scheduler.outcomes import story
 from farm.scheduler.phases import OUTRUN, SENT
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, copied, ended, replied, result, sent
+from tests.support.scheduler_recorder import Recorder, copied, ended, replied, result, sent
 
 # The first answer counts
 

@@ -7,7 +7,7 @@ import pytest
 from farm.call import Operation, Result
 from farm.errors import DeadlineExceeded, InvalidInput, ModelFailed, ModelNotFound, Overloaded
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, asked_back, call, model, replied, sent
+from tests.support.scheduler_recorder import Recorder, asked_back, call, model, replied, sent
 
 DESCRIBE = call(operation=Operation.DESCRIBE)
 

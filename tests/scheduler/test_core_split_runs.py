@@ -11,7 +11,7 @@ from farm.call import Call, Operation, Result
 from farm.errors import ModelFailed
 from farm.scheduler.actions import Reply
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, sent
+from tests.support.scheduler_recorder import Recorder, call, sent
 
 ROW_S = 1e-6
 THREE = Result((np.array([[3.0]]),), ROW_S)

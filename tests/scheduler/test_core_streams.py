@@ -8,7 +8,7 @@ import pytest
 from farm.call import Operation, Result
 from farm.errors import WorkerLost
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, ended, replied, result, sent
+from tests.support.scheduler_recorder import Recorder, call, ended, replied, result, sent
 
 STREAM = call(operation=Operation.STREAM)
 

@@ -13,7 +13,7 @@ import pytest
 from farm.call import Call, Operation
 from farm.scheduler.explanation import NAMED, SHOWN, explain, place, waits
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, sent
+from tests.support.scheduler_recorder import SHORT_S, Recorder, call, model, sent
 
 
 def why(farm: Recorder, task: TaskId) -> list[tuple[str, int]]:

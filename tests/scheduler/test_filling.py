@@ -10,8 +10,16 @@ from farm.call import Operation
 from farm.errors import ModelFailed
 from farm.scheduler.accounts import SLOT
 from farm.scheduler.filling import fill
-from tests.scheduler.invariants import check
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, prefetched, replied, sent
+from tests.support.scheduler_invariants import check
+from tests.support.scheduler_recorder import (
+    SHORT_S,
+    Recorder,
+    call,
+    model,
+    prefetched,
+    replied,
+    sent,
+)
 
 DESCRIBE = call(operation=Operation.DESCRIBE)
 

@@ -12,7 +12,7 @@ from farm.call import Result
 from farm.errors import FarmError, LossCause, TimeLimitExceeded, WorkerLost
 from farm.scheduler.outcomes import STEPS_TOLD, Deadlines, story, with_story
 from farm.scheduler.state import Task, TaskId
-from tests.scheduler.recorder import Recorder, call, model, sent
+from tests.support.scheduler_recorder import Recorder, call, model, sent
 
 Outcomes = list[FarmError | Result]
 

@@ -15,7 +15,7 @@ from farm.scheduler import phases
 from farm.scheduler.phases import ATTEMPTS, TASKS, WORKERS, AttemptPhase, TaskPhase, WorkerPhase
 from farm.scheduler.state import TaskId
 from farm.transitions import PhaseEvent, TransitionTable, words
-from tests.scheduler.recorder import Recorder, asked_back, copied, model, prefetched, sent
+from tests.support.scheduler_recorder import Recorder, asked_back, copied, model, prefetched, sent
 
 TABLES: list[TransitionTable[Any]] = [TASKS, ATTEMPTS, WORKERS]
 ROWS = {(table.name, words(row.phase), row.event) for table in TABLES for row in table}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.call import Operation
-from tests.scheduler.recorder import (
+from tests.support.scheduler_recorder import (
     SHORT_S,
     Recorder,
     call,

@@ -14,8 +14,8 @@ from farm.errors import ModelFailed
 from farm.scheduler.accounts import Account, Accounts, Clients, ClientUsage, SharedWorkers, Usage
 from farm.scheduler.queues import ClientTasks, Level
 from farm.scheduler.state import TaskId
-from tests.scheduler.invariants import check
-from tests.scheduler.recorder import Recorder, call, model, sent
+from tests.support.scheduler_invariants import check
+from tests.support.scheduler_recorder import Recorder, call, model, sent
 
 
 def order_of(farm: Recorder, worker: str, run_times: dict[TaskId, float]) -> list[TaskId]:

@@ -7,7 +7,7 @@ import pytest
 from farm.call import Operation
 from farm.scheduler.recall import LOOK
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import (
+from tests.support.scheduler_recorder import (
     ROUND_TRIP_S,
     SHORT_S,
     Recorder,

@@ -8,9 +8,9 @@ from farm.call import Operation
 from farm.policies import ModelPolicy
 from farm.scheduler.explanation import explain
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, call, ended, model, sent
-from tests.scheduler.scenarios import in_lock_step
-from tests.scheduler.simulator import SEED
+from tests.support.scheduler_recorder import Recorder, call, ended, model, sent
+from tests.support.scheduler_scenarios import in_lock_step
+from tests.support.scheduler_simulator import SEED
 
 
 def farm_with(long_s: float = 20.0, short_s: float = 1.0, **policy: float) -> Recorder:

@@ -16,7 +16,7 @@ from farm.scheduler.run_times import (
     KindsOfCall,
     RunTimes,
 )
-from tests.scheduler.recorder import SHORT_S, Recorder, call, result, sent
+from tests.support.scheduler_recorder import SHORT_S, Recorder, call, result, sent
 
 
 def times(*seconds: float, round_trip_s: float = 1e-3) -> RunTimes:

@@ -13,8 +13,16 @@ import pytest
 
 from farm.call import Operation
 from farm.policies import ModelPolicy
-from tests.scheduler import invariants
-from tests.scheduler.recorder import Recorder, call, copied, ended, prefetched, stateful, step
+from tests.support import scheduler_invariants as invariants
+from tests.support.scheduler_recorder import (
+    Recorder,
+    call,
+    copied,
+    ended,
+    prefetched,
+    stateful,
+    step,
+)
 
 
 def shared() -> Recorder:

@@ -54,8 +54,8 @@ from farm.scheduler.placement import FULL
 from farm.scheduler.queues import Queue
 from farm.scheduler.state import Lot, Task, TaskId, WorkerId
 from farm.sequences import SequenceId
-from tests.scheduler.invariants import check
-from tests.scheduler.recorder import call, model, result, stateful, step
+from tests.support.scheduler_invariants import check
+from tests.support.scheduler_recorder import call, model, result, stateful, step
 
 MODELS = {
     "plain": model("plain", keeps_point=True),

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.scheduler.scenarios import Ask, Callers, lognormal
-from tests.scheduler.simulator import Simulation, fixed_prefetch, seeds
+from tests.support.scheduler_scenarios import Ask, Callers, lognormal
+from tests.support.scheduler_simulator import Simulation, fixed_prefetch, seeds
 
 TOLERATED_ERRORS = 3
 ROUNDING = 0.005

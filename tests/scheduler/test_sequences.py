@@ -15,7 +15,7 @@ from farm.errors import (
 )
 from farm.scheduler.explanation import explain, place
 from farm.scheduler.state import TaskId
-from tests.scheduler.recorder import Recorder, forgotten, replied, sent, stateful, step
+from tests.support.scheduler_recorder import Recorder, forgotten, replied, sent, stateful, step
 
 
 def begun(farm: Recorder, *ids: int | str, worker: str = "w") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from farm.call import Operation
 from farm.scheduler.state import needs_no_slot
-from tests.scheduler.recorder import Recorder, call, model
+from tests.support.scheduler_recorder import Recorder, call, model
 
 
 def test_first_lots_fill_the_slots(farm: Recorder) -> None:

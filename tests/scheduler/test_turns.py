@@ -6,8 +6,9 @@ import pytest
 
 from farm.call import Operation
 from farm.scheduler.turns import BAND_RUNS, DUE_RUNS, next_turn, turn_of
-from tests.scheduler.recorder import Recorder, call, sent
-from tests.scheduler.scenarios import (
+from tests.scheduler.test_queues import order_of
+from tests.support.scheduler_recorder import Recorder, call, sent
+from tests.support.scheduler_scenarios import (
     NAMINGS,
     after_a_slow_moment,
     beside_a_sweep,
@@ -15,8 +16,7 @@ from tests.scheduler.scenarios import (
     strangers,
     two_sweeps,
 )
-from tests.scheduler.simulator import SEED
-from tests.scheduler.test_queues import order_of
+from tests.support.scheduler_simulator import SEED
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from farm.call import Operation
 from farm.errors import ModelFailed
 from farm.scheduler.state import TaskId
 from farm.scheduler.view import CALLS_SHOWN, Load
-from tests.scheduler.recorder import SHORT_S, Recorder, call, model, replied, sent
+from tests.support.scheduler_recorder import SHORT_S, Recorder, call, model, replied, sent
 
 
 def test_a_call_is_found_by_its_number_and_by_its_id() -> None:

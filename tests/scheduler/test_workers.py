@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scheduler.recorder import SHORT_S, Recorder, prefetched
+from tests.support.scheduler_recorder import SHORT_S, Recorder, prefetched
 
 
 def test_a_call_begins_when_the_one_before_it_is_answered(farm: Recorder) -> None:

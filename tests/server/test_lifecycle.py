@@ -35,9 +35,9 @@ from farm.transports.threads import LocalTransport
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from tests.server.test_farm import Double
+from tests.support import scripted_peers as peers
 from tests.support.coroutines import until, wait_until
 from tests.support.dispatcher_farm import BEAM
-from tests.transports import peers
 
 
 @pytest.mark.slow

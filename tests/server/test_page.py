@@ -13,8 +13,8 @@ import farm
 from farm.experiment.state.experiment import Snapshot
 from farm.server.page import PAGE, POLICY, assembled
 from farm.transports.dask.processes import Processes
-from tests.scheduler.recorder import Recorder
 from tests.support.front_door import front_door
+from tests.support.scheduler_recorder import Recorder
 
 TEXT = PAGE.decode()
 FOLDER = Path(farm.__file__).parent / "server" / "page"

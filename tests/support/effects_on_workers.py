@@ -17,9 +17,9 @@ from farm.client.native_line import NativeLine
 from farm.errors import Unavailable
 from farm.settings import Settings
 from farm.transports.connection import read_connection
+from tests.support.proxy import Proxy
 from tests.support.setting_ways import There
 from tests.support.warm_parents import parents_among
-from tests.transports.proxy import Proxy
 
 
 def workers(there: There) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dask_cluster import MODELS, Cluster, dask_cluster
-from tests.transports.peers import Desk, Farm
+from tests.support.scripted_peers import Desk, Farm
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def road(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 @pytest.fixture
 def both_roads(road: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Farm` of tests.transports.peers listens for the local stream, and then over ZeroMQ."""
+    """`Farm` of tests.support.scripted_peers listens for the local stream, and then over ZeroMQ."""
     monkeypatch.setattr(Farm, "folder", road)
 
 

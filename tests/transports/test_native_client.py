@@ -31,7 +31,7 @@ from farm.wire import messages as wire
 from farm.wire.groups import CallGroup
 from farm.wire.messages import Kind, Outcome
 from tests.support.coroutines import until
-from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
+from tests.support.scripted_peers import CUBE, ONCE, Farm, Peer, value
 
 ME = CLIENT_PREFIX.decode() + "me"
 BULK = Hints(chain="")

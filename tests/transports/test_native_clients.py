@@ -37,7 +37,7 @@ from farm.wire.bounds import LONGEST_JSON, MOST_LISTS, MOST_VALUES
 from farm.wire.messages import Kind
 from farm.wire.runs import A_PIECE
 from tests.support.coroutines import LoopTurns, until
-from tests.transports.peers import CUBE, ONCE, Farm, Peer, value
+from tests.support.scripted_peers import CUBE, ONCE, Farm, Peer, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
 

@@ -23,7 +23,7 @@ from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
 from farm.wire.usage import Used
 from tests.support.coroutines import until
-from tests.transports.peers import CUBE, ONCE, Farm, value
+from tests.support.scripted_peers import CUBE, ONCE, Farm, value
 
 pytestmark = pytest.mark.usefixtures("both_roads")
 

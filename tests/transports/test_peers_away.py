@@ -12,7 +12,7 @@ from farm.transports.zmq import listener as zmq
 from farm.wire import messages as wire
 from farm.wire.messages import Kind
 from tests.support.coroutines import until
-from tests.transports.peers import Farm, value
+from tests.support.scripted_peers import Farm, value
 
 W1, W2 = "node1/1-a", "node2/2-b"
 

@@ -9,7 +9,7 @@ from farm.call import Result, WorkerInfo
 from farm.transports import peers as module
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
-from tests.transports.peers import CUBE, Farm, identity_of, value
+from tests.support.scripted_peers import CUBE, Farm, identity_of, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 

@@ -25,7 +25,7 @@ from farm.transports.stream.listener import UnixListener
 from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss
 from tests.support.coroutines import LoopTurns, on_loop, on_uvloop, until
-from tests.transports.peers import ONCE, Farm, value
+from tests.support.scripted_peers import ONCE, Farm, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 CALL = Call("cube", Operation.EVALUATE, (np.ones(1),))

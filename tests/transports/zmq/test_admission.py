@@ -16,7 +16,7 @@ from farm.transports.zmq import listener
 from farm.transports.zmq.admission import Valve, answer
 from farm.wire.messages import Kind
 from tests.support.coroutines import LIMIT_S, until
-from tests.transports.peers import Farm
+from tests.support.scripted_peers import Farm
 
 KEY, OTHER = bytes(range(32)), bytes(32)
 

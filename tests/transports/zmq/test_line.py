@@ -15,8 +15,8 @@ from farm.errors import Unavailable
 from farm.transports.connection import Connection
 from farm.transports.zmq.line import DealerLine, receive, set_heartbeat
 from tests.support.coroutines import LIMIT_S, wait_until
-from tests.transports.peers import a_router
-from tests.transports.proxy import Proxy
+from tests.support.proxy import Proxy
+from tests.support.scripted_peers import a_router
 
 NAME = "node/1-a"
 

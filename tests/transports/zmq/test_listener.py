@@ -26,7 +26,7 @@ from farm.wire.messages import Kind
 from farm.worker.host.host import WorkerHost
 from farm.worker.runner import Runner
 from tests.support.coroutines import LIMIT_S, until
-from tests.transports.peers import CUBE, Farm, Peer, value
+from tests.support.scripted_peers import CUBE, Farm, Peer, value
 
 W1, W2, SUPERVISOR = "node1/1-a", "node2/2-b", "supervisor:node1/1"
 

@@ -32,9 +32,9 @@ from farm.wire.usage import decode_usage
 from farm.worker.host import host, line
 from farm.worker.host.host import EXIT_ORPHANED, WorkerHost
 from farm.worker.runner import Runner
+from tests.support import host_process
 from tests.support.coroutines import LIMIT_S, wait_until
-from tests.transports import host_process
-from tests.transports.peers import Desk, Kept, value
+from tests.support.scripted_peers import Desk, Kept, value
 
 NAME = "node1/1-a"
 

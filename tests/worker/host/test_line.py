@@ -23,7 +23,7 @@ from farm.worker.host.line import (
     UseReports,
 )
 from tests.support.coroutines import wait_until
-from tests.transports.peers import Desk
+from tests.support.scripted_peers import Desk
 
 NAME = "node1/1-a"
 

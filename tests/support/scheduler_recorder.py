@@ -19,7 +19,7 @@ from farm.scheduler.run_times import RunTimes
 from farm.scheduler.state import Task, TaskId, WorkerId
 from farm.scheduler.workers import Worker
 from farm.sequences import SequenceId, SequenceLimits, SequenceStep
-from tests.scheduler.invariants import check
+from tests.support.scheduler_invariants import check
 
 ROUND_TRIP_S = 1e-3
 """Round trip of the recorder's workers: time from sending a call to its end, without the run."""

@@ -1,6 +1,6 @@
 """A worker in its own process, for tests that freeze it, kill it or crash it.
 
-`python tests/transports/host_process.py CONNECTION NAME [LOST_AFTER_S [HEARTBEAT_S]]`
+`python tests/support/host_process.py CONNECTION NAME [LOST_AFTER_S [HEARTBEAT_S]]`
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from farm.wire import messages as wire
 from farm.wire.messages import Kind, Loss, Message, Outcome
 from farm.wire.usage import SPLITS_RUNS
 from farm.worker.host.host import WorkerProcess
+from tests.support import host_process
 from tests.support.coroutines import LIMIT_S, until
-from tests.transports import host_process
 
 CUBE = ModelInfo("cube", (TensorInfo("x", (1,)),), (TensorInfo("y", (1,)),))
 ONCE = ModelInfo("once", CUBE.inputs, CUBE.outputs, repeatable=False)

@@ -17,8 +17,8 @@ from farm.call import Call, Operation, Result
 from farm.policies import ModelPolicy
 from farm.scheduler.accounts import BULK, Chain
 from farm.scheduler.actions import Reply
-from tests.scheduler.recorder import call
-from tests.scheduler.simulator import Simulation
+from tests.support.scheduler_recorder import call
+from tests.support.scheduler_simulator import Simulation
 
 ONE_WAY_S = 1.5e-4
 

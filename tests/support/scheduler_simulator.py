@@ -21,8 +21,8 @@ from farm.scheduler.actions import Recall, Reply, Send
 from farm.scheduler.core import Scheduler
 from farm.scheduler.run_times import RunTimes
 from farm.scheduler.state import TaskId, WorkerId
-from tests.scheduler.invariants import check
-from tests.scheduler.recorder import call, model, result
+from tests.support.scheduler_invariants import check
+from tests.support.scheduler_recorder import call, model, result
 
 
 class SimulatedWorker:
