@@ -167,6 +167,8 @@ def test_odd_texts_stay_and_lone_surrogates_are_replaced(
     tmp_path: Path, title: str, shown: str
 ) -> None:
     assert f"<h1>{shown}</h1>" in page(tmp_path, title=title)
+    write_page(tmp_path / "static.html", title=title, note=title, blocks=[])
+    assert f"<h1>{shown}</h1>" in (tmp_path / "static.html").read_text()
 
 
 def test_json_has_no_brackets_of_html() -> None:
