@@ -47,3 +47,9 @@ def test_a_front_door_loads_the_core_alone() -> None:
     outer = [path for path in paths if ring_of(path) and path != "farm/protocols.py"]
     assert outer == []
     assert len(names) <= MOST_MODULES
+
+
+def test_a_supervisor_of_workers_loads_no_event_loop() -> None:
+    code = "import sys, farm.cli.worker; print('asyncio' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert ended.stdout == b"False\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import threading
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from farm.provision.batch.allocation import end_time, job_id
 from farm.provision.batch.systems import usable
 
-if TYPE_CHECKING:  # `farm worker` need not load what sweeps use
+if TYPE_CHECKING:  # `farm worker` need not load what sweeps and servers use
+    import asyncio
+
     from farm.provision.local.supervisor import Workers
     from farm.sweep.run.run import Stop
 
@@ -95,6 +96,8 @@ async def end_in_order(
     ending: Coroutine[Any, Any, None], asked: asyncio.Event, hurry: Callable[[], None]
 ) -> None:
     """Carry out `ending`; call `hurry` if that is asked for meanwhile."""
+    import asyncio
+
     end, wait = asyncio.create_task(ending), asyncio.create_task(asked.wait())
     await asyncio.wait({end, wait}, return_when=asyncio.FIRST_COMPLETED)
     if not end.done():

@@ -102,7 +102,7 @@ def containers() -> list[Finding]:
     findings = [ok("containers", ", ".join(found))]
     if "docker" in found:
         done = printed(["docker", "version", "--format", "{{.Server.Version}}"])
-        said = f"no answer in {COMMAND_S:g} s"
+        said = f"no answer in {COMMAND_S:g} s, or it cannot be run"
         if done is not None:
             said = done.stderr if done.returncode else ""
         if said:
