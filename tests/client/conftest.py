@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import HTTPServer
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -89,19 +85,3 @@ def run_forker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 
     with serving(tmp_path, "square.py", "--workers", "2") as farm:
         yield run
-
-
-S = TypeVar("S", bound=HTTPServer)
-
-
-@contextmanager
-def in_a_thread(server: S) -> Iterator[S]:
-    """Let this server serve for the duration of the block."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +19,9 @@ from farm.client import Client, RemoteModel, connect
 from farm.client.client import Patience
 from farm.client.http_line import HttpLine
 from farm.client.native_line import NativeLine
-from farm.errors import Cancelled, InvalidInput, InvalidRequest, ModelNotFound, Unavailable
+from farm.errors import Cancelled, InvalidInput, ModelNotFound, Unavailable
 from farm.transports.connection import Connection, read_connection, write_connection
 from farm.transports.keys import new_keys
-from tests.client.conftest import in_a_thread
 from tests.support.coroutines import LIMIT_S
 from tests.support.dispatcher_farm import Served
 from tests.support.running_farm import Farm
@@ -211,26 +208,6 @@ def test_what_is_no_address_is_said(target: str, remedy: str) -> None:
         connect(target)
 
 
-class OtherServer(BaseHTTPRequestHandler):
-    """A server that answers every request in another protocol."""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/Info" else 404)
-        self.end_headers()
-        self.wfile.write(b"<html>")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
-
-
-def test_another_kind_of_server_is_said() -> None:
-    with (
-        in_a_thread(HTTPServer(("127.0.0.1", 0), OtherServer)) as server,
-        pytest.raises(InvalidRequest, match="neither a farm nor a UM-Bridge server"),
-    ):
-        connect(f"http://127.0.0.1:{server.server_port}")
-
-
 def test_calls_of_ones_own_making_are_submitted(client: Client) -> None:
     call = Call("two", Operation.EVALUATE, (np.array([1.0, 2.0]), np.array([3])))
     result = client.submit(call).result(LIMIT_S)
@@ -246,8 +223,8 @@ def test_a_farm_describes_its_models(client: Client) -> None:
         ("k", (1,), "int64"),
     ]
     assert info.description == "Two inputs, two outputs; sizes by config." or not info.description
-    with pytest.raises(ModelNotFound):
-        client.describe("nope")
+    with pytest.raises(ModelNotFound, match="'no such' is not served"):
+        client.describe("no such")
 
 
 def test_a_farm_says_how_it_is(client: Client) -> None:
@@ -265,11 +242,6 @@ def test_a_closed_client_says_so(client: Client) -> None:
     with pytest.raises(Unavailable, match="is closed"):
         moody(1.0)
     client.close()
-
-
-def test_a_client_travels_to_other_processes(client: Client) -> None:
-    with pickle.loads(pickle.dumps(client)) as other:
-        assert other.models() == client.models()
 
 
 def shown_in_notebook(value: Client | RemoteModel) -> str:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ import pytest
 
 import farm
 from farm.call import (
+    DERIVATIVES,
     EMPTY_CONFIG,
     NO_HINTS,
     Call,
@@ -25,7 +26,6 @@ from farm.call import (
     Hints,
     Operation,
     Result,
-    TensorInfo,
 )
 from farm.client import http_calls
 from farm.client import http_line as http_client
@@ -37,13 +37,12 @@ from farm.errors import (
     DeadlineExceeded,
     FarmError,
     InvalidInput,
-    ModelFailed,
+    InvalidRequest,
     ModelNotFound,
     Unavailable,
     UnsupportedFeature,
 )
 from farm.scheduler.state import TaskId
-from tests.client.conftest import in_a_thread
 from tests.client.test_http_calls import Clock
 from tests.support.coroutines import LIMIT_S, wait_until
 from tests.support.front_door import Door, front_door
@@ -53,7 +52,7 @@ from tests.support.scripted_lines import Inbox
 class Gate(farm.Model):
     """Doubles x; a negative x waits until the gate is opened."""
 
-    inputs = {"x": farm.tensor(2, unit="m", description="place")}
+    inputs = {"x": 2}
     outputs = {"y": (1, 2)}
 
     def __init__(self) -> None:
@@ -65,8 +64,6 @@ class Gate(farm.Model):
         self.ran.append(float(x[0]))
         if x[0] < 0:
             self.open.wait(LIMIT_S)
-        if x[0] == 13:
-            raise ValueError("unlucky")
         return config.get("factor", 2.0) * x[None]
 
     def gradient(
@@ -120,49 +117,27 @@ def numbers(inbox: Inbox) -> dict[object, float]:
     return {key: first(outcome) for key, outcome in inbox.outcomes.items()}
 
 
-def test_a_farm_is_known_and_told_from_others(line: HttpLine) -> None:
-    assert line.is_farm
-    assert line.names() == ["gate"]
-    info = line.describe("gate", '{"factor":3}')
-    assert info.inputs == (TensorInfo("x", (2,), unit="m", description="place"),)
-    assert info.outputs[0].shape == (1, 2)
-    assert line.status()["models"] == ["gate"]
-    with pytest.raises(ModelNotFound, match="'no such' is not served"):
-        line.describe("no such", EMPTY_CONFIG)
-
-
-def test_one_call_and_its_timings(line: HttpLine) -> None:
-    result = asked(line, call(3.0)).result(LIMIT_S)
-    assert first(result) == 6.0
-    assert result.worker
-    wrt = Derivative(0, 0, sens=np.array([1.0, 2.0]))
-    gradient = Call("gate", Operation.GRADIENT, (np.ones(2),), EMPTY_CONFIG, wrt)
-    result = asked(line, gradient).result(LIMIT_S)
-    assert result.outputs[0].tolist() == [2.0, 4.0]
-
-
-def test_many_calls_travel_in_few_requests(line: HttpLine) -> None:
-    inbox = answered(line, [(k, call(float(k))) for k in range(1000)])
-    assert isinstance(inbox.outcomes.pop(13), ModelFailed)
-    assert numbers(inbox) == {k: 2.0 * k for k in range(1000) if k != 13}
-    assert inbox.flushes < 1000
-
-
-def test_many_derivatives_travel_in_few_requests(line: HttpLine) -> None:
-    for operation in (Operation.GRADIENT, Operation.VALUE_AND_GRADIENT):
-        calls = []
-        for k in range(14, 314):
-            of = Derivative(0, 0, sens=np.array([1.0, k]))
-            calls.append((k, Call("gate", operation, (np.array([k, 0.5]),), derivative=of)))
-        inbox = answered(line, calls)
-        for k, call in calls:
-            outcome = inbox.outcomes[k]
-            assert isinstance(outcome, Result), outcome
-            *value, gradient = [output.tolist() for output in outcome.outputs]
-            assert gradient == [2.0, 2.0 * k]
-            both = operation is Operation.VALUE_AND_GRADIENT
-            assert value == ([[(2.0 * call.inputs[0]).tolist()]] if both else [])
-        assert inbox.flushes < 300
+@pytest.mark.parametrize(
+    ("operation", "outputs"),
+    [
+        (Operation.EVALUATE, lambda k: [[[2.0 * k, 1.0]]]),
+        (Operation.GRADIENT, lambda k: [[2.0, 2.0 * k]]),
+        (Operation.VALUE_AND_GRADIENT, lambda k: [[[2.0 * k, 1.0]], [2.0, 2.0 * k]]),
+    ],
+    ids=["evaluate", "gradient", "value_and_gradient"],
+)
+def test_many_calls_travel_in_few_requests(
+    line: HttpLine, operation: Operation, outputs: Callable[[int], list[Any]]
+) -> None:
+    calls = []
+    for k in range(300):
+        of = Derivative(0, 0, sens=np.array([1.0, k])) if operation in DERIVATIVES else None
+        calls.append((k, Call("gate", operation, (np.array([k, 0.5]),), derivative=of)))
+    inbox = answered(line, calls)
+    for k, outcome in inbox.outcomes.items():
+        assert isinstance(outcome, Result), outcome
+        assert [output.tolist() for output in outcome.outputs] == outputs(k)
+    assert inbox.flushes < 300
 
 
 def test_calls_of_all_kinds_may_be_sent_together(line: HttpLine) -> None:
@@ -174,25 +149,16 @@ def test_calls_of_all_kinds_may_be_sent_together(line: HttpLine) -> None:
         ("gradient", Call("gate", Operation.GRADIENT, (np.ones(2),), EMPTY_CONFIG, wrt)),
         ("d", call(4.0)),
         ("other model", Call("nope", Operation.EVALUATE, (np.ones(2),))),
+        ("in its request", Call("nope", Operation.EVALUATE, (np.ones(2),))),
         ("wrong size", Call("gate", Operation.EVALUATE, (np.ones(3),))),
         ("e", call(5.0)),
     ]
     inbox = answered(line, calls)
     assert isinstance(inbox.outcomes.pop("other model"), ModelNotFound)
+    assert isinstance(inbox.outcomes.pop("in its request"), ModelNotFound)
     assert isinstance(inbox.outcomes.pop("wrong size"), InvalidInput)
     expected = {"a": 2.0, "b": 4.0, "c": 30.0, "gradient": 2.0, "d": 8.0, "e": 10.0}
     assert numbers(inbox) == expected
-
-
-def test_a_whole_request_may_be_refused(line: HttpLine) -> None:
-    lost = [(k, Call("nope", Operation.EVALUATE, (np.ones(2),))) for k in range(3)]
-    inbox = answered(line, lost)
-    assert {type(y) for y in inbox.outcomes.values()} == {ModelNotFound}
-
-
-def test_hints_go_along(line: HttpLine) -> None:
-    future = asked(line, call(-1.0), Hints("me", 3, 0.2))
-    assert isinstance(future.exception(LIMIT_S), DeadlineExceeded)
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -262,18 +228,9 @@ class Stranger(BaseHTTPRequestHandler):
 
     server: StrangeServer
 
-    def is_let_in(self) -> bool:
-        """Else it is answered with a fault, or asked for credentials."""
-        if self.server.is_faulty(self):
-            return False
-        if self.server.wants_token and self.headers.get("Authorization") != "Bearer t":
-            self.answer(401, b"who are you")
-            return False
-        return True
-
     def do_GET(self) -> None:
         self.server.authorizations.append(self.headers.get("Authorization"))
-        if not self.is_let_in():
+        if self.server.is_faulty(self):
             return
         if self.path == "/Info":
             self.answer(200, b'{"protocolVersion": 1.0, "models": ["half"]}')
@@ -282,7 +239,7 @@ class Stranger(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if not self.is_let_in():
+        if self.server.is_faulty(self):
             return
         with self.server.lock:
             self.server.at_once.append(self.server.now + 1)
@@ -322,7 +279,6 @@ class StrangeServer(ThreadingHTTPServer):
         self.run_s = 0.01
         self.at_once: list[int] = []
         self.ports: set[int] = set()
-        self.wants_token = False
         self.authorizations: list[str | None] = []
         self.faults: deque[int] = deque()
         """Statuses of the next answers; 0: the connection is cut instead."""
@@ -343,8 +299,22 @@ class StrangeServer(ThreadingHTTPServer):
 
 @pytest.fixture
 def stranger() -> Iterator[StrangeServer]:
-    with in_a_thread(StrangeServer()) as server:
-        yield server
+    server = StrangeServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def known(stranger: StrangeServer) -> Iterator[HttpLine]:
+    """A line whose server has described its model."""
+    line = HttpLine(stranger.url, patience_s=60.0)
+    line.describe("half", EMPTY_CONFIG)
+    yield line
+    line.close()
 
 
 def half(x: float) -> Call:
@@ -377,21 +347,25 @@ def test_a_stranger_may_be_silent_while_its_model_runs(stranger: StrangeServer) 
     line.close()
 
 
-def test_a_stranger_is_described_by_its_sizes(stranger: StrangeServer) -> None:
-    line = HttpLine(stranger.url)
-    info = line.describe("half", EMPTY_CONFIG)
+def test_a_stranger_is_described_by_its_sizes(known: HttpLine) -> None:
+    info = known.describe("half", EMPTY_CONFIG)
     assert [(t.name, t.shape) for t in info.inputs + info.outputs] == [
         ("in0", (1,)),
         ("out0", (1,)),
     ]
     assert info.operations == {Operation.EVALUATE}
     with pytest.raises(UnsupportedFeature, match="is not a farm; only farms have a status"):
-        line.status()
-    line.close()
+        known.status()
+
+
+def test_another_kind_of_server_is_named(stranger: StrangeServer) -> None:
+    stranger.faults.extend([404, 200])
+    with pytest.raises(InvalidRequest, match="neither a farm nor a UM-Bridge server"):
+        HttpLine(stranger.url)
 
 
 def test_credentials_are_shown_and_asked_for(stranger: StrangeServer) -> None:
-    stranger.wants_token = True
+    stranger.faults.append(401)
     with pytest.raises(FarmError, match="wants credentials"):
         HttpLine(stranger.url)
     line = HttpLine(stranger.url, token="t")
@@ -400,13 +374,11 @@ def test_credentials_are_shown_and_asked_for(stranger: StrangeServer) -> None:
     line.close()
 
 
-def test_a_call_that_the_protocol_cannot_say_fails_alone(stranger: StrangeServer) -> None:
-    line = HttpLine(stranger.url)
+def test_a_call_that_the_protocol_cannot_say_fails_alone(known: HttpLine) -> None:
     rows = Call("half", Operation.EVALUATE, (np.ones((2, 1)),), rows=2)
-    inbox = answered(line, [("rows", rows), ("one", half(2.0))])
+    inbox = answered(known, [("rows", rows), ("one", half(2.0))])
     assert isinstance(inbox.outcomes["rows"], FarmError)
     assert first(inbox.outcomes["one"]) == 1.0
-    line.close()
 
 
 def test_a_request_is_bounded_by_points_and_bytes(
@@ -420,15 +392,6 @@ def test_a_request_is_bounded_by_points_and_bytes(
 
 
 # Servers that are away for a while
-
-
-@pytest.fixture
-def known(stranger: StrangeServer) -> Iterator[HttpLine]:
-    """A line whose server has described its model."""
-    line = HttpLine(stranger.url, patience_s=60.0)
-    line.describe("half", EMPTY_CONFIG)
-    yield line
-    line.close()
 
 
 def test_calls_without_an_answer_are_sent_again(stranger: StrangeServer, known: HttpLine) -> None:
@@ -495,7 +458,7 @@ def test_a_model_that_was_never_there_is_not_awaited(stranger: StrangeServer) ->
 
 
 def test_wrong_credentials_are_reported_at_once(stranger: StrangeServer, known: HttpLine) -> None:
-    stranger.wants_token = True
+    stranger.faults.extend([401, 401])
     error = asked(known, half(1.0)).exception(LIMIT_S)
     assert isinstance(error, Unavailable)
     assert "wants credentials" in error.message
