@@ -113,13 +113,3 @@ def test_a_question_is_open_until_its_end() -> None:
     with pytest.raises(Cancelled, match="was cancelled"):
         ask()
     assert not calls.has_open()
-
-
-def test_a_forked_process_has_no_open_calls() -> None:
-    calls, inbox = HttpCalls(), Inbox()
-    opened(calls, inbox, range(2))
-    with calls.question():
-        calls.renew()
-        assert not calls.has_open()
-    calls.fail_all(Unavailable("away"))
-    assert inbox.outcomes == {}

@@ -18,9 +18,10 @@ from farm.client.line import Outcome
 from farm.encoding.tensors import LONGEST_ANSWER
 from farm.errors import Cancelled, DeadlineExceeded, FarmError, Unavailable
 from farm.http1.client import Cancellation, HttpClient
+from tests.support.scripted_lines import Inbox
 
 
-class Stage(HttpClient):
+class Stage(Inbox, HttpClient):
     """The farm, the clock and the threads of a watch; the test runs the watch's thread itself.
 
     answers: statuses of the farm's next answers; None hangs, an error is raised; empty: 200.
@@ -28,6 +29,7 @@ class Stage(HttpClient):
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
+        super().__init__()
         self.url = "http://farm:1"
         self.start = self.now = 1000.0
         self.answers: list[int | FarmError | None] = []
@@ -36,7 +38,6 @@ class Stage(HttpClient):
         self.hung: list[Cancellation] = []
         self.work: list[Callable[[], None]] = []
         self.then: list[Callable[[], None]] = []
-        self.outcomes: dict[object, Outcome] = {}
         self.ended_at: dict[object, float] = {}
         self.calls = HttpCalls()
         for module in (http_calls, http_watch):
@@ -100,8 +101,7 @@ class Stage(HttpClient):
     # The caller
 
     def put(self, key: object, outcome: Outcome) -> None:
-        assert key not in self.outcomes, f"a second outcome for {key}"
-        self.outcomes[key] = outcome
+        super().put(key, outcome)
         self.ended_at[key] = self.passed_s()
 
     def flush(self) -> None:
@@ -275,8 +275,10 @@ def test_a_forked_process_watches_its_own_calls(stage: Stage) -> None:
     stage.call(1)
     assert len(stage.work) == 1
     stage.work.clear()  # the thread is the parent's
-    stage.calls.renew()
-    stage.watch.renew()
+    with stage.calls.question():
+        stage.calls.renew()
+        stage.watch.renew()
+        assert not stage.calls.has_open()
     stage.answers = [None, None]
     stage.call(2)
     stage.run()

@@ -92,29 +92,19 @@ def test_a_refused_call_that_is_cancelled_is_forgotten(inbox: Inbox) -> None:
     assert calls._refusals == {}
 
 
-def test_a_lost_farm_is_reported_with_its_last_words(inbox: Inbox) -> None:
-    calls = calls_of(inbox, "often", "often")
-    calls.answered([(1, Unavailable("shutting down"))])
-    calls.give_up(Unavailable("no word"))
-    assert [str(inbox.outcomes[i]) for i in (1, 2)] == ["shutting down", "no word"]
-
-
-def test_refusals_are_reported_when_patience_ends(inbox: Inbox) -> None:
-    calls = calls_of(inbox, "often", patience_s=0.0)
-    calls.answered([(1, Unavailable("starting"))])
-    assert isinstance(inbox.outcomes[1], Unavailable)
-
-
 @pytest.mark.parametrize(
-    ("model", "error"),
+    ("model", "error", "patience_s"),
     [
-        ("unknown", ModelNotFound("no such model")),
-        ("unknown", Unavailable("waiting for workers")),
-        ("often", ModelFailed("unlucky")),
+        ("unknown", ModelNotFound("no such model"), 60.0),
+        ("unknown", Unavailable("waiting for workers"), 60.0),
+        ("often", ModelFailed("unlucky"), 60.0),
+        ("often", Unavailable("starting, and the patience ends"), 0.0),
     ],
 )
-def test_other_errors_are_reported_at_once(inbox: Inbox, model: str, error: FarmError) -> None:
-    calls = calls_of(inbox, model)
+def test_other_errors_are_reported_at_once(
+    inbox: Inbox, model: str, error: FarmError, patience_s: float
+) -> None:
+    calls = calls_of(inbox, model, patience_s=patience_s)
     calls.answered([(1, error)])
     assert inbox.outcomes == {1: error}
 
@@ -145,14 +135,14 @@ def test_what_a_front_door_was_sent_is_only_sent_again_as_such(inbox: Inbox) -> 
 def test_a_call_that_may_have_run_is_lost_if_no_farm_says_so(
     inbox: Inbox, patience_s: float
 ) -> None:
-    calls = calls_of(inbox, "once", "once", "once", patience_s=patience_s)
+    calls = calls_of(inbox, "once", "once", "once", "often", patience_s=patience_s)
     calls.lost({2, 3})
     calls.answered([(i, Unavailable("starting")) for i in (1, 2)])
     calls.give_up(Unavailable("gone"), {3})
-    outcomes = [inbox.outcomes[i] for i in (1, 2, 3)]
-    assert list(map(type, outcomes)) == [WorkerLost, Unavailable, Unavailable]
+    outcomes = [inbox.outcomes[i] for i in (1, 2, 3, 4)]
+    assert list(map(type, outcomes)) == [WorkerLost, *[Unavailable] * 3]
     assert "model 'once' is not repeatable; starting" in str(outcomes[0])
-    assert list(map(str, outcomes[1:])) == ["starting", "gone"]
+    assert list(map(str, outcomes[1:])) == ["starting", "gone", "gone"]
 
 
 def test_late_calls_fail(inbox: Inbox) -> None:
