@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +23,7 @@ from farm.errors import (
     InvalidInput,
     InvalidOutput,
     ModelFailed,
-    ModelNotFound,
     Unavailable,
-    UnsupportedFeature,
     WorkerLost,
 )
 from tests.support.coroutines import LIMIT_S, wait_until
@@ -101,15 +98,6 @@ def test_nan_is_a_number(moody: RemoteModel) -> None:
 def test_a_crash_says_so(client: Client) -> None:
     with pytest.raises(WorkerLost, match="not repeatable"):
         client.model("once")(1.0)
-
-
-def test_unknown_operations_and_models_are_refused(client: Client, moody: RemoteModel) -> None:
-    with pytest.raises(UnsupportedFeature, match="does not offer gradient"):
-        moody.gradient(0, 0, 1.0, [1.0])
-    with pytest.raises(ModelNotFound, match="'nope' is not served here; the models are: affine"):
-        client.model("nope")
-    with pytest.raises(ModelNotFound, match="specify a model"):
-        client.model()
 
 
 # Many points
@@ -195,22 +183,6 @@ def end_what_runs(client: Client, processes: list[int]) -> None:
 
 
 # Futures
-
-
-def test_a_cancelled_future_is_taken_back(client: Client, moody: RemoteModel) -> None:
-    running = [moody.submit(160.0) for _ in range(2)]
-    # A process that an earlier test killed may have to restart first.
-    wait_until(lambda: len(busy(client)) == 2)
-    queued = [moody.submit(160.0) for _ in range(6)]
-    wait_until(lambda: in_farm(client) == 8)
-    assert all(f.cancel() for f in queued)
-    with pytest.raises(CancelledError):
-        queued[-1].result(LIMIT_S)
-    wait_until(lambda: in_farm(client) == 2)
-
-    processes = busy(client)
-    assert all(f.cancel() for f in running)
-    end_what_runs(client, processes)
 
 
 def test_a_deadline_is_kept(target: str | Path, moody: RemoteModel) -> None:
@@ -325,5 +297,3 @@ def test_the_official_server_serves_as_well(official: str) -> None:
             odd(1.0, {"give": "raise"})
         nonfinite = odd(1.0, {"give": "nonfinite"})
         assert np.array_equal(nonfinite, [np.nan, np.inf, -np.inf], equal_nan=True)
-        with pytest.raises(UnsupportedFeature, match="is not a farm"):
-            client.status()

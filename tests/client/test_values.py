@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from farm.call import ModelInfo, Operation, Result, TensorInfo
@@ -153,11 +152,6 @@ def test_answers_that_do_not_fit_are_refused(outputs: tuple[Any, ...]) -> None:
 def test_the_bytes_of_an_evaluation_are_known() -> None:
     assert Values(ONE, CONFIG).nbytes == 8 * 6 + 8 * 2
     assert Values(TWO, CONFIG).nbytes == 16 + 8 + 16 + 4
-
-
-@given(st.integers(0, 5))
-def test_room_is_for_every_point(count: int) -> None:
-    assert Values(ONE, CONFIG).room(count).shape == (count, 2)
 
 
 VARYING = ModelInfo(
