@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +36,7 @@ class Square(farm.Model):
 
     def evaluate(self, inputs: Inputs, config: Config) -> Any:
         self.ran.append(inputs["x"].tolist())
-        if inputs["x"][0] < 0:
-            raise ValueError("negative")
-        return inputs["x"] ** 2 if inputs["x"][1] else [np.nan, np.nan]
+        return inputs["x"] ** 2
 
     def gradient(self, out_wrt: int, in_wrt: int, inputs: Inputs, sens: Any, config: Config) -> Any:
         self.ran.append(sens.tolist())
@@ -54,14 +50,6 @@ def path(tmp_path: Path) -> Path:
 
 def entries(path: Path) -> list[Entry]:
     return [e for e, _, _ in entries_in(path, lambda place: None) if isinstance(e, Entry)]
-
-
-@contextmanager
-def recorded(path: Path, square: Square) -> Iterator[Client]:
-    """A client of a farm of this process, with a record."""
-    run = path.with_name("run")
-    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=True) as client:
-        yield client
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "http"])
@@ -87,18 +75,6 @@ def test_a_client_that_starts_again_asks_nothing_twice(path: Path, native: bool)
     assert all(entry.worker and entry.run_time_s > 0 for entry in entries(path))
 
 
-def test_failures_and_nan_are_asked_again(path: Path) -> None:
-    square = Square()
-    with recorded(path, square) as client:
-        model = client.model()
-        for _ in range(2):
-            with pytest.raises(ModelFailed):
-                model([-1.0, 1.0])
-            assert np.isnan(model([0.0, 0.0])).all()
-    assert len(square.ran) == 4
-    assert [e.status for e in entries(path)] == [Status.FAILED, Status.NOT_FINITE] * 2
-
-
 def test_another_version_is_asked_again(path: Path) -> None:
     square = Square()
     target = path.with_name("run")
@@ -108,19 +84,6 @@ def test_another_version_is_asked_again(path: Path) -> None:
                 client.model()([1.0, 1.0])
     assert len(square.ran) == 3
     assert [entry.version for entry in entries(path)] == ["1", "7", "8"]
-
-
-def test_a_model_without_a_version_is_recorded_and_asked(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    square = Square()
-    square.version = ""
-    with recorded(path, square) as client:
-        for _ in range(2):
-            client.model()([1.0, 1.0])
-    assert len(square.ran) == len(entries(path)) == 2
-    (said,) = [r for r in caplog.records if r.levelno >= logging.WARNING and "version" in r.message]
-    assert 'farm.connect(..., version="1")' in said.message
 
 
 def test_two_clients_cannot_share_a_record(path: Path) -> None:
@@ -181,7 +144,7 @@ def test_equal_points_are_sent_once(own: Own, path: Path) -> None:
     assert len(entries(path)) == 4
 
 
-def test_nan_and_failures_are_shared_and_not_kept(own: Own) -> None:
+def test_nan_and_failures_are_shared_recorded_and_asked_again(own: Own, path: Path) -> None:
     twins = own.ask(1.0, 1.0)
     own.line.answer(*own.line.waiting, outcome=Result((np.array([np.nan]),)))
     assert [np.isnan(value) for value, _ in outcomes(twins)] == [True, True]
@@ -191,6 +154,7 @@ def test_nan_and_failures_are_shared_and_not_kept(own: Own) -> None:
     assert [str(twin.exception(LIMIT_S)) for twin in twins] == ["diverged"] * 2
     own.ask(1.0)
     assert own.sent() == [1.0]
+    assert [e.status for e in entries(path)] == [Status.NOT_FINITE, Status.FAILED]
 
 
 def test_the_others_get_theirs_if_the_first_one_is_cancelled(own: Own) -> None:
@@ -228,7 +192,7 @@ def test_an_urgent_call_or_one_with_a_deadline_is_sent(
 
 @pytest.mark.parametrize(("version", "reuse"), [("", True), ("1", False)])
 def test_without_a_version_or_reuse_all_are_sent_and_kept(
-    path: Path, version: str, reuse: bool
+    path: Path, version: str, reuse: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = Own(path, version=version, reuse=reuse)
     for _ in range(2):
@@ -237,6 +201,8 @@ def test_without_a_version_or_reuse_all_are_sent_and_kept(
         own.line.answer_all()
     own.recorded.close()
     assert len(entries(path)) == 4
+    advice = 'farm.connect(..., version="1")'
+    assert [advice in record.message for record in caplog.records] == [True] * (not version)
 
 
 def test_who_waits_for_a_call_that_cannot_be_sent_is_told(
@@ -294,7 +260,8 @@ def test_threads_share_what_is_under_way(path: Path) -> None:
     def work(client: Client) -> None:
         found.append(client.model().map(points))
 
-    with recorded(path, square) as client:
+    run = path.with_name("run")
+    with farm.serve(square, dir=run), farm.connect(run, record=path, reuse=True) as client:
         threads = [threading.Thread(target=work, args=(client,)) for _ in range(4)]
         for thread in threads:
             thread.start()

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from farm.call import Operation
 from farm.client import Client, RemoteModel, connect
 from farm.errors import FarmError, InvalidInput, ModelFailed
 from farm.protocols.umbridge.remote import models_at
@@ -154,24 +153,6 @@ def test_a_value_comes_with_its_gradient(client: Client, name: str) -> None:
     assert gradient.shape == (2, 2)
 
 
-def test_several_outputs_come_by_name(form: RemoteModel) -> None:
-    values, gradient = form.value_and_gradient("u", "k", {"a": [1.0, 2.0], "k": 3.0}, [1.0, 1.0])
-    assert {name: y.tolist() for name, y in values.items()} == {"u": [3.0, 6.0], "v": [15.0]}
-    assert gradient.tolist() == [3.0]
-
-
-def test_the_description_lists_what_the_model_defines(client: Client) -> None:
-    both = Operation.VALUE_AND_GRADIENT
-    offered = {name: both in client.model(name).info.operations for name in ("split", "whole")}
-    assert offered == {"split": False, "whole": True}
-
-
-def test_a_failure_of_either_half_is_the_outcome(client: Client) -> None:
-    for name in ("split", "keeps", "whole"):
-        with pytest.raises(ModelFailed, match="negative"):
-            client.model(name).value_and_gradient(0, 0, -X[0], None)
-
-
 def test_a_future_of_a_derivative(form: RemoteModel) -> None:
     asked = form.submit(POINTS[0], operation="gradient", out="v", wrt="a", sens=2.0)
     assert np.allclose(asked.result(LIMIT_S), 4.0 * K[0] * A[0], rtol=1e-15)
@@ -189,6 +170,8 @@ def test_an_array_of_points_gives_arrays(client: Client, name: str) -> None:
     sens = np.arange(100.0)[:, None]
     values, gradients = model.map(X, operation=BULK, sens=sens)
     assert np.array_equal(gradients, 2.0 * X * sens[:, :, None])
+    values, gradients = model.map(X[:0], operation=BULK)
+    assert (values.shape, gradients.shape) == ((0, 1), (0, 2, 2))
 
 
 def test_iterables_give_results_in_turn(form: RemoteModel) -> None:
@@ -250,11 +233,6 @@ def test_what_is_asked_wrongly_is_refused_at_once(client: Client) -> None:
         split.map(list(X), in_flight=0)
 
 
-def test_no_points_give_no_rows(client: Client) -> None:
-    values, gradients = client.model("split").map(X[:0], operation=BULK)
-    assert (values.shape, gradients.shape) == ((0, 1), (0, 2, 2))
-
-
 def test_a_worker_may_die_in_the_middle(client: Client, tmp_path: Path) -> None:
     x = X.copy()
     x[50] += 100.0
@@ -271,29 +249,19 @@ def test_a_worker_may_die_in_the_middle(client: Client, tmp_path: Path) -> None:
 # Other servers
 
 
-def test_a_farm_in_front_of_another_server_answers_both(official: str) -> None:
-    point = [[1.0, 2.0, 3.0], [4.0, 5.0]]
+def test_other_servers_and_a_farm_in_front_of_one_answer_both(official: str) -> None:
+    point, sens = [[1.0, 2.0, 3.0], [4.0, 5.0]], [1.0, 2.0]
     original = Smooth()
+    expected = original.gradient(0, 0, point, sens, {})
     with front_door(dict(models_at(official, "smooth")), workers=2) as door:
-        with connect(door.url) as client:
-            model = client.model("smooth")
-            pairs = list(model.map([point] * 5, operation=BULK, sens=[1.0, 2.0]))
+        for url in (official, door.url):
+            with connect(url) as client:
+                model = client.model("smooth")
+                pairs = list(model.map([point] * 9, operation=BULK, sens=sens))
+                pairs.append(model.value_and_gradient(0, 0, point, sens))
+            assert len(pairs) == 10
+            for values, gradient in pairs:
+                assert [y.tolist() for y in values.values()] == original(point, {})
+                assert np.allclose(gradient, expected)
         support = json.loads(door.ask("POST", "/ModelInfo", {"name": "smooth"}).data)["support"]
     assert sorted(support) == ["ApplyHessian", "ApplyJacobian", "Evaluate", "Gradient"]
-    for values, gradient in pairs:
-        assert [y.tolist() for y in values.values()] == original(point, {})
-        assert np.allclose(gradient, original.gradient(0, 0, point, [1.0, 2.0], {}))
-
-
-def test_other_servers_are_asked_twice_for_both(official: str) -> None:
-    point = [[1.0, 2.0, 3.0], [4.0, 5.0]]
-    original = Smooth()
-    with connect(official) as client:
-        model = client.model("smooth")
-        values, gradient = model.value_and_gradient(0, 0, point, [1.0, 2.0])
-        assert [y.tolist() for y in values.values()] == original(point, {})
-        expected = original.gradient(0, 0, point, [1.0, 2.0], {})
-        assert np.allclose(gradient, expected)
-        pairs = list(model.map([point] * 9, operation=BULK, sens=[1.0, 2.0]))
-        assert len(pairs) == 9
-        assert all(np.allclose(pair[1], expected) for pair in pairs)
