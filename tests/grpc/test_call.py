@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
+import gzip
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from farm.bodies.body import Body
 from farm.bodies.held import HeldBytes
 from farm.call import CancelCall
 from farm.errors import InvalidInput, Overloaded
@@ -22,18 +21,26 @@ from farm.grpc.call import (
     GrpcCall,
     Noted,
     Requests,
-    Service,
     Write,
 )
 from farm.grpc.connection import GrpcConnection
 from farm.grpc.http2 import connection as http2
-from farm.grpc.http2.frames import WINDOW_UPDATE, literal
+from farm.grpc.http2.frames import DATA, INITIAL_WINDOW_SIZE, WINDOW_UPDATE, literal
 from farm.grpc.messages import LONG, STATUSES
 from farm.http1.call_ids import NOTHING_NAMED, Naming
-from farm.monitoring.tracing import Tracing
+from tests.grpc.served import Methods
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import until
-from tests.support.http2_bytes import framed, greeted, request
+from tests.support.http2_bytes import (
+    data,
+    framed,
+    frames_in,
+    greeted,
+    request,
+    said,
+    setting,
+    window_update,
+)
 from tests.support.span_collector import SpanCollector, span_collector, tracing_to
 
 LIMIT = 1_000_000
@@ -64,25 +71,23 @@ class Line:
         pass
 
     def said(self) -> bytes:
-        return b"".join(self.http2.take())
+        return said(self.http2)
 
 
 Tell = Callable[[Answer | Exception], None]
 """How a direct method answers."""
 
 
-class Methods(Service):
+class Direct(Methods):
+    """Methods that need no task, too."""
+
     def __init__(self) -> None:
-        self.callers: list[Caller] = []
-        self.unary = dict.fromkeys(("/x/Echo", "/x/Direct", "/x/Now", "/x/Never"), self.echo)
+        super().__init__()
+        self.unary |= dict.fromkeys(("/x/Direct", "/x/Now", "/x/Never"), self.echo)
         self.direct = {"/x/Direct": self.later, "/x/Now": self.now, "/x/Never": self.never}
         self.bidirectional = {"/x/Sum": self.sum, "/x/Length": self.length}
         self.answers: list[Tell] = []
         self.undone = 0
-
-    async def echo(self, body: Body, caller: Caller) -> bytes:
-        self.callers.append(caller)
-        return bytes_of(body)
 
     def later(self, body: bytes, caller: Caller, answer: Tell) -> CancelCall:
         self.answers.append(answer)
@@ -108,15 +113,20 @@ class Methods(Service):
         await write(b"%d" % sum([int(bytes_of(body)) async for body in requests]))
 
 
-def begun(path: str, headers: dict[bytes, bytes] | None = None) -> tuple[GrpcCall, Line, Methods]:
-    methods = Methods()
-    line = Line(methods)
+def begun(
+    path: str,
+    headers: dict[bytes, bytes] | None = None,
+    naming: Naming = NOTHING_NAMED,
+    peer: str = "here",
+) -> tuple[GrpcCall, Line, Direct]:
+    methods = Direct()
+    line = Line(methods, naming)
     call = GrpcCall(cast(GrpcConnection, line), 1, "", NO_CALLER)
-    call.begin(path, Caller("here", "", headers or {}, None))
+    call.begin(path, Caller(peer, "", headers or {}, None))
     return call, line, methods
 
 
-def asked(path: str = "/x/Direct", message: bytes = b"abc") -> tuple[GrpcCall, Line, Methods]:
+def asked(path: str = "/x/Direct", message: bytes = b"abc") -> tuple[GrpcCall, Line, Direct]:
     """A call whose request is whole."""
     call, line, methods = begun(path)
     call.received(framed(message))
@@ -190,6 +200,17 @@ async def test_a_client_is_not_too_slow_while_a_direct_method_runs() -> None:
     assert framed(b"at last") in line.said()
 
 
+@pytest.mark.parametrize(
+    ("path", "answer"), [("/x/Echo", bytes(900_000)), ("/x/Length", b"900000")]
+)
+async def test_packed_messages_are_unpacked(path: str, answer: bytes) -> None:
+    call, line, _ = begun(path, {b"grpc-encoding": b"gzip"})
+    line.http2.receive(setting(INITIAL_WINDOW_SIZE, 1 << 21) + window_update(0, 1 << 21))
+    call.received(b"\x01" + framed(gzip.compress(bytes(900_000)))[1:], ended=True)
+    await until(lambda: line.ended)
+    assert answer in b"".join(s.payload for s in frames_in(line.said()) if s.kind == DATA)
+
+
 async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
     call, line, methods = asked("/x/Never")
     await until(lambda: line.ended)
@@ -205,9 +226,9 @@ async def test_what_a_direct_method_does_not_take_gets_a_task() -> None:
 def told(line: Line) -> list[int]:
     """Return the increments of the client's window."""
     return [
-        struct.unpack_from(">L", part, 9)[0]
-        for part in map(bytes, line.http2.take())
-        if part[3] == WINDOW_UPDATE
+        int.from_bytes(sent.payload, "big")
+        for sent in frames_in(line.said())
+        if sent.kind == WINDOW_UPDATE
     ]
 
 
@@ -298,21 +319,46 @@ async def test_a_deadline_means_nothing_once_there_is_an_answer() -> None:
     assert call._timer.cancelled()
 
 
-PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = b"00-" + TRACE + b"-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        *(("/x/Echo", b""), ("/x/Now", b""), ("/x/Direct", b""), ("/x/Fail", b"")),
+        *(("/x/Count", b"2"), ("/x/Count", b"0")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({b"x-request-id": b"a-1"}, b"a-1"),
+        ({b"traceparent": PARENT}, TRACE),
+        ({b"x-request-id": b"a b"}, None),
+        ({}, None),
+    ],
+)
+async def test_the_answer_names_the_call_as_its_caller_did(
+    path: str, message: bytes, headers: dict[bytes, bytes], named: bytes | None
+) -> None:
+    call, line, methods = begun(path, headers)
+    line.http2.receive(data(1, end=True))
+    call.received(framed(message), ended=True)
+    for answer in methods.answers:
+        answer(b"")
+    await until(lambda: line.ended)
+    told = line.said()
+    if named is None:
+        assert b"x-request-id" not in told
+    else:
+        assert told.count(literal(b"x-request-id", named)) == 1
 
 
 @pytest.fixture
 def collector() -> Iterator[SpanCollector]:
     with span_collector() as running:
         yield running
-
-
-def traced(tracing: Tracing, headers: dict[bytes, bytes], peer: str) -> tuple[GrpcCall, Methods]:
-    methods = Methods()
-    line = Line(methods, Naming(None, tracing))
-    call = GrpcCall(cast(GrpcConnection, line), 1, "", NO_CALLER)
-    call.begin("/x/Direct", Caller(peer, "", headers, None))
-    return call, methods
 
 
 def test_a_span_has_what_the_conventions_ask_for(collector: SpanCollector) -> None:
@@ -324,7 +370,7 @@ def test_a_span_has_what_the_conventions_ask_for(collector: SpanCollector) -> No
         answer(b"")
 
     with tracing_to(collector) as tracing:
-        call, methods = traced(tracing, headers, "10.0.0.1")
+        call, _, methods = begun("/x/Direct", headers, Naming(None, tracing), "10.0.0.1")
         methods.direct = {"/x/Direct": keep}
         call.received(framed(b""), ended=True)
     (sent,) = collector.spans
@@ -344,7 +390,7 @@ def test_only_the_servers_own_faults_are_errors(collector: SpanCollector) -> Non
     assert set(STATUSES) >= OWN_FAULT
     with tracing_to(collector) as tracing:
         for status in ("INVALID_ARGUMENT", "NOT_FOUND", "UNAVAILABLE", "INTERNAL"):
-            traced(tracing, {}, "")[0].fail(status, "")
+            begun("/x/Direct", naming=Naming(None, tracing), peer="")[0].fail(status, "")
     assert "client.address" not in collector.spans[0].attributes
     assert collector.spans[0].attributes["farm.call.id"] == collector.spans[0].trace
     marks = [(span.status, span.attributes.get("error.type")) for span in collector.spans]

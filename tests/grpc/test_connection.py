@@ -5,176 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
-import h2.config
-import h2.connection
 import h2.errors
-import h2.events
-import h2.settings
 import pytest
 
-from farm.bodies.body import Body
 from farm.grpc import server as grpc
-from farm.grpc.call import Caller, Requests, Service, Write
 from farm.grpc.connection import GrpcConnection
-from farm.grpc.http2.frames import GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, literal
-from farm.grpc.server import GrpcServer
-from farm.http1.access import Access
-from tests.support.body_bytes import bytes_of
+from farm.grpc.http2.frames import NO_ERROR, PREFACE, PROTOCOL_ERROR, literal
+from tests.grpc.served import Methods, connected, served
 from tests.support.coroutines import LIMIT_S, until
 from tests.support.garbage import garbage
-from tests.support.http2_bytes import REQUEST, framed, request
-
-
-class Methods(Service):
-    """Methods of each kind, which record how far they came."""
-
-    def __init__(self) -> None:
-        self.started = self.cancelled = 0
-        self.held = asyncio.Event()
-        self.unary = {"/x/Echo": self.echo, "/x/Hold": self.hold}
-        self.server_streams = {"/x/Flood": self.flood}
-        self.bidirectional = {"/x/EchoAll": self.echo_all}
-
-    def end_streams(self) -> None:
-        self.held.set()
-
-    async def echo(self, body: Body, caller: Caller) -> bytes:
-        return bytes_of(body)
-
-    async def hold(self, body: Body, caller: Caller) -> bytes:
-        await self._wait()
-        return bytes_of(body)
-
-    def hold_directly(self, body: bytes, caller: Caller, answer: Any) -> Callable[[], None]:
-        self.started += 1
-        return self.undo
-
-    def undo(self) -> None:
-        self.cancelled += 1
-
-    async def _wait(self) -> None:
-        self.started += 1
-        try:
-            await self.held.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-
-    async def flood(self, body: Body, write: Write, caller: Caller) -> None:
-        for _ in range(100):
-            await write(bytes(100_000))
-
-    async def echo_all(self, requests: Requests, write: Write, caller: Caller) -> None:
-        async for body in requests:
-            await write(bytes_of(body))
-
-
-class Client:
-    """A client of the package h2 on a socket."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
-        self.http2 = h2.connection.H2Connection(config)
-        self.reader, self.writer = reader, writer
-        self.events: list[Any] = []
-        self.http2.initiate_connection()
-        self.send()
-
-    def send(self) -> None:
-        self.writer.write(self.http2.data_to_send())
-
-    def ask(
-        self,
-        method: str,
-        *messages: bytes,
-        end: bool = True,
-        body: bytes = b"",
-        sends: bool = True,
-        **headers: str,
-    ) -> int:
-        stream: int = self.http2.get_next_available_stream_id()
-        more = {name.replace("_", "-"): value for name, value in headers.items()}
-        head = {**dict(REQUEST), ":path": f"/x/{method}", **more}
-        self.http2.send_headers(stream, list(head.items()))
-        body = body or b"".join(map(framed, messages))
-        self.http2.send_data(stream, body, end_stream=end)
-        if sends:
-            self.send()
-        return stream
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Read until the condition is true."""
-        async with asyncio.timeout(LIMIT_S):
-            while not condition():
-                data = await self.reader.read(65536)
-                assert data, "the server has closed the connection"
-                self.events += self.http2.receive_data(data)
-                self.send()
-
-    async def read_to_the_end(self) -> bytes:
-        """Return all remaining bytes; h2 itself ignores everything after a GOAWAY."""
-        return await asyncio.wait_for(self.reader.read(), LIMIT_S)
-
-    async def echoes(self, message: bytes = b"abc") -> None:
-        """Make a call that is answered."""
-        body, _ = await self.answer(self.ask("Echo", message))
-        assert body == framed(message)
-
-    async def answer(self, stream: int) -> tuple[bytes, dict[str, str]]:
-        """Return body and all headers of an answer, once it has ended."""
-
-        def mine(kind: type[Any]) -> list[Any]:
-            return [e for e in self.events if isinstance(e, kind) and e.stream_id == stream]
-
-        await self.until(lambda: mine(h2.events.StreamEnded))
-        headers: dict[str, str] = {}
-        for event in mine(h2.events.ResponseReceived) + mine(h2.events.TrailersReceived):
-            headers |= {str(name): str(value) for name, value in event.headers}
-        return b"".join(e.data for e in mine(h2.events.DataReceived)), headers
-
-
-@asynccontextmanager
-async def connected(
-    **options: Any,
-) -> AsyncIterator[tuple[Methods, GrpcServer, Callable[[], Awaitable[Client]]]]:
-    methods = Methods()
-    server = GrpcServer(methods, Access(None), **options)
-    host, port = await server.start()
-    clients: list[Client] = []
-
-    async def connect() -> Client:
-        clients.append(Client(*await asyncio.open_connection(host, port)))
-        return clients[-1]
-
-    try:
-        yield methods, server, connect
-    finally:
-        await server.stop(0.0)
-        for client in clients:
-            client.writer.close()
+from tests.support.http2_bytes import framed, goaway, request
 
 
 async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() -> None:
-    callers: list[Caller] = []
-
-    async def note(body: Body, caller: Caller) -> bytes:
-        callers.append(caller)
-        return bytes_of(body)
-
     async with connected() as (methods, _, connect):
-        methods.unary = {"/x/Note": note, "/x/Echo": note}
+        methods.unary = dict.fromkeys(("/x/Echo", "/x/Other"), methods.echo)
         client = await connect()
-        asked: list[tuple[str, dict[str, Any]]] = [("Note", {})] * 2
-        asked += [("Note", {"a": "b"}), ("Note", {}), ("Echo", {})]
-        asked += [("Note", {"grpc_timeout": "9S"})] * 3 + [("Note", {"x_request_id": "one"})] * 3
+        asked: list[tuple[str, dict[str, Any]]] = [("Echo", {})] * 2
+        asked += [("Echo", {"a": "b"}), ("Echo", {}), ("Other", {})]
+        asked += [("Echo", {"grpc_timeout": "9S"})] * 3 + [("Echo", {"x_request_id": "one"})] * 3
         for i, (method, headers) in enumerate(asked):
-            body, _ = await client.answer(client.ask(method, b"%d" % i, **headers))
+            body, answered = await client.answer(client.ask(method, b"%d" % i, **headers))
             assert body == framed(b"%d" % i)
+            assert answered.get("x-request-id") == headers.get("x_request_id")
+    callers = methods.callers
     paths = [caller.headers[b":path"].decode() for caller in callers]
     assert paths == [f"/x/{method}" for method, _ in asked]
     assert callers[1].headers == callers[0].headers
@@ -183,11 +39,10 @@ async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() 
     # gRPC's own field, and a name, belong to one call: nothing of them is kept.
     assert [caller.remaining_s for caller in callers[4:9]] == [None, 9.0, 9.0, 9.0, None]
     async with connected() as (methods, _, connect):
-        methods.unary = {"/x/Note": note}
         client = await connect()
         for _ in range(4):  # from the second time on, the headers are indices of the table
-            await client.answer(client.ask("Note", b"1"))
-        assert callers[-1] is callers[-2]
+            await client.echoes()
+        assert methods.callers[-1] is methods.callers[-2]
 
 
 @pytest.mark.parametrize(
@@ -255,22 +110,12 @@ async def test_metadata_that_is_too_long_fails_its_call_alone() -> None:
         await client.echoes(b"still here")
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        PREFACE + frame(SETTINGS, 0, 0) + frame(PING, 0, 0, b"short"),
-        PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff"),
-    ],
-    ids=["http1", "ping", "headers"],
-)
-async def test_who_does_not_speak_http2_is_sent_away(sent: bytes) -> None:
-    async with connected() as (_, _, connect):
-        place = (await connect()).writer.get_extra_info("peername")
-        reader, writer = await asyncio.open_connection(*place)
-        writer.write(sent)
+async def test_who_does_not_speak_http2_is_sent_away() -> None:
+    async with served(Methods()) as (_, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         said = await asyncio.wait_for(reader.read(), LIMIT_S)
-        assert struct.pack(">BBL", GOAWAY, 0, 0) in said
+        assert goaway(0, PROTOCOL_ERROR) in said
         writer.close()
 
 
@@ -316,10 +161,10 @@ async def test_at_the_end_what_runs_is_answered_and_idle_clients_are_let_go() ->
         await until(lambda: methods.started == 1)
         stopping = asyncio.create_task(server.stop(LIMIT_S))
         said = await busy.read_to_the_end()
-        assert struct.pack(">BBLL", GOAWAY, 0, 0, 1) in said
+        assert goaway(1, NO_ERROR) in said
         assert framed(b"abc") in said
         assert literal(b"grpc-status", b"0") in said
-        assert struct.pack(">BBLL", GOAWAY, 0, 0, 0) in await idle.read_to_the_end()
+        assert goaway(0, NO_ERROR) in await idle.read_to_the_end()
         await asyncio.wait_for(stopping, LIMIT_S)
 
 

@@ -20,7 +20,7 @@ from farm.errors import InvalidRequest, Unavailable
 from farm.grpc.call import Caller
 from farm.grpc.reflection import DESCRIPTORS, LONGEST_REQUEST, PACKAGES, Reflection, described
 from farm.grpc.server import GrpcServer, Services
-from farm.http1.access import Access
+from tests.grpc.served import served
 from tests.support.coroutines import LIMIT_S, until
 from tests.support.proto import REFLECTION, generated
 
@@ -196,14 +196,13 @@ class NoStreams(Reflection):
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[NoStreams, GrpcServer, int]]:
-    reflection = NoStreams([two_files()])
-    server = GrpcServer(Services([reflection]), Access(None))
-    _, port = await server.start()
-    try:
-        yield reflection, server, port
-    finally:
-        await server.stop(0.1)
+async def streaming() -> AsyncIterator[tuple[NoStreams, GrpcServer, Any]]:
+    service = Services([reflection := NoStreams([two_files()])])
+    async with (
+        served(service) as (_, server, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield reflection, server, channel
 
 
 def stream(channel: Any, package: str) -> Any:
@@ -217,7 +216,7 @@ def stream(channel: Any, package: str) -> Any:
 
 @pytest.mark.parametrize("package", PACKAGES)
 async def test_a_stream_answers_in_order_and_continues_after_an_error(package: str) -> None:
-    async with served() as (_, _, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with streaming() as (_, _, channel):
         call = stream(channel, package)
         for symbol, found in (("zoo.No", False), ("zoo.Zoo", True), ("", False)) * 100:
             await call.write(published.ServerReflectionRequest(file_containing_symbol=symbol))
@@ -230,7 +229,7 @@ async def test_a_stream_answers_in_order_and_continues_after_an_error(package: s
 
 
 async def test_a_wrong_message_ends_its_stream_only() -> None:
-    async with served() as (_, _, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with streaming() as (_, _, channel):
         long, right = stream(channel, PACKAGES[0]), stream(channel, PACKAGES[0])
         await long.write(published.ServerReflectionRequest(file_by_filename="a" * 300_000))
         assert await long.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -240,10 +239,7 @@ async def test_a_wrong_message_ends_its_stream_only() -> None:
 
 
 async def test_streams_end_with_the_server_and_with_their_client() -> None:
-    async with (
-        served() as (reflection, server, port),
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
+    async with streaming() as (reflection, server, channel):
         calls = [stream(channel, PACKAGES[0]) for _ in range(20)]
         for call in calls:
             await call.write(published.ServerReflectionRequest(list_services=""))

@@ -21,7 +21,7 @@ from farm.http1.server import HttpServer
 from farm.http1.turns import A_TURN, LONG_PORTION_BYTES, PORTION_BYTES, Portions, Turns
 from farm.protocols.interface import Endpoints
 from farm.server.doors import Router
-from tests.grpc.test_connection import Methods
+from tests.grpc.served import Methods
 from tests.support.bare_server import path_told
 from tests.support.coroutines import LIMIT_S, LoopTurns, on_uvloop
 from tests.support.mip_farm import Double, mip_served

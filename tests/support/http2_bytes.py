@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import h2.config
 import h2.connection
@@ -13,15 +14,21 @@ import h2.settings
 from farm.grpc import messages as grpc
 from farm.grpc.http2.connection import Event, Http2Connection
 from farm.grpc.http2.frames import (
+    CANCEL,
+    DATA,
     END_HEADERS,
     END_STREAM,
+    GOAWAY,
+    HEAD,
     HEADERS,
+    PING,
     PREFACE,
-    SETTING,
+    RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
     frame,
     literal,
+    settings_frame,
 )
 
 Pairs = tuple[tuple[str, str], ...]
@@ -54,13 +61,55 @@ def request(stream: int = 1, *more: tuple[str, str], end: bool = True) -> bytes:
     return frame(HEADERS, flags, stream, block(*REQUEST, *more))
 
 
+def data(stream: int, payload: bytes = b"", *, end: bool = False) -> bytes:
+    return frame(DATA, END_STREAM * end, stream, payload)
+
+
+def reset(stream: int, code: int = CANCEL) -> bytes:
+    return frame(RST_STREAM, 0, stream, number(code))
+
+
 def setting(name: int, value: int) -> bytes:
     """Return SETTINGS with one parameter."""
-    return frame(SETTINGS, 0, 0, SETTING.pack(name, value))
+    return settings_frame((name, value))
+
+
+def ping(payload: bytes = bytes(8), *, flags: int = 0) -> bytes:
+    return frame(PING, flags, 0, payload)
+
+
+def goaway(last: int, code: int) -> bytes:
+    return frame(GOAWAY, 0, 0, number(last) + number(code))
 
 
 def window_update(stream: int, more: int) -> bytes:
-    return frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", more))
+    return frame(WINDOW_UPDATE, 0, stream, number(more))
+
+
+def number(value: int) -> bytes:
+    """Return an integer as frames contain it."""
+    return struct.pack(">L", value)
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+def frames_in(sent: bytes) -> Iterator[Frame]:
+    """Yield the frames of these bytes."""
+    while sent:
+        high, low, kind, flags, stream = HEAD.unpack_from(sent)
+        end = 9 + (high << 8 | low)
+        yield Frame(kind, flags, stream, sent[9:end])
+        sent = sent[end:]
+
+
+def said(server: Http2Connection) -> bytes:
+    """Return the bytes that the server sends now."""
+    return b"".join(server.take())
 
 
 def greeted() -> Http2Connection:
