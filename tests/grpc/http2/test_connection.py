@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,23 @@ from farm.grpc.http2 import frames
 from farm.grpc.http2 import sending as http2_sending
 from farm.grpc.http2.connection import Http2Connection, Opened
 from farm.grpc.http2.frames import (
+    ACK,
     CONTINUATION,
     DATA,
     END_HEADERS,
     END_STREAM,
-    GOAWAY,
     HEADERS,
     NO_ERROR,
     PADDED,
-    PING,
     PRIORITISED,
     PRIORITY,
+    PROTOCOL_ERROR,
     REFUSED_STREAM,
-    RST_STREAM,
     SETTINGS,
-    STREAM_CLOSED,
-    WINDOW_UPDATE,
     ConnectionFailed,
     frame,
 )
-from farm.grpc.http2.sending import Received, Reset
+from farm.grpc.http2.sending import Received
 from tests.support.http2_bytes import (
     ANSWER,
     AS_READ,
@@ -49,8 +45,13 @@ from tests.support.http2_bytes import (
     Pair,
     answer,
     block,
+    data,
+    goaway,
     greeted,
+    ping,
     request,
+    reset,
+    said,
 )
 
 
@@ -73,7 +74,7 @@ def test_a_request_and_its_answer() -> None:
 
 def test_every_split_of_the_bytes_says_the_same() -> None:
     packed = Encoder().encode(REQUEST)
-    data = (
+    sent = (
         GREETING
         + frame(PRIORITY, 0, 1, bytes(5))
         + frame(HEADERS, PADDED | PRIORITISED, 1, b"\x02" + bytes(5) + packed[:7] + bytes(2))
@@ -81,19 +82,19 @@ def test_every_split_of_the_bytes_says_the_same() -> None:
         + frame(CONTINUATION, END_HEADERS, 1, packed[20:])
         + frame(DATA, PADDED, 1, b"\x03abc" + bytes(3))
         + frame(0x77, 0xFF, 1, b"unknown")
-        + frame(PING, 0, 0, b"12345678")
-        + frame(DATA, END_STREAM, 1, b"d")
-        + frame(GOAWAY, 0, 0, bytes(8))
+        + ping(b"12345678")
+        + data(1, b"d", end=True)
+        + goaway(0, NO_ERROR)
     )
     expected = [Opened(1, AS_READ), Received(1, b"abc"), Received(1, b"d", True)]
-    for cut in range(1, len(data)):
+    for cut in range(1, len(sent)):
         server = Http2Connection()
-        assert server.receive(data[:cut]) + server.receive(data[cut:]) == expected
-        said = b"".join(server.take())
-        assert said.endswith(frame(PING, 1, 0, b"12345678"))
-        assert frame(SETTINGS, 1, 0) in said
+        assert server.receive(sent[:cut]) + server.receive(sent[cut:]) == expected
+        told = said(server)
+        assert told.endswith(ping(b"12345678", flags=ACK))
+        assert frame(SETTINGS, ACK, 0) in told
     server = Http2Connection()
-    assert [e for byte in data for e in server.receive(bytes([byte]))] == expected
+    assert [e for byte in sent for e in server.receive(bytes([byte]))] == expected
 
 
 # Flow control
@@ -149,43 +150,14 @@ def test_a_large_request_goes_through_and_an_unread_one_is_held_back() -> None:
 # Ends of streams
 
 
-def test_who_takes_a_request_back_is_heard_once() -> None:
-    pair = Pair()
-    stream = pair.ask(b"x", end=False)
-    pair.exchange()
-    pair.client.reset_stream(stream)
-    assert pair.exchange() == [Reset(stream)]
-    answer(pair.server, stream, ANSWER, b"late", TRAILERS)
-    assert pair.server.take() == []
-    assert pair.server.receive(frame(RST_STREAM, 0, stream, bytes(4))) == []
-    assert pair.server.receive(frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", 5))) == []
-    with pytest.raises(ConnectionFailed, match="has ended") as caught:
-        pair.server.receive(frame(DATA, 0, stream, b"late"))
-    assert caught.value.code == STREAM_CLOSED
-
-
-def test_an_answer_before_the_request_is_whole_ends_it() -> None:
-    pair = Pair()
-    stream = pair.ask(b"x", end=False)
-    pair.exchange()
-    pair.server.end(stream, ANSWER + TRAILERS)
-    assert b"".join(pair.server.take()).endswith(
-        frame(RST_STREAM, 0, stream, struct.pack(">L", NO_ERROR))
-    )
-    assert pair.server.receive(frame(DATA, END_STREAM, stream, b"more")) == []
-
-
 def test_after_going_away_nothing_new_is_taken() -> None:
-    pair = Pair()
-    first = pair.ask()
-    pair.exchange()
-    pair.server.go_away()
-    second = frame(HEADERS, END_HEADERS | END_STREAM, first + 2, Encoder().encode(REQUEST))
-    assert pair.server.receive(second) == []
-    refusal = frame(RST_STREAM, 0, first + 2, struct.pack(">L", REFUSED_STREAM))
-    assert b"".join(pair.server.take()).endswith(refusal)
-    answer(pair.server, first, ANSWER, b"x", TRAILERS)
-    assert pair.server.open_streams == 0
+    server = greeted()
+    server.receive(request(1))
+    server.go_away()
+    assert server.receive(request(3)) == []
+    assert said(server).endswith(reset(3, REFUSED_STREAM))
+    answer(server, 1, ANSWER, b"x", TRAILERS)
+    assert server.open_streams == 0
 
 
 def test_what_is_on_its_way_to_a_stream_that_was_cut_off_is_ignored(
@@ -196,10 +168,11 @@ def test_what_is_on_its_way_to_a_stream_that_was_cut_off_is_ignored(
     for stream in (1, 3, 5):
         server.receive(request(stream, end=False))
         server.end(stream, ANSWER)  # before the client has sent all
-    rest = frame(DATA, 0, 3, b"more") + frame(HEADERS, END_HEADERS | END_STREAM, 5, b"")
+        assert said(server).endswith(reset(stream, NO_ERROR))
+    rest = data(3, b"more") + frame(HEADERS, END_HEADERS | END_STREAM, 5, b"")
     assert server.receive(rest) == []
     with pytest.raises(ConnectionFailed, match="has ended"):
-        server.receive(frame(DATA, 0, 1, b"of one that is forgotten"))
+        server.receive(data(1, b"of one that is forgotten"))
 
 
 any_frame = st.builds(
@@ -214,14 +187,13 @@ any_frame = st.builds(
 @given(st.lists(any_frame, max_size=30), st.binary(max_size=20))
 @settings(max_examples=5 * settings().max_examples)
 def test_no_bytes_make_it_fail_in_another_way(sent: list[bytes], tail: bytes) -> None:
-    server = Http2Connection()
-    server.receive(GREETING)
+    server = greeted()
     with contextlib.suppress(ConnectionFailed):
-        for data in [*sent, tail]:
-            for event in server.receive(data):
+        for part in [*sent, tail]:
+            for event in server.receive(part):
                 if isinstance(event, Opened):
                     answer(server, event.stream, ANSWER, b"answer", TRAILERS)
-    b"".join(server.take())
+    said(server)
 
 
 # Random clients
@@ -287,10 +259,7 @@ class Doing:
                     answer(server, event.stream, ANSWER, self.got.get(event.stream, b""), TRAILERS)
                     self.answered.add(event.stream)
             sent = sent[size:]
-            self.hear()
-
-    def hear(self) -> None:
-        self.pair.to_client += self.pair.client.receive_data(b"".join(self.pair.server.take()))
+            self.pair.to_client += self.pair.client.receive_data(said(server))
 
 
 @given(st.data(), st.sampled_from([1, 20, 1 << 30]))
@@ -324,8 +293,8 @@ def test_the_readme_runs() -> None:
     names: dict[str, Any] = {**vars(frames), **vars(http2), **vars(http2_sending)}
     names |= {"write": written.append, "received": [GREETING + request(1), b"\0" * 9]}
     exec(text.partition("```python\n")[2].partition("```")[0], names)
-    assert frame(DATA, 0, 1, b"an answer") in b"".join(written)
-    assert frame(GOAWAY, 0, 0, struct.pack(">LL", 1, 1))[:13] in b"".join(written)
+    assert data(1, b"an answer") in b"".join(written)
+    assert goaway(1, PROTOCOL_ERROR)[:13] in b"".join(written)
 
 
 def test_it_imports_nothing_else_of_farm() -> None:
