@@ -83,7 +83,8 @@ class Direct(Methods):
 
     def __init__(self) -> None:
         super().__init__()
-        self.unary |= dict.fromkeys(("/x/Direct", "/x/Now", "/x/Never"), self.echo)
+        also = dict.fromkeys(("/x/Direct", "/x/Now", "/x/Never"), self.echo)
+        self.unary = {**self.unary, **also}
         self.direct = {"/x/Direct": self.later, "/x/Now": self.now, "/x/Never": self.never}
         self.bidirectional = {"/x/Sum": self.sum, "/x/Length": self.length}
         self.answers: list[Tell] = []
