@@ -55,7 +55,7 @@ async def test_calls_with_the_headers_of_the_one_before_share_what_these_mean() 
         ({"method": "Echo", "grpc_encoding": "snappy"}, "12", "gzip and deflate are known"),
         ({"method": "Echo", "grpc_timeout": "soon"}, "13", "expected such as 500m or 2S"),
         ({"method": "Hold", "body": framed(b""), "grpc_timeout": "50m"}, "4", "deadline"),
-        ({"method": "EchoAll", "body": b"\0\0\0"}, "3", "in the middle of a message"),
+        ({"method": "EchoAll", "body": framed(b"a") + b"\0"}, "3", "in the middle of a message"),
     ],
 )
 async def test_what_is_wrong_has_its_status(asked: dict[str, Any], status: str, text: str) -> None:
