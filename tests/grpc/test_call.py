@@ -28,9 +28,9 @@ from farm.grpc.http2 import connection as http2
 from farm.grpc.http2.frames import DATA, INITIAL_WINDOW_SIZE, WINDOW_UPDATE, literal
 from farm.grpc.messages import LONG, STATUSES
 from farm.http1.call_ids import NOTHING_NAMED, Naming
-from tests.grpc.served import Methods
 from tests.support.body_bytes import bytes_of
 from tests.support.coroutines import until
+from tests.support.grpc_server import Methods
 from tests.support.http2_bytes import (
     data,
     framed,

@@ -13,9 +13,9 @@ import pytest
 from farm.grpc import server as grpc
 from farm.grpc.connection import GrpcConnection
 from farm.grpc.http2.frames import NO_ERROR, PREFACE, PROTOCOL_ERROR, literal
-from tests.grpc.served import Methods, connected, served
 from tests.support.coroutines import LIMIT_S, until
 from tests.support.garbage import garbage
+from tests.support.grpc_server import Methods, connected, served
 from tests.support.http2_bytes import framed, goaway, request
 
 

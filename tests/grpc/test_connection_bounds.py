@@ -20,8 +20,8 @@ from farm.grpc.http2.connection import Http2Connection
 from farm.grpc.http2.frames import ACK, ENHANCE_YOUR_CALM, HEADERS, NO_ERROR, PREFACE, frame
 from farm.grpc.server import GrpcServer
 from farm.http1.turns import A_TURN
-from tests.grpc.served import Client, Methods, connected, served
 from tests.support.coroutines import LIMIT_S, LoopTurns, on_uvloop, until
+from tests.support.grpc_server import Client, Methods, connected, served
 from tests.support.http2_bytes import GREETING, block, framed, goaway, ping, request
 
 

@@ -20,8 +20,8 @@ from farm.errors import InvalidRequest, Unavailable
 from farm.grpc.call import Caller
 from farm.grpc.reflection import DESCRIPTORS, LONGEST_REQUEST, PACKAGES, Reflection, described
 from farm.grpc.server import GrpcServer, Services
-from tests.grpc.served import served
 from tests.support.coroutines import LIMIT_S, until
+from tests.support.grpc_server import served
 from tests.support.proto import REFLECTION, generated
 
 

@@ -17,9 +17,9 @@ from farm.grpc.messages import ERRORS
 from farm.grpc.server import GrpcServer, Tls
 from farm.http1.access import Access
 from farm.http1.call_ids import Naming, call_ids
-from tests.grpc.served import Methods, served
 from tests.support.certificates import certificate
 from tests.support.coroutines import LIMIT_S
+from tests.support.grpc_server import Methods, served
 
 TOKEN = "secret"
 

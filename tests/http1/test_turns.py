@@ -14,16 +14,15 @@ import pytest
 import uvloop
 
 from farm.grpc.http2.connection import Http2Connection
-from farm.grpc.server import GrpcServer
 from farm.http1.access import Access
 from farm.http1.request import Answer, Request
 from farm.http1.server import HttpServer
 from farm.http1.turns import A_TURN, LONG_PORTION_BYTES, PORTION_BYTES, Portions, Turns
 from farm.protocols.interface import Endpoints
 from farm.server.doors import Router
-from tests.grpc.served import Methods
 from tests.support.bare_server import path_told
 from tests.support.coroutines import LIMIT_S, LoopTurns, on_uvloop
+from tests.support.grpc_server import Methods, served
 from tests.support.mip_farm import Double, mip_served
 
 
@@ -130,9 +129,8 @@ async def mip() -> AsyncIterator[Address]:
 
 @asynccontextmanager
 async def grpc() -> AsyncIterator[Address]:
-    server = GrpcServer(Methods(), Access(None))
-    yield await server.start()
-    await server.stop(0.0)
+    async with served(Methods()) as (_, _, port):
+        yield "127.0.0.1", port
 
 
 def in_http() -> bytes:
