@@ -40,7 +40,7 @@ LONGEST_FILE = 600
 
 SHAPE = {
     "modules": 494,
-    "lines": 91104,
+    "lines": 91100,
     "fields": 8,
     "arguments": 3,
     "callbacks": 31,

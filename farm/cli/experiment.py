@@ -96,7 +96,13 @@ async def _serve(access: Access, host: str, port: int, journal: Path, grace_s: f
         await stop.wait()
         click.echo("farm stops; Ctrl-C again to hurry", err=True)
         stop.clear()
-        await signals.end_in_order(server.stop(grace_s), stop, experiments.hurry)
+        ending = loop.create_task(server.stop(grace_s))
+        hurry = loop.create_task(stop.wait())
+        await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            experiments.hurry()
+        await ending
+        hurry.cancel()
     finally:
         await experiments.stop()
     return 0

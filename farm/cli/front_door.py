@@ -126,9 +126,15 @@ async def _serve(farm: Farm) -> int:
     for task in tasks:
         task.cancel()
     ending.stop.set()
+    hurry = loop.create_task(ending.hurry.wait())
     with contextlib.suppress(OSError):
         click.echo("farm stops; Ctrl-C again to hurry", err=True)
-    await signals.end_in_order(farm.stop(), ending.hurry, farm.hurry)
+    stopping = loop.create_task(farm.stop())
+    await asyncio.wait({stopping, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        farm.hurry()
+    await stopping
+    hurry.cancel()
     if failed.done():
         failed.result()
     return 0

@@ -7,15 +7,13 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from farm.provision.batch.allocation import end_time, job_id
 from farm.provision.batch.systems import usable
 
-if TYPE_CHECKING:  # `farm worker` need not load what sweeps and servers use
-    import asyncio
-
+if TYPE_CHECKING:  # `farm worker` need not load what sweeps use
     from farm.provision.local.supervisor import Workers
     from farm.sweep.run.run import Stop
 
@@ -90,20 +88,6 @@ def drained_by_signals(workers: Workers) -> Iterator[None]:
 
     with _handlers(dict.fromkeys((*ending(), signal.SIGUSR1, signal.SIGUSR2), drain)):
         yield
-
-
-async def end_in_order(
-    ending: Coroutine[Any, Any, None], asked: asyncio.Event, hurry: Callable[[], None]
-) -> None:
-    """Carry out `ending`; call `hurry` if that is asked for meanwhile."""
-    import asyncio
-
-    end, wait = asyncio.create_task(ending), asyncio.create_task(asked.wait())
-    await asyncio.wait({end, wait}, return_when=asyncio.FIRST_COMPLETED)
-    if not end.done():
-        hurry()
-    await end
-    wait.cancel()
 
 
 @contextlib.contextmanager
