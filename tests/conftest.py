@@ -73,6 +73,14 @@ DONT_WRITE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Scale the timeouts that tests have in whole seconds, which are those of an idle machine."""
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        if own is not None and type(own.args[0]) is int:
+            item.add_marker(pytest.mark.timeout(scaled(own.args[0])), append=False)
+
+
 def pytest_collection_finish() -> None:
     """Apply the setting of the environment; the collected tests are no garbage from here on."""
     sys.dont_write_bytecode = DONT_WRITE
