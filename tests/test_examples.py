@@ -15,25 +15,19 @@ from tests.support.time_limits import scaled
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = [
     "diffusion/verify.py",
-    "experiments/boundary.py",
-    "experiments/source.py",
     "graphpipe_tensor/ask.py",
     "heat_mpi/serial.py",
     "legacy/compare.py",
     "nuclei/count.py",
-    "posterior/sample.py",
-    "surrogate/surrogate.py",
     "sweep_xarray/analyse.py",
 ]
 LIMIT_S = scaled(55)
-
-
-LONG = {
+BY_NIGHT = [
     "experiments/boundary.py",
     "experiments/source.py",
     "posterior/sample.py",
     "surrogate/surrogate.py",
-}
+]
 """Examples that fit surrogates, or sample for long."""
 ELSEWHERE = {
     "multilevel": "tests/samplers/test_multilevel.py",
@@ -44,10 +38,12 @@ ELSEWHERE = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    "script", [*SCRIPTS, *(pytest.param(each, marks=pytest.mark.nightly) for each in BY_NIGHT)]
+)
 def test_example_checks_its_own_answer(script: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / script)]
-    limit_s = 3 * LIMIT_S if script in LONG else LIMIT_S
+    limit_s = 3 * LIMIT_S if script in BY_NIGHT else LIMIT_S
     ended = subprocess.run(
         command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s
     )
@@ -70,7 +66,8 @@ def test_asking_and_telling(tmp_path: Path) -> None:
 
 def test_every_example_is_run_and_listed() -> None:
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert folders == {script.partition("/")[0] for script in SCRIPTS} | set(ELSEWHERE)
+    here = {script.partition("/")[0] for script in (*SCRIPTS, *BY_NIGHT)}
+    assert folders == here | set(ELSEWHERE)
     for folder, test in ELSEWHERE.items():
         assert f'"{folder}"' in (EXAMPLES.parent / test).read_text()
     listed = (EXAMPLES / "README.md").read_text()
