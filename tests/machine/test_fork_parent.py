@@ -148,7 +148,7 @@ def test_a_death_while_it_forks_leaves_no_process(tmp_path: Path, when: str, who
         forked(parent),
     ):
         pass
-    assert ours() == before
+    assert ours() <= before
 
 
 def test_a_limit_on_processes_is_an_error_as_at_any_start(tmp_path: Path) -> None:
