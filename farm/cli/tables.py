@@ -92,7 +92,7 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 
 def rows_table(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Return a `text_table` of rows of a farm's answer, with "" for what a row lacks."""
+    """Return a `text_table` of rows of a farm's answer; a cell is "" if the row has no such key."""
     cells = [
         [row.get(of, "") if isinstance(of, str) else of(row) for of in columns.values()]
         for row in rows

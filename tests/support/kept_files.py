@@ -11,6 +11,7 @@ the machine and a temporary folder.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,71 +24,18 @@ import numpy as np
 
 import farm
 from farm.errors import ModelFailed
+from farm.experiment.state.events import Told
+from farm.experiment.state.journal import read_journal
+from farm.sweep.file import layout
+from farm.sweep.file.journal import PointStatus
+from farm.sweep.file.reading import open_sweep
 from farm.version import __version__
 
 KEPT = Path(__file__).parent.parent / "kept"
 LIMIT_S = 60.0
 
-MODEL = '''\
-"""Two outputs of two inputs, with derivatives; points with x[0] > 0.9 fail."""
-
-import time
-from pathlib import Path
-from typing import Any
-
-import farm
-
-HERE = Path(__file__).parent
-SCALE = {"single": 1.0, "double": 2.0}
-
-
-class Curve(farm.Model):
-    name = "curve"
-    inputs = {"x": 2}
-    outputs = {"y": 2, "total": 1}
-
-    def evaluate(self, inputs: Any, config: Any) -> Any:
-        with open(HERE / "calls.log", "a") as log:
-            log.write("called\\n")
-        if (HERE / "stalls").exists() and len((HERE / "calls.log").read_text().split()) > 5:
-            time.sleep(3600)
-        x = inputs["x"]
-        if x[0] > 0.9:
-            raise ValueError(f"x[0] is {x[0]:.3f}, expected at most 0.9")
-        y = SCALE[config.get("kind", "single")] * x**2
-        return y, y.sum()
-
-    def gradient(self, out_wrt: int, in_wrt: int, inputs: Any, sens: Any, config: Any) -> Any:
-        scale = SCALE[config.get("kind", "single")]
-        return 2 * scale * inputs["x"] * (sens if out_wrt == 0 else sens[0])
-'''
-INI = """\
-[common]
-parnames = [a, b]
-outcome_names = [height]
-outcome_types = [continuous]
-strategy_names = [spread]
-
-[a]
-par_type = continuous
-lower_bound = 0
-upper_bound = 0.8
-
-[b]
-par_type = continuous
-lower_bound = 0
-upper_bound = 1
-
-[spread]
-generator = SobolGenerator
-min_asks = 8
-
-[farm]
-model = curve
-input.x[0] = a
-input.x[1] = b
-outcome.height = total
-"""
+STUDY = KEPT / "0.2.0"
+"""Its model and its config of an experiment are those of each release."""
 DESIGN = (
     *("--param", "x[0]=0:1", "--param", "x[1]=log:0.1:1", "--param", "kind=single,double"),
     *("--design", "sobol:16", "--seed", "1"),
@@ -114,6 +62,15 @@ def run(*arguments: str, folder: Path, expected: int = 0) -> None:
     assert status == expected, (arguments, status)
 
 
+def kept(folder: Path) -> int:
+    """Return how many outcomes of the command that runs are on disk."""
+    if (folder / "killed.db").exists():
+        events = read_journal(folder / "killed.db")
+        return sum(isinstance(event, Told) for event in events)
+    with open_sweep(folder / "killed.h5") as file:
+        return int((layout.read_known(file).status != PointStatus.PENDING).sum())
+
+
 def killed(*arguments: str, folder: Path) -> None:
     """Run farm with one worker, and kill it once a sixth evaluation has begun."""
     log = folder / "calls.log"
@@ -125,7 +82,9 @@ def killed(*arguments: str, folder: Path) -> None:
         assert time.monotonic() < limit, arguments
         assert process.poll() is None, arguments
         time.sleep(0.05)
-    time.sleep(2.0)  # the five answers before it are on disk
+    while kept(folder) < 5:  # the answers before it are on disk
+        assert time.monotonic() < limit, arguments
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     (folder / "stalls").unlink()
@@ -145,8 +104,8 @@ def record(path: Path) -> None:
 
 def make(folder: Path) -> Sequence[Path]:
     """Write the files of this version; return their paths."""
-    (folder / "curve.py").write_text(MODEL)
-    (folder / "tune.ini").write_text(INI)
+    for name in ("curve.py", "tune.ini"):
+        shutil.copy(STUDY / name, folder)
     sweep = ("sweep", "curve.py", *DESIGN)
     run(*sweep, "--workers", "2", "-o", "ended.h5", folder=folder, expected=1)
     killed(*sweep, "-o", "killed.h5", folder=folder)

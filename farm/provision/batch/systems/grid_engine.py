@@ -46,7 +46,7 @@ _DELETED = re.compile(
     r"|The job \S+ of user\(s\) \S+ does not exist",
 )
 """Messages of qdel about jobs that it deletes, and about those that have ended. It fails if any of
-the jobs is gone; then nothing else may be left of what it prints."""
+the jobs is gone; a line of another kind is a fault."""
 
 
 class GridEngine(CommandAdapter):
